@@ -1,0 +1,99 @@
+"""The one exception tree.
+
+    LarkError
+    ├── AdError            an ad that cannot be accepted: attribute and reason
+    ├── PolicyError        a policy file with mistakes, all of them
+    ├── AddressError       no address can be assigned, or one is held by another live job
+    ├── NotFoundError      no such job, switch, address or policy version
+    ├── SettingError       a setting (environment or option) that cannot be used
+    ├── BusyError          a limit on waiting or queued work was reached
+    ├── StoreError         the database cannot be reached or refuses
+    └── SwitchError        a switch that does not do what it was asked
+        ├── UnsupportedError   the switch lacks a feature that the policy needs
+        └── RuleLimitError     the switch's rule limit would be exceeded
+
+Every one carries a sentence that a user can read; none needs a traceback to be understood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class LarkError(Exception):
+    """Base of everything that Lark raises on purpose; ``str()`` is a sentence for the user."""
+
+
+class AdError(LarkError):
+    """An ad that cannot be accepted.
+
+    ``attribute`` names the attribute at fault (``""`` where it is the ad as a whole) and ``reason`` says what is wrong
+    and what would be accepted.
+    """
+
+    def __init__(self, attribute: str, reason: str) -> None:
+        super().__init__(f"{attribute}: {reason}" if attribute else reason)
+        self.attribute = attribute
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake in a policy file: where it is (1-based line and column), which key, and what is accepted there."""
+
+    line: int
+    column: int
+    key: str
+    problem: str
+    accepted: str = ""
+
+    def __str__(self) -> str:
+        accepted = f"; accepted: {self.accepted}" if self.accepted else ""
+        return f"line {self.line}, {self.key or 'file'}: {self.problem}{accepted}"
+
+
+class PolicyError(LarkError):
+    """A policy file that cannot be used; ``mistakes`` holds every one found, in file order."""
+
+    def __init__(self, source: str, mistakes: tuple[Mistake, ...]) -> None:
+        super().__init__("\n".join(f"{source}: {mistake}" for mistake in mistakes))
+        self.source = source
+        self.mistakes = mistakes
+
+
+class AddressError(LarkError):
+    """An address cannot be assigned, or is held by another live job (``holder`` is that job's id, or ``""``)."""
+
+    def __init__(self, attribute: str, reason: str, holder: str = "") -> None:
+        super().__init__(f"{attribute}: {reason}" if attribute else reason)
+        self.attribute = attribute
+        self.reason = reason
+        self.holder = holder
+
+
+class NotFoundError(LarkError):
+    """No job, switch, address or policy version of that name."""
+
+
+class SettingError(LarkError):
+    """A setting that cannot be used; the sentence names it and what is accepted."""
+
+
+class BusyError(LarkError):
+    """A limit on waiting or queued work was reached; ask again later."""
+
+
+class StoreError(LarkError):
+    """The database cannot be reached, or refuses."""
+
+
+class SwitchError(LarkError):
+    """A switch that does not do what it was asked."""
+
+
+class UnsupportedError(SwitchError):
+    """The switch lacks a feature (connection tracking, meters, a table) that the policy needs there."""
+
+
+class RuleLimitError(SwitchError):
+    """The switch's rule limit would be exceeded; nothing of the change was sent."""

@@ -1,0 +1,199 @@
+"""The job directory: one frozen :class:`Job` a run, found by id, address, user, group and switch.
+
+A job here is one run of an HTCondor job on one slot: GlobalJobId, the start of this run, and the slot. The directory
+lives in memory and holds what policy and switches need; the ads' text is in the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import NamedTuple
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+class RunKey(NamedTuple):
+    """What makes two posts the same job: GlobalJobId, JobCurrentStartDate (seconds since 1970, 0 if absent), slot.
+
+    ``slot`` is the machine ad's Name (``slot1_2@worker1.example``), so the nodes of a parallel job, which share a
+    GlobalJobId, are different jobs.
+    """
+
+    global_job_id: str
+    started: int
+    slot: str
+
+    @property
+    def id(self) -> str:
+        """The job's id in REST and logs: 16 hexadecimal digits, the same for the same run on every controller."""
+        text = f"{self.global_job_id}\n{self.started}\n{self.slot}"
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+class JobState(StrEnum):
+    """Where a job is in its life.
+
+    ``registering``: its flows are on their way. ``enforced``: every switch concerned has confirmed by barrier.
+    ``pending``: a switch concerned is away, or the address is not known yet; ``reason`` says which. ``refused``: bad
+    address, no capacity, a rule limit; ``reason`` says what. ``ended``: over; its address is free.
+    """
+
+    REGISTERING = "registering"
+    ENFORCED = "enforced"
+    PENDING = "pending"
+    REFUSED = "refused"
+    ENDED = "ended"
+
+
+class NetworkType(StrEnum):
+    """How a job is attached (paper, section III); ``none`` is no network at all."""
+
+    OVS_BRIDGE = "ovs_bridge"
+    BRIDGE = "bridge"
+    NAT = "nat"
+    NONE = "none"
+
+
+class AddressType(StrEnum):
+    """Where a job's address comes from (paper, Table II; ``controller``: assigned by this controller)."""
+
+    STATIC = "static"
+    DHCP = "dhcp"
+    CONTROLLER = "controller"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The attributes of both ads that the running policy refers to: (name in lower case, expression), sorted.
+
+    Jobs of one cluster mostly have equal facts, so equal facts are one object and are decided once.
+    """
+
+    job: tuple[tuple[str, str], ...] = ()
+    machine: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a job on one slot, as far as policy and switches need it.
+
+    ``number`` is the store's number (it stands in the cookies of the job's flows). ``ipv4_block`` and ``ipv6_block``
+    are the aligned blocks that an assigned address came from, reserved for this job's group and user. ``datapath`` is
+    the OpenFlow datapath id of the worker's bridge and ``port`` the name of the job's port on it (the machine ad's
+    ExternalInterface); ``mac`` is the address inside the job. ``bandwidth`` is RequestBandwidth in Mb/s. ``inbound``
+    and ``outbound`` are what the job ad asks (Table I), None where it does not ask. ``lease_until`` and ``created``
+    are seconds since 1970.
+    """
+
+    number: int
+    run: RunKey
+    id: str
+    owner: str
+    user: str
+    group: str
+    cluster: int
+    proc: int
+    host: str
+    network_type: NetworkType = NetworkType.OVS_BRIDGE
+    address_type: AddressType = AddressType.STATIC
+    ipv4: IPv4Address | None = None
+    ipv6: IPv6Address | None = None
+    ipv4_block: IPv4Network | None = None
+    ipv6_block: IPv6Network | None = None
+    datapath: int | None = None
+    port: str | None = None
+    mac: str | None = None
+    vlan: int | None = None
+    bandwidth: float | None = None
+    inbound: bool | None = None
+    outbound: bool | None = None
+    state: JobState = JobState.REGISTERING
+    reason: str = ""
+    lease_until: float = 0.0
+    created: float = 0.0
+    facts: Facts = Facts()
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The job's addresses, IPv4 first."""
+        return tuple(address for address in (self.ipv4, self.ipv6) if address is not None)
+
+    @property
+    def blocks(self) -> tuple[tuple[Address, Network | None], ...]:
+        """Each address with the block reserved for the job's group and user, None where it stands alone."""
+        pairs: list[tuple[Address, Network | None]] = []
+        if self.ipv4 is not None:
+            pairs.append((self.ipv4, self.ipv4_block))
+        if self.ipv6 is not None:
+            pairs.append((self.ipv6, self.ipv6_block))
+        return tuple(pairs)
+
+    @property
+    def has_pool_address(self) -> bool:
+        """True where the job's addresses are its own in the whole pool (behind NAT they are its host's business)."""
+        return self.network_type in (NetworkType.OVS_BRIDGE, NetworkType.BRIDGE)
+
+    @property
+    def live(self) -> bool:
+        """True until the job has ended or was refused."""
+        return self.state not in (JobState.ENDED, JobState.REFUSED)
+
+
+@dataclass(slots=True)
+class Directory:
+    """The live jobs, indexed. The only mutable value here; one thread (the reconcile loop) changes it.
+
+    Readers on other threads see single dictionary look-ups, which Python makes atomic; for lists they take
+    :meth:`all`, a copy.
+    """
+
+    by_id: dict[str, Job] = field(default_factory=dict)
+    by_number: dict[int, Job] = field(default_factory=dict)
+    by_address: dict[Address, Job] = field(default_factory=dict)
+    by_owner: dict[str, dict[int, Job]] = field(default_factory=dict)
+    by_group: dict[str, dict[int, Job]] = field(default_factory=dict)
+    by_host: dict[str, dict[int, Job]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.all())
+
+    def all(self) -> list[Job]:
+        """A copy of the list of live jobs."""
+        return list(self.by_id.values())
+
+    def put(self, job: Job) -> Job | None:
+        """Add or replace a live job; returns what it replaces."""
+        old = self.remove(job.id)
+        self.by_id[job.id] = job
+        self.by_number[job.number] = job
+        if job.has_pool_address:
+            for address in job.addresses:
+                self.by_address[address] = job
+        for index, key in ((self.by_owner, job.owner), (self.by_group, job.group), (self.by_host, job.host)):
+            index.setdefault(key, {})[job.number] = job
+        return old
+
+    def remove(self, job_id: str) -> Job | None:
+        """Take a job out; returns it, or None if it was not there."""
+        job = self.by_id.pop(job_id, None)
+        if job is None:
+            return None
+        self.by_number.pop(job.number, None)
+        for address in job.addresses:
+            if self.by_address.get(address) is not None and self.by_address[address].id == job.id:
+                del self.by_address[address]
+        for index, key in ((self.by_owner, job.owner), (self.by_group, job.group), (self.by_host, job.host)):
+            entries = index.get(key)
+            if entries is not None:
+                entries.pop(job.number, None)
+                if not entries:
+                    del index[key]
+        return job

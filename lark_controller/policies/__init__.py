@@ -1,0 +1,1 @@
+"""Policies, one file a kind: job + site -> Decision. Predicates are ClassAd expressions."""

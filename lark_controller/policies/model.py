@@ -1,0 +1,214 @@
+"""What a policy is once it is read, and what it decides for a job. Frozen; reading and deciding stand elsewhere.
+
+The kinds, in the order in which a packet meets them: block, slice, wan, connectivity; a job's group is decided beside
+them. Within a kind the first rule whose ``when`` is true decides, and the rest of that kind is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from lark_controller.jobs import Network
+
+# How many WAN rules, and how many groups, a policy may have: their positions travel in 7 metadata bits and in DSCP.
+MAX_WAN_RULES: Final = 127
+MAX_GROUPS: Final = 63
+
+
+class Kind(StrEnum):
+    """The kinds of policy, each in a file of its own in this package."""
+
+    BLOCK = "block"
+    SLICE = "slice"
+    WAN = "wan"
+    CONNECTIVITY = "connectivity"
+    GROUP = "group"
+
+
+class SwitchRole(StrEnum):
+    """``edge``: Open vSwitch on a worker. ``core``: between the site and the WAN."""
+
+    EDGE = "edge"
+    CORE = "core"
+
+
+class Reach(StrEnum):
+    """What a connectivity rule says of one direction: as the job ad asks, always, or never."""
+
+    REQUESTED = "requested"
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True)
+class PortSpec:
+    """A named port of a declared switch: its number or its interface name, and for a WAN port its next hop's MAC."""
+
+    port: int | str
+    next_hop: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchSpec:
+    """A switch that the policy names.
+
+    ``host`` is the Machine whose jobs are attached to it (edges). ``normal`` None means: find out by asking the
+    switch. ``max_rules`` 0 is no limit.
+    """
+
+    name: str
+    datapath: int
+    role: SwitchRole
+    ports: Mapping[str, PortSpec] = field(default_factory=lambda: MappingProxyType({}))
+    host: str | None = None
+    max_rules: int = 0
+    normal: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRule:
+    """No traffic at all for the jobs for which ``when`` is true."""
+
+    position: int
+    line: int
+    when: str
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRule:
+    """No traffic between jobs with different values of the expression ``by``; ``when`` None is every job."""
+
+    position: int
+    line: int
+    by: str
+    when: str | None = None
+
+
+class WanAction(StrEnum):
+    """``allow`` is for a rule that exempts some jobs from the rules below it."""
+
+    DROP = "drop"
+    STEER = "steer"
+    ALLOW = "allow"
+
+
+@dataclass(frozen=True, slots=True)
+class WanRule:
+    """What happens to a job's WAN traffic: dropped but for ``exceptions``, or sent out of the core port ``port``.
+
+    ``position`` counts WAN rules from 1 in file order; it is the WAN class in metadata.
+    """
+
+    position: int
+    line: int
+    action: WanAction
+    when: str | None = None
+    exceptions: tuple[Network, ...] = ()
+    port: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectivityRule:
+    """Which directions a job may open connections in."""
+
+    position: int
+    line: int
+    inbound: Reach
+    outbound: Reach
+    when: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """An accounting group's treatment on the WAN.
+
+    ``dscp`` (1 to 63) marks the group's packets at the edge. ``queue`` is a queue number that the administrator made
+    on the WAN ports; ``guarantee`` and ``ceiling`` are Mb/s. With no queue and a ceiling, an OpenFlow meter polices
+    the group. ``when`` makes the class apply by predicate instead of by AcctGroup. ``default`` is the class of jobs
+    that no other takes.
+    """
+
+    name: str
+    line: int
+    dscp: int
+    when: str | None = None
+    queue: int | None = None
+    guarantee: float | None = None
+    ceiling: float | None = None
+    burst: float | None = None
+    port: str | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A whole policy file, valid. ``text`` is what was read, ``digest`` its SHA-256.
+
+    ``job_networks`` empty means that jobs live among other hosts (DHCP). ``edge_uplinks`` are glob patterns (or port
+    numbers) of the ports of undeclared edges that lead away from the worker.
+    """
+
+    text: str
+    digest: str
+    job_networks: tuple[Network, ...] = ()
+    local_networks: tuple[Network, ...] = ()
+    edge_uplinks: tuple[str, ...] = ()
+    block_prefixes: tuple[int, int] = (28, 124)
+    switches: Mapping[int, SwitchSpec] = field(default_factory=lambda: MappingProxyType({}))
+    blocks: tuple[BlockRule, ...] = ()
+    slices: tuple[SliceRule, ...] = ()
+    wans: tuple[WanRule, ...] = ()
+    connectivities: tuple[ConnectivityRule, ...] = ()
+    groups: tuple[GroupSpec, ...] = ()
+
+
+class SliceKey(NamedTuple):
+    """A slice: the rule's position and the value of its ``by`` expression (as ClassAd text)."""
+
+    rule: int
+    value: str
+
+
+class Because(NamedTuple):
+    """Why: the kind, the rule's position in its kind, its line in the file, its predicate, and the values met.
+
+    ``values`` are (attribute, ClassAd text) pairs of what the predicate referred to.
+    """
+
+    kind: Kind
+    position: int
+    line: int
+    when: str
+    values: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the policy says about one job. Jobs with equal facts share one decision.
+
+    ``wan`` is the position of the WAN rule that applies (0: none). ``inbound`` and ``outbound`` say whether the
+    job may be called and may call; both False is no network at all. ``group`` is the name of its GroupSpec, ``""``
+    where the policy has no groups that take it. ``because`` explains each, in the order in which they are met.
+    """
+
+    blocked: bool = False
+    slice: SliceKey | None = None
+    wan: int = 0
+    inbound: bool = True
+    outbound: bool = True
+    group: str = ""
+    because: tuple[Because, ...] = ()
+
+    @property
+    def one_way(self) -> bool:
+        """True where exactly one direction is open, which needs connection tracking."""
+        return self.inbound != self.outbound
+
+    @property
+    def isolated(self) -> bool:
+        """True where nothing at all may pass."""
+        return self.blocked or not (self.inbound or self.outbound)

@@ -1,0 +1,1 @@
+"""Guarantees, queues and meters of accounting groups. Pure calculation."""
