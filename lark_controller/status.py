@@ -1,0 +1,318 @@
+"""What the controller says of itself: the frozen answers that REST, the command line and the pages show.
+
+:class:`Controls` is the whole of what REST may ask of the controller; ``lark_controller.controller.Controller`` does it.
+Every call may be made from any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lark_controller.ads import JobAd, MachineAd
+from lark_controller.errors import Mistake
+from lark_controller.jobs import Job
+from lark_controller.policies.model import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The answer to a POST: the job, and whether this post made it (False: the same run was there already)."""
+
+    job: Job
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A switch that has not confirmed a job's flows, and why. ``datapath`` is 16 hexadecimal digits."""
+
+    datapath: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """Which switches hold a job's flows (confirmed by barrier), and which do not yet."""
+
+    job: Job
+    confirmed: tuple[str, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """A job with what the policy decided, what the switches say, and the ads as they were posted (old syntax)."""
+
+    job: Job
+    decision: Decision
+    confirmation: Confirmation
+    job_ad: str = ""
+    machine_ad: str = ""
+    ended: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs a list holds; None is any. ``state`` is a JobState value, or ``"live"`` (the default)."""
+
+    owner: str | None = None
+    group: str | None = None
+    host: str | None = None
+    state: str | None = "live"
+    global_job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """One page of a list in order of number, and the cursor of the next (None: this is the last)."""
+
+    jobs: tuple[Job, ...]
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PortStatus:
+    """A switch's port; ``job`` is the id of the job behind it, ``role`` one of local, uplink, job, closed, or the name
+    that the policy gives it."""
+
+    number: int
+    name: str
+    role: str
+    job: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchProblem:
+    """Something that a switch refused or lacks, with the flow and the job that caused it. ``at``: seconds since 1970."""
+
+    at: float
+    problem: str
+    flow: str = ""
+    job: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchStatus:
+    """A switch as the controller sees it.
+
+    ``in_sync`` is True only when everything desired was confirmed by barrier after a complete dump. ``desired`` is
+    the number of flows that Lark wants there, ``installed`` what the last dump or confirmation counted, ``max_rules``
+    the limit (0: none). ``drift`` counts flows that periodic checks found changed by somebody else.
+    """
+
+    datapath: str
+    name: str
+    role: str
+    connected: bool
+    in_sync: bool
+    address: str = ""
+    host: str = ""
+    description: str = ""
+    desired: int = 0
+    installed: int = 0
+    max_rules: int = 0
+    jobs: int = 0
+    normal: bool = True
+    max_meter: int = 0
+    drift: int = 0
+    packet_ins: int = 0
+    since: float | None = None
+    reason: str = ""
+    ports: tuple[PortStatus, ...] = ()
+    problems: tuple[SwitchProblem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    """One flow on a switch, in words, with the policy that asked for it.
+
+    ``state``: installed, missing (desired, not there) or foreign (there, not Lark's). ``origin`` is a sentence;
+    ``job`` the id of the job it belongs to, if it is one job's. ``packets`` and ``bytes`` are None where not read.
+    """
+
+    table: int
+    table_name: str
+    priority: int
+    match: str
+    actions: str
+    cookie: str
+    origin: str
+    state: str
+    job: str | None = None
+    packets: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyVersion:
+    """A policy that was put in force: its text, digest (SHA-256), when (seconds since 1970) and by whom."""
+
+    version: int
+    text: str
+    digest: str
+    at: float
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """A job that a new policy would treat otherwise; ``changes`` are sentences."""
+
+    job_id: str
+    owner: str
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchPlan:
+    """What a new policy would change on one switch; ``sample`` holds the first lines, ``+ …`` and ``- …``."""
+
+    datapath: str
+    name: str
+    added: int
+    changed: int
+    removed: int
+    total: int
+    max_rules: int = 0
+    sample: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a policy file would change on the running pool. ``refusals`` say why it could not be put in force."""
+
+    digest: str
+    jobs_examined: int
+    jobs_changed: int
+    jobs: tuple[JobChange, ...] = ()
+    switches: tuple[SwitchPlan, ...] = ()
+    refusals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an explanation: where (a switch and table, or ``directory``, ``policy``), what, and the proof.
+
+    ``flow`` is the flow in words, ``packets`` and ``bytes`` its counters where they could be read.
+    """
+
+    where: str
+    text: str
+    flow: str = ""
+    packets: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Whether a packet from ``src`` reaches ``dst``, in words, step by step.
+
+    ``verdict``: forwarded, dropped or unknown (a switch concerned cannot be asked). ``reason`` is one sentence.
+    """
+
+    src: str
+    dst: str
+    verdict: str
+    reason: str
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """What changed, when (seconds since 1970) and by whom. ``subject`` is a job id, ``policy`` or a datapath id."""
+
+    number: int
+    at: float
+    actor: str
+    action: str
+    subject: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """One page of the audit trail, newest first, and the cursor of the next page."""
+
+    entries: tuple[AuditEntry, ...]
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """An accounting group of the running policy and how many live jobs it takes."""
+
+    name: str
+    jobs: int
+    dscp: int
+    queue: int | None = None
+    guarantee: float | None = None
+    ceiling: float | None = None
+    port: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether the controller can do its work; ``reasons`` say what is missing."""
+
+    ready: bool
+    reasons: tuple[str, ...] = ()
+
+
+class Controls(Protocol):
+    """What REST may ask of the controller. All calls are thread-safe and none blocks on a switch but ``confirm``,
+    ``flows`` and ``explain``, which take a time limit in seconds."""
+
+    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
+        """Take a run in. Raises AdError, AddressError, StoreError."""
+
+    def confirm(self, job_id: str, timeout: float) -> Confirmation:
+        """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
+
+    def renew(self, job_id: str, actor: str) -> Job:
+        """Renew a live job's lease. Raises NotFoundError where no such job lives."""
+
+    def end(self, job_id: str, actor: str, exit_ad: str = "") -> Job:
+        """End a job; of an ended job the same again. Raises NotFoundError for an id never seen."""
+
+    def job(self, job_id: str) -> JobDetail:
+        """A live or ended job. Raises NotFoundError."""
+
+    def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
+        """A page of jobs. Raises NotFoundError for a cursor that is none."""
+
+    def job_at(self, address: str) -> JobDetail:
+        """The live job behind an address. Raises NotFoundError."""
+
+    def switches(self) -> tuple[SwitchStatus, ...]:
+        """All switches that are declared or have been connected."""
+
+    def switch(self, datapath: str) -> SwitchStatus:
+        """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
+
+    def flows(self, datapath: str, timeout: float) -> tuple[FlowStatus, ...]:
+        """A switch's flows, desired and installed. Raises NotFoundError."""
+
+    def policy(self) -> PolicyVersion:
+        """The policy in force."""
+
+    def check_policy(self, text: str) -> tuple[Mistake, ...]:
+        """Every mistake in a policy text; empty where it is valid."""
+
+    def plan_policy(self, text: str) -> Plan:
+        """What a policy text would change. Raises PolicyError."""
+
+    def put_policy(self, text: str, actor: str) -> PolicyVersion:
+        """Put a policy in force. Raises PolicyError, RuleLimitError, UnsupportedError; then nothing has changed."""
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        """The accounting groups of the policy in force."""
+
+    def explain(self, src: str, dst: str, timeout: float) -> Explanation:
+        """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id. Raises NotFoundError, AdError."""
+
+    def audit(self, subject: str | None, cursor: str | None, limit: int) -> AuditPage:
+        """The audit trail, newest first."""
+
+    def ready(self) -> Readiness:
+        """Whether store, policy and OpenFlow listener are up."""
