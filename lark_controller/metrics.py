@@ -1,0 +1,67 @@
+"""The controller's own metrics, in a registry of their own, for Prometheus.
+
+Labels are bounded: routes, methods, states and results, never jobs, users or addresses. What the controller knows
+anyway (jobs, switches, policy) is not counted here but read at each scrape, by ``rest.metrics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+# A post is meant to take less than 50 ms, and may be asked to wait for half a minute.
+POST_BUCKETS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """Counters and histograms that the controller and its REST API increment."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self.http_requests = Counter(
+            "lark_http_requests",
+            "REST requests answered, by route, method and status.",
+            ("route", "method", "status"),
+            registry=self.registry,
+        )
+        self.post_seconds = Histogram(
+            "lark_post_seconds",
+            "Seconds from a job's POST to its answer, the wait for switches included.",
+            registry=self.registry,
+            buckets=POST_BUCKETS,
+        )
+        self.waits_refused = Counter(
+            "lark_waits_refused",
+            "Posts answered at once because too many requests were waiting already.",
+            registry=self.registry,
+        )
+        self.policy_changes = Counter(
+            "lark_policy_changes",
+            "Policies offered to the controller, by result: accepted or refused.",
+            ("result",),
+            registry=self.registry,
+        )
+        for result in ("accepted", "refused"):
+            self.policy_changes.labels(result)
+        self.flow_errors = Counter(
+            "lark_flow_errors",
+            "Error messages that switches sent about Lark's flows, groups and meters.",
+            registry=self.registry,
+        )
+        self.leases_expired = Counter(
+            "lark_leases_expired",
+            "Jobs that were ended because their lease ran out.",
+            registry=self.registry,
+        )
+
+    def render(self) -> bytes:
+        """The registry in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def families(self) -> Iterable[Metric]:
+        """Every metric in the registry, as it would be scraped now."""
+        return self.registry.collect()

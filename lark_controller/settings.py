@@ -1,0 +1,300 @@
+"""Every setting in one table: the fields of :class:`Settings`, each with its meaning, unit and accepted values.
+
+A field ``lease_seconds`` is the environment variable ``LARK_LEASE_SECONDS`` and the option ``--lease-seconds``.
+Durations are seconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Final, get_args, get_type_hints
+
+from lark_controller.errors import SettingError
+
+PREFIX: Final = "LARK_"
+# What scripts and the command line take from the environment under the same prefix.
+CLIENT_VARIABLES: Final = frozenset({"LARK_URL", "LARK_TOKEN", "LARK_TOKEN_FILE", "LARK_CA"})
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where a server listens: a TCP address and port, or the path of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def loopback(self) -> bool:
+        """True where no other machine can reach it."""
+        return bool(self.path) or self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a setting means and accepts: unit, bounds (inclusive), the words of a choice.
+
+    ``unix`` says whether a Unix socket may be given for an address.
+    """
+
+    meaning: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    unix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the table of settings."""
+
+    name: str
+    kind: type
+    default: str
+    about: About
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def option(self) -> str:
+        """The command-line option of ``lark run``."""
+        return "--" + self.name.replace("_", "-")
+
+
+Listens = tuple[Listen, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of a controller. The defaults are those of one controller on one machine."""
+
+    state_dir: Annotated[Path, About("Directory of the embedded database; made with mode 0700 if absent.")] = Path(
+        "/var/lib/lark"
+    )
+    database_url: Annotated[
+        str,
+        About(
+            "SQLAlchemy URL of the database (`sqlite:///…` or `postgresql+psycopg://…`). "
+            "Empty: SQLite, `lark.db` in the state directory."
+        ),
+    ] = field(default="", repr=False)
+    policy_file: Annotated[Path, About("The policy to run; read at start, on SIGHUP, and when the file changes.")] = (
+        Path("/etc/lark/policy.yaml")
+    )
+    openflow_listen: Annotated[
+        Listens,
+        About(
+            "Comma-separated addresses for OpenFlow over plain TCP; empty for none. Plain OpenFlow has no "
+            "authentication: whoever reaches the port can pose as a switch, so other machines get TLS or a network of "
+            "their own."
+        ),
+    ] = (Listen("127.0.0.1", 6653),)
+    openflow_tls_listen: Annotated[
+        Listens, About("Comma-separated addresses for OpenFlow over TLS; needs certificate, key and CA.")
+    ] = ()
+    openflow_tls_cert: Annotated[Path | None, About("Certificate (PEM) that the controller shows to switches.")] = None
+    openflow_tls_key: Annotated[Path | None, About("Private key (PEM) of that certificate.")] = None
+    openflow_tls_ca: Annotated[Path | None, About("CA certificates (PEM) that switches' own must chain to.")] = None
+    rest_listen: Annotated[
+        Listens,
+        About("Comma-separated addresses of the REST API: `host:port` or `unix:/path`.", unix=True),
+    ] = (Listen("127.0.0.1", 8080),)
+    rest_tls_cert: Annotated[
+        Path | None, About("Certificate (PEM) of the REST API; with it every TCP address of the API speaks TLS.")
+    ] = None
+    rest_tls_key: Annotated[Path | None, About("Private key (PEM) of that certificate.")] = None
+    tokens_file: Annotated[
+        Path, About("The API's bearer tokens (their hashes), made by `lark token`; read again when it changes.")
+    ] = Path("/etc/lark/tokens.yaml")
+    lease_seconds: Annotated[float, About("How long a job lives without renewal.", "seconds", 30, 604800)] = 900.0
+    rest_threads: Annotated[
+        int, About("Threads that answer REST requests; at least 8 more than waiting posts.", "threads", 9, 1024)
+    ] = 80
+    waiting_posts: Annotated[
+        int,
+        About(
+            "How many requests may wait for switches at a time; a post beyond it is answered at once.",
+            "requests",
+            1,
+            1000,
+        ),
+    ] = 64
+    wait_limit: Annotated[float, About("The longest `?wait=` that a post may ask for.", "seconds", 0, 600)] = 30.0
+    max_ads_bytes: Annotated[
+        int, About("The largest body of job and machine ad, or exit ad.", "bytes", 1024, 16777216)
+    ] = 262144
+    max_body_bytes: Annotated[
+        int, About("The largest body of any request; in effect the largest policy.", "bytes", 1024, 67108864)
+    ] = 4194304
+    rate_limit: Annotated[
+        float, About("Requests a second that each token may make on average.", "requests/s", 0.1, 1000000)
+    ] = 1000.0
+    rate_burst: Annotated[int, About("Requests that a token may make at once.", "requests", 1, 1000000)] = 2000
+    switch_timeout: Annotated[
+        float, About("How long a switch may take to answer before it counts as away.", "seconds", 0.1, 600)
+    ] = 5.0
+    echo_interval: Annotated[
+        float, About("How often a silent switch is asked whether it is there.", "seconds", 0.1, 3600)
+    ] = 5.0
+    outbox_bytes: Annotated[
+        int, About("How much may be queued for a switch that does not read.", "bytes", 65536, 1073741824)
+    ] = 4194304
+    check_seconds: Annotated[
+        float, About("How often each switch is dumped and compared in full; 0 for never.", "seconds", 0, 86400)
+    ] = 60.0
+    retention_days: Annotated[
+        float, About("How long ended jobs and the audit trail are kept; 0 for ever.", "days", 0, 36500)
+    ] = 90.0
+    log_level: Annotated[
+        str, About("The least important events that are logged.", choices=("debug", "info", "warning", "error"))
+    ] = "info"
+    log_format: Annotated[
+        str, About("`text`: key=value lines; `json`: one object a line.", choices=("text", "json"))
+    ] = "text"
+
+
+def table() -> tuple[Setting, ...]:
+    """Every setting, in the order in which they are documented."""
+    return _TABLE
+
+
+def load(environ: Mapping[str, str], overrides: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the environment; ``overrides`` (by field name) win over it.
+
+    Raises:
+        SettingError: naming every setting that cannot be used, one a line, and what is accepted.
+    """
+    given = overrides or {}
+    values: dict[str, Any] = {}
+    mistakes: list[str] = list(_misspelt(environ))
+    mistakes += [f"{name}: no such setting" for name in given if name not in {row.name for row in _TABLE}]
+    for row in _TABLE:
+        text = given.get(row.name, environ.get(row.variable))
+        if text is None:
+            continue
+        source = row.option if row.name in given else row.variable
+        try:
+            values[row.name] = _convert(row, text.strip())
+        except ValueError as error:
+            mistakes.append(f"{source}={text if row.name != 'database_url' else '…'}: {error}")
+    if not mistakes:
+        settings = Settings(**values)
+        mistakes += _together(settings)
+        if not mistakes:
+            return settings if settings.database_url else _with_default_database(settings, values)
+    raise SettingError("\n".join(mistakes))
+
+
+def default_text(value: object) -> str:
+    """A setting's value as it would be written in the environment."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ",".join(str(part) for part in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _with_default_database(settings: Settings, values: dict[str, Any]) -> Settings:
+    return Settings(**{**values, "database_url": f"sqlite:///{(settings.state_dir / 'lark.db').absolute()}"})
+
+
+def _rows() -> Iterator[Setting]:
+    hints = get_type_hints(Settings, include_extras=True)
+    for entry in fields(Settings):
+        kind, about = get_args(hints[entry.name])[:2]
+        yield Setting(entry.name, kind, default_text(entry.default), about)
+
+
+def _convert(row: Setting, text: str) -> object:
+    if row.kind == Listens:
+        return tuple(_listen(part.strip(), row.about.unix) for part in text.split(",") if part.strip())
+    if row.kind == Path:
+        if not text:
+            raise ValueError("a path is needed")
+        return Path(text)
+    if row.kind == Path | None:
+        return Path(text) if text else None
+    if row.kind in (int, float):
+        return _number(row, text)
+    if row.about.choices and text.lower() not in row.about.choices:
+        raise ValueError(f"accepted: {', '.join(row.about.choices)}")
+    return text.lower() if row.about.choices else text
+
+
+def _number(row: Setting, text: str) -> int | float:
+    low, high = row.about.low or 0, row.about.high or math.inf
+    accepted = (
+        f"accepted: a{' whole' if row.kind is int else ''} number of {row.about.unit} from {low:.15g} to {high:.15g}"
+    )
+    try:
+        number: int | float = int(text) if row.kind is int else float(text)
+    except ValueError:
+        raise ValueError(accepted) from None
+    if not low <= number <= high:
+        raise ValueError(accepted)
+    return number
+
+
+def _listen(text: str, unix: bool) -> Listen:
+    if text.startswith("unix:"):
+        if not unix or not text.startswith("unix:/"):
+            raise ValueError(f"{text}: accepted: host:port" + (" or unix:/absolute/path" if unix else ""))
+        return Listen(path=text.removeprefix("unix:"))
+    host, colon, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    accepted = "accepted: address:port, with an IPv6 address in brackets" + (", or unix:/path" if unix else "")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or (":" in bare and bare == host):
+        raise ValueError(f"{text}: {accepted}")
+    if bare != "localhost":
+        try:
+            ipaddress.ip_address(bare)
+        except ValueError:
+            raise ValueError(f"{text}: {accepted}; {bare or 'the address'} is no IP address") from None
+    return Listen(bare, int(port))
+
+
+def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
+    known = {row.variable for row in _TABLE}
+    for variable in environ:
+        if variable.startswith(PREFIX) and variable not in known | CLIENT_VARIABLES:
+            near = difflib.get_close_matches(variable, known, n=1, cutoff=0.88)
+            if near:
+                yield f"{variable}: no such setting; {near[0]} is meant?"
+
+
+def _together(settings: Settings) -> Iterator[str]:
+    """Mistakes that only several settings together make."""
+    if settings.rest_threads < settings.waiting_posts + 8:
+        least = settings.waiting_posts + 8
+        yield (
+            f"LARK_REST_THREADS={settings.rest_threads}: at least LARK_WAITING_POSTS + 8 = {least} "
+            "is accepted, so that waiting posts never delay other requests"
+        )
+    if (settings.rest_tls_cert is None) != (settings.rest_tls_key is None):
+        yield "LARK_REST_TLS_CERT and LARK_REST_TLS_KEY: accepted only together"
+    tls = (settings.openflow_tls_cert, settings.openflow_tls_key, settings.openflow_tls_ca)
+    if settings.openflow_tls_listen and None in tls:
+        yield "LARK_OPENFLOW_TLS_LISTEN: needs LARK_OPENFLOW_TLS_CERT, LARK_OPENFLOW_TLS_KEY and LARK_OPENFLOW_TLS_CA"
+    if not settings.openflow_listen and not settings.openflow_tls_listen:
+        yield "LARK_OPENFLOW_LISTEN: no switch can connect without it or LARK_OPENFLOW_TLS_LISTEN"
+    if not settings.rest_listen:
+        yield "LARK_REST_LISTEN: at least one address is needed"
+    if settings.max_ads_bytes > settings.max_body_bytes:
+        yield f"LARK_MAX_ADS_BYTES={settings.max_ads_bytes}: at most LARK_MAX_BODY_BYTES = {settings.max_body_bytes}"
+
+
+_TABLE: Final[tuple[Setting, ...]] = tuple(_rows())
