@@ -1,0 +1,215 @@
+"""One engine, its transactions, and the translation of every failure into a StoreError that a person can read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from lark_controller.errors import StoreError
+
+T = TypeVar("T")
+
+ACCEPTED: Final = "sqlite:////path/to/lark.db or postgresql://user:password@host/database"
+
+# What a driver may raise that SQLAlchemy passes on as it is: an integer beyond 64 bits, text with lone surrogates.
+_FAILURES: Final = (SQLAlchemyError, OverflowError, UnicodeError)
+
+_WRITES: Final = "lark_writes"
+_SQLITE_WAIT_MS: Final = 10_000
+_CONNECT_SECONDS: Final = 5
+
+# PostgreSQL: serialization failure and deadlock; the transaction did nothing and may be tried again.
+_TRY_AGAIN_STATES: Final = frozenset({"40001", "40P01"})
+_ATTEMPTS: Final = 5
+
+
+class Database:
+    """A database that may be used from many threads.
+
+    Work is given as a function of a connection, because it may be called again: when two transactions wanted the same
+    row, and once when the server went away before anything was committed.
+    """
+
+    def __init__(self, engine: Engine, place: str, password: str = "") -> None:
+        self.engine = engine
+        self.place = place
+        self._password = password
+        # SQLite has one writer at a time, and a thread that waits in its busy handler polls; a lock hands over at once.
+        self._writer: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
+
+    @property
+    def is_sqlite(self) -> bool:
+        """True for SQLite, False for PostgreSQL."""
+        return self.engine.dialect.name == "sqlite"
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction that sees one state of the database. Raises StoreError."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self.engine.connect() as connection:
+                    return work(connection)
+            except _FAILURES as error:
+                if not self._again(error, attempt):
+                    raise self.failure(error) from error
+        raise AssertionError("unreachable: the last attempt raises")
+
+    @contextmanager
+    def stream(self) -> Iterator[Connection]:
+        """A connection for a result that is read piece by piece. Raises StoreError."""
+        try:
+            with self.engine.connect() as connection:
+                yield connection
+        except _FAILURES as error:
+            raise self.failure(error) from error
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction and commit it. Raises StoreError; then nothing was written, unless it says so."""
+        for attempt in range(_ATTEMPTS):
+            committing = False
+            try:
+                with self._writer, self.engine.connect() as connection:
+                    connection.execution_options(**{_WRITES: True})
+                    with connection.begin():
+                        result = work(connection)
+                        committing = True
+                    return result
+            except _FAILURES as error:
+                if committing:
+                    raise StoreError(
+                        f"{self.failure(error)} The change may or may not have been written; ask again."
+                    ) from error
+                if not self._again(error, attempt):
+                    raise self.failure(error) from error
+        raise AssertionError("unreachable: the last attempt raises")
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+    def failure(self, error: BaseException) -> StoreError:
+        """The sentence for a failure of SQLAlchemy or a driver."""
+        if isinstance(error, PoolTimeoutError):
+            return StoreError(f"{self.place}: all connections are in use; try again in a moment.")
+        cause: BaseException = error
+        if isinstance(error, StatementError) and error.orig is not None:
+            cause = error.orig
+        if isinstance(cause, UnicodeError):
+            return StoreError(f"{self.place}: text that is not valid Unicode (a lone surrogate) cannot be stored.")
+        said = " ".join(str(cause).split()) or type(cause).__name__
+        if self._password:
+            said = said.replace(self._password, "***")
+        return StoreError(f"{self.place}: {said.rstrip('.')}.{_advice(said)}")
+
+    def _again(self, error: BaseException, attempt: int) -> bool:
+        if attempt + 1 >= _ATTEMPTS or not isinstance(error, DBAPIError):
+            return False
+        if error.connection_invalidated:
+            return attempt == 0
+        return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) in _TRY_AGAIN_STATES
+
+
+def _advice(said: str) -> str:
+    """What to do about the failures that operators meet."""
+    for sign, advice in (
+        ("database is locked", "Another process has held it for 10 s; stop that process."),
+        ("no such table", "It has no tables of Lark; run `lark db upgrade`."),
+        ("no such column", "Its tables are of an older Lark; run `lark db upgrade`."),
+        ('relation "', "Its tables are not those of this Lark; run `lark db upgrade`."),
+        ("password authentication failed", "Correct user and password in LARK_DATABASE_URL."),
+        ('role "', "Create the role, or correct the user in LARK_DATABASE_URL."),
+        ('database "', "Create the database, or correct its name in LARK_DATABASE_URL."),
+        ("unable to open database file", "Check that the directory exists and that this user may write to it."),
+        ("readonly database", "Let this user write to the file and its directory."),
+        ("permission denied", "Grant the rights to the role, or correct LARK_DATABASE_URL."),
+        ("file is not a database", "LARK_DATABASE_URL names a file that is something else."),
+        ("disk is full", "Make room on the disk."),
+        ("Connection refused", "Start the server, or correct host and port in LARK_DATABASE_URL."),
+        ("failed to resolve host", "Correct the host in LARK_DATABASE_URL."),
+        ("No such file or directory", "Start the server, or correct host and port in LARK_DATABASE_URL."),
+    ):
+        if sign in said:
+            return f" {advice}"
+    return ""
+
+
+def connect(url: str) -> Database:
+    """Open the database that ``url`` names and ask it one question. Raises StoreError, without the password."""
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, ValueError, SQLAlchemyError):
+        raise StoreError(f"LARK_DATABASE_URL cannot be read as a database URL; accepted: {ACCEPTED}.") from None
+    if backend == "sqlite":
+        database = _sqlite(parsed)
+    elif backend in ("postgresql", "postgres"):
+        database = _postgresql(parsed)
+    else:
+        raise StoreError(f"LARK_DATABASE_URL names the database {backend!r}; accepted: {ACCEPTED}.")
+    try:
+        database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
+    except StoreError:
+        database.close()
+        raise
+    return database
+
+
+def _sqlite(url: URL) -> Database:
+    name = url.database
+    if not name or name == ":memory:" or name.startswith("file:"):
+        raise StoreError(f"SQLite needs a file, or a restart would lose everything; accepted: {ACCEPTED}.")
+    path = Path(name)
+    if not path.parent.is_dir():
+        raise StoreError(
+            f"The directory {path.parent} of the SQLite database does not exist; make it, or set LARK_DATABASE_URL."
+        )
+    engine = create_engine(
+        url.set(drivername="sqlite+pysqlite"),
+        hide_parameters=True,
+        pool_size=8,
+        max_overflow=32,
+        connect_args={"timeout": _SQLITE_WAIT_MS / 1000},
+    )
+
+    def configure(connection: sqlite3.Connection, _record: object) -> None:
+        # The driver's own BEGIN would come late and deferred; the engine's begin event below says which one.
+        connection.isolation_level = None
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    def begin(connection: Connection) -> None:
+        # A deferred transaction that turns into a writer fails at once where another wrote since; it must not wait.
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    event.listen(engine, "connect", configure)
+    event.listen(engine, "begin", begin)
+    return Database(engine, f"SQLite database {path}")
+
+
+def _postgresql(url: URL) -> Database:
+    passwords = [part for part in (url.password, url.query.get("password")) if isinstance(part, str)]
+    host = url.host or url.query.get("host") or "the local socket"
+    defaults = {"connect_timeout": str(_CONNECT_SECONDS), "application_name": "lark"}
+    try:
+        engine = create_engine(
+            url.set(drivername="postgresql+psycopg").update_query_dict({**defaults, **url.query}),
+            hide_parameters=True,
+            pool_pre_ping=True,
+            pool_size=8,
+            max_overflow=16,
+            pool_timeout=10,
+        )
+    except ModuleNotFoundError:
+        raise StoreError(
+            "PostgreSQL needs the Python package psycopg; install it with `pip install psycopg`."
+        ) from None
+    place = f"PostgreSQL database {url.database or url.username or ''} at {host}"
+    return Database(engine, place, passwords[0] if passwords else "")

@@ -1,0 +1,249 @@
+"""How a run comes in and how it ends: who may hold an address or a slot, and what an older run loses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from sqlalchemy import Connection, Select, func, insert, select, update
+
+from lark_controller.errors import AddressError
+from lark_controller.jobs import Address, Job, JobState
+from lark_controller.store.rows import JOB_COLUMNS, columns_of, job_from
+from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, run_ads, runs
+from lark_controller.store.trail import record
+
+SUPERSEDED: Final = "superseded"
+LEASE_EXPIRED: Final = "lease expired"
+
+_ENDING_ACTIONS: Final = {SUPERSEDED: "supersede", LEASE_EXPIRED: "expire"}
+
+# What changes without being worth a line in the audit trail.
+_UNAUDITED: Final = frozenset({"lease_until", "facts"})
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a registration did: the job as it is stored now, whether it was made by this call, and the runs that ended
+    because of it (they have lost their slot or address to this one, or their lease was over)."""
+
+    job: Job
+    created: bool
+    superseded: tuple[Job, ...] = ()
+
+
+def register(
+    connection: Connection, job: Job, job_ad: str, machine_ad: str, actor: str, now: float, facts_for: str
+) -> Registration:
+    """Take a run in, or what is new about a run that is there. Raises AddressError. See ``Store.register``."""
+    _lock_slot(connection, job.run.slot)
+    stored = find_for_update(connection, job.id)
+    if stored is not None and stored.state is JobState.ENDED:
+        return Registration(stored, False)
+    comes_to_life = stored is None or not stored.live
+    wanted = replace(job, created=now) if stored is None else _merged(stored, job)
+    ended: list[Job] = []
+    if wanted.live:
+        ended = _free_addresses(connection, wanted, actor, now)
+        if comes_to_life:
+            newer, older = _rivals(connection, wanted)
+            ended += [end_run(connection, rival, now, SUPERSEDED, "", actor, _by(wanted)) for rival in older]
+            if newer is not None:
+                return Registration(
+                    _stillborn(connection, stored, wanted, newer, job_ad, machine_ad, actor, now, facts_for),
+                    stored is None,
+                    tuple(ended),
+                )
+    if stored is None:
+        return Registration(_insert(connection, wanted, job_ad, machine_ad, actor, now, facts_for), True, tuple(ended))
+    _update(connection, stored, wanted, job_ad, machine_ad, actor, now, facts_for)
+    return Registration(wanted, False, tuple(ended))
+
+
+def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str, actor: str, detail: str = "") -> Job:
+    """End a run that has not ended, in the caller's transaction; returns it as it is then."""
+    connection.execute(
+        update(runs)
+        .where(runs.c.number == job.number)
+        .values(state=JobState.ENDED.value, live=False, reason=why, ended_at=now)
+    )
+    keep_exit_ad(connection, job.number, exit_ad)
+    record(connection, now, actor, _ENDING_ACTIONS.get(why, "end"), job.id, detail or why)
+    return replace(job, state=JobState.ENDED, reason=why)
+
+
+def keep_exit_ad(connection: Connection, number: int, exit_ad: str) -> None:
+    """Keep the exit ad of a run that has none yet."""
+    if exit_ad:
+        connection.execute(
+            update(run_ads).where(run_ads.c.number == number, run_ads.c.exit_ad == "").values(exit_ad=exit_ad)
+        )
+
+
+def set_address(connection: Connection, wanted: Job, actor: str, now: float) -> tuple[Job, ...]:
+    """Write a live job's addresses and blocks; returns the runs that ended for it. Raises AddressError."""
+    ended = _free_addresses(connection, wanted, actor, now)
+    values = columns_of(wanted)
+    connection.execute(
+        update(runs)
+        .where(runs.c.number == wanted.number)
+        .values({name: values[name] for name in ("ipv4", "ipv6", "ipv4_block", "ipv6_block")})
+    )
+    record(connection, now, actor, "address", wanted.id, ", ".join(map(str, wanted.addresses)) or "none")
+    return tuple(ended)
+
+
+def find_for_update(connection: Connection, job_id: str) -> Job | None:
+    """The run of that id, locked until the transaction ends (SQLite: the whole database is)."""
+    row = connection.execute(_jobs().where(runs.c.id == job_id)).one_or_none()
+    return None if row is None else job_from(row)
+
+
+def _jobs() -> Select[*tuple[object, ...]]:
+    return select(*JOB_COLUMNS).with_for_update()
+
+
+def _lock_slot(connection: Connection, slot: str) -> None:
+    """Let two registrations on one slot happen one after the other. SQLite has one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(slot, 0))))
+
+
+def _merged(stored: Job, said: Job) -> Job:
+    """The stored run with what a later post says; what the post leaves out (None) stays as it was."""
+    ipv4, ipv4_block = said.ipv4, said.ipv4_block
+    if ipv4 is None or (ipv4 == stored.ipv4 and ipv4_block is None):
+        ipv4, ipv4_block = stored.ipv4, stored.ipv4_block
+    ipv6, ipv6_block = said.ipv6, said.ipv6_block
+    if ipv6 is None or (ipv6 == stored.ipv6 and ipv6_block is None):
+        ipv6, ipv6_block = stored.ipv6, stored.ipv6_block
+    return replace(
+        said,
+        number=stored.number,
+        created=stored.created,
+        ipv4=ipv4,
+        ipv4_block=ipv4_block,
+        ipv6=ipv6,
+        ipv6_block=ipv6_block,
+        datapath=stored.datapath if said.datapath is None else said.datapath,
+        port=stored.port if said.port is None else said.port,
+        mac=stored.mac if said.mac is None else said.mac,
+        vlan=stored.vlan if said.vlan is None else said.vlan,
+        state=stored.state if stored.live else said.state,
+        reason=stored.reason if stored.live else said.reason,
+        lease_until=max(stored.lease_until, said.lease_until),
+    )
+
+
+def _free_addresses(connection: Connection, wanted: Job, actor: str, now: float) -> list[Job]:
+    """End the live runs that hold an address of ``wanted`` without a right to it. Raises AddressError for one that
+    has the right; the caller's transaction is then rolled back as a whole."""
+    ended: list[Job] = []
+    if not wanted.has_pool_address:
+        return ended
+    for address in wanted.addresses:
+        holder = _holder(connection, wanted, address)
+        if holder is None:
+            continue
+        if holder.lease_until < now:
+            ended.append(end_run(connection, holder, now, LEASE_EXPIRED, "", actor, _by(wanted)))
+        elif _same_place(holder, wanted) and holder.port == wanted.port and _is_older(holder, wanted):
+            ended.append(end_run(connection, holder, now, SUPERSEDED, "", actor, _by(wanted)))
+        else:
+            raise AddressError(
+                f"LarkInnerAddressIPv{address.version}",
+                f"{address} is held by the live job {holder.id} ({holder.run.global_job_id} on {holder.run.slot})",
+                holder.id,
+            )
+    return ended
+
+
+def _holder(connection: Connection, wanted: Job, address: Address) -> Job | None:
+    column = runs.c.ipv4 if address.version == 4 else runs.c.ipv6
+    query = _jobs().where(HOLDS_ADDRESS, column == str(address), runs.c.id != wanted.id)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else job_from(row)
+
+
+def _rivals(connection: Connection, wanted: Job) -> tuple[Job | None, list[Job]]:
+    """The live run on the same slot that started later, if there is one, and those that started earlier."""
+    query = _jobs().where(LIVE, runs.c.slot == wanted.run.slot, runs.c.host == wanted.host, runs.c.id != wanted.id)
+    rivals = [job_from(row) for row in connection.execute(query.order_by(runs.c.number))]
+    newer = max((rival for rival in rivals if rival.run.started > wanted.run.started), key=_started, default=None)
+    return newer, [rival for rival in rivals if rival.run.started < wanted.run.started]
+
+
+def _started(job: Job) -> int:
+    return job.run.started
+
+
+def _same_place(one: Job, other: Job) -> bool:
+    return one.host == other.host and one.run.slot == other.run.slot
+
+
+def _is_older(stored: Job, wanted: Job) -> bool:
+    """Whether ``stored`` must be over because ``wanted`` runs. Where starts are unknown or equal, what was stored
+    first is older, unless it is of the same job."""
+    if stored.run.started and wanted.run.started and stored.run.started != wanted.run.started:
+        return stored.run.started < wanted.run.started
+    return stored.run.global_job_id != wanted.run.global_job_id
+
+
+def _by(winner: Job) -> str:
+    return f"by run {winner.id} ({winner.run.global_job_id} on {winner.run.slot})"
+
+
+def _insert(
+    connection: Connection, job: Job, job_ad: str, machine_ad: str, actor: str, now: float, facts_for: str
+) -> Job:
+    ended_at = now if job.state is JobState.ENDED else None
+    inserted = connection.execute(insert(runs).values(**columns_of(job), facts_for=facts_for, ended_at=ended_at))
+    number = int(inserted.inserted_primary_key[0])
+    connection.execute(insert(run_ads).values(number=number, job_ad=job_ad, machine_ad=machine_ad, exit_ad=""))
+    record(connection, now, actor, "register", job.id, f"{job.run.global_job_id} of {job.owner} on {job.run.slot}")
+    return replace(job, number=number)
+
+
+def _update(
+    connection: Connection,
+    stored: Job,
+    wanted: Job,
+    job_ad: str,
+    machine_ad: str,
+    actor: str,
+    now: float,
+    facts_for: str,
+) -> None:
+    before, after = columns_of(stored), columns_of(wanted)
+    changed = {name: value for name, value in after.items() if value != before[name]}
+    connection.execute(update(runs).where(runs.c.number == wanted.number).values(**changed, facts_for=facts_for))
+    named = [item.name for item in fields(Job) if getattr(stored, item.name) != getattr(wanted, item.name)]
+    ads = connection.execute(
+        update(run_ads)
+        .where(run_ads.c.number == wanted.number)
+        .where((run_ads.c.job_ad != job_ad) | (run_ads.c.machine_ad != machine_ad))
+        .values(job_ad=job_ad, machine_ad=machine_ad)
+    )
+    told = [name for name in named if name not in _UNAUDITED] + (["ads"] if ads.rowcount else [])
+    if told:
+        record(connection, now, actor, "update", wanted.id, ", ".join(told))
+
+
+def _stillborn(
+    connection: Connection,
+    stored: Job | None,
+    wanted: Job,
+    newer: Job,
+    job_ad: str,
+    machine_ad: str,
+    actor: str,
+    now: float,
+    facts_for: str,
+) -> Job:
+    """Record a run whose slot has gone on to a later one: it is over before it was heard of."""
+    if stored is not None:
+        return end_run(connection, stored, now, SUPERSEDED, "", actor, _by(newer))
+    over = replace(wanted, state=JobState.ENDED, reason=SUPERSEDED)
+    job = _insert(connection, over, job_ad, machine_ad, actor, now, facts_for)
+    record(connection, now, actor, "supersede", job.id, _by(newer))
+    return job

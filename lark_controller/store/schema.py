@@ -1,0 +1,138 @@
+"""The tables, as SQLAlchemy metadata. ``migrations/`` makes the same; a test holds the two together.
+
+The addresses stand in ``runs`` itself, one IPv4 and one IPv6 a run, and two partial unique indexes keep an address with
+one live run of the pool. The ads stand apart in ``run_ads``: SQLite rewrites a whole row when one column changes, and
+a lease is renewed far more often than an ad is read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    TextClause,
+    TypeDecorator,
+    text,
+)
+
+
+class PlainText(TypeDecorator[str]):
+    """Text without NUL. PostgreSQL cannot hold one, so SQLite may not either: what one takes the other takes."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is not None and "\0" in value:
+            raise ValueError("text with a NUL character (code 0) cannot be stored")
+        return value
+
+
+metadata: Final = MetaData()
+
+# SQLite numbers rows on its own only in a column whose type is exactly INTEGER.
+_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+
+# Bare text, because SQLite uses a partial index only for a query that repeats the index's condition word for word.
+LIVE: Final[TextClause] = text("live")
+HOLDS_ADDRESS: Final[TextClause] = text("live AND network_type IN ('ovs_bridge', 'bridge')")
+
+runs: Final = Table(
+    "runs",
+    metadata,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("id", PlainText, nullable=False),
+    Column("global_job_id", PlainText, nullable=False),
+    Column("started", BigInteger, nullable=False),
+    Column("slot", PlainText, nullable=False),
+    Column("owner", PlainText, nullable=False),
+    Column("user_name", PlainText, nullable=False),
+    Column("group_name", PlainText, nullable=False),
+    Column("cluster", BigInteger, nullable=False),
+    Column("proc", BigInteger, nullable=False),
+    Column("host", PlainText, nullable=False),
+    Column("network_type", PlainText, nullable=False),
+    Column("address_type", PlainText, nullable=False),
+    Column("ipv4", PlainText),
+    Column("ipv6", PlainText),
+    Column("ipv4_block", PlainText),
+    Column("ipv6_block", PlainText),
+    Column("datapath", PlainText),
+    Column("port", PlainText),
+    Column("mac", PlainText),
+    Column("vlan", Integer),
+    Column("bandwidth", Float(53)),
+    Column("inbound", Boolean),
+    Column("outbound", Boolean),
+    Column("state", PlainText, nullable=False),
+    Column("live", Boolean, nullable=False),
+    Column("reason", PlainText, nullable=False),
+    Column("lease_until", Float(53), nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("ended_at", Float(53)),
+    Column("facts", PlainText, nullable=False),
+    Column("facts_for", PlainText, nullable=False),
+    Index("runs_id", "id", unique=True),
+    Index("runs_ipv4_held", "ipv4", unique=True, sqlite_where=HOLDS_ADDRESS, postgresql_where=HOLDS_ADDRESS),
+    Index("runs_ipv6_held", "ipv6", unique=True, sqlite_where=HOLDS_ADDRESS, postgresql_where=HOLDS_ADDRESS),
+    Index("runs_slot_live", "slot", sqlite_where=LIVE, postgresql_where=LIVE),
+    Index("runs_live", "number", sqlite_where=LIVE, postgresql_where=LIVE),
+    Index("runs_owner", "owner", "number"),
+    Index("runs_group_name", "group_name", "number"),
+    Index("runs_host", "host", "number"),
+    Index("runs_state", "state", "number"),
+    Index("runs_global_job_id", "global_job_id", "number"),
+    Index("runs_ended_at", "ended_at"),
+    sqlite_autoincrement=True,
+)
+
+run_ads: Final = Table(
+    "run_ads",
+    metadata,
+    Column(
+        "number",
+        _NUMBER,
+        ForeignKey("runs.number", name="run_ads_number_fkey", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("job_ad", PlainText, nullable=False),
+    Column("machine_ad", PlainText, nullable=False),
+    Column("exit_ad", PlainText, nullable=False),
+)
+
+audit: Final = Table(
+    "audit",
+    metadata,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("at", Float(53), nullable=False),
+    Column("actor", PlainText, nullable=False),
+    Column("action", PlainText, nullable=False),
+    Column("subject", PlainText, nullable=False),
+    Column("detail", PlainText, nullable=False),
+    Index("audit_subject", "subject", "number"),
+    Index("audit_at", "at"),
+    sqlite_autoincrement=True,
+)
+
+policy_versions: Final = Table(
+    "policy_versions",
+    metadata,
+    Column("version", _NUMBER, primary_key=True, autoincrement=True),
+    Column("text", PlainText, nullable=False),
+    Column("digest", PlainText, nullable=False),
+    Column("at", Float(53), nullable=False),
+    Column("actor", PlainText, nullable=False),
+    sqlite_autoincrement=True,
+)

@@ -1,0 +1,242 @@
+"""The store as the rest of the program sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from functools import partial
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from itertools import islice
+from typing import Final, Self, TypeVar
+
+from sqlalchemy import Connection, text
+
+from lark_controller.errors import NotFoundError
+from lark_controller.jobs import Facts, Job, JobState
+from lark_controller.status import AuditPage, JobFilter, JobPage, PolicyVersion
+from lark_controller.store import migrate, queries, runs, trail, upkeep
+from lark_controller.store.database import Database, connect
+from lark_controller.store.queries import Ending, LiveAds
+from lark_controller.store.runs import Registration
+from lark_controller.store.upkeep import Pruned
+
+T = TypeVar("T")
+
+# How many rows one transaction changes at most, so that other writers get their turn.
+_BATCH: Final = 2_000
+
+
+class Store:
+    """The job directory on disk, the audit trail and the policy versions; SQLite or PostgreSQL.
+
+    Every method may be called from any thread, is one transaction where nothing else is said, and raises StoreError
+    where the database cannot be reached or refuses. Times are seconds since 1970; the store has no clock of its own.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open ``sqlite:////path/to/file`` or ``postgresql://user:password@host/database``.
+
+        Raises StoreError with a sentence that says what to do and never holds the password. The tables are made by
+        :meth:`migrate`.
+        """
+        return cls(connect(url))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    def ping(self) -> None:
+        """Ask the database one question; returns when it has answered."""
+        self._database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
+
+    def migrate(self) -> None:
+        """Make or change the tables as this program needs them. Of two that start at once, one does it.
+
+        Raises StoreError, too, where the tables are of a newer Lark.
+        """
+        self._database.write(migrate.upgrade)
+
+    def schema_version(self) -> str | None:
+        """The version of the tables, None where there are none yet."""
+        return self._database.read(migrate.current)
+
+    @staticmethod
+    def newest_schema() -> str:
+        """The version that :meth:`migrate` leads to."""
+        return migrate.newest()
+
+    # Runs
+
+    def register(
+        self, job: Job, job_ad: str, machine_ad: str, actor: str, now: float, facts_for: str = ""
+    ) -> Registration:
+        """Take a run in; ``job.number`` and ``job.created`` are the store's to say.
+
+        A run that is there already (the same id) is updated with what this post says, and keeps what it leaves out; a
+        refused one is taken in again; an ended one stays ended and comes back as it is, with ``created`` False.
+
+        A live run with one of the addresses loses it, and ends, where its lease is over or where it is an older run
+        on the same slot and port; otherwise AddressError names it. An older live run on the same slot ends whatever
+        its address. A run that started before one that lives on its slot is recorded as ended. ``facts_for`` is the
+        digest of the attribute names that ``job.facts`` were taken for.
+        """
+        return self._database.write(
+            partial(
+                runs.register,
+                job=job,
+                job_ad=job_ad,
+                machine_ad=machine_ad,
+                actor=actor,
+                now=now,
+                facts_for=facts_for,
+            )
+        )
+
+    def end(self, job_id: str, now: float, why: str, exit_ad: str, actor: str) -> Job | None:
+        """End a run and free its address; None where there is none. May be repeated: an ended run keeps why and when
+        it ended, and takes an exit ad if it has none."""
+
+        def work(connection: Connection) -> Job | None:
+            job = runs.find_for_update(connection, job_id)
+            if job is None:
+                return None
+            if job.state is JobState.ENDED:
+                runs.keep_exit_ad(connection, job.number, exit_ad)
+                return job
+            return runs.end_run(connection, job, now, why, exit_ad, actor)
+
+        return self._database.write(work)
+
+    def set_address(
+        self,
+        job_id: str,
+        ipv4: IPv4Address | None,
+        ipv6: IPv6Address | None,
+        blocks: tuple[IPv4Network | None, IPv6Network | None],
+        actor: str,
+        now: float,
+    ) -> Registration:
+        """Give a live run its addresses and the blocks that they came from; None takes one away.
+
+        Who holds an address loses it as in :meth:`register`. Raises AddressError where the holder has the right to
+        it, NotFoundError where no such run lives.
+        """
+
+        def work(connection: Connection) -> Registration:
+            job = runs.find_for_update(connection, job_id)
+            if job is None or not job.live:
+                raise NotFoundError(f"no live job has the id {job_id}")
+            wanted = replace(job, ipv4=ipv4, ipv6=ipv6, ipv4_block=blocks[0], ipv6_block=blocks[1])
+            return Registration(wanted, False, runs.set_address(connection, wanted, actor, now))
+
+        return self._database.write(work)
+
+    def renew(self, job_id: str, lease_until: float) -> bool:
+        """Set a live run's lease; False where no such run lives."""
+        return self._database.write(partial(upkeep.renew, job_id=job_id, lease_until=lease_until))
+
+    def renew_many(self, leases: Collection[tuple[str, float]]) -> int:
+        """Set the leases of live runs, (id, until) each; returns how many of them live. In batches."""
+        return sum(self._database.write(partial(upkeep.renew_many, leases=part)) for part in _batches(leases))
+
+    def extend_leases(self, until: float) -> int:
+        """Let no live run's lease end before ``until`` (after a start, before workers could renew); returns how many
+        were extended."""
+        return self._database.write(partial(upkeep.extend_leases, until=until))
+
+    def set_state(self, job_id: str, state: JobState, reason: str) -> bool:
+        """Set a live run's state and the reason for it; False where no such run lives."""
+        return self.set_states([(job_id, state, reason)]) > 0
+
+    def set_states(self, states: Collection[tuple[str, JobState, str]]) -> int:
+        """Set states, (id, state, reason) each, of live runs; returns how many of them live. In batches.
+
+        A refused run gives up its address and is live again only when it is registered again. Raises ValueError for
+        ``ended``, which is :meth:`end`'s.
+        """
+        return sum(self._database.write(partial(upkeep.set_states, states=part)) for part in _batches(states))
+
+    def update_facts(self, facts: Collection[tuple[str, Facts]], facts_for: str) -> int:
+        """Set facts, (id, facts) each, of live runs and what they were taken for; returns how many live. In batches."""
+        return sum(
+            self._database.write(partial(upkeep.update_facts, facts=part, facts_for=facts_for))
+            for part in _batches(facts)
+        )
+
+    def live_jobs(self) -> Iterator[Job]:
+        """The live runs in order of number, read piece by piece; their facts as they were stored last."""
+        with self._database.stream() as connection:
+            yield from queries.live_jobs(connection)
+
+    def find(self, job_id: str) -> Job | None:
+        """A run, live or not."""
+        return self._database.read(partial(queries.find, job_id=job_id))
+
+    def ads(self, job_id: str) -> tuple[str, str] | None:
+        """The job ad and machine ad of a run as they were posted last."""
+        return self._database.read(partial(queries.ads, job_id=job_id))
+
+    def ending(self, job_id: str) -> Ending | None:
+        """When and why a run ended, and its exit ad; None where it has not."""
+        return self._database.read(partial(queries.ending, job_id=job_id))
+
+    def ads_of_live(self, after_number: int, limit: int, stale_for: str | None = None) -> list[LiveAds]:
+        """The ads of the next live runs after a number; with ``stale_for`` only of those whose facts were taken for
+        another digest of attribute names."""
+        return self._database.read(
+            partial(queries.ads_of_live, after_number=after_number, limit=limit, stale_for=stale_for)
+        )
+
+    def page(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
+        """A page of runs in order of number. Raises NotFoundError for a cursor that is none."""
+        return self._database.read(partial(queries.page, chosen=chosen, cursor=cursor, limit=limit))
+
+    def expired(self, now: float) -> list[Job]:
+        """The live runs whose lease ended before ``now``."""
+        return self._database.read(partial(queries.expired, now=now))
+
+    # Audit trail and policies
+
+    def audit(self, at: float, actor: str, action: str, subject: str, detail: str = "") -> None:
+        """Write a line of the audit trail; registrations, ends and policies write their own."""
+        self._database.write(partial(trail.record, at=at, actor=actor, action=action, subject=subject, detail=detail))
+
+    def audit_page(self, subject: str | None, cursor: str | None, limit: int) -> AuditPage:
+        """A page of the audit trail, newest first. Raises NotFoundError for a cursor that is none."""
+        return self._database.read(partial(trail.audit_page, subject=subject, cursor=cursor, limit=limit))
+
+    def put_policy(self, policy_text: str, digest: str, actor: str, now: float) -> PolicyVersion:
+        """Keep a policy as the latest version; if it is that already, the version that is there comes back."""
+        return self._database.write(partial(trail.put_policy, text=policy_text, digest=digest, actor=actor, now=now))
+
+    def latest_policy(self) -> PolicyVersion | None:
+        """The policy that was put last."""
+        return self._database.read(trail.latest_policy)
+
+    def policy(self, version: int) -> PolicyVersion | None:
+        """One policy version."""
+        return self._database.read(partial(trail.policy, version=version))
+
+    def prune(self, before: float) -> Pruned:
+        """Remove ended runs with their ads, and lines of the audit trail, that are older than ``before``. In batches.
+        Policy versions stay."""
+        removed = Pruned(0, 0)
+        while True:
+            batch = self._database.write(
+                lambda connection: Pruned(
+                    upkeep.prune_runs(connection, before, _BATCH), upkeep.prune_audit(connection, before, _BATCH)
+                )
+            )
+            removed = Pruned(removed.runs + batch.runs, removed.audit + batch.audit)
+            if batch.runs < _BATCH and batch.audit < _BATCH:
+                return removed
+
+
+def _batches(items: Collection[T]) -> Iterator[list[T]]:
+    rest = iter(items)
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
