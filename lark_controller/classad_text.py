@@ -41,6 +41,11 @@ PRIVATE_ATTRIBUTES: Final = frozenset(
     }
 )
 
+# The first parse of a line in old syntax switches the ClassAd library, for the whole process, to HTCondor's rules for
+# names: without it a name without a scope is never looked up in TARGET, and what an expression means would depend on
+# what was parsed before.
+classad2.parseOne("Lark = true", classad2.Parser.Old)
+
 _LINE = re.compile(r"[ \t]*([A-Za-z_][A-Za-z0-9_.]*)[ \t]*=(?!=)(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 # A literal that the old-syntax parser takes whole. In old syntax \" is the only escape, and a backslash before the

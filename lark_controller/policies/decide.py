@@ -1,0 +1,88 @@
+"""``decide(facts, policy) -> Decision``: the one place where the kinds meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from lark_controller.jobs import Facts
+from lark_controller.policies import block, connectivity, group, wan
+from lark_controller.policies import slice as slices
+from lark_controller.policies.model import Decision, Policy
+from lark_controller.policies.predicate import ads_of, references
+
+# Facts that name something of which each job has its own (ClusterId) would fill the memory of a controller that runs
+# for months: beyond this many, the oldest decisions are forgotten.
+MAX_REMEMBERED: Final = 262144
+
+
+def needed_attributes(policy: Policy) -> tuple[frozenset[str], frozenset[str]]:
+    """The attributes, in lower case, of the job ad and of the machine ad that :func:`decide` may look at."""
+    job = {"acctgroup", connectivity.INBOUND.lower(), connectivity.OUTBOUND.lower()}
+    machine: set[str] = set()
+    for text in _expressions(policy):
+        needed = references(text)
+        job |= needed.job
+        machine |= needed.machine
+    return frozenset(job), frozenset(machine)
+
+
+def _expressions(policy: Policy) -> Iterable[str]:
+    predicates = (
+        *(rule.when for rule in policy.blocks),
+        *(rule.when for rule in policy.slices),
+        *(rule.when for rule in policy.wans),
+        *(rule.when for rule in policy.connectivities),
+        *(spec.when for spec in policy.groups),
+    )
+    yield from (text for text in predicates if text is not None)
+    yield from (rule.by for rule in policy.slices)
+
+
+def decide(facts: Facts, policy: Policy) -> Decision:
+    """What the policy says about a job with these facts. Within a kind the first rule that matches decides."""
+    ads = ads_of(facts)
+    blocked, because_block = block.decide(policy.blocks, ads)
+    key, because_slice = slices.decide(policy.slices, ads)
+    position, because_wan = wan.decide(policy.wans, ads)
+    inbound, outbound, because_connectivity = connectivity.decide(policy.connectivities, ads)
+    name, because_group = group.decide(policy.groups, ads)
+    reasons = (because_block, because_slice, because_wan, because_connectivity, because_group)
+    return Decision(
+        blocked=blocked,
+        slice=key,
+        wan=position,
+        inbound=inbound,
+        outbound=outbound,
+        group=name,
+        because=tuple(reason for reason in reasons if reason is not None),
+    )
+
+
+class Decider:
+    """Decides under one policy and remembers: equal facts get the same Decision object.
+
+    For one thread at a time; ``names`` are the policy's :func:`needed_attributes`.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.names = needed_attributes(policy)
+        self._remembered: dict[Facts, tuple[Facts, Decision]] = {}
+
+    def decide(self, facts: Facts) -> Decision:
+        """As :func:`decide`."""
+        return self._entry(facts)[1]
+
+    def shared(self, facts: Facts) -> Facts:
+        """The one object that stands for all facts equal to these, so that many jobs can hold it in little memory."""
+        return self._entry(facts)[0]
+
+    def _entry(self, facts: Facts) -> tuple[Facts, Decision]:
+        entry = self._remembered.get(facts)
+        if entry is None:
+            entry = (facts, decide(facts, self.policy))
+            while len(self._remembered) >= MAX_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[facts] = entry
+        return entry

@@ -1,0 +1,52 @@
+"""What of two ads the running policy can see: the attributes that it refers to, as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import classad2
+
+from lark_controller.ad_values import PREFIXED
+from lark_controller.ads import JobAd, MachineAd
+from lark_controller.classad_text import evaluate, literal
+from lark_controller.errors import AdError
+from lark_controller.jobs import Facts
+
+
+def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], frozenset[str]]) -> Facts:
+    """The values of the attributes ``names`` (of the job ad, of the machine ad; in lower case).
+
+    An attribute that is an expression is evaluated here, once, with the other ad as TARGET, so a fact needs no other
+    attribute. Attributes that are absent or Undefined are left out; one that cannot be evaluated is ``error``.
+    AcctGroup, User and the attributes of connectivity are those that ``job_ad`` says, and machine attributes are found
+    with or without the prefix Lark.
+    """
+    said: dict[str, Any] = {
+        "acctgroup": job_ad.group or None,
+        "user": job_ad.user,
+        "inboundconnectivity": job_ad.inbound,
+        "outboundconnectivity": job_ad.outbound,
+    }
+    job = []
+    for name in sorted(names[0]):
+        value = said[name] if name in said else _value(job_ad.ad, name, machine_ad.ad)
+        if value is not None:
+            job.append((name, literal(value)))
+    machine = []
+    for name in sorted(names[1]):
+        bare = name.removeprefix("lark")
+        value = None
+        for candidate in (f"lark{bare}", bare) if bare in PREFIXED else (name,):
+            value = _value(machine_ad.ad, candidate, job_ad.ad)
+            if value is not None:
+                break
+        if value is not None:
+            machine.append((name, literal(value)))
+    return Facts(tuple(job), tuple(machine))
+
+
+def _value(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
+    try:
+        return evaluate(ad, name, target)
+    except AdError:
+        return classad2.Value.Error

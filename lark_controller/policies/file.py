@@ -1,0 +1,169 @@
+"""Reads a policy file: YAML text -> Policy, or every mistake in it at once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from lark_controller.errors import Mistake, PolicyError
+from lark_controller.jobs import Network
+from lark_controller.policies import block, connectivity, group, switches, wan
+from lark_controller.policies import slice as slices
+from lark_controller.policies.model import BlockRule, ConnectivityRule, Kind, Policy, SliceRule, WanRule
+from lark_controller.policies.yaml_nodes import Entry, compose
+
+VERSION: Final = 1
+KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups")
+NETWORK_KEYS: Final = ("jobs", "local", "block_prefix")
+KINDS: Final = (Kind.BLOCK.value, Kind.SLICE.value, Kind.WAN.value, Kind.CONNECTIVITY.value)
+BLOCK_PREFIXES: Final = (28, 124)
+# Shorter than this, a block would be a larger network than any pool's.
+SHORTEST_BLOCKS: Final = (8, 16)
+
+Rule = TypeVar("Rule", BlockRule, SliceRule, WanRule, ConnectivityRule)
+
+
+def load(text: str, source: str = "policy.yaml") -> Policy:
+    """The policy that a file says. Raises PolicyError with all mistakes, in file order; ``source`` names the file."""
+    mistakes: list[Mistake] = []
+    policy = _read(text, mistakes)
+    if mistakes or policy is None:
+        raise PolicyError(source, tuple(sorted(mistakes, key=lambda each: (each.line, each.column))))
+    return policy
+
+
+def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
+    root = compose(text, mistakes)
+    if root is None:
+        if not mistakes:
+            mistakes.append(Mistake(1, 1, "", "the file is empty", f"at least version: {VERSION}"))
+        return None
+    top = Entry(root, "", mistakes)
+    # A key with nothing behind it is a section whose lines are all commented out.
+    fields = {
+        name: entry
+        for name, entry in top.mapping(KEYS, required=("version",)).items()
+        if name == "version" or not entry.is_null
+    }
+    if "version" in fields:
+        fields["version"].integer(VERSION, VERSION)
+    jobs, local, prefixes = _networks(fields["networks"]) if "networks" in fields else ((), (), BLOCK_PREFIXES)
+    uplinks: tuple[str, ...] = switches.DEFAULT_UPLINKS
+    if "edge" in fields:
+        edge = fields["edge"].mapping(("uplinks",))
+        if "uplinks" in edge:
+            uplinks = switches.uplinks(edge["uplinks"])
+    declared = switches.parse(fields["switches"]) if "switches" in fields else {}
+    ports = switches.wan_ports(declared)
+    rules = _rules(fields["policies"], ports) if "policies" in fields else Rules()
+    groups = []
+    if "groups" in fields:
+        for name, entry in fields["groups"].mapping(None).items():
+            spec = group.parse(name, entry, ports)
+            if spec is not None:
+                groups.append((spec, entry))
+    return Policy(
+        text=text,
+        digest=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
+        job_networks=jobs,
+        local_networks=local,
+        edge_uplinks=uplinks,
+        block_prefixes=prefixes,
+        switches=MappingProxyType(declared),
+        blocks=tuple(rules.blocks),
+        slices=tuple(rules.slices),
+        wans=tuple(rules.wans),
+        connectivities=tuple(rules.connectivities),
+        groups=group.number(groups),
+    )
+
+
+@dataclass(slots=True)
+class Rules:
+    """The rules of each kind, while a file is read."""
+
+    blocks: list[BlockRule] = field(default_factory=list)
+    slices: list[SliceRule] = field(default_factory=list)
+    wans: list[WanRule] = field(default_factory=list)
+    connectivities: list[ConnectivityRule] = field(default_factory=list)
+
+
+def _rules(entry: Entry, ports: frozenset[str]) -> Rules:
+    rules = Rules()
+    counts = dict.fromkeys(KINDS, 0)
+    for item in entry.items():
+        members = item.mapping(KINDS)
+        # An unknown kind has been noted by now.
+        if len(members) > 1 or (item.is_mapping and not item.node.value):
+            item.mistake(f"a rule with {len(members)} kinds", f"one of {', '.join(KINDS)}")
+        for kind, member in members.items():
+            counts[kind] += 1
+            position = counts[kind]
+            if kind == Kind.BLOCK:
+                _keep(rules.blocks, block.parse(member, position))
+            elif kind == Kind.SLICE:
+                _keep(rules.slices, slices.parse(member, position))
+            elif kind == Kind.WAN:
+                _keep(rules.wans, wan.parse(member, position, ports))
+            else:
+                _keep(rules.connectivities, connectivity.parse(member, position))
+    return rules
+
+
+def _keep(rules: list[Rule], rule: Rule | None) -> None:
+    if rule is not None:
+        rules.append(rule)
+
+
+def _networks(entry: Entry) -> tuple[tuple[Network, ...], tuple[Network, ...], tuple[int, int]]:
+    fields = entry.mapping(NETWORK_KEYS)
+    jobs: list[Network] = []
+    for item in fields["jobs"].items() if "jobs" in fields else ():
+        network = item.network()
+        if network is None:
+            continue
+        overlapping = [other for other in jobs if overlaps(other, network)]
+        if overlapping:
+            item.mistake(f"{network} overlaps {overlapping[0]}", "job networks that do not overlap")
+        else:
+            jobs.append(network)
+    found = [item.network() for item in (fields["local"].items() if "local" in fields else ())]
+    local = [network for network in found if network is not None]
+    # Where jobs live is never the WAN.
+    local += [network for network in jobs if not any(contains(each, network) for each in local)]
+    prefixes = _prefixes(fields["block_prefix"], jobs) if "block_prefix" in fields else _fitting(jobs)
+    return tuple(jobs), tuple(dict.fromkeys(local)), prefixes
+
+
+def _fitting(jobs: list[Network]) -> tuple[int, int]:
+    """The default block sizes, smaller where a job network is smaller than a block."""
+    longest = [max([each.prefixlen for each in jobs if each.version == version], default=0) for version in (4, 6)]
+    return max(BLOCK_PREFIXES[0], longest[0]), max(BLOCK_PREFIXES[1], longest[1])
+
+
+def _prefixes(entry: Entry, jobs: list[Network]) -> tuple[int, int]:
+    prefixes = list(_fitting(jobs))
+    for key, member in entry.mapping(("ipv4", "ipv6")).items():
+        index, version, longest = (0, 4, 32) if key == "ipv4" else (1, 6, 128)
+        prefix = member.integer(SHORTEST_BLOCKS[index], longest)
+        if prefix is None:
+            continue
+        smaller = [network for network in jobs if network.version == version and network.prefixlen > prefix]
+        if smaller:
+            member.mistake(
+                f"a block /{prefix} is larger than job network {smaller[0]}", f"{smaller[0].prefixlen} or more"
+            )
+        prefixes[index] = prefix
+    return prefixes[0], prefixes[1]
+
+
+def overlaps(one: Network, other: Network) -> bool:
+    """Whether two networks of either version share an address."""
+    return contains(one, other) or contains(other, one)
+
+
+def contains(outer: Network, inner: Network) -> bool:
+    """Whether every address of ``inner`` is in ``outer``."""
+    return outer.version == inner.version and outer.prefixlen <= inner.prefixlen and inner.network_address in outer

@@ -1,0 +1,139 @@
+"""Predicates: ClassAd expressions over the job ad (MY, and names without a scope) and the machine ad (TARGET).
+
+Names without a scope are looked up in the job ad first and then, as in HTCondor's matchmaking, in the machine ad.
+Undefined and Error are not true; a number is true unless it is zero.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import classad2
+
+from lark_controller.classad_text import called_functions, literal, parse_expression
+from lark_controller.errors import AdError
+from lark_controller.jobs import Facts
+
+_MY: Final = frozenset({"my", "self"})
+_TARGET: Final = frozenset({"target", "other"})
+# The same job must get the same decision whenever it is decided, and what an expression refers to must be seen.
+REFUSED_FUNCTIONS: Final = frozenset(
+    {"time", "currenttime", "random", "eval", "evalineachcontext", "countmatches", "daytime", "timezoneoffset"}
+)
+
+
+class References(NamedTuple):
+    """The attributes that an expression needs, in lower case, and all of them as they were written, sorted.
+
+    A name without a scope may come from either ad and is in both sets.
+    """
+
+    job: frozenset[str]
+    machine: frozenset[str]
+    written: tuple[str, ...]
+
+
+class Ads(NamedTuple):
+    """Small ads that hold the facts, for evaluation."""
+
+    job: classad2.ClassAd
+    machine: classad2.ClassAd
+
+
+@lru_cache(maxsize=1024)
+def compiled(text: str) -> classad2.ExprTree:
+    """The expression, parsed once. Raises AdError where the text is not one complete expression."""
+    return parse_expression(text)
+
+
+@lru_cache(maxsize=1024)
+def references(text: str) -> References:
+    """The attributes that an expression refers to. Raises AdError as :func:`compiled` does."""
+    try:
+        written = [name for name in classad2.ClassAd().externalRefs(compiled(text)) if name]
+    except ValueError:
+        raise AdError("", "what the expression refers to cannot be told") from None
+    job: set[str] = set()
+    machine: set[str] = set()
+    for name in written:
+        parts = [part.strip("'").lower() for part in name.split(".")]
+        scope = parts.pop(0) if len(parts) > 1 and parts[0] in _MY | _TARGET else ""
+        if scope not in _TARGET:
+            job.add(parts[0])
+        # The bindings report MY.x as x, so a name with and one without MY cannot be told apart.
+        if scope not in _MY:
+            machine.add(parts[0])
+    return References(frozenset(job), frozenset(machine), tuple(sorted(written, key=str.lower)))
+
+
+def problem(text: str) -> str:
+    """What is wrong with a predicate, in words that say how to put it right; ``""`` where nothing is."""
+    hint = "strings are compared with ==, as in 'Owner == \"bob\"'"
+    try:
+        needed = references(text)
+    except AdError as error:
+        single = text.count("=") == 1
+        return f"{error.reason}; {hint}" if single else error.reason
+    refused = sorted(called_functions(text) & REFUSED_FUNCTIONS)
+    if refused:
+        return f"{refused[0]}() cannot be used: a decision may depend on the two ads alone"
+    if not needed.written and text.strip().lower() not in ("true", "false"):
+        return f"{text.strip()} is a constant: it is the same for every job; {hint} (or write true, for every job)"
+    return ""
+
+
+def expression_problem(text: str) -> str:
+    """What is wrong with an expression whose value is used (``by`` of a slice); ``""`` where nothing is."""
+    try:
+        needed = references(text)
+    except AdError as error:
+        return error.reason
+    refused = sorted(called_functions(text) & REFUSED_FUNCTIONS)
+    if refused:
+        return f"{refused[0]}() cannot be used: a decision may depend on the two ads alone"
+    if not needed.written:
+        return f"{text.strip()} is a constant: every job would be in one slice; name an attribute, as in 'by: Owner'"
+    return ""
+
+
+def ads_of(facts: Facts) -> Ads:
+    """Ads that hold the facts and nothing else."""
+    return Ads(_ad(facts.job), _ad(facts.machine))
+
+
+def _ad(entries: tuple[tuple[str, str], ...]) -> classad2.ClassAd:
+    return classad2.ClassAd("[" + "; ".join(f"{name} = {text}" for name, text in entries) + "]")
+
+
+def value(text: str, ads: Ads) -> Any:
+    """The value of an expression; Undefined and Error are ``classad2.Value`` members."""
+    try:
+        return compiled(text).eval(ads.job, ads.machine)
+    except classad2.ClassAdException:
+        return classad2.Value.Error
+
+
+def holds(text: str | None, ads: Ads) -> bool:
+    """Whether a predicate is true; None (no predicate) always is."""
+    if text is None:
+        return True
+    result = value(text, ads)
+    # Value is an enumeration of integers: without this test, Undefined would be a number that is not zero.
+    if isinstance(result, classad2.Value):
+        return False
+    return isinstance(result, bool | int | float) and bool(result)
+
+
+def values_met(text: str | None, ads: Ads) -> tuple[tuple[str, str], ...]:
+    """The attributes that an expression refers to, as written, each with its value as ClassAd text."""
+    if text is None:
+        return ()
+    met = []
+    for name in references(text).written:
+        try:
+            met.append((name, literal(value(name, ads))))
+        except AdError:
+            # The bindings report a quoted name ('a b') without its quotes, and then it is no expression.
+            met.append((name, literal(value(".".join(f"'{part}'" for part in name.split(".")), ads))))
+    return tuple(met)

@@ -1,0 +1,34 @@
+"""Slice: no traffic between jobs with different values of an expression."""
+
+from __future__ import annotations
+
+import classad2
+
+from lark_controller.classad_text import literal
+from lark_controller.policies.model import Because, Kind, SliceKey, SliceRule
+from lark_controller.policies.predicate import Ads, holds, value, values_met
+from lark_controller.policies.yaml_nodes import Entry
+
+KEYS = ("by", "when")
+
+
+def parse(entry: Entry, position: int) -> SliceRule | None:
+    """A slice rule out of its mapping; None, with the mistakes noted, where there is none."""
+    fields = entry.mapping(KEYS, required=("by",))
+    by = fields["by"].expression() if "by" in fields else None
+    when = fields["when"].predicate() if "when" in fields else None
+    return SliceRule(position, entry.line, by, when) if by is not None else None
+
+
+def decide(rules: tuple[SliceRule, ...], ads: Ads) -> tuple[SliceKey | None, Because | None]:
+    """The job's slice: of the first rule whose ``when`` is true and whose ``by`` has a value."""
+    for rule in rules:
+        if not holds(rule.when, ads):
+            continue
+        result = value(rule.by, ads)
+        if isinstance(result, classad2.Value):
+            continue
+        met = (*values_met(rule.when, ads), *values_met(rule.by, ads))
+        because = Because(Kind.SLICE, rule.position, rule.line, rule.when or "true", tuple(dict.fromkeys(met)))
+        return SliceKey(rule.position, literal(result)), because
+    return None, None

@@ -1,0 +1,144 @@
+"""The switches that a policy file names, and the patterns of uplinks on those that it does not name."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from lark_controller.policies.model import PortSpec, SwitchRole, SwitchSpec
+from lark_controller.policies.yaml_nodes import MAC, Entry
+
+KEYS: Final = ("datapath", "role", "host", "ports", "max_rules", "normal")
+PORT_KEYS: Final = ("port", "next_hop")
+DEFAULT_UPLINKS: Final = ("uplink*", "eth*", "en*", "bond*")
+WAN: Final = "wan"
+LAN: Final = "lan"
+UPLINK: Final = "uplink"
+
+NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+DATAPATH: Final = r"[0-9a-fA-F]{16}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){7}"
+# Linux's IFNAMSIZ leaves 15 bytes for an interface's name.
+INTERFACE: Final = r"[!-.0-~]{1,15}"
+# OFPP_MAX (OpenFlow 1.3.5, section 7.2.1).
+MAX_PORT: Final = 0xFFFFFF00
+MAX_RULES: Final = 10_000_000
+
+
+def parse(entry: Entry) -> dict[int, SwitchSpec]:
+    """The declared switches by datapath id."""
+    switches: dict[int, SwitchSpec] = {}
+    for name, member in entry.mapping(None).items():
+        spec = _switch(name, member)
+        if spec is None:
+            continue
+        if spec.datapath in switches:
+            member.mistake(
+                f"datapath {spec.datapath:016x} is that of switch {switches[spec.datapath].name} already",
+                "a datapath of its own for each switch",
+            )
+        else:
+            switches[spec.datapath] = spec
+    return switches
+
+
+def wan_ports(switches: dict[int, SwitchSpec]) -> frozenset[str]:
+    """The names of the WAN ports of all core switches."""
+    return frozenset(
+        name
+        for switch in switches.values()
+        if switch.role is SwitchRole.CORE
+        for name in switch.ports
+        if name.startswith(WAN)
+    )
+
+
+def uplinks(entry: Entry) -> tuple[str, ...]:
+    """The patterns of uplinks: glob patterns of interface names, or port numbers."""
+    patterns = []
+    for item in entry.items():
+        accepted = "a glob pattern of interface names such as eth*, or a port number in quotes"
+        pattern = item.text(accepted, INTERFACE)
+        if pattern is not None:
+            patterns.append(pattern)
+    return tuple(patterns)
+
+
+def _switch(name: str, entry: Entry) -> SwitchSpec | None:
+    fields = entry.mapping(KEYS, required=("datapath", "role"))
+    datapath = role = None
+    if "datapath" in fields:
+        datapath = fields["datapath"].text("16 hexadecimal digits in quotes, with or without colons", DATAPATH)
+        if datapath is not None and not int(datapath.replace(":", ""), 16):
+            fields["datapath"].mistake("a datapath of zeros", "the switch's datapath id, 16 hexadecimal digits")
+            datapath = None
+    if "role" in fields:
+        role = fields["role"].choice(tuple(each.value for each in SwitchRole))
+    ports = _ports(fields["ports"], role) if "ports" in fields else {}
+    if role == SwitchRole.CORE and not any(port.startswith(LAN) for port in ports):
+        fields.get("ports", entry).mistake("a core switch without a LAN port", "ports with lan, as in {lan: 1, wan: 2}")
+    host = (
+        fields["host"].text("the worker's name, as in its machine ad's Machine", r"\S+") if "host" in fields else None
+    )
+    if host is not None and role == SwitchRole.CORE:
+        fields["host"].mistake("a host beside role: core", "host beside role: edge only")
+    max_rules = fields["max_rules"].integer(0, MAX_RULES) if "max_rules" in fields else 0
+    normal = _normal(fields["normal"]) if "normal" in fields else None
+    if datapath is None or role is None:
+        return None
+    return SwitchSpec(
+        name=name,
+        datapath=int(datapath.replace(":", ""), 16),
+        role=SwitchRole(role),
+        ports=MappingProxyType(ports),
+        host=host,
+        max_rules=max_rules or 0,
+        normal=normal,
+    )
+
+
+def _normal(entry: Entry) -> bool | None:
+    if entry.is_text:
+        if entry.node.value != "auto":
+            entry.mistake(f"{entry.node.value} is not accepted", "auto, true, false")
+        return None
+    return entry.boolean()
+
+
+def _ports(entry: Entry, role: str | None) -> dict[str, PortSpec]:
+    prefixes = {SwitchRole.CORE: (LAN, WAN), SwitchRole.EDGE: (UPLINK,)}.get(SwitchRole(role)) if role else None
+    ports: dict[str, PortSpec] = {}
+    for name, member in entry.mapping(None).items():
+        if prefixes is not None and not name.startswith(prefixes):
+            names = " or ".join(prefixes)
+            member.mistake(f"port {name} of a switch with role {role}", f"names that begin with {names}")
+        spec = _port(name, member)
+        if spec is None:
+            continue
+        same = [other for other, known in ports.items() if known.port == spec.port]
+        if same:
+            member.mistake(f"port {spec.port} is {same[0]} already", "each port once")
+        ports[name] = spec
+    return ports
+
+
+def _port(name: str, entry: Entry) -> PortSpec | None:
+    if not entry.is_mapping:
+        port = _number_or_name(entry)
+        return PortSpec(port) if port is not None else None
+    fields = entry.mapping(PORT_KEYS, required=("port",))
+    port = _number_or_name(fields["port"]) if "port" in fields else None
+    next_hop = None
+    if "next_hop" in fields:
+        next_hop = fields["next_hop"].text("the next hop's unicast MAC address in quotes", MAC)
+        if next_hop is not None and int(next_hop[:2], 16) & 1:
+            fields["next_hop"].mistake(f"{next_hop} is a multicast address", "the next hop's unicast MAC address")
+            next_hop = None
+        if not name.startswith(WAN):
+            fields["next_hop"].mistake(f"a next hop on {name}", "next_hop on ports whose names begin with wan")
+    return PortSpec(port, next_hop.lower() if next_hop else None) if port is not None else None
+
+
+def _number_or_name(entry: Entry) -> int | str | None:
+    if entry.is_text:
+        return entry.text("a port number, or an interface's name of at most 15 characters", INTERFACE)
+    return entry.integer(1, MAX_PORT)

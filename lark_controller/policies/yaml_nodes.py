@@ -1,0 +1,249 @@
+"""Typed reading of YAML nodes that keeps on after a mistake, so that all mistakes of a file come out at once.
+
+Nodes are composed, never constructed: a node has its line and column, and no tag can make an object.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Final
+
+import yaml
+
+from lark_controller.errors import Mistake
+from lark_controller.jobs import Network
+from lark_controller.policies import predicate
+
+MAX_BYTES: Final = 1 << 20
+MAX_ALIASES: Final = 64
+
+_STR: Final = "tag:yaml.org,2002:str"
+_INT: Final = "tag:yaml.org,2002:int"
+_FLOAT: Final = "tag:yaml.org,2002:float"
+_BOOL: Final = "tag:yaml.org,2002:bool"
+_NULL: Final = "tag:yaml.org,2002:null"
+
+MEGABITS: Final = r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(kbit|Mbit|Gbit)?"
+MAC: Final = r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}"
+_UNITS: Final = {"kbit": 0.001, "mbit": 1.0, "gbit": 1000.0}
+
+
+class Entry:
+    """A node of the file with its place: where it stands, its key path, and where mistakes are noted."""
+
+    def __init__(self, node: yaml.Node, path: str, mistakes: list[Mistake], key: yaml.Node | None = None) -> None:
+        self.node = node
+        self.path = path
+        self._mistakes = mistakes
+        mark = (key if key is not None and not isinstance(node, yaml.ScalarNode) else node).start_mark
+        self.line: int = mark.line + 1
+        self.column: int = mark.column + 1
+
+    def mistake(self, problem: str, accepted: str = "") -> None:
+        """Note a mistake at this place."""
+        self._mistakes.append(Mistake(self.line, self.column, self.path, problem, accepted))
+
+    def _child(self, node: yaml.Node, path: str, key: yaml.Node | None = None) -> Entry:
+        return Entry(node, path, self._mistakes, key)
+
+    @property
+    def is_mapping(self) -> bool:
+        """True for a mapping."""
+        return isinstance(self.node, yaml.MappingNode)
+
+    @property
+    def is_null(self) -> bool:
+        """True where nothing stands after the key."""
+        return isinstance(self.node, yaml.ScalarNode) and self.node.tag == _NULL
+
+    @property
+    def is_text(self) -> bool:
+        """True for a string."""
+        return isinstance(self.node, yaml.ScalarNode) and self.node.tag == _STR
+
+    def mapping(self, keys: Iterable[str] | None, required: Iterable[str] = ()) -> dict[str, Entry]:
+        """The members of a mapping, in file order; ``keys`` are those that are accepted (None: any name)."""
+        known = None if keys is None else tuple(keys)
+        expected = "a mapping" if known is None else f"a mapping with {', '.join(known)}"
+        if not isinstance(self.node, yaml.MappingNode):
+            self.mistake(f"{self._shown()} where a mapping is expected", expected)
+            return {}
+        members: dict[str, Entry] = {}
+        for key, node in self.node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            place = self._child(key, f"{self.path}.{name}" if self.path and name else name or self.path)
+            if not isinstance(key, yaml.ScalarNode) or key.tag != _STR:
+                place.mistake("a key that is not a string", "a name (in quotes where it looks like a number)")
+            elif name in members:
+                place.mistake(f"{name} stands twice, first in line {members[name].line}", "each key once")
+            elif known is not None and name not in known:
+                near = difflib.get_close_matches(name, known, 1, 0.6)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                place.mistake(f"unknown key {name}{hint}", ", ".join(known))
+            else:
+                members[name] = self._child(node, place.path, key)
+        for name in required:
+            if name not in members:
+                self.mistake(f"{name} is missing", expected)
+        return members
+
+    def items(self) -> list[Entry]:
+        """The items of a list; an empty value is an empty list."""
+        if self.is_null:
+            return []
+        if not isinstance(self.node, yaml.SequenceNode):
+            self.mistake(f"{self._shown()} where a list is expected", "a list")
+            return []
+        return [self._child(node, f"{self.path}[{index}]") for index, node in enumerate(self.node.value)]
+
+    def text(self, accepted: str, pattern: str = r".+") -> str | None:
+        """A string that matches ``pattern`` as a whole."""
+        if not isinstance(self.node, yaml.ScalarNode):
+            self.mistake(f"{self._shown()} where a string is expected", accepted)
+            return None
+        value = str(self.node.value)
+        if self.node.tag != _STR:
+            quotes = "; write it in quotes" if self.node.tag in (_INT, _FLOAT) else ""
+            self.mistake(f"{self._shown()} is not a string{quotes}", accepted)
+            return None
+        if not re.fullmatch(pattern, value):
+            self.mistake(f"{value!r} is not accepted", accepted)
+            return None
+        return value
+
+    def choice(self, choices: tuple[str, ...], what: str = "") -> str | None:
+        """One of ``choices``."""
+        value = self.text(self._accepted(choices, what))
+        if value is not None and value not in choices:
+            near = difflib.get_close_matches(value, choices, 1, 0.6)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            self.mistake(f"{value} is not accepted{hint}", self._accepted(choices, what))
+            return None
+        return value
+
+    @staticmethod
+    def _accepted(choices: tuple[str, ...], what: str) -> str:
+        names = ", ".join(choices) if choices else "none is declared"
+        return f"{what}: {names}" if what else names
+
+    def integer(self, low: int, high: int) -> int | None:
+        """An integer from ``low`` to ``high``, in decimal."""
+        accepted = f"an integer from {low} to {high}"
+        if not isinstance(self.node, yaml.ScalarNode) or self.node.tag != _INT:
+            self.mistake(f"{self._shown()} is not an integer", accepted)
+            return None
+        text = str(self.node.value)
+        if not re.fullmatch(r"0|-?[1-9][0-9]{0,18}", text) or not low <= int(text) <= high:
+            self.mistake(f"{text} is not accepted", accepted)
+            return None
+        return int(text)
+
+    def boolean(self) -> bool | None:
+        """True or false."""
+        if isinstance(self.node, yaml.ScalarNode) and self.node.tag == _BOOL:
+            return str(self.node.value).lower() in ("true", "yes", "on")
+        self.mistake(f"{self._shown()} is not a boolean", "true, false")
+        return None
+
+    def megabits(self) -> float | None:
+        """Megabits, or megabits a second: a plain number, or one with kbit, Mbit or Gbit."""
+        accepted = "more than 0 and at most 1000000 Mb/s, as 250Mbit, 1.5Gbit, 800kbit, or a number of Mb/s"
+        found = None
+        if isinstance(self.node, yaml.ScalarNode) and self.node.tag in (_STR, _INT, _FLOAT):
+            found = re.fullmatch(MEGABITS, str(self.node.value), re.IGNORECASE)
+        value = 0.0
+        if found is not None:
+            value = float(found.group(1)) * _UNITS[(found.group(2) or "Mbit").lower()]
+        if not 0 < value <= 1_000_000:
+            self.mistake(f"{self._shown()} is not a rate", accepted)
+            return None
+        return value
+
+    def network(self, hosts: bool = False) -> Network | None:
+        """A network ``address/length``; with ``hosts`` a single address is one, too."""
+        accepted = "a network such as 10.64.0.0/16 or 2001:db8::/32" + (", or an address" if hosts else "")
+        text = self.text(accepted)
+        if text is None:
+            return None
+        try:
+            if "/" not in text:
+                address = ip_address(text)
+                if hosts and "%" not in text:
+                    return ip_network(address)
+                self.mistake(f"{text} has no prefix length", accepted)
+                return None
+            loose: IPv4Network | IPv6Network = ip_network(text, strict=False)
+        except ValueError:
+            self.mistake(f"{text!r} is not a network", accepted)
+            return None
+        if "%" in text or not text.partition("/")[2].isdigit():
+            self.mistake(f"{text!r} is not a network", accepted)
+            return None
+        if loose.network_address != ip_address(text.partition("/")[0]):
+            self.mistake(f"{text} has bits set behind its prefix length; the network is {loose}", str(loose))
+            return None
+        return loose
+
+    def predicate(self) -> str | None:
+        """A ClassAd expression that is true or not, as its text."""
+        if isinstance(self.node, yaml.ScalarNode) and self.node.tag == _BOOL:
+            return "true" if self.boolean() else "false"
+        accepted = "a ClassAd expression in quotes, such as 'Owner == \"bob\"'"
+        return self._checked(self.text(accepted, r"(?s).+"), predicate.problem, accepted)
+
+    def expression(self) -> str | None:
+        """A ClassAd expression whose value is used, as its text."""
+        accepted = "an attribute or a ClassAd expression, such as Owner"
+        return self._checked(self.text(accepted, r"(?s).+"), predicate.expression_problem, accepted)
+
+    def _checked(self, text: str | None, check: Callable[[str], str], accepted: str) -> str | None:
+        if text is None:
+            return None
+        problem = check(text)
+        if problem:
+            self.mistake(problem, accepted)
+            return None
+        return text.strip()
+
+    def _shown(self) -> str:
+        if isinstance(self.node, yaml.MappingNode):
+            return "a mapping"
+        if isinstance(self.node, yaml.SequenceNode):
+            return "a list"
+        if self.is_null:
+            return "nothing"
+        value = str(self.node.value)
+        return repr(value if len(value) <= 60 else value[:57] + "...")
+
+
+def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
+    """The root node of a YAML text; None, with the mistake noted, where it is not one YAML document."""
+    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        mistakes.append(Mistake(1, 1, "", "the file is too large", f"at most {MAX_BYTES} bytes"))
+        return None
+    try:
+        aliases = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                aliases += 1
+                if aliases > MAX_ALIASES:
+                    place = event.start_mark
+                    at = (place.line + 1, place.column + 1)
+                    mistakes.append(Mistake(*at, "", "too many aliases", f"at most {MAX_ALIASES} aliases"))
+                    return None
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+        mistakes.append(Mistake(line, column, "", f"not YAML: {error.problem or error.context}", "one YAML document"))
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        place_in_line = error.position - before.rfind("\n")
+        problem = f"a character that YAML does not allow (U+{ord(error.character) if isinstance(error.character, str) else error.character:04X})"
+        mistakes.append(Mistake(before.count("\n") + 1, place_in_line, "", problem, "printable text"))
+    except RecursionError:
+        mistakes.append(Mistake(1, 1, "", "nested too deeply", "the keys of a policy file"))
+    return None
