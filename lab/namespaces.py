@@ -236,7 +236,7 @@ class Net:
             process.terminate()
             output, _ = process.communicate(timeout=10)
             self._processes.remove(process)
-            return output.splitlines()
+            return [line for line in output.splitlines() if line.strip()]
 
         return finish
 

@@ -1,0 +1,35 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint check demo bench docs lock clean
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+PYTEST_ARGS ?=
+
+help:    ## Show what can be made
+	@sed -nE 's/^([a-z]+): .*## (.*)/  make \1\t\2/p; s/^([a-z]+): +## (.*)/  make \1\t\2/p' Makefile | sort -u
+
+setup:   ## Install what the project needs (Debian packages, .venv with locked dependencies)
+	@scripts/setup.sh
+
+lint: setup ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## Check style and types, and run all tests (real Open vSwitch and PostgreSQL; root)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+demo: setup ## Show the whole controller at work: three real switches, six jobs, under 90 seconds (root)
+	@$(BIN)/python -m demo
+
+bench: setup ## Measure, and write docs/benchmarks.md (minutes)
+	@$(BIN)/python -m bench
+
+docs: setup ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+lock: setup ## Lock the dependencies again after a change of requirements*.in
+	@scripts/lock.sh $(LOCK_ARGS)
+
+clean:   ## Remove what the other targets have made
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis build dist site *.egg-info
