@@ -25,6 +25,8 @@ FIELD_BITS: Final[dict[str, int]] = {
     "ip_proto": 8,
     "ipv4_src": 32,
     "ipv4_dst": 32,
+    "tcp_src": 16,
+    "tcp_dst": 16,
     "udp_src": 16,
     "udp_dst": 16,
     "arp_op": 16,
@@ -34,6 +36,7 @@ FIELD_BITS: Final[dict[str, int]] = {
     "arp_tha": 48,
     "ipv6_src": 128,
     "ipv6_dst": 128,
+    "ipv6_flabel": 20,
     "icmpv6_type": 8,
     "icmpv6_code": 8,
     "ipv6_nd_target": 128,
@@ -63,6 +66,7 @@ PORT_ANY: Final = 0xFFFFFFFF
 CT_NEW: Final = 0x01
 CT_EST: Final = 0x02
 CT_REL: Final = 0x04
+CT_RPL: Final = 0x08
 CT_INV: Final = 0x10
 CT_TRK: Final = 0x20
 
