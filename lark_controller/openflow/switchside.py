@@ -130,6 +130,12 @@ def meter_config(meter: Meter) -> bytes:
     return struct.pack("!HHI", 24, flags, meter.number) + _BAND.pack(ofp.OFPMBT_DROP, 16, meter.rate, meter.burst)
 
 
+def meter_features(max_meter: int) -> bytes:
+    """``struct ofp_meter_features`` of a switch with the drop band in kb/s, with burst and statistics."""
+    flags = ofp.OFPMF_KBPS | ofp.OFPMF_BURST | ofp.OFPMF_STATS
+    return struct.pack("!IIIBB2x", max_meter, 1 << ofp.OFPMBT_DROP, flags, 1, 1)
+
+
 def flow_record(record: FlowRecord) -> bytes:
     """One record of an OFPMP_FLOW reply."""
     key, data = record.key, record.data

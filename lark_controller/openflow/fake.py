@@ -1,0 +1,361 @@
+"""A fake OpenFlow 1.3 switch over real TCP, for tests and the load generator.
+
+It keeps flows and meters, answers what a switch answers, sends packets through its tables with
+:mod:`lark_controller.flows.simulate`, and misbehaves on demand. Many of them run on one event loop;
+:class:`FakeNetwork` is such a loop on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, cast
+
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from lark_controller.flows.model import (
+    PORT_NORMAL,
+    Flow,
+    FlowKey,
+    Meter,
+    Output,
+    Program,
+    SetField,
+)
+from lark_controller.openflow import switchside, wire
+from lark_controller.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortInfo
+from lark_controller.openflow.switchside import FlowMod
+
+T = TypeVar("T")
+
+
+class FakeSwitch(asyncio.Protocol):
+    """One switch. Make it, then ``await connect(host, port)``; all of it runs on the loop that connects it.
+
+    ``normal`` False refuses output:NORMAL, ``max_meter`` 0 refuses meters, ``max_flows`` answers TABLE_FULL beyond.
+    ``silent`` connects and says nothing at all. ``sent`` is called with what a PACKET_OUT sends out of a port.
+    """
+
+    def __init__(
+        self,
+        datapath: int,
+        ports: dict[int, str] | None = None,
+        *,
+        n_tables: int = 254,
+        normal: bool = True,
+        max_meter: int = 1024,
+        max_flows: int | None = None,
+        silent: bool = False,
+    ) -> None:
+        self.datapath = datapath
+        self.ports = {
+            number: PortInfo(number, name, f"02:00:00:00:{number >> 8 & 255:02x}:{number & 255:02x}", True, False)
+            for number, name in (ports or {}).items()
+        }
+        self.records: dict[FlowKey, FlowRecord] = {}
+        self.meters: dict[int, Meter] = {}
+        self.sent: Callable[[int, bytes], None] = lambda _port, _frame: None
+        self.received = 0
+        self.barriers = 0
+        self.closed = asyncio.Event()
+        self.role = ofp.OFPCR_ROLE_EQUAL
+        self._n_tables = n_tables
+        self._normal = normal
+        self._max_meter = max_meter
+        self._max_flows = max_flows
+        self._silent = silent
+        self._failures: list[tuple[Callable[[FlowMod], bool], int, int]] = []
+        self._barrier_delay = 0.0
+        self._barriers_held: list[int] | None = None
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._answers: Final[dict[int, Callable[[int, bytes], None]]] = {
+            ofp.OFPT_HELLO: lambda _xid, _message: None,
+            ofp.OFPT_ECHO_REQUEST: lambda xid, message: self.send_raw(wire.echo_reply(xid, message[8:])),
+            ofp.OFPT_FEATURES_REQUEST: self._features,
+            ofp.OFPT_SET_CONFIG: lambda _xid, _message: None,
+            ofp.OFPT_FLOW_MOD: self._flow_mod,
+            ofp.OFPT_METER_MOD: self._meter_mod,
+            ofp.OFPT_PACKET_OUT: self._packet_out,
+            ofp.OFPT_PORT_MOD: self._port_mod,
+            ofp.OFPT_BARRIER_REQUEST: lambda xid, _message: self._barrier(xid),
+            ofp.OFPT_ROLE_REQUEST: self._role,
+            ofp.OFPT_MULTIPART_REQUEST: self._multipart,
+        }
+
+    # what tests do with it
+
+    async def connect(self, host: str, port: int, context: ssl.SSLContext | None = None) -> Self:
+        """Connect to a controller."""
+        self.closed.clear()
+        await asyncio.get_running_loop().create_connection(lambda: self, host, port, ssl=context)
+        return self
+
+    def disconnect(self) -> None:
+        """Close the connection as a switch does that goes away."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def stall(self) -> None:
+        """Stop reading, as a switch whose CPU hangs; the connection stays."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def send_raw(self, data: bytes) -> None:
+        """Send any bytes."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def fail_on(self, chosen: Callable[[FlowMod], bool], kind: int, code: int) -> None:
+        """Answer the flow-mods that ``chosen`` picks with an error, and do not carry them out."""
+        self._failures.append((chosen, kind, code))
+
+    def fail_nothing(self) -> None:
+        """Take back every ``fail_on``."""
+        self._failures.clear()
+
+    def delay_barriers(self, seconds: float) -> None:
+        """Answer barriers that late."""
+        self._barrier_delay = seconds
+
+    def hold_barriers(self) -> None:
+        """Answer no barrier until ``release_barriers``."""
+        self._barriers_held = []
+
+    def release_barriers(self) -> None:
+        """Answer the barriers that were held, and those to come at once."""
+        held, self._barriers_held = self._barriers_held or [], None
+        for xid in held:
+            self._barrier(xid)
+
+    @property
+    def program(self) -> Program:
+        """What the switch holds now."""
+        return Program({key: record.data for key, record in self.records.items()}, dict(self.meters))
+
+    def put(self, flow: Flow, packets: int = 0, octets: int = 0) -> None:
+        """Put a flow in as if somebody else had."""
+        self.records[flow.key] = FlowRecord(flow.key, flow.data, packets, octets, 1.0)
+
+    def expire(self, key: FlowKey, reason: int = ofp.OFPRR_IDLE_TIMEOUT) -> None:
+        """Take a flow away and say so if it asked for that."""
+        record = self.records.pop(key)
+        self._removed(record, reason)
+
+    def change_port(self, info: PortInfo, reason: int = ofp.OFPPR_MODIFY) -> None:
+        """Add, modify or delete a port (OFPPR_*), and say so."""
+        if reason == ofp.OFPPR_DELETE:
+            self.ports.pop(info.number, None)
+        else:
+            self.ports[info.number] = info
+        self.send_raw(switchside.port_status(0, info, reason))
+
+    def packet_in(self, packet: PacketIn) -> None:
+        """Send a PacketIn, whatever the flows say."""
+        self.send_raw(switchside.packet_in(0, packet))
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._buffer.clear()
+        if not self._silent:
+            self.send_raw(switchside.hello(0))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._transport = None
+        self.closed.set()
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        self.received += len(data)
+        if self._silent:
+            return
+        self._buffer += data
+        position = 0
+        while len(self._buffer) - position >= 8:
+            _, kind, length, xid = wire.HEADER.unpack_from(self._buffer, position)
+            if len(self._buffer) - position < length:
+                break
+            message = bytes(self._buffer[position : position + length])
+            position += length
+            answer = self._answers.get(kind)
+            if answer is not None:
+                answer(xid, message)
+            elif kind not in (ofp.OFPT_ERROR, ofp.OFPT_ECHO_REPLY):
+                self._error(xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_TYPE, message)
+        del self._buffer[:position]
+
+    # answers
+
+    def _error(self, xid: int, kind: int, code: int, message: bytes) -> None:
+        self.send_raw(switchside.error(xid, kind, code, message))
+
+    def _features(self, xid: int, _message: bytes) -> None:
+        self.send_raw(switchside.features_reply(xid, self.datapath, self._n_tables))
+
+    def _role(self, xid: int, message: bytes) -> None:
+        self.role = int.from_bytes(message[8:12])
+        self.send_raw(wire.header(ofp.OFPT_ROLE_REPLY, xid, message[8:]))
+
+    def _barrier(self, xid: int) -> None:
+        if self._barriers_held is not None:
+            self._barriers_held.append(xid)
+        elif self._barrier_delay:
+            asyncio.get_running_loop().call_later(self._barrier_delay, self._answer_barrier, xid)
+        else:
+            self._answer_barrier(xid)
+
+    def _answer_barrier(self, xid: int) -> None:
+        self.barriers += 1
+        self.send_raw(wire.header(ofp.OFPT_BARRIER_REPLY, xid))
+
+    def _flow_mod(self, xid: int, message: bytes) -> None:
+        mod = switchside.decode_flow_mod(message)
+        refusal = self._refusal(mod)
+        if refusal is not None:
+            self._error(xid, *refusal, message)
+        elif mod.command == ofp.OFPFC_ADD:
+            self.records[mod.key] = FlowRecord(mod.key, mod.data, 0, 0, 0.0)
+        elif mod.command == ofp.OFPFC_DELETE_STRICT:
+            record = self.records.pop(mod.key, None)
+            if record is not None:
+                self._removed(record, ofp.OFPRR_DELETE)
+        else:
+            self._delete(mod)
+
+    def _refusal(self, mod: FlowMod) -> tuple[int, int] | None:
+        for chosen, kind, code in self._failures:
+            if chosen(mod):
+                return kind, code
+        if mod.command != ofp.OFPFC_ADD:
+            return None
+        if mod.key.table >= self._n_tables:
+            return ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_BAD_TABLE_ID
+        outputs = [action.port for action in mod.data.actions if isinstance(action, Output)]
+        if not self._normal and PORT_NORMAL in outputs:
+            return ofp.OFPET_BAD_ACTION, ofp.OFPBAC_BAD_OUT_PORT
+        if any(isinstance(action, SetField) and action.name.startswith("unknown:") for action in mod.data.actions):
+            return ofp.OFPET_BAD_ACTION, ofp.OFPBAC_BAD_TYPE
+        if mod.data.meter is not None and mod.data.meter not in self.meters:
+            return ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER
+        if self._max_flows is not None and mod.key not in self.records and len(self.records) >= self._max_flows:
+            return ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL
+        return None
+
+    def _delete(self, mod: FlowMod) -> None:
+        for key, record in list(self.records.items()):
+            here = mod.key.table in (ofp.OFPTT_ALL, key.table)
+            named = (record.data.cookie ^ mod.data.cookie) & mod.cookie_mask == 0
+            if here and named and set(mod.key.match) <= set(key.match):
+                del self.records[key]
+                self._removed(record, ofp.OFPRR_DELETE)
+
+    def _removed(self, record: FlowRecord, reason: int) -> None:
+        if record.data.flags & ofp.OFPFF_SEND_FLOW_REM:
+            removed = FlowRemoved(record.key, record.data.cookie, reason, record.packets, record.bytes, record.duration)
+            self.send_raw(switchside.flow_removed(0, removed, Flow(record.key, record.data)))
+
+    def _meter_mod(self, xid: int, message: bytes) -> None:
+        command, meter = switchside.decode_meter_mod(message)
+        there = meter.number in self.meters
+        if command == ofp.OFPMC_DELETE:
+            self.meters.pop(meter.number, None)
+            for key in [key for key, record in self.records.items() if record.data.meter == meter.number]:
+                self._removed(self.records.pop(key), ofp.OFPRR_DELETE)
+        elif meter.number > self._max_meter:
+            self._error(xid, ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_INVALID_METER, message)
+        elif there and command == ofp.OFPMC_ADD:
+            self._error(xid, ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS, message)
+        elif not there and command == ofp.OFPMC_MODIFY:
+            self._error(xid, ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER, message)
+        else:
+            self.meters[meter.number] = meter
+
+    def _port_mod(self, xid: int, message: bytes) -> None:
+        number = int.from_bytes(message[8:12])
+        port = self.ports.get(number)
+        if port is None:
+            self._error(xid, ofp.OFPET_PORT_MOD_FAILED, ofp.OFPPMFC_BAD_PORT, message)
+            return
+        config, mask = int.from_bytes(message[24:28]), int.from_bytes(message[28:32])
+        no_flood = bool(config & wire.PORT_NO_FLOOD) if mask & wire.PORT_NO_FLOOD else port.no_flood
+        self.ports[number] = PortInfo(port.number, port.name, port.mac, port.up, no_flood)
+
+    def _multipart(self, xid: int, message: bytes) -> None:
+        kind = int.from_bytes(message[8:10])
+        if kind == ofp.OFPMP_FLOW:
+            cookie, mask = int.from_bytes(message[32:40]), int.from_bytes(message[40:48])
+            chosen = (record for record in self.records.values() if (record.data.cookie ^ cookie) & mask == 0)
+            self.send_raw(switchside.multipart_replies(xid, kind, map(switchside.flow_record, chosen)))
+        elif kind == ofp.OFPMP_PORT_DESC:
+            self.send_raw(switchside.multipart_replies(xid, kind, map(switchside.port, self.ports.values())))
+        elif kind == ofp.OFPMP_DESC:
+            texts = ("Lark", "fake switch", "1.3", "0", f"fake {self.datapath:016x}")
+            self.send_raw(switchside.multipart_reply(xid, kind, switchside.description(texts)))
+        elif kind in (ofp.OFPMP_METER_FEATURES, ofp.OFPMP_METER_CONFIG) and self._max_meter:
+            self._meter_reply(xid, kind)
+        elif kind == ofp.OFPMP_PORT_STATS:
+            counters = [number.to_bytes(4) + bytes(108) for number in self.ports]
+            self.send_raw(switchside.multipart_replies(xid, kind, counters))
+        else:
+            self._error(xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART, message)
+
+    def _meter_reply(self, xid: int, kind: int) -> None:
+        if kind == ofp.OFPMP_METER_CONFIG:
+            records = map(switchside.meter_config, self.meters.values())
+            self.send_raw(switchside.multipart_replies(xid, kind, records))
+        else:
+            self.send_raw(switchside.multipart_reply(xid, kind, switchside.meter_features(self._max_meter)))
+
+    # packets
+
+    def _packet_out(self, _xid: int, message: bytes) -> None:
+        out = switchside.decode_packet_out(message)
+        for action in out.actions:
+            if isinstance(action, Output):
+                self.sent(action.port, out.data)
+
+
+class FakeNetwork:
+    """An event loop on a thread of its own, for many fake switches beside a controller in the same process.
+
+    ``with FakeNetwork() as network: network.call(FakeSwitch(1).connect(host, port))``.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="fake switches", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:
+        """Run a coroutine on the loop and wait for its result. Raises TimeoutError."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
+
+    def run(self, function: Callable[[], T], timeout: float = 30.0) -> T:
+        """Run a function on the loop and wait for its result. Raises TimeoutError."""
+
+        async def called() -> T:
+            return function()
+
+        return self.call(called(), timeout)

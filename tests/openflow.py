@@ -1,0 +1,86 @@
+"""What tests of the OpenFlow side share: a handler that writes down what it is told, a server for fake switches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from lark_controller.openflow.applies import FlowError
+from lark_controller.openflow.connection import OpenFlowOptions
+from lark_controller.openflow.link import Dump, SwitchLink
+from lark_controller.openflow.replies import FlowRemoved, PacketIn
+from lark_controller.openflow.server import Server
+
+OPTIONS = OpenFlowOptions(listen=(("127.0.0.1", 0),))
+
+
+@dataclass
+class Recorder:
+    """Every event in order, and a way to wait for one."""
+
+    connected: list[tuple[SwitchLink, Dump]] = field(default_factory=list)
+    gone: list[tuple[int, str]] = field(default_factory=list)
+    packets: list[PacketIn] = field(default_factory=list)
+    removed: list[FlowRemoved] = field(default_factory=list)
+    ports: list[SwitchLink] = field(default_factory=list)
+    errors: list[FlowError] = field(default_factory=list)
+    on_packet: Callable[[SwitchLink, PacketIn], None] | None = None
+    _changed: list[asyncio.Event] = field(default_factory=list)
+
+    async def until(self, condition: Callable[[], bool], limit: float = 20.0) -> None:
+        """Wait until a condition on what was told holds; the limit only ends a test that has failed already."""
+        event = asyncio.Event()
+        self._changed.append(event)
+        async with asyncio.timeout(limit):
+            while not condition():
+                event.clear()
+                await event.wait()
+        self._changed.remove(event)
+
+    async def link(self, datapath: int) -> SwitchLink:
+        """The link of a datapath, once connected."""
+        await self.until(lambda: any(link.datapath == datapath for link, _ in self.connected))
+        return next(link for link, _ in reversed(self.connected) if link.datapath == datapath)
+
+    def _tell(self) -> None:
+        for event in self._changed:
+            event.set()
+
+    def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
+        self.connected.append((link, dump))
+        self._tell()
+
+    def switch_gone(self, link: SwitchLink, reason: str) -> None:
+        self.gone.append((link.datapath, reason))
+        self._tell()
+
+    def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
+        self.packets.append(packet)
+        self._tell()
+        if self.on_packet is not None:
+            self.on_packet(link, packet)
+
+    def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
+        self.removed.append(removed)
+        self._tell()
+
+    def ports_changed(self, link: SwitchLink) -> None:
+        self.ports.append(link)
+        self._tell()
+
+    def switch_error(self, link: SwitchLink, error: FlowError) -> None:
+        self.errors.append(error)
+        self._tell()
+
+
+@asynccontextmanager
+async def serving(recorder: Recorder, **changes: object) -> AsyncIterator[Server]:
+    """A server on a free port of the running loop, stopped at the end."""
+    server = Server(replace(OPTIONS, **changes), recorder)  # type: ignore[arg-type]  # keyword by keyword, as given
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
