@@ -12,7 +12,7 @@ NOW = 1_700_000_000.0
 LEASE = NOW + 600
 
 
-def a_run(number: int = 1, *, started: int = 1000, slot: str | None = None, **changes: Any) -> Job:
+def a_run(number: int = 1, started: int = 1000, slot: str | None = None, **changes: Any) -> Job:
     """A run whose every attribute follows from ``number``; 0 to 9 share a group, a block and a host."""
     run = RunKey(f"schedd.example#{number}.0#{started}", started, slot or f"slot1_{number}@worker{number // 10}")
     job = Job(

@@ -87,7 +87,7 @@ class PostgresServer:
 
     def drop_database(self, url: str) -> None:
         """Remove a database made by :meth:`new_database`."""
-        name = url.split("?")[0].rsplit("/", 1)[1]
+        name = url.split("?", maxsplit=1)[0].rsplit("/", 1)[1]
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ipaddress import IPv4Address
 from threading import Barrier
 from typing import TypeVar
@@ -93,8 +94,8 @@ def test_ends_renewals_and_registrations_at_once(store: Store) -> None:
     jobs = [store.register(a_run(number), "", "", "hook", NOW).job for number in range(THREADS)]
     calls: list[Callable[[], object]] = []
     for job in jobs:
-        calls.append(lambda job=job: store.end(job.id, NOW, "exited", "", "hook"))
-        calls.append(lambda job=job: store.renew(job.id, NOW + 1000))
+        calls.append(partial(store.end, job.id, NOW, "exited", "", "hook"))
+        calls.append(partial(store.renew, job.id, NOW + 1000))
     calls.append(lambda: store.set_states([(job.id, JobState.ENFORCED, "") for job in reversed(jobs)]))
     calls.append(lambda: store.set_states([(job.id, JobState.PENDING, "x") for job in jobs]))
     calls.append(lambda: list(store.live_jobs()))

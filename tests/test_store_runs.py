@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from ipaddress import IPv4Address, IPv6Address
+from typing import Any
 
 import pytest
 
@@ -78,11 +79,11 @@ def test_a_second_post_completes_an_address_and_keeps_what_it_leaves_out(store: 
     [({"ipv6": None}, "LarkInnerAddressIPv4"), ({"ipv4": None}, "LarkInnerAddressIPv6")],
 )
 def test_an_address_of_another_live_job_is_refused_and_nothing_is_written(
-    store: Store, changes: dict[str, None], attribute: str
+    store: Store, changes: dict[str, Any], attribute: str
 ) -> None:
     holder = put(store, a_run(1)).job
     with pytest.raises(AddressError) as raised:
-        put(store, a_run(2, **{"ipv4": holder.ipv4, "ipv6": holder.ipv6, **changes}))
+        put(store, replace(a_run(2, ipv4=holder.ipv4, ipv6=holder.ipv6), **changes))
     assert raised.value.attribute == attribute
     assert raised.value.holder == holder.id
     assert list(store.live_jobs()) == [holder]
@@ -265,7 +266,7 @@ def test_states_are_kept_in_batches(store: Store) -> None:
     [{"owner": "a\0b"}, {"reason": "\ud800"}, {"cluster": 2**63}],
     ids=["NUL", "lone surrogate", "65 bits"],
 )
-def test_what_a_database_cannot_hold_is_a_store_error(store: Store, changes: dict[str, object]) -> None:
+def test_what_a_database_cannot_hold_is_a_store_error(store: Store, changes: dict[str, Any]) -> None:
     with pytest.raises(StoreError) as raised:
         put(store, a_run(1, **changes))
     assert "Traceback" not in str(raised.value)

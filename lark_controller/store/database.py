@@ -71,7 +71,7 @@ class Database:
             raise self.failure(error) from error
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction and commit it. Raises StoreError; then nothing was written, unless it says so."""
+        """Run ``work`` in a transaction and commit it. Raises StoreError; unless it says so, nothing was written."""
         for attempt in range(_ATTEMPTS):
             committing = False
             try:
@@ -196,7 +196,8 @@ def _sqlite(url: URL) -> Database:
 
 def _postgresql(url: URL) -> Database:
     passwords = [part for part in (url.password, url.query.get("password")) if isinstance(part, str)]
-    host = url.host or url.query.get("host") or "the local socket"
+    hosts = url.host or url.query.get("host") or "the local socket"
+    host = hosts if isinstance(hosts, str) else ", ".join(hosts)
     defaults = {"connect_timeout": str(_CONNECT_SECONDS), "application_name": "lark"}
     try:
         engine = create_engine(

@@ -1,4 +1,4 @@
-"""A Job as a row and a row as a Job. A start reads 200,000 rows, so columns go by position and equal values are shared."""
+"""A Job as a row and a row as a Job. A start reads 200,000 rows: columns go by position, equal values are shared."""
 
 from __future__ import annotations
 

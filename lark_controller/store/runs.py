@@ -32,31 +32,38 @@ class Registration:
     superseded: tuple[Job, ...] = ()
 
 
-def register(
-    connection: Connection, job: Job, job_ad: str, machine_ad: str, actor: str, now: float, facts_for: str
-) -> Registration:
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One registration: the run, its ads, who posts it and when, and what its facts were taken for."""
+
+    job: Job
+    job_ad: str
+    machine_ad: str
+    actor: str
+    now: float
+    facts_for: str
+
+
+def register(connection: Connection, post: Post) -> Registration:
     """Take a run in, or what is new about a run that is there. Raises AddressError. See ``Store.register``."""
+    job, actor, now = post.job, post.actor, post.now
     _lock_slot(connection, job.run.slot)
     stored = find_for_update(connection, job.id)
     if stored is not None and stored.state is JobState.ENDED:
         return Registration(stored, False)
-    comes_to_life = stored is None or not stored.live
     wanted = replace(job, created=now) if stored is None else _merged(stored, job)
     ended: list[Job] = []
     if wanted.live:
         ended = _free_addresses(connection, wanted, actor, now)
-        if comes_to_life:
+        if stored is None or not stored.live:
             newer, older = _rivals(connection, wanted)
             ended += [end_run(connection, rival, now, SUPERSEDED, "", actor, _by(wanted)) for rival in older]
             if newer is not None:
-                return Registration(
-                    _stillborn(connection, stored, wanted, newer, job_ad, machine_ad, actor, now, facts_for),
-                    stored is None,
-                    tuple(ended),
-                )
+                over = _stillborn(connection, post, stored, wanted, newer)
+                return Registration(over, stored is None, tuple(ended))
     if stored is None:
-        return Registration(_insert(connection, wanted, job_ad, machine_ad, actor, now, facts_for), True, tuple(ended))
-    _update(connection, stored, wanted, job_ad, machine_ad, actor, now, facts_for)
+        return Registration(_insert(connection, post, wanted), True, tuple(ended))
+    _update(connection, post, stored, wanted)
     return Registration(wanted, False, tuple(ended))
 
 
@@ -193,57 +200,42 @@ def _by(winner: Job) -> str:
     return f"by run {winner.id} ({winner.run.global_job_id} on {winner.run.slot})"
 
 
-def _insert(
-    connection: Connection, job: Job, job_ad: str, machine_ad: str, actor: str, now: float, facts_for: str
-) -> Job:
-    ended_at = now if job.state is JobState.ENDED else None
-    inserted = connection.execute(insert(runs).values(**columns_of(job), facts_for=facts_for, ended_at=ended_at))
-    number = int(inserted.inserted_primary_key[0])
-    connection.execute(insert(run_ads).values(number=number, job_ad=job_ad, machine_ad=machine_ad, exit_ad=""))
-    record(connection, now, actor, "register", job.id, f"{job.run.global_job_id} of {job.owner} on {job.run.slot}")
+def _insert(connection: Connection, post: Post, job: Job) -> Job:
+    values = columns_of(job) | {
+        "facts_for": post.facts_for,
+        "ended_at": post.now if job.state is JobState.ENDED else None,
+    }
+    number = connection.execute(insert(runs).values(values).returning(runs.c.number)).scalar_one()
+    connection.execute(
+        insert(run_ads).values(number=number, job_ad=post.job_ad, machine_ad=post.machine_ad, exit_ad="")
+    )
+    detail = f"{job.run.global_job_id} of {job.owner} on {job.run.slot}"
+    record(connection, post.now, post.actor, "register", job.id, detail)
     return replace(job, number=number)
 
 
-def _update(
-    connection: Connection,
-    stored: Job,
-    wanted: Job,
-    job_ad: str,
-    machine_ad: str,
-    actor: str,
-    now: float,
-    facts_for: str,
-) -> None:
+def _update(connection: Connection, post: Post, stored: Job, wanted: Job) -> None:
     before, after = columns_of(stored), columns_of(wanted)
     changed = {name: value for name, value in after.items() if value != before[name]}
-    connection.execute(update(runs).where(runs.c.number == wanted.number).values(**changed, facts_for=facts_for))
-    named = [item.name for item in fields(Job) if getattr(stored, item.name) != getattr(wanted, item.name)]
+    connection.execute(
+        update(runs).where(runs.c.number == wanted.number).values(changed | {"facts_for": post.facts_for})
+    )
     ads = connection.execute(
         update(run_ads)
         .where(run_ads.c.number == wanted.number)
-        .where((run_ads.c.job_ad != job_ad) | (run_ads.c.machine_ad != machine_ad))
-        .values(job_ad=job_ad, machine_ad=machine_ad)
+        .where((run_ads.c.job_ad != post.job_ad) | (run_ads.c.machine_ad != post.machine_ad))
+        .values(job_ad=post.job_ad, machine_ad=post.machine_ad)
     )
+    named = [item.name for item in fields(Job) if getattr(stored, item.name) != getattr(wanted, item.name)]
     told = [name for name in named if name not in _UNAUDITED] + (["ads"] if ads.rowcount else [])
     if told:
-        record(connection, now, actor, "update", wanted.id, ", ".join(told))
+        record(connection, post.now, post.actor, "update", wanted.id, ", ".join(told))
 
 
-def _stillborn(
-    connection: Connection,
-    stored: Job | None,
-    wanted: Job,
-    newer: Job,
-    job_ad: str,
-    machine_ad: str,
-    actor: str,
-    now: float,
-    facts_for: str,
-) -> Job:
+def _stillborn(connection: Connection, post: Post, stored: Job | None, wanted: Job, newer: Job) -> Job:
     """Record a run whose slot has gone on to a later one: it is over before it was heard of."""
     if stored is not None:
-        return end_run(connection, stored, now, SUPERSEDED, "", actor, _by(newer))
-    over = replace(wanted, state=JobState.ENDED, reason=SUPERSEDED)
-    job = _insert(connection, over, job_ad, machine_ad, actor, now, facts_for)
-    record(connection, now, actor, "supersede", job.id, _by(newer))
+        return end_run(connection, stored, post.now, SUPERSEDED, "", post.actor, _by(newer))
+    job = _insert(connection, post, replace(wanted, state=JobState.ENDED, reason=SUPERSEDED))
+    record(connection, post.now, post.actor, "supersede", job.id, _by(newer))
     return job

@@ -34,6 +34,7 @@ class PlainText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Refuse NUL. Raises ValueError, which SQLAlchemy wraps."""
         if value is not None and "\0" in value:
             raise ValueError("text with a NUL character (code 0) cannot be stored")
         return value

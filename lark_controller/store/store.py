@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -17,7 +17,7 @@ from lark_controller.status import AuditPage, JobFilter, JobPage, PolicyVersion
 from lark_controller.store import migrate, queries, runs, trail, upkeep
 from lark_controller.store.database import Database, connect
 from lark_controller.store.queries import Ending, LiveAds
-from lark_controller.store.runs import Registration
+from lark_controller.store.runs import Post, Registration
 from lark_controller.store.upkeep import Pruned
 
 T = TypeVar("T")
@@ -84,17 +84,8 @@ class Store:
         its address. A run that started before one that lives on its slot is recorded as ended. ``facts_for`` is the
         digest of the attribute names that ``job.facts`` were taken for.
         """
-        return self._database.write(
-            partial(
-                runs.register,
-                job=job,
-                job_ad=job_ad,
-                machine_ad=machine_ad,
-                actor=actor,
-                now=now,
-                facts_for=facts_for,
-            )
-        )
+        post = Post(job, job_ad, machine_ad, actor, now, facts_for)
+        return self._database.write(partial(runs.register, post=post))
 
     def end(self, job_id: str, now: float, why: str, exit_ad: str, actor: str) -> Job | None:
         """End a run and free its address; None where there is none. May be repeated: an ended run keeps why and when
@@ -167,7 +158,7 @@ class Store:
             for part in _batches(facts)
         )
 
-    def live_jobs(self) -> Iterator[Job]:
+    def live_jobs(self) -> Generator[Job, None, None]:
         """The live runs in order of number, read piece by piece; their facts as they were stored last."""
         with self._database.stream() as connection:
             yield from queries.live_jobs(connection)

@@ -35,8 +35,10 @@ def put_policy(connection: Connection, text: str, digest: str, actor: str, now: 
     latest = latest_policy(connection)
     if latest is not None and latest.digest == digest:
         return latest
-    made = connection.execute(insert(policy_versions).values(text=text, digest=digest, at=now, actor=actor))
-    version = int(made.inserted_primary_key[0])
+    values = {"text": text, "digest": digest, "at": now, "actor": actor}
+    version = connection.execute(
+        insert(policy_versions).values(values).returning(policy_versions.c.version)
+    ).scalar_one()
     record(connection, now, actor, "policy", POLICY_SUBJECT, f"version {version}, SHA-256 {digest}")
     return PolicyVersion(version, text, digest, now, actor)
 
