@@ -242,7 +242,7 @@ def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place_in_line = error.position - before.rfind("\n")
-        problem = f"a character that YAML does not allow (U+{ord(error.character) if isinstance(error.character, str) else error.character:04X})"
+        problem = f"a character that YAML does not allow (U+{ord(text[error.position]):04X})"
         mistakes.append(Mistake(before.count("\n") + 1, place_in_line, "", problem, "printable text"))
     except RecursionError:
         mistakes.append(Mistake(1, 1, "", "nested too deeply", "the keys of a policy file"))
