@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -176,7 +177,7 @@ def test_overlapping_changes_are_sent_in_order_and_a_large_one_lets_others_in_be
             last = first.apply(Changes(flows_gone=(flow(1, in_port=1).key,)))
             one = second.apply(add(flow(1)))
             for name, future in (("big", big), ("last", last), ("one", one)):
-                future.add_done_callback(lambda _future, name=name: done.append(name))
+                future.add_done_callback(partial(lambda name, _future: done.append(name), name))
             outcomes = await asyncio.gather(big, last, one)
             assert all(outcome.complete for outcome in outcomes)
             assert done == ["one", "big", "last"]

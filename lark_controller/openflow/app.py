@@ -8,7 +8,7 @@ import itertools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 from os_ken.base import app_manager
 from os_ken.ofproto import ofproto_v1_3
@@ -124,12 +124,18 @@ class OpenFlow:
         """Where the listener listens over TLS."""
         return self._started().server.tls_addresses
 
-    def call(self, work: Callable[[], T | Awaitable[T]] | Coroutine[Any, Any, T]) -> Future[T]:
+    @overload
+    def call(self, work: Coroutine[Any, Any, T]) -> Future[T]: ...
+    @overload
+    def call(self, work: Callable[[], Awaitable[T]]) -> Future[T]: ...
+    @overload
+    def call(self, work: Callable[[], T]) -> Future[T]: ...
+    def call(self, work: Coroutine[Any, Any, Any] | Callable[[], Any]) -> Future[Any]:
         """Run a function or a coroutine on the loop's thread, from any other thread.
 
         Where a function returns an awaitable, the future ends with what that ends with.
         """
-        coroutine = work if inspect.iscoroutine(work) else _called(cast(Callable[[], "T | Awaitable[T]"], work))
+        coroutine = work if inspect.iscoroutine(work) else _called(cast(Callable[[], Any], work))
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def _started(self) -> LarkSwitches:
@@ -138,8 +144,6 @@ class OpenFlow:
         return self._app
 
 
-async def _called(function: Callable[[], T | Awaitable[T]]) -> T:
+async def _called(function: Callable[[], Any]) -> Any:
     result = function()
-    if inspect.isawaitable(result):
-        return cast(T, await result)
-    return result
+    return await result if inspect.isawaitable(result) else result
