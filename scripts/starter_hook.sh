@@ -208,6 +208,8 @@ compute_id() {
     global=$(attribute '[Gg][Ll][Oo][Bb][Aa][Ll][Jj][Oo][Bb][Ii][Dd]' "$job_ad")
     started=$(attribute '[Jj][Oo][Bb][Cc][Uu][Rr][Rr][Ee][Nn][Tt][Ss][Tt][Aa][Rr][Tt][Dd][Aa][Tt][Ee]' "$job_ad")
     slot=$(attribute '[Nn][Aa][Mm][Ee]' "$machine_ad")
+    slot=${slot:-$(attribute '[Rr][Ee][Mm][Oo][Tt][Ee][Hh][Oo][Ss][Tt]' "$job_ad")}
+    slot=${slot:-$(attribute '[Mm][Aa][Cc][Hh][Ii][Nn][Ee]' "$machine_ad")}
     case $started in
         '' | *[!0-9]*) started=0 ;;
     esac
@@ -265,7 +267,7 @@ request() { # request SECONDS METHOD PATH BODY
     } 2>/dev/null
     status=000
     body=
-    code=${reply##*"${NEWLINE}curl-status "}
+    code=$(printf '%s\n' "$reply" | sed -n '$s/^curl-status //p')
     case $code in
         0) ;;
         '' | *[!0-9]*)
@@ -365,7 +367,13 @@ register() {
                 unmanaged "$where sent an answer without a job id (is it a Lark controller?)"
             fi
             ;;
-        400 | 409 | 413 | 415 | 422) refused "$(why)" ;;
+        400 | 409 | 413 | 415 | 422)
+            case $body in
+                # LARK_WAIT is beyond what this controller allows: the site's mistake, not the job's.
+                *urn:lark:problem:parameters*) unmanaged "$(why)" ;;
+                *) refused "$(why)" ;;
+            esac
+            ;;
         *) unmanaged "$(why)" ;;
     esac
 }
@@ -392,6 +400,12 @@ update() {
 
 finish() {
     ask_by_id DELETE '' "$job_ad"
+    case $status in
+        400 | 413 | 415 | 422) # the exit ad is not acceptable; that the job has ended still counts
+            say "exit ad: $(why)"
+            ask_by_id DELETE '' ''
+            ;;
+    esac
     case $status in
         2??)
             file=$(id_file) && rm -f "$file" 2>/dev/null

@@ -269,7 +269,7 @@ def test_a_job_registered_but_refused_is_held(worker: Worker, controller: Contro
     assert outcome.ad["HookStatusMessage"] == "Lark refused this job: core1: 4096 rules are all in use"
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 503])
 def test_a_passing_failure_is_tried_again(worker: Worker, controller: Controller, status: int) -> None:
     controller.answers = [reply(status, "busy"), reply(201, ACCEPTED)]
     outcome = worker.run("start", url=controller.url)
@@ -299,6 +299,16 @@ def test_when_nobody_answers_the_setting_decides(worker: Worker, choice: str) ->
         assert "no answer from http://127.0.0.1:" in str(outcome.ad["LarkReason"])
         return
     assert "no answer from http://127.0.0.1:" in str(outcome.ad["HookStatusMessage"])
+
+
+def test_a_wait_that_the_controller_does_not_allow_is_not_the_jobs_fault(
+    worker: Worker, controller: Controller
+) -> None:
+    problem = '{"type": "urn:lark:problem:parameters", "detail": "wait: a number of seconds from 0 to 30 is accepted"}'
+    controller.answers = [reply(422, problem, "application/problem+json")]
+    outcome = worker.run("start", url=controller.url, LARK_WAIT="60")
+    assert outcome.ad["LarkState"] == "unmanaged"
+    assert outcome.ad["LarkReason"] == "wait: a number of seconds from 0 to 30 is accepted"
 
 
 def test_retries_end_with_their_number(worker: Worker, controller: Controller) -> None:
@@ -584,6 +594,16 @@ def test_a_kept_id_that_is_a_link_or_rubbish_is_not_used(worker: Worker, control
     assert kept.read_text().strip() == ID
 
 
+@pytest.mark.parametrize("status", [400, 413])
+def test_an_exit_ad_that_is_not_accepted_ends_the_job_all_the_same(
+    worker: Worker, controller: Controller, status: int
+) -> None:
+    controller.answers = [reply(status, "Byte 7 of the body is not UTF-8"), reply(200)]
+    worker.run("exit", "exit", url=controller.url, stdin=JOB_AD.encode() + b'Title = "\xfc"\n')
+    assert [(a.method, a.path) for a in controller.asked] == [("DELETE", f"/v1/jobs/{ID}")] * 2
+    assert controller.asked[1].body == b""
+
+
 def test_exit_of_a_job_that_nobody_knows_is_harmless(worker: Worker, controller: Controller) -> None:
     controller.answers = [reply(404)]
     outcome = worker.run("exit", "exit", url=controller.url)
@@ -607,6 +627,14 @@ def test_the_id_is_the_controllers_own(worker: Worker, controller: Controller) -
     worker.run("exit", "exit", url=controller.url, stdin=ad.encode())
     expected = hashlib.sha256(b"s#1.0#5\n17\nslot1_2@worker1.example").hexdigest()[:16]
     assert controller.asked[0].path == f"/v1/jobs/{expected}"
+
+
+def test_without_a_slots_name_the_id_is_still_the_controllers_own(worker: Worker, controller: Controller) -> None:
+    controller.answers = [reply(200)]
+    for line, slot in (('RemoteHost = "slot3@w9"', "slot3@w9"), ("", "w1")):
+        (worker.folder / "machine.ad").write_text('Machine = "w1"\n')
+        worker.run("exit", "exit", url=controller.url, stdin=f'GlobalJobId = "s#1"\n{line}\n'.encode())
+        assert controller.asked[-1].path == f"/v1/jobs/{RunKey('s#1', 0, slot).id}"
 
 
 # transports
