@@ -6,12 +6,13 @@ Every call may be made from any thread.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.errors import Mistake
-from lark_controller.jobs import Job
+from lark_controller.jobs import Job, JobState
 from lark_controller.policies.model import Decision
 
 
@@ -280,6 +281,9 @@ class Controls(Protocol):
 
     def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
+
+    def job_counts(self) -> Mapping[JobState, int]:
+        """How many live jobs there are in each state; cheap, since every scrape of the metrics asks."""
 
     def job_at(self, address: str) -> JobDetail:
         """The live job behind an address. Raises NotFoundError."""

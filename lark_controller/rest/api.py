@@ -1,0 +1,124 @@
+"""The one decorator that makes a view an operation of the API: route, scope, schemas, documentation.
+
+flask-smorest publishes no types; it is used here alone, and everything else sees the typed functions below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+from flask import Flask
+from flask_smorest import Api, Blueprint  # type: ignore[import-untyped]  # it publishes no types
+from marshmallow import Schema
+
+from lark_controller import __version__
+from lark_controller.rest.auth import require
+from lark_controller.rest.context import current
+from lark_controller.rest.problems import CONTENT_TYPE
+from lark_controller.rest.schemas import ProblemSchema
+from lark_controller.rest.tokens import Scope
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+# What any operation that needs a token may answer.
+_COMMON: Final = (401, 403, 429, 503)
+_DESCRIPTION: Final = (
+    "The controller that makes the network a managed resource of an HTCondor pool. Errors are problem documents "
+    "(RFC 9457); times are ISO 8601 in UTC; datapath ids are 16 hexadecimal digits."
+)
+
+
+class _Api(Api):  # type: ignore[misc]  # flask-smorest publishes no types, so its class is Any
+    ERROR_SCHEMA = ProblemSchema
+    DEFAULT_ERROR_RESPONSE_NAME = None
+    DEFAULT_RESPONSE_CONTENT_TYPE = CONTENT_TYPE
+
+
+def resource(name: str, description: str, prefix: str = "/v1") -> Blueprint:
+    """A blueprint for one resource."""
+    return Blueprint(name, __name__, url_prefix=prefix, description=description)
+
+
+def register(app: Flask, blueprints: tuple[Blueprint, ...]) -> None:
+    """Register the blueprints and serve the OpenAPI document at ``/openapi.json``."""
+    app.config.update(
+        API_TITLE="Lark",
+        API_VERSION=__version__,
+        OPENAPI_VERSION="3.1.0",
+        OPENAPI_URL_PREFIX="/",
+        API_SPEC_OPTIONS={"info": {"description": _DESCRIPTION, "license": {"name": "Apache-2.0"}}},
+    )
+    api = _Api(app)
+    api.spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
+    for blueprint in blueprints:
+        api.register_blueprint(blueprint)
+
+
+def operation(
+    blueprint: Blueprint,
+    method: str,
+    path: str,
+    *,
+    scopes: tuple[Scope, ...],
+    answers: Mapping[int, type[Schema] | None],
+    problems: tuple[int, ...] = (),
+    query: type[Schema] | None = None,
+    bodies: Mapping[str, Mapping[str, object]] | None = None,
+    body_required: bool = True,
+    texts: Mapping[int, tuple[str, ...]] | None = None,
+) -> Callable[[View], View]:
+    """Make a view an operation.
+
+    ``scopes`` are the scopes that are accepted, empty for a public operation. ``answers`` maps success statuses to
+    their schemas; the first one serialises what the view returns. ``query`` describes the query parameters (others are
+    refused), passed to the view as its first argument. ``bodies`` and ``texts`` document content types of the request
+    and of text answers.
+    """
+
+    def decorate(view: View) -> View:
+        made: Any = view
+        codes = dict.fromkeys((*problems, *(_COMMON if scopes else ())))
+        for status in codes:
+            made = blueprint.alt_response(status, response=HTTPStatus(status).name)(made)
+        for status, kinds in (texts or {}).items():
+            for kind in kinds:
+                made = blueprint.alt_response(status, schema={"type": "string"}, content_type=kind, success=True)(made)
+        first, *others = answers.items()
+        for status, schema in others:
+            made = blueprint.alt_response(status, schema=schema, content_type="application/json", success=True)(made)
+        if first[1] is not None:
+            made = blueprint.response(first[0], first[1], content_type="application/json")(made)
+        if query is not None:
+            made = blueprint.arguments(query, location="query", unknown="raise")(made)
+        made = blueprint.doc(**_manual(scopes, bodies, body_required))(made)
+        made = _guarded(made, scopes)
+        blueprint.route(path, methods=[method])(made)
+        return view
+
+    return decorate
+
+
+def _manual(
+    scopes: tuple[Scope, ...], bodies: Mapping[str, Mapping[str, object]] | None, body_required: bool
+) -> dict[str, object]:
+    manual: dict[str, object] = {"security": [{"bearer": []}], "x-lark-scopes": list(scopes)} if scopes else {}
+    if bodies:
+        content = {kind: {"schema": dict(schema)} for kind, schema in bodies.items()}
+        manual["requestBody"] = {"required": body_required, "content": content}
+    return manual
+
+
+def _guarded(view: Callable[..., Any], scopes: tuple[Scope, ...]) -> Callable[..., Any]:
+    """Check the token before anything of the request is looked at."""
+    if not scopes:
+        return view
+
+    @wraps(view)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        require(current(), scopes)
+        return view(*args, **kwargs)
+
+    return guarded

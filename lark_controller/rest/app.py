@@ -1,0 +1,90 @@
+"""The Flask application: :func:`create_app`."""
+
+from __future__ import annotations
+
+from flask import Flask, Response, g, request
+
+from lark_controller.metrics import Metrics
+from lark_controller.rest import (
+    addresses,
+    api,
+    audit,
+    context,
+    explain,
+    groups,
+    health,
+    jobs,
+    policy,
+    problems,
+    switches,
+)
+from lark_controller.rest.limits import FAILURE_SECONDS, FAILURES, Buckets, Places
+from lark_controller.rest.metrics import ControlsCollector
+from lark_controller.rest.problems import Problem
+from lark_controller.rest.tokens import Tokens
+from lark_controller.settings import Settings
+from lark_controller.status import Controls
+
+# Threads that stay free of requests which may take time, so that /healthz and refusals are answered at once.
+SPARE_THREADS = 4
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: Metrics | None = None) -> Flask:
+    """The REST API of a controller.
+
+    ``metrics`` is the registry that the controller counts in; without one the application makes its own.
+    """
+    app = Flask("lark_controller.rest", static_folder=None)
+    # Problem documents are the only errors; sorting keys would cost a hundredth of every answer for nothing.
+    app.json.sort_keys = False  # type: ignore[attr-defined]  # Flask's default provider has it, the base class not
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    counted = metrics or Metrics()
+    counted.registry.register(ControlsCollector(controls))
+    app.extensions[context.KEY] = context.Context(
+        controls=controls,
+        settings=settings,
+        tokens=tokens,
+        metrics=counted,
+        rates=Buckets(settings.rate_limit, settings.rate_burst),
+        failures=Buckets(1 / FAILURE_SECONDS, FAILURES),
+        waits=Places(settings.waiting_posts),
+        requests=Places(settings.rest_threads - SPARE_THREADS),
+    )
+    app.before_request(_enter)
+    app.teardown_request(_leave)
+    app.after_request(_finish)
+    modules = (jobs, addresses, switches, policy, explain, groups, audit, health)
+    api.register(app, tuple(module.blueprint for module in modules))
+    problems.register(app)
+    return app
+
+
+def _enter() -> None:
+    """Take a place among the requests that are answered at a time; /healthz needs none."""
+    if request.path == "/healthz":
+        return
+    if not context.current().requests.take():
+        raise Problem(503, "All threads are busy; ask again.", "busy", {"Retry-After": "1"})
+    g.lark_place = True
+
+
+def _leave(error: BaseException | None) -> None:
+    if g.pop("lark_place", False):
+        context.current().requests.give()
+
+
+def _finish(response: Response) -> Response:
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    route = request.url_rule.rule if request.url_rule else "none"
+    method = request.method if request.method in _METHODS else "other"
+    context.current().metrics.http_requests.labels(route, method, str(response.status_code)).inc()
+    return response

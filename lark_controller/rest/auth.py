@@ -1,0 +1,63 @@
+"""Who asks, and whether they may: bearer tokens with scopes, failed attempts and rates."""
+
+from __future__ import annotations
+
+import math
+
+from flask import g, request
+
+from lark_controller import log
+from lark_controller.rest.context import Context
+from lark_controller.rest.problems import Problem
+from lark_controller.rest.tokens import Scope, Token
+
+_REALM = 'Bearer realm="lark"'
+
+
+def require(context: Context, accepted: tuple[Scope, ...]) -> None:
+    """Let the request pass only with a token of one of the scopes, and at its rate. Raises Problem: 401, 403, 429."""
+    token = _token(context)
+    if not token.allows(accepted):
+        words = " or ".join(accepted)
+        challenge = f'{_REALM}, error="insufficient_scope", scope="{" ".join(accepted)}"'
+        detail = f"The token {token.name} lacks the scope that this needs: {words}."
+        raise Problem(403, detail, "scope", {"WWW-Authenticate": challenge})
+    short = context.rates.take(token.name)
+    if short:
+        detail = f"The token {token.name} makes more than {context.settings.rate_limit:g} requests a second."
+        raise Problem(429, detail, "rate", {"Retry-After": _seconds(short)})
+    g.lark_token = token
+
+
+def _token(context: Context) -> Token:
+    header = request.headers.get("Authorization")
+    if header is None:
+        raise Problem(401, "A bearer token is needed: Authorization: Bearer ….", "token", {"WWW-Authenticate": _REALM})
+    scheme, _, secret = header.partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise _refused(context, "Only bearer tokens are accepted: Authorization: Bearer ….", "no bearer token")
+    token = context.tokens.find(secret.strip())
+    if token is None:
+        raise _refused(context, "The token is not known.", "unknown token")
+    if context.tokens.expired(token):
+        raise _refused(context, f"The token {token.name} has expired.", "expired token")
+    return token
+
+
+def _refused(context: Context, detail: str, reason: str) -> Problem:
+    """A refusal; a peer that was refused too often gets no more than that.
+
+    A valid token is accepted all the same, so that nobody is locked out by another process behind the same address:
+    guessing 256 random bits is hopeless at any rate, and it is the log and the processor that want protection.
+    """
+    peer = request.remote_addr or "unix"
+    short = context.failures.take(peer)
+    if short:
+        return Problem(429, "Too many refused tokens from this address.", "rate", {"Retry-After": _seconds(short)})
+    log.event("token refused", level=log.WARNING, peer=peer, reason=reason)
+    challenge = f'{_REALM}, error="invalid_token", error_description="{reason}"'
+    return Problem(401, detail, "token", {"WWW-Authenticate": challenge})
+
+
+def _seconds(short: float) -> str:
+    return str(max(1, math.ceil(short)))

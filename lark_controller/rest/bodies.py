@@ -1,0 +1,59 @@
+"""Reading a request's body: size, content type, text."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlencode
+
+from flask import request
+
+from lark_controller.rest.problems import Problem
+
+
+def read(limit: int, accepted: tuple[str, ...], empty: bool = False) -> tuple[bytes, str]:
+    """The body and its media type. Raises Problem: 413 over ``limit`` bytes, 415 for a type that is not accepted.
+
+    With ``empty`` a request without a body needs no content type.
+    """
+    request.max_content_length = limit
+    if request.content_length is not None and request.content_length > limit:
+        raise too_large(limit)
+    body = request.get_data(cache=False)
+    media = request.mimetype
+    if empty and not body:
+        return b"", media
+    if media not in accepted:
+        given = media or "no content type"
+        raise Problem(415, f"{given} is not accepted; accepted: {', '.join(accepted)}.")
+    return body, media
+
+
+def too_large(limit: int) -> Problem:
+    """The problem of a body over the limit."""
+    return Problem(413, f"The body is larger than {limit} bytes.")
+
+
+def read_text(limit: int, accepted: tuple[str, ...], empty: bool = False) -> str:
+    """The body as text. Raises Problem as :func:`read`, and 400 where it is not UTF-8."""
+    body, _ = read(limit, accepted, empty)
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Problem(400, f"Byte {error.start} of the body is not UTF-8; the body must be UTF-8 text.") from None
+
+
+def refuse_malformed_json(body: bytes) -> None:
+    """Raises Problem 400 where the body is not JSON at all."""
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise Problem(400, f"The body is not JSON: {reason}.", "json") from None
+
+
+def next_url(cursor: str | None) -> str | None:
+    """This request's path and query with the cursor of the next page."""
+    if cursor is None:
+        return None
+    query = [(name, value) for name, value in request.args.items(multi=True) if name != "cursor"]
+    return f"{request.path}?{urlencode([*query, ('cursor', cursor)])}"

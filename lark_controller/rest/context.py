@@ -1,0 +1,51 @@
+"""What the views of one application share: the controller, the settings, tokens, metrics and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, cast
+
+from flask import current_app, g
+
+from lark_controller.errors import BusyError
+from lark_controller.metrics import Metrics
+from lark_controller.rest.limits import Buckets, Places
+from lark_controller.rest.tokens import Token, Tokens
+from lark_controller.settings import Settings
+from lark_controller.status import Controls
+
+KEY: Final = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """``waits`` are the places for requests that wait for switches, ``requests`` those for requests at all."""
+
+    controls: Controls
+    settings: Settings
+    tokens: Tokens
+    metrics: Metrics
+    rates: Buckets
+    failures: Buckets
+    waits: Places
+    requests: Places
+
+    @contextmanager
+    def waiting(self) -> Iterator[float]:
+        """Hold a waiting place while asking switches; yields how many seconds that may take. Raises BusyError."""
+        with self.waits.place() as free:
+            if not free:
+                raise BusyError(f"{self.settings.waiting_posts} requests wait for switches already; ask again")
+            yield self.settings.switch_timeout
+
+
+def current() -> Context:
+    """The context of the application that answers this request."""
+    return cast("Context", current_app.extensions[KEY])
+
+
+def actor() -> str:
+    """The name of the token that the request carries, as the audit trail keeps it."""
+    return cast("Token", g.lark_token).name

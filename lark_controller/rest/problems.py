@@ -1,0 +1,195 @@
+"""Errors as RFC 9457 problem documents: one shape for every answer that is not a success.
+
+``type`` is ``about:blank`` where the status says it all, else ``urn:lark:problem:<kind>``; ``title``, ``status`` and
+``detail`` are always there. Extension members carry what a program needs: ``attribute``, ``reason``, ``holder``,
+``mistakes``, ``errors``.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from flask import Flask, Response, request
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from werkzeug.wrappers import Response as WerkzeugResponse
+
+from lark_controller import log
+from lark_controller.errors import (
+    AddressError,
+    AdError,
+    BusyError,
+    LarkError,
+    NotFoundError,
+    PolicyError,
+    RuleLimitError,
+    StoreError,
+    SwitchError,
+    UnsupportedError,
+)
+
+CONTENT_TYPE: Final = "application/problem+json"
+# Busy is over as soon as one waiting request is answered; a database takes longer to come back.
+_BUSY_RETRY: Final = "1"
+_STORE_RETRY: Final = "5"
+
+
+class Problem(Exception):
+    """An answer that is not a success; raised anywhere in a view.
+
+    ``kind`` is the last part of the problem type, ``""`` for about:blank.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        kind: str = "",
+        headers: Mapping[str, str] | None = None,
+        **members: object,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.kind = kind
+        self.headers = dict(headers or {})
+        self.members = members
+
+
+def document(status: int, detail: str, kind: str = "", **members: object) -> dict[str, object]:
+    """The problem document itself."""
+    title = HTTPStatus(status).phrase if not kind else _TITLES[kind]
+    return {
+        "type": f"urn:lark:problem:{kind}" if kind else "about:blank",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        **members,
+    }
+
+
+def of_error(error: LarkError) -> Problem:
+    """The problem that one of Lark's own errors is to a client."""
+    match error:
+        case AdError():
+            return Problem(422, str(error), "ad", attribute=error.attribute, reason=error.reason)
+        case AddressError():
+            return Problem(
+                409,
+                str(error),
+                "address",
+                attribute=error.attribute,
+                reason=error.reason,
+                holder=error.holder,
+            )
+        case PolicyError():
+            return Problem(422, _count(len(error.mistakes)), "policy", mistakes=mistakes(error.mistakes))
+        case NotFoundError():
+            return Problem(404, str(error))
+        case BusyError():
+            return Problem(503, str(error), "busy", {"Retry-After": _BUSY_RETRY})
+        case StoreError():
+            return Problem(503, str(error), "store", {"Retry-After": _STORE_RETRY})
+        case RuleLimitError():
+            return Problem(409, str(error), "rule-limit")
+        case UnsupportedError():
+            return Problem(409, str(error), "unsupported")
+        case SwitchError():
+            return Problem(502, str(error), "switch")
+        case _:
+            return _unexpected(error)
+
+
+def mistakes(found: tuple[Any, ...]) -> list[dict[str, object]]:
+    """Mistakes of a policy as JSON objects."""
+    return [
+        {
+            "line": mistake.line,
+            "column": mistake.column,
+            "key": mistake.key,
+            "problem": mistake.problem,
+            "accepted": mistake.accepted,
+        }
+        for mistake in found
+    ]
+
+
+def register(app: Flask) -> None:
+    """Answer every error of ``app`` with a problem document, those of Flask and webargs too."""
+    app.register_error_handler(Problem, respond)
+    app.register_error_handler(LarkError, lambda error: respond(of_error(error)))
+    app.register_error_handler(HTTPException, _of_http)
+    app.register_error_handler(Exception, lambda error: respond(_unexpected(error)))
+
+
+def respond(problem: Problem) -> Response:
+    """The problem as a response."""
+    body = document(problem.status, problem.detail, problem.kind, **problem.members)
+    return Response(json.dumps(body), problem.status, problem.headers, content_type=CONTENT_TYPE)
+
+
+def _of_http(error: HTTPException) -> WerkzeugResponse:
+    status = error.code or 500
+    if status < 400:
+        return error.get_response()
+    # webargs puts what was wrong with each parameter here.
+    data = getattr(error, "data", None) or {}
+    found = data.get("messages")
+    if found:
+        flat = [
+            {"parameter": str(name), "problem": str(reason)}
+            for where in found.values()
+            for name, reasons in where.items()
+            for reason in (reasons if isinstance(reasons, list) else [reasons])
+        ]
+        detail = "; ".join(f"{entry['parameter']}: {entry['problem']}" for entry in flat)
+        return respond(Problem(status, detail, "parameters", errors=flat))
+    response = respond(Problem(status, _detail(error, status)))
+    for name, value in error.get_headers():
+        if name.lower() not in ("content-type", "content-length"):
+            response.headers[name] = value
+    return response
+
+
+def _detail(error: HTTPException, status: int) -> str:
+    match error:
+        case NotFound():
+            return f"There is nothing at {request.path}."
+        case MethodNotAllowed():
+            return (
+                f"{request.method} is not accepted at {request.path}; accepted: {', '.join(error.valid_methods or ())}."
+            )
+        case _:
+            return error.description or HTTPStatus(status).phrase
+
+
+def _unexpected(error: BaseException) -> Problem:
+    """An error that is the controller's own fault: its id in the answer is the id in the log, where the rest stands."""
+    instance = f"urn:uuid:{uuid.uuid4()}"
+    log.failure("request failed", error, instance=instance)
+    return Problem(500, "The controller failed on this request; its log has the reason.", instance=instance)
+
+
+def _count(number: int) -> str:
+    return "The policy has 1 mistake." if number == 1 else f"The policy has {number} mistakes."
+
+
+_TITLES: Final[Mapping[str, str]] = {
+    "ad": "An ad cannot be accepted",
+    "address": "The address cannot be used",
+    "policy": "The policy has mistakes",
+    "busy": "Too much is waiting already",
+    "store": "The database cannot be reached",
+    "rule-limit": "A switch's rule limit would be exceeded",
+    "unsupported": "A switch lacks a feature that the policy needs",
+    "switch": "A switch does not do what it was asked",
+    "parameters": "Parameters cannot be accepted",
+    "json": "The body is not JSON",
+    "rate": "Too many requests",
+    "token": "A valid token is needed",
+    "scope": "The token does not allow this",
+}
+KINDS: Final = tuple(_TITLES)

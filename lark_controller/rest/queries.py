@@ -1,0 +1,63 @@
+"""The query parameters that are accepted, one schema an operation."""
+
+from __future__ import annotations
+
+from marshmallow import Schema, fields, validate
+
+from lark_controller.jobs import JobState
+
+# A name in an ad is at most this long; NUL and other control characters stand in none.
+_WORD = [
+    validate.Length(1, 1024),
+    validate.Regexp(r"^[^\x00-\x1f\x7f]*\Z", error="control characters are not accepted"),
+]
+
+
+def _meta(meaning: str) -> dict[str, str]:
+    return {"description": meaning}
+
+
+class WaitQuery(Schema):
+    """How long a post waits."""
+
+    wait = fields.Float(
+        load_default=0.0,
+        validate=validate.Range(0, 600, error="a number of seconds from 0 to {max} is accepted"),
+        metadata=_meta("Seconds to wait for the switches' confirmation, at most the setting LARK_WAIT_LIMIT"),
+    )
+
+
+class PageQuery(Schema):
+    """Which part of a list."""
+
+    limit = fields.Integer(
+        strict=False, load_default=100, validate=validate.Range(1, 1000), metadata=_meta("How many, 1 to 1000")
+    )
+    cursor = fields.String(validate=_WORD, metadata=_meta("Where to go on: next_cursor of the page before"))
+
+
+class JobQuery(PageQuery):
+    """Which jobs."""
+
+    owner = fields.String(validate=_WORD, metadata=_meta("Owner"))
+    group = fields.String(validate=_WORD, metadata=_meta("AcctGroup"))
+    host = fields.String(validate=_WORD, metadata=_meta("Machine"))
+    global_job_id = fields.String(validate=_WORD, metadata=_meta("GlobalJobId"))
+    state = fields.String(
+        load_default="live",
+        validate=validate.OneOf([*(str(state) for state in JobState), "live", "any"]),
+        metadata=_meta("A state; live is all but ended and refused"),
+    )
+
+
+class AuditQuery(PageQuery):
+    """Which part of the audit trail."""
+
+    subject = fields.String(validate=_WORD, metadata=_meta("A job id, policy or a datapath id"))
+
+
+class ExplainQuery(Schema):
+    """From where to where."""
+
+    src = fields.String(required=True, validate=_WORD, metadata=_meta("An address or a job id"))
+    dst = fields.String(required=True, validate=_WORD, metadata=_meta("An address or a job id"))

@@ -1,0 +1,46 @@
+"""``/v1/switches``: the switches, their ports, problems and flows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.context import current
+from lark_controller.rest.schemas import FlowListSchema, SwitchDetailSchema, SwitchListSchema
+from lark_controller.rest.tokens import Scope
+
+blueprint = resource("switches", "The OpenFlow switches that the controller drives.")
+
+
+@operation(blueprint, "GET", "/switches", scopes=(Scope.READ,), answers={200: SwitchListSchema})
+def index() -> dict[str, object]:
+    """List the switches."""
+    return {"switches": current().controls.switches()}
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/switches/<datapath>",
+    scopes=(Scope.READ,),
+    answers={200: SwitchDetailSchema},
+    problems=(404,),
+)
+def show(datapath: str) -> Any:
+    """Show a switch, by datapath id or name."""
+    return current().controls.switch(datapath)
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/switches/<datapath>/flows",
+    scopes=(Scope.READ,),
+    answers={200: FlowListSchema},
+    problems=(404, 502),
+)
+def flows(datapath: str) -> dict[str, object]:
+    """List a switch's flows, each with the policy that asked for it."""
+    context = current()
+    with context.waiting() as timeout:
+        return {"flows": context.controls.flows(datapath, timeout)}

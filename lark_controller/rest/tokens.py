@@ -1,0 +1,222 @@
+"""Bearer tokens (RFC 6750): a file of names, SHA-256 hashes, scopes and expiry dates.
+
+One line a token, ``name: {sha256: …, scopes: [hook], expires: 2027-01-01}``. The file holds no token, only hashes; it
+must not be readable by group or world, since whoever may write it may do everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from lark_controller import log
+from lark_controller.errors import SettingError
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_KEYS: Final = frozenset({"sha256", "scopes", "expires"})
+
+
+class Scope(StrEnum):
+    """What a token allows. ``hook``: to register, renew and end jobs, and to read a job by its id. ``read``: to read
+    everything. ``operate``: to read everything and to change the policy."""
+
+    HOOK = "hook"
+    READ = "read"
+    OPERATE = "operate"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as the file knows it. ``expires`` is seconds since 1970, None for never."""
+
+    name: str
+    sha256: str
+    scopes: frozenset[Scope]
+    expires: float | None = None
+
+    def allows(self, accepted: Iterable[Scope]) -> bool:
+        """True where one of the scopes is the token's; operate includes read."""
+        held = self.scopes | {Scope.READ} if Scope.OPERATE in self.scopes else self.scopes
+        return not held.isdisjoint(accepted)
+
+
+class Tokens:
+    """The tokens of a file, read again when the file changes. Safe to use from several threads.
+
+    A file that became unusable changes nothing (the error is logged); a file that is gone holds no tokens.
+
+    Raises:
+        SettingError: at construction, with every mistake in the file.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen = _identity(path)
+        self._tokens = read(path) if self._seen else ()
+        if not self._seen:
+            log.event("no tokens", level=log.WARNING, file=path, hint="lark token NAME --scope hook")
+
+    def find(self, secret: str) -> Token | None:
+        """The token whose secret this is, expired ones too. Compares in constant time."""
+        digest = hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+        found = None
+        for token in self._current():
+            if hmac.compare_digest(token.sha256, digest):
+                found = token
+        return found
+
+    def expired(self, token: Token) -> bool:
+        """True from the token's expiry date on."""
+        return token.expires is not None and self._clock() >= token.expires
+
+    def _current(self) -> tuple[Token, ...]:
+        seen = _identity(self._path)
+        if seen != self._seen:
+            with self._lock:
+                if seen != self._seen:
+                    self._reload(seen)
+        return self._tokens
+
+    def _reload(self, seen: tuple[int, ...] | None) -> None:
+        try:
+            self._tokens = read(self._path) if seen else ()
+            log.event("tokens read", file=self._path, tokens=len(self._tokens))
+        except SettingError as error:
+            log.event("tokens not read, the former stay", level=log.ERROR, file=self._path, error=error)
+        self._seen = seen
+
+
+def read(path: Path) -> tuple[Token, ...]:
+    """The tokens of a file.
+
+    Raises:
+        SettingError: it cannot be read, others may read it, or it has mistakes (all of them are named).
+    """
+    try:
+        with path.open("rb") as file:
+            _refuse_shared(path, os.fstat(file.fileno()).st_mode)
+            text = file.read().decode("utf-8")
+        document = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise SettingError(f"{path}: not YAML: {error}") from None
+    if document is None:
+        return ()
+    if not isinstance(document, dict):
+        raise SettingError(f"{path}: lines `name: {{sha256: …, scopes: [hook]}}` are expected")
+    mistakes: list[str] = []
+    tokens = tuple(
+        token for name, entry in document.items() if (token := _token(str(name), entry, mistakes)) is not None
+    )
+    if mistakes:
+        raise SettingError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
+    return tokens
+
+
+def add(path: Path, name: str, scopes: Iterable[Scope], expires: date | None = None) -> str:
+    """Make a token, write its hash to the file (made with mode 0600 if absent) and return the token itself.
+
+    Raises:
+        SettingError: the name cannot be used or is taken, or the file cannot be read or written.
+    """
+    if not _NAME.fullmatch(name):
+        raise SettingError(f"{name!r} cannot be a token's name; accepted: letters, digits and . _ @ -, at most 64")
+    present = read(path) if path.exists() else ()
+    if any(token.name == name for token in present):
+        raise SettingError(f"{path} has a token {name} already; remove its line first, or take another name")
+    secret = "lark_" + secrets.token_urlsafe(32)
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    until = f", expires: {expires.isoformat()}" if expires else ""
+    line = f"{name}: {{sha256: {digest}, scopes: [{', '.join(sorted(scopes))}]{until}}}\n"
+    try:
+        before = path.read_text("utf-8") if path.exists() else ""
+        _replace(path, before + ("" if before.endswith("\n") or not before else "\n") + line)
+    except OSError as error:
+        raise SettingError(f"{path}: cannot be written: {error}") from None
+    return secret
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the whole file beside the old one and put it in its place, so that no reader sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    owner = path.stat() if path.exists() else None
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            if owner and (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """What changes when the file does; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return ()
+    return (found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode, found.st_ctime_ns)
+
+
+def _refuse_shared(path: Path, mode: int) -> None:
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise SettingError(f"{path}: group or others may read or write it; accepted: mode 0600 (chmod 600 {path})")
+
+
+def _token(name: str, entry: Any, mistakes: list[str]) -> Token | None:
+    before = len(mistakes)
+    if not _NAME.fullmatch(name):
+        mistakes.append(f"{name!r}: letters, digits and . _ @ - are accepted in a name, at most 64")
+    if not isinstance(entry, Mapping):
+        mistakes.append(f"{name}: `{{sha256: …, scopes: [hook]}}` is expected")
+        return None
+    mistakes += [
+        f"{name}: unknown key {key}; accepted: {', '.join(sorted(_KEYS))}" for key in entry if key not in _KEYS
+    ]
+    digest = entry.get("sha256")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        mistakes.append(f"{name}: sha256 must be 64 hexadecimal digits in lower case")
+    words = entry.get("scopes")
+    known = set(Scope)
+    if not isinstance(words, list) or not words or any(word not in known for word in words):
+        mistakes.append(f"{name}: scopes must be a list of {', '.join(Scope)}")
+    expires = _expiry(entry.get("expires"))
+    if "expires" in entry and expires is None:
+        mistakes.append(f"{name}: expires must be a date such as 2027-01-01")
+    if len(mistakes) > before:
+        return None
+    return Token(name, str(digest), frozenset(Scope(word) for word in words or ()), expires)
+
+
+def _expiry(value: Any) -> float | None:
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()
+    return None
