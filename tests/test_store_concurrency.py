@@ -104,14 +104,35 @@ def test_ends_renewals_and_registrations_at_once(store: Store) -> None:
     assert len(store.audit_page(None, None, 100).entries) == 2 * THREADS
 
 
-def test_two_controllers_that_start_at_once_migrate_once(empty_url: str) -> None:
-    program = "import sys; from lark_controller.store import Store; s = Store.open(sys.argv[1]); s.migrate(); s.close()"
+def test_controllers_that_start_at_once_migrate_once(empty_url: str) -> None:
+    program = (
+        "import sys\n"
+        "from lark_controller.store import Store\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "store = Store.open(sys.argv[1])\n"
+        "store.migrate()\n"
+        "store.close()\n"
+    )
     starting = [
-        subprocess.Popen([sys.executable, "-c", program, empty_url], stderr=subprocess.PIPE, text=True)
-        for _ in range(4)
+        subprocess.Popen(
+            [sys.executable, "-c", program, empty_url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(6)
     ]
+    for process in starting:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in starting:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
     said = [process.communicate(timeout=60)[1] for process in starting]
-    assert [process.returncode for process in starting] == [0, 0, 0, 0], said
+    assert [process.returncode for process in starting] == [0] * 6, said
     store = Store.open(empty_url)
     together([store.migrate] * 4)
     assert store.schema_version() == Store.newest_schema()

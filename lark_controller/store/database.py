@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,8 +21,9 @@ T = TypeVar("T")
 
 ACCEPTED: Final = "sqlite:////path/to/lark.db or postgresql://user:password@host/database"
 
-# What a driver may raise that SQLAlchemy passes on as it is: an integer beyond 64 bits, text with lone surrogates.
-_FAILURES: Final = (SQLAlchemyError, OverflowError, UnicodeError)
+# What may be raised that SQLAlchemy passes on as it is: an integer beyond 64 bits, text with lone surrogates, a directory
+# that may not be read.
+_FAILURES: Final = (SQLAlchemyError, OverflowError, UnicodeError, OSError)
 
 _WRITES: Final = "lark_writes"
 _SQLITE_WAIT_MS: Final = 10_000
@@ -128,6 +131,7 @@ def _advice(said: str) -> str:
         ('database "', "Create the database, or correct its name in LARK_DATABASE_URL."),
         ("unable to open database file", "Check that the directory exists and that this user may write to it."),
         ("readonly database", "Let this user write to the file and its directory."),
+        ("Permission denied", "Let this user read and write the directory."),
         ("permission denied", "Grant the rights to the role, or correct LARK_DATABASE_URL."),
         ("file is not a database", "LARK_DATABASE_URL names a file that is something else."),
         ("disk is full", "Make room on the disk."),
@@ -181,8 +185,11 @@ def _sqlite(url: URL) -> Database:
     def configure(connection: sqlite3.Connection, _record: object) -> None:
         # The driver's own BEGIN would come late and deferred; the engine's begin event below says which one.
         connection.isolation_level = None
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}").close()
+        # The first change to WAL does not wait for another process that makes it, too, but fails.
+        with _locked(path.parent):
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        connection.execute("PRAGMA synchronous=NORMAL").close()
+        connection.execute("PRAGMA foreign_keys=ON").close()
 
     def begin(connection: Connection) -> None:
         # A deferred transaction that turns into a writer fails at once where another wrote since; it must not wait.
@@ -192,6 +199,17 @@ def _sqlite(url: URL) -> Database:
     event.listen(engine, "connect", configure)
     event.listen(engine, "begin", begin)
     return Database(engine, f"SQLite database {path}")
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold an advisory lock on a directory; a lock on SQLite's file would disturb SQLite's own."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _postgresql(url: URL) -> Database:
