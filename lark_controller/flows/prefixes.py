@@ -1,0 +1,376 @@
+"""Addresses as few aligned prefixes, kept up to date one address at a time. Pure; integers throughout.
+
+A switch matches a prefix in one rule, so what a group of jobs costs is the number of prefixes that its addresses make.
+The cover is exact and minimal: the set of prefixes is the same as ``ipaddress.collapse_addresses`` makes of the whole.
+docs/design/prefixes.md says what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
+from typing import Final, NamedTuple
+
+from lark_controller.jobs import Address, Network
+
+_FULL: Final = {4: 32, 6: 128}
+# Up to this size the addresses of a block are looked up one by one; above, the live addresses are gone through.
+_ENUMERABLE: Final = 1 << 12
+
+
+class Prefix(NamedTuple):
+    """An aligned block of addresses: IP version, first address, length in bits."""
+
+    version: int
+    value: int
+    length: int
+
+    @property
+    def mask(self) -> int:
+        """The network mask as an integer."""
+        full = _FULL[self.version]
+        return ((1 << self.length) - 1) << (full - self.length)
+
+    @property
+    def size(self) -> int:
+        """How many addresses it holds."""
+        return 1 << (_FULL[self.version] - self.length)
+
+    def covers(self, other: Prefix) -> bool:
+        """True where every address of ``other`` is in this prefix."""
+        return self.version == other.version and self.length <= other.length and other.value & self.mask == self.value
+
+    def __str__(self) -> str:
+        address = IPv4Address(self.value) if self.version == 4 else IPv6Address(self.value)
+        return f"{address}/{self.length}"
+
+
+class Delta(NamedTuple):
+    """What a change did to a cover: prefixes that came and prefixes that went."""
+
+    added: tuple[Prefix, ...] = ()
+    removed: tuple[Prefix, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed)
+
+
+def minimal_cover(members: Iterable[Address | Network]) -> tuple[Network, ...]:
+    """The fewest networks that hold exactly these addresses and networks, IPv4 first; from scratch, as an oracle."""
+    four: list[IPv4Network] = []
+    six: list[IPv6Network] = []
+    for member in members:
+        network = ip_network(member) if isinstance(member, (IPv4Address, IPv6Address)) else member
+        if isinstance(network, IPv4Network):
+            four.append(network)
+        else:
+            six.append(network)
+    return (*collapse_addresses(four), *collapse_addresses(six))
+
+
+class PrefixSet:
+    """A set of addresses as its minimal cover. Adding and removing cost O(prefix length).
+
+    What is added or removed at a time must be in the set as a whole or not at all; it is added as often as you like
+    and counts once. A member takes about 70 bytes for IPv4, 80 for IPv6. Mutable, for one thread.
+    """
+
+    __slots__ = ("_lengths", "_members")
+
+    def __init__(self) -> None:
+        # A member is one integer (address, 8 bits of length, 1 of version), because a tuple costs three times as much.
+        self._members: set[int] = set()
+        self._lengths: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Prefix]:
+        return (_unpack(key) for key in self._members)
+
+    def covering(self, prefix: Prefix) -> Prefix | None:
+        """The member that holds the whole of ``prefix``, or None."""
+        version, value, length = prefix
+        full = _FULL[version]
+        six = version == 6
+        for kind in self._lengths:
+            size = kind >> 1
+            if kind & 1 == six and size <= length:
+                shift = full - size
+                if (value >> shift << shift) << 9 | kind in self._members:
+                    return Prefix(version, value >> shift << shift, size)
+        return None
+
+    def add(self, prefix: Prefix) -> Delta:
+        """Add the addresses of a prefix; merges with its buddy as long as there is one."""
+        if self.covering(prefix) is not None:
+            return Delta()
+        version, value, length = prefix
+        full = _FULL[version]
+        gone = []
+        while length:
+            bit = 1 << (full - length)
+            buddy = Prefix(version, value ^ bit, length)
+            if not self._take(buddy):
+                break
+            gone.append(buddy)
+            value &= ~bit
+            length -= 1
+        whole = Prefix(version, value, length)
+        self._put(whole)
+        return Delta((whole,), tuple(gone))
+
+    def remove(self, prefix: Prefix) -> Delta:
+        """Take the addresses of a prefix out; splits the member that holds it. Nothing if none does."""
+        member = self.covering(prefix)
+        if member is None:
+            return Delta()
+        self._take(member)
+        full = _FULL[prefix.version]
+        come = []
+        for length in range(member.length + 1, prefix.length + 1):
+            bit = 1 << (full - length)
+            buddy = Prefix(prefix.version, (prefix.value ^ bit) & -bit, length)
+            self._put(buddy)
+            come.append(buddy)
+        return Delta(tuple(come), (member,))
+
+    def _put(self, prefix: Prefix) -> None:
+        self._members.add(_pack(prefix))
+        kind = prefix.length << 1 | (prefix.version == 6)
+        self._lengths[kind] = self._lengths.get(kind, 0) + 1
+
+    def _take(self, prefix: Prefix) -> bool:
+        key = _pack(prefix)
+        if key not in self._members:
+            return False
+        self._members.remove(key)
+        kind = key & 0x1FF
+        self._lengths[kind] -= 1
+        if not self._lengths[kind]:
+            del self._lengths[kind]
+        return True
+
+
+def _pack(prefix: Prefix) -> int:
+    return prefix.value << 9 | prefix.length << 1 | (prefix.version == 6)
+
+
+def _unpack(key: int) -> Prefix:
+    return Prefix(6 if key & 1 else 4, key >> 9, key >> 1 & 0xFF)
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block that at least one live address came from, with the live addresses inside, whoever gave them out."""
+
+    prefix: Prefix
+    users: int = 0
+    members: dict[int, None] = field(default_factory=dict)
+    labels: dict[Hashable, int] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> Hashable:
+        """The one label that every live address in the block has, or None."""
+        return next(iter(self.labels)) if len(self.labels) == 1 else None
+
+    def join(self, key: int, label: Hashable) -> None:
+        self.members[key] = None
+        self.labels[label] = self.labels.get(label, 0) + 1
+
+    def leave(self, key: int, label: Hashable) -> None:
+        del self.members[key]
+        self.labels[label] -= 1
+        if not self.labels[label]:
+            del self.labels[label]
+
+
+class LabelledPrefixes:
+    """Which prefixes hold the addresses of each label, where addresses may come from reserved blocks.
+
+    A block counts as a whole for a label while every live address in it, from that block or not, has that label;
+    otherwise its live addresses count one by one. An address with the label None is live and belongs to no label, so
+    it breaks the blocks that it is in. The cover of a label depends on what is there alone, never on the order in
+    which it came. Every live address is covered by its own label's prefixes and by no other's. A change costs at most
+    the live addresses of the largest block around the address; the first address of a block of more than 4,096
+    addresses goes through all live addresses once. Mutable, for one thread.
+    """
+
+    __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets")
+
+    def __init__(self) -> None:
+        self._labels: dict[int, Hashable] = {}
+        self._block_of: dict[int, _Block] = {}
+        self._blocks: dict[int, _Block] = {}
+        self._lengths: dict[int, int] = {}
+        self._sets: dict[Hashable, PrefixSet] = {}
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def labels(self) -> tuple[Hashable, ...]:
+        """The labels that have an address."""
+        return tuple(self._sets)
+
+    def prefixes(self, label: Hashable) -> tuple[Prefix, ...]:
+        """The cover of a label, sorted; empty for a label without addresses."""
+        found = self._sets.get(label)
+        return () if found is None else tuple(sorted(found))
+
+    def count(self, label: Hashable) -> int:
+        """How many prefixes the cover of a label has."""
+        found = self._sets.get(label)
+        return 0 if found is None else len(found)
+
+    def put(
+        self, address: tuple[int, int], block: Prefix | None, label: Hashable | None
+    ) -> list[tuple[Hashable, Delta]]:
+        """Add an address (version, value), or change its block and label; answers how the covers changed.
+
+        Raises ValueError for a block that does not hold the address.
+        """
+        single = Prefix(address[0], address[1], _FULL[address[0]])
+        if block is not None and not block.covers(single):
+            raise ValueError(f"block {block} does not hold {single}")
+        key = _pack(single)
+        old = self._block_of.get(key)
+        live = key in self._labels
+        if live and self._labels[key] == label and (old.prefix if old else None) == block:
+            return []
+        around = [each.prefix for each in self._around(single)]
+        outermost = min([*around, block or single], key=lambda each: each.length)
+        whole = self._blocks.get(_pack(outermost))
+        if not live and label is not None and whole is not None and whole.whole == label:
+            self._join(key, single, block, label)
+            return []
+        before = self._elements(outermost)
+        if live:
+            self._leave(key, single)
+        self._join(key, single, block, label)
+        return self._change(before, self._elements(outermost))
+
+    def discard(self, address: tuple[int, int]) -> list[tuple[Hashable, Delta]]:
+        """Take an address out; answers how the covers changed. Nothing for an address that is not there."""
+        single = Prefix(address[0], address[1], _FULL[address[0]])
+        key = _pack(single)
+        if key not in self._labels:
+            return []
+        around = self._around(single)
+        if around and around[0].whole is not None and len(around[0].members) > 1 and self._stays(around[0], key):
+            self._leave(key, single)
+            return []
+        outermost = around[0].prefix if around else single
+        before = self._elements(outermost)
+        self._leave(key, single)
+        return self._change(before, self._elements(outermost))
+
+    def _stays(self, block: _Block, key: int) -> bool:
+        """True where the block goes on being one when the address leaves it."""
+        return block.users > (1 if self._block_of.get(key) is block else 0)
+
+    def _around(self, single: Prefix) -> list[_Block]:
+        """The blocks that hold an address, outermost first."""
+        version, value, full = single
+        six = version == 6
+        found = []
+        for kind in sorted(self._lengths):
+            if kind & 1 == six:
+                shift = full - (kind >> 1)
+                block = self._blocks.get((value >> shift << shift) << 9 | kind)
+                if block is not None:
+                    found.append(block)
+        return found
+
+    def _elements(self, region: Prefix) -> set[tuple[Hashable, Prefix]]:
+        """What a region counts as: whole blocks where there are, and single addresses."""
+        block = self._blocks.get(_pack(region))
+        if block is not None and block.whole is not None:
+            return {(block.whole, region)}
+        if block is not None:
+            inside: Iterable[int] = block.members
+        else:
+            inside = self._live_in(region)
+        found: set[tuple[Hashable, Prefix]] = set()
+        for key in inside:
+            label = self._labels[key]
+            if label is not None:
+                single = _unpack(key)
+                whole = next((around.prefix for around in self._around(single) if around.whole is not None), single)
+                found.add((label, whole))
+        return found
+
+    def _live_in(self, region: Prefix) -> list[int]:
+        """The live addresses in a region that is no block yet."""
+        step = _FULL[region.version] << 1 | (region.version == 6)
+        if region.size <= min(_ENUMERABLE, len(self._labels) + 1):
+            keys = ((region.value + offset) << 9 | step for offset in range(region.size))
+            return [key for key in keys if key in self._labels]
+        return [key for key in self._labels if region.covers(_unpack(key))]
+
+    def _join(self, key: int, single: Prefix, block: Prefix | None, label: Hashable) -> None:
+        if block is not None:
+            named = self._blocks.get(_pack(block))
+            if named is None:
+                named = self._open(block)
+            named.users += 1
+            self._block_of[key] = named
+        self._labels[key] = label
+        for around in self._around(single):
+            around.join(key, label)
+
+    def _leave(self, key: int, single: Prefix) -> None:
+        label = self._labels.pop(key)
+        for around in self._around(single):
+            around.leave(key, label)
+        block = self._block_of.pop(key, None)
+        if block is not None:
+            block.users -= 1
+            if not block.users:
+                self._close(block)
+
+    def _open(self, prefix: Prefix) -> _Block:
+        block = _Block(prefix)
+        for key in self._live_in(prefix):
+            block.join(key, self._labels[key])
+        self._blocks[_pack(prefix)] = block
+        kind = prefix.length << 1 | (prefix.version == 6)
+        self._lengths[kind] = self._lengths.get(kind, 0) + 1
+        return block
+
+    def _close(self, block: _Block) -> None:
+        key = _pack(block.prefix)
+        del self._blocks[key]
+        self._lengths[key & 0x1FF] -= 1
+        if not self._lengths[key & 0x1FF]:
+            del self._lengths[key & 0x1FF]
+
+    def _change(
+        self, before: set[tuple[Hashable, Prefix]], after: set[tuple[Hashable, Prefix]]
+    ) -> list[tuple[Hashable, Delta]]:
+        """Apply what a region counted as and counts as now; the net change of every label's cover."""
+        came: dict[Hashable, set[Prefix]] = {}
+        went: dict[Hashable, set[Prefix]] = {}
+
+        def follow(label: Hashable, delta: Delta) -> None:
+            added, removed = came.setdefault(label, set()), went.setdefault(label, set())
+            for prefix in delta.removed:
+                if prefix in added:
+                    added.discard(prefix)
+                else:
+                    removed.add(prefix)
+            for prefix in delta.added:
+                if prefix in removed:
+                    removed.discard(prefix)
+                else:
+                    added.add(prefix)
+
+        for label, prefix in before - after:
+            follow(label, self._sets[label].remove(prefix))
+        for label, prefix in after - before:
+            follow(label, self._sets.setdefault(label, PrefixSet()).add(prefix))
+        for label in came:
+            if not self._sets[label]:
+                del self._sets[label]
+        deltas = [(label, Delta(tuple(sorted(came[label])), tuple(sorted(went[label])))) for label in came]
+        return [(label, delta) for label, delta in deltas if delta]
