@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 ACCEPTED: Final = "sqlite:////path/to/lark.db or postgresql://user:password@host/database"
 
-# What may be raised that SQLAlchemy passes on as it is: an integer beyond 64 bits, text with lone surrogates, a directory
-# that may not be read.
+# What may be raised that SQLAlchemy passes on as it is: an integer beyond 64 bits, text with lone surrogates,
+# a directory that may not be read.
 _FAILURES: Final = (SQLAlchemyError, OverflowError, UnicodeError, OSError)
 
 _WRITES: Final = "lark_writes"
