@@ -7,6 +7,7 @@ from typing import Any
 from flask import Response, jsonify, request
 
 from lark_controller.errors import PolicyError, SwitchError
+from lark_controller.policies.schema import schema as policy_schema
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import read_text
 from lark_controller.rest.context import actor, current
@@ -98,8 +99,6 @@ def plan() -> Any:
 )
 def schema() -> Response:
     """The JSON Schema of policies, for editors."""
-    from lark_controller.policies.schema import policy_schema
-
     response = jsonify(policy_schema())
     response.content_type = "application/schema+json"
     return response

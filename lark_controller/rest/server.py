@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import stat
 import threading
@@ -18,9 +17,10 @@ from typing import Any, Final
 
 from flask import Flask
 from waitress import wasyncore
+from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
-from waitress.server import BaseWSGIServer, create_server
-from waitress.task import ErrorTask
+from waitress.server import TcpWSGIServer, UnixWSGIServer
+from waitress.task import ErrorTask, ThreadedTaskDispatcher
 
 from lark_controller import log
 from lark_controller.errors import SettingError
@@ -102,12 +102,16 @@ class Server:
             self._release()
             raise
         self._map: dict[int, Any] = {}
-        self._server = create_server(
-            app,
-            map=self._map,
-            sockets=self._sockets,
+        self._pool = ThreadedTaskDispatcher()
+        self._pool.set_thread_count(settings.rest_threads)
+        self._listeners = [self._listener(app, bound, settings) for bound in self._sockets]
+        self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
+
+    def _listener(self, app: Flask, bound: socket.socket, settings: Settings) -> Any:
+        encrypted = isinstance(bound, TlsListener)
+        adjustments = Adjustments(
             threads=settings.rest_threads,
-            url_scheme="https" if self._tls else "http",
+            url_scheme="https" if encrypted else "http",
             connection_limit=CONNECTIONS,
             channel_timeout=IDLE_SECONDS,
             cleanup_interval=10,
@@ -115,19 +119,30 @@ class Server:
             max_request_header_size=HEADER_BYTES,
             # Larger bodies are refused while they arrive; the application refuses what is over a route's own limit.
             max_request_body_size=settings.max_body_bytes + 65536,
-            asyncore_use_poll=True,
             log_socket_errors=False,
             ident="lark",
         )
-        self._listeners = [server for server in self._map.values() if isinstance(server, BaseWSGIServer)]
-        for server in self._listeners:
-            server.channel_class = _TlsChannel if isinstance(server.socket, TlsListener) else _Channel
-        self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
+        made = UnixWSGIServer if bound.family == socket.AF_UNIX else TcpWSGIServer
+        server = made(
+            app,
+            map=self._map,
+            _sock=bound,
+            dispatcher=self._pool,
+            adj=adjustments,
+            bind_socket=False,
+            sockinfo=(bound.family, bound.type, bound.proto, bound.getsockname()),
+        )
+        server.channel_class = _TlsChannel if encrypted else _Channel
+        return server
 
     @property
     def addresses(self) -> tuple[Listen, ...]:
         """Where the server listens, with the port that the system chose where 0 was asked for."""
-        return self._addresses
+        found = []
+        for bound in self._sockets:
+            name = bound.getsockname()
+            found.append(Listen(path=name) if bound.family == socket.AF_UNIX else Listen(name[0], name[1]))
+        return tuple(found)
 
     def start(self) -> None:
         """Start to answer, on threads of its own."""
@@ -150,7 +165,7 @@ class Server:
             with contextlib.suppress(OSError):
                 self._listeners[0].pull_trigger()
             self._thread.join(timeout)
-        self._server.task_dispatcher.shutdown(cancel_pending=True, timeout=timeout)
+        self._pool.shutdown(cancel_pending=True, timeout=timeout)
         self._release()
 
     def _run(self) -> None:
@@ -200,14 +215,6 @@ class Server:
         for path in self._paths:
             path.unlink(missing_ok=True)
 
-    @property
-    def _addresses(self) -> tuple[Listen, ...]:
-        found = []
-        for bound in self._sockets:
-            name = bound.getsockname()
-            found.append(Listen(path=name) if bound.family == socket.AF_UNIX else Listen(name[0], name[1]))
-        return tuple(found)
-
 
 def _bind_tcp(listen: Listen) -> socket.socket:
     family, kind, proto, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
@@ -235,6 +242,6 @@ def _remove_stale(path: Path) -> None:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            os.unlink(path)
+            path.unlink()
         else:
             raise FileExistsError(0, "another process listens there")

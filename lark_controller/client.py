@@ -1,0 +1,249 @@
+"""A client of the REST API for scripts, on the standard library alone.
+
+``Client("https://lark.example:8443", token, ca="/etc/lark/ca.pem").jobs(owner="alice")``; the URL may be
+``unix:/run/lark/rest.sock``. Answers are the JSON objects that ``docs/reference/rest.md`` describes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from lark_controller.errors import LarkError, SettingError
+
+Answer = dict[str, Any]
+
+TIMEOUT: Final = 30.0
+
+
+class UnreachableError(LarkError):
+    """The controller did not answer; the sentence says why."""
+
+
+class ProblemError(LarkError):
+    """The controller refused; ``status`` and ``problem`` are those of its problem document (RFC 9457)."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        super().__init__(str(problem.get("detail") or problem.get("title") or f"status {status}"))
+        self.status = status
+        self.problem = dict(problem)
+
+    @property
+    def mistakes(self) -> list[Answer]:
+        """The mistakes of a policy that was refused."""
+        found = self.problem.get("mistakes")
+        return found if isinstance(found, list) else []
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Client:
+    """One controller. Every call makes a connection of its own, so a client may be used from several threads.
+
+    ``timeout`` is in seconds, for each step of a request; a post with ``wait`` gets that much more. Every call raises
+    UnreachableError where nothing answers, and ProblemError for what the controller refuses.
+    """
+
+    def __init__(
+        self, url: str, token: str | None = None, ca: str | os.PathLike[str] | None = None, timeout: float = TIMEOUT
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https", "unix") or not (
+            parts.path if parts.scheme == "unix" else parts.hostname
+        ):
+            raise SettingError(f"{url!r} is no URL of a controller; accepted: http://…, https://…, unix:/path")
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise SettingError("The token has characters that no token has.")
+        try:
+            self._port = parts.port
+            self._tls = ssl.create_default_context(cafile=ca) if parts.scheme == "https" else None
+        except (ValueError, OSError) as error:
+            raise SettingError(f"{url!r} cannot be used: {error}") from None
+        self._url = url
+        self._parts = parts
+        self._base = "" if parts.scheme == "unix" else parts.path.rstrip("/")
+        self._token = token
+        self._timeout = timeout
+
+    def register(self, body: str | Mapping[str, Any], wait: float = 0.0) -> Answer:
+        """Register a run: the text of both ads with ``------`` between, or ``{"job_ad": …, "machine_ad": …}``."""
+        text, kind = (body, "text/plain") if isinstance(body, str) else (json.dumps(body), "application/json")
+        return self._json("POST", "/v1/jobs", {"wait": wait}, text, kind, self._timeout + wait)
+
+    def renew(self, job_id: str) -> Answer:
+        """Renew a job's lease."""
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/renew")
+
+    def end(self, job_id: str, exit_ad: str = "") -> Answer:
+        """End a job."""
+        return self._json("DELETE", f"/v1/jobs/{_part(job_id)}", None, exit_ad or None)
+
+    def job(self, job_id: str) -> Answer:
+        """A job, live or ended."""
+        return self._json("GET", f"/v1/jobs/{_part(job_id)}")
+
+    def jobs(self, **chosen: str | None) -> Iterator[Answer]:
+        """All jobs that are chosen (owner, group, host, state, global_job_id), page by page."""
+        return self._pages("/v1/jobs", "jobs", chosen)
+
+    def job_at(self, address: str) -> Answer:
+        """The live job behind an address."""
+        return self._json("GET", f"/v1/addresses/{_part(address)}")
+
+    def switches(self) -> list[Answer]:
+        """All switches."""
+        found: list[Answer] = self._json("GET", "/v1/switches")["switches"]
+        return found
+
+    def switch(self, datapath: str) -> Answer:
+        """A switch with its ports and problems, by datapath id or name."""
+        return self._json("GET", f"/v1/switches/{_part(datapath)}")
+
+    def flows(self, datapath: str) -> list[Answer]:
+        """A switch's flows."""
+        found: list[Answer] = self._json("GET", f"/v1/switches/{_part(datapath)}/flows")["flows"]
+        return found
+
+    def policy(self) -> Answer:
+        """The policy in force."""
+        return self._json("GET", "/v1/policy")
+
+    def put_policy(self, text: str) -> Answer:
+        """Put a policy in force."""
+        return self._json("PUT", "/v1/policy", None, text, "application/yaml")
+
+    def check_policy(self, text: str) -> Answer:
+        """Every mistake in a policy."""
+        return self._json("POST", "/v1/policy/check", None, text, "application/yaml")
+
+    def plan_policy(self, text: str) -> Answer:
+        """What a policy would change."""
+        return self._json("POST", "/v1/policy/plan", None, text, "application/yaml")
+
+    def policy_schema(self) -> Answer:
+        """The JSON Schema of policies."""
+        return self._json("GET", "/v1/policy/schema")
+
+    def explain(self, src: str, dst: str) -> Answer:
+        """Why a packet from ``src`` reaches ``dst``, or does not; each an address or a job id."""
+        return self._json("GET", "/v1/explain", {"src": src, "dst": dst})
+
+    def groups(self) -> list[Answer]:
+        """The accounting groups of the policy in force."""
+        found: list[Answer] = self._json("GET", "/v1/groups")["groups"]
+        return found
+
+    def audit(self, subject: str | None = None) -> Iterator[Answer]:
+        """The audit trail, newest first, page by page."""
+        return self._pages("/v1/audit", "entries", {"subject": subject})
+
+    def metrics(self) -> str:
+        """The metrics, in Prometheus's text format."""
+        return self._request("GET", "/metrics", None, None, "", self._timeout).decode("utf-8")
+
+    def healthy(self) -> bool:
+        """Whether the process answers."""
+        return bool(self._json("GET", "/healthz")["status"] == "ok")
+
+    def ready(self) -> Answer:
+        """Whether the controller can do its work: ``ready`` and ``reasons``."""
+        try:
+            return self._json("GET", "/readyz")
+        except ProblemError as error:
+            if error.status == 503 and "ready" in error.problem:
+                return error.problem
+            raise
+
+    def _pages(self, path: str, member: str, chosen: Mapping[str, str | None]) -> Iterator[Answer]:
+        query: dict[str, object] = {name: value for name, value in chosen.items() if value is not None}
+        while True:
+            page = self._json("GET", path, {**query, "limit": 1000})
+            yield from page[member]
+            if page["next_cursor"] is None:
+                return
+            query["cursor"] = page["next_cursor"]
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: str | None = None,
+        kind: str = "text/plain",
+        timeout: float | None = None,
+    ) -> Answer:
+        data = self._request(method, path, query, body, kind, timeout or self._timeout)
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise UnreachableError(f"{self._url} does not answer as a Lark controller does.")
+        return answer
+
+    def _request(
+        self, method: str, path: str, query: Mapping[str, object] | None, body: str | None, kind: str, timeout: float
+    ) -> bytes:
+        headers = {"Accept": "application/json, text/plain;q=0.5", "Connection": "close"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if body is not None:
+            headers["Content-Type"] = f"{kind}; charset=utf-8" if kind != "application/json" else kind
+        target = self._base + path + (f"?{urlencode(query)}" if query else "")
+        connection = self._connection(timeout)
+        try:
+            connection.request(method, target, None if body is None else body.encode("utf-8"), headers)
+            answer = connection.getresponse()
+            data = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise UnreachableError(f"{self._url} cannot be reached: {reason}.") from None
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise ProblemError(answer.status, _problem(data, answer.status))
+        return data
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        if self._parts.scheme == "unix":
+            return _UnixConnection(self._parts.path, timeout)
+        host = self._parts.hostname or ""
+        if self._tls is not None:
+            return http.client.HTTPSConnection(host, self._port, timeout=timeout, context=self._tls)
+        return http.client.HTTPConnection(host, self._port, timeout=timeout)
+
+
+def read_token(path: Path) -> str:
+    """The token that a file holds. Raises SettingError."""
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: the token cannot be read: {error}") from None
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _problem(data: bytes, status: int) -> Mapping[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"status": status, "detail": f"The server answered {status}."}
