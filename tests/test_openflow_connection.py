@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
+from os_ken.base import app_manager
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_controller.errors import SettingError, SwitchError
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import (
     FLAG_SEND_FLOW_REM,
+    PORT_CONTROLLER,
     PORT_NORMAL,
+    PORT_TABLE,
     Changes,
     Flow,
     FlowData,
     FlowKey,
     Meter,
     Output,
+    SetField,
     match,
 )
 from lark_controller.openflow import switchside, wire
-from lark_controller.openflow.app import OpenFlow
+from lark_controller.openflow.app import LarkSwitches, OpenFlow
 from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
 from lark_controller.openflow.link import SwitchLink
 from lark_controller.openflow.replies import PacketIn, PortInfo
@@ -67,7 +72,7 @@ def test_the_handshake_learns_features_and_a_complete_dump() -> None:
             fake.put(foreign)
             base = Flow(FlowKey(0, 9, ()), FlowData(cookie(Category.LOCAL_BASE)))
             fake.put(base)
-            fake.meters[5] = Meter(5, 1000, 100)
+            fake.tables.meters[5] = Meter(5, 1000, 100)
             link = await connected(server, recorder, fake)
             features = link.features
             assert (features.n_tables, features.max_meter, features.meter_drop, features.normal) == (8, 100, True, True)
@@ -78,7 +83,7 @@ def test_the_handshake_learns_features_and_a_complete_dump() -> None:
             assert dump.program.meters == {5: Meter(5, 1000, 100)}
             assert dict(dump.foreign) == {foreign.key: foreign.data, base.key: base.data}
             assert dump.counters[mine[0].key] == (3, 300)
-            assert len(fake.records) == 3002  # the NORMAL probe left nothing
+            assert len(fake.tables.entries) == 3002  # the NORMAL probe left nothing
 
     scenario(play)
 
@@ -148,7 +153,7 @@ def test_a_flow_that_cannot_be_encoded_is_an_error_of_that_flow_alone() -> None:
             too_large = Flow(FlowKey(0, 70000, ()), FlowData(JOB))
             outcome = await link.apply(add(too_large, flow(1)))
             assert [error.subject for error in outcome.errors] == [too_large.key]
-            assert list(fake.records) == [flow(1).key]
+            assert list(fake.tables.entries) == [flow(1).key]
 
     scenario(play)
 
@@ -181,7 +186,7 @@ def test_overlapping_changes_are_sent_in_order_and_a_large_one_lets_others_in_be
             outcomes = await asyncio.gather(big, last, one)
             assert all(outcome.complete for outcome in outcomes)
             assert done == ["one", "big", "last"]
-            assert len(large.records) == 19999
+            assert len(large.tables.entries) == 19999
 
     scenario(play)
 
@@ -196,7 +201,7 @@ def test_deleting_by_cookie_leaves_the_others() -> None:
             await link.apply(add(flow(1), flow(2), other))
             assert set(await link.counters(JOB, (1 << 64) - 1)) == {flow(1).key, flow(2).key}
             assert (await link.delete_by_cookie(JOB, (1 << 64) - 1)).complete
-            assert list(fake.records) == [other.key]
+            assert list(fake.tables.entries) == [other.key]
 
     scenario(play)
 
@@ -212,6 +217,14 @@ def test_a_barrier_that_does_not_come_ends_the_change_with_a_reason() -> None:
             assert (outcome.confirmed, outcome.reason) == (False, "no barrier reply within 0.05 s")
             fake.release_barriers()
             assert (await link.apply(add(flow(2)))).complete
+            # An error that comes after that time is told with the flow all the same.
+            fake.hold_barriers()
+            fake.stall()
+            fake.fail_on(lambda mod: mod.key == flow(3).key, ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_EPERM)
+            assert not (await link.apply(add(flow(3)), timeout=0.01)).confirmed
+            fake.resume()
+            await recorder.until(lambda: bool(recorder.errors))
+            assert recorder.errors[0].subject == flow(3).key
 
     scenario(play)
 
@@ -411,7 +424,7 @@ def test_of_two_connections_of_one_datapath_the_newer_stays() -> None:
             assert "superseded" in recorder.gone[0][1]
             assert first.closed_because
             assert (await server.links[1].apply(add(flow(1)))).complete
-            assert list(new.records) == [flow(1).key]
+            assert list(new.tables.entries) == [flow(1).key]
             assert len(recorder.gone) == 1
 
     scenario(play)
@@ -476,6 +489,32 @@ def test_no_flood_is_set_and_looked_at() -> None:
     scenario(play)
 
 
+def test_a_frame_goes_through_the_tables_of_the_fake_switch() -> None:
+    async def play() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as server:
+            fake = FakeSwitch(1, {1: "a", 2: "b"})
+            link = await connected(server, recorder, fake)
+            frame = bytes.fromhex("020000000002020000000001") + b"\x88\xb5" + bytes(50)
+            tag = Flow(FlowKey(0, 1, match(in_port=1)), FlowData(JOB, metadata=(5, 0xF), goto=1))
+            tell = Flow(
+                FlowKey(1, 2, match(metadata=(5, 0xF))), FlowData(JOB, (Output(PORT_CONTROLLER, 20), Output(2)))
+            )
+            assert (await link.apply(add(tell, tag))).complete
+            assert fake.inject(1, frame) == ((2, frame),)
+            await recorder.until(lambda: bool(recorder.packets))
+            assert recorder.packets == [PacketIn(JOB, 1, ofp.OFPR_ACTION, 1, 5, frame[:20])]
+            assert (await link.counters())[tell.key] == (1, len(frame))
+            sent: list[tuple[int, bytes]] = []
+            fake.sent = lambda port, out: sent.append((port, out))
+            link.packet_out(1, (Output(PORT_TABLE),), frame)
+            link.packet_out(1, (SetField("eth_dst", 7), Output(2)), frame)
+            assert (await link.apply(Changes())).complete
+            assert sent == [(2, frame), (2, bytes.fromhex("000000000007") + frame[6:])]
+
+    scenario(play)
+
+
 def test_a_dump_that_is_not_complete_is_an_error() -> None:
     async def play() -> None:
         recorder = Recorder()
@@ -506,7 +545,7 @@ def test_the_thread_serves_switches_and_stops_cleanly() -> None:
             assert sorted(openflow.call(lambda: list(openflow.links)).result(20)) == [0, 1, 2, 3, 4]
             outcome = openflow.call(lambda: openflow.links[2].apply(add(flow(1)))).result(20)
             assert outcome.complete
-            assert list(fakes[2].records) == [flow(1).key]
+            assert list(fakes[2].tables.entries) == [flow(1).key]
             openflow.stop()
             for fake in fakes:
                 network.call(fake.closed.wait())
@@ -514,6 +553,22 @@ def test_the_thread_serves_switches_and_stops_cleanly() -> None:
         openflow.stop()
     assert not openflow.running
     assert sorted(recorder.gone) == [(number, "the controller stops") for number in range(5)]
+
+
+def test_os_ken_starts_no_thread_and_no_listener_of_its_own() -> None:
+    before = set(threading.enumerate())
+    openflow = OpenFlow(OPTIONS, Recorder())
+    openflow.start()
+    try:
+        assert [thread.name for thread in set(threading.enumerate()) - before] == ["openflow"]
+        applications = app_manager.AppManager.get_instance().applications
+        assert [type(app) for app in applications.values()] == [LarkSwitches]
+    finally:
+        openflow.stop()
+    assert set(threading.enumerate()) <= before
+    assert app_manager.AppManager.get_instance().applications == {}
+    openflow.start()  # and it can be started again
+    openflow.stop()
 
 
 def test_an_address_in_use_is_a_setting_error() -> None:

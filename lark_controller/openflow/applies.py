@@ -164,15 +164,15 @@ class Applies:
             reason = "; ".join(dict.fromkeys(error.text for error in job.errors))
             self._finish(job, Outcome(True, tuple(job.errors), reason))
 
-    def error(self, xid: int, error: ErrorMessage) -> FlowError | None:
-        """An error message; the error with its cause if it belongs to a change, else None."""
+    def error(self, xid: int, error: ErrorMessage) -> tuple[FlowError, bool]:
+        """An error message: with its cause if it belongs to a change, and whether that change's outcome will name it."""
         found = self._by_xid.get(xid)
         if found is None:
-            return None
+            return FlowError(None, *error), False
         job, subject = found
         tied = FlowError(subject, *error)
         job.errors.append(tied)
-        return tied
+        return tied, not job.future.done()
 
     def fail(self, reason: str) -> None:
         """The connection is gone: every change ends unconfirmed."""

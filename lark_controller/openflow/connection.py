@@ -158,6 +158,8 @@ class Connection(asyncio.Protocol):
     def close(self, reason: str, last: bytes = b"") -> None:
         """Close at once, or after ``last`` has been sent; ``lost`` follows from the loop."""
         if self.closed_because:
+            if not last:
+                self._transport.abort()
             return
         if last:
             self.write(last)

@@ -11,16 +11,18 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from lark_controller.flows import simulate
 from lark_controller.flows.model import (
+    FIELD_BITS,
     PORT_NORMAL,
     Flow,
     FlowKey,
-    Meter,
     Output,
     Program,
     SetField,
@@ -55,8 +57,9 @@ class FakeSwitch(asyncio.Protocol):
             number: PortInfo(number, name, f"02:00:00:00:{number >> 8 & 255:02x}:{number & 255:02x}", True, False)
             for number, name in (ports or {}).items()
         }
-        self.records: dict[FlowKey, FlowRecord] = {}
-        self.meters: dict[int, Meter] = {}
+        self.tables = simulate.Tables()
+        self.connections = simulate.ConnectionTable()
+        self.view = simulate.PortView.of(self.ports)
         self.sent: Callable[[int, bytes], None] = lambda _port, _frame: None
         self.received = 0
         self.barriers = 0
@@ -139,24 +142,32 @@ class FakeSwitch(asyncio.Protocol):
     @property
     def program(self) -> Program:
         """What the switch holds now."""
-        return Program({key: record.data for key, record in self.records.items()}, dict(self.meters))
+        return self.tables.program()
 
     def put(self, flow: Flow, packets: int = 0, octets: int = 0) -> None:
-        """Put a flow in as if somebody else had."""
-        self.records[flow.key] = FlowRecord(flow.key, flow.data, packets, octets, 1.0)
+        """Put a flow in as if somebody else had. Raises ValueError for one that no switch takes."""
+        self.tables.set(flow)
+        entry = self.tables.entries[flow.key]
+        entry.packets, entry.bytes = packets, octets
 
     def expire(self, key: FlowKey, reason: int = ofp.OFPRR_IDLE_TIMEOUT) -> None:
         """Take a flow away and say so if it asked for that."""
-        record = self.records.pop(key)
-        self._removed(record, reason)
+        entry = self.tables.remove(key)
+        if entry is not None:
+            self._removed(entry, reason)
 
     def change_port(self, info: PortInfo, reason: int = ofp.OFPPR_MODIFY) -> None:
         """Add, modify or delete a port (OFPPR_*), and say so."""
         if reason == ofp.OFPPR_DELETE:
             self.ports.pop(info.number, None)
+            self.view.remove(info.number)
         else:
-            self.ports[info.number] = info
+            self._set_port(info)
         self.send_raw(switchside.port_status(0, info, reason))
+
+    def inject(self, in_port: int, frame: bytes) -> tuple[tuple[int, bytes], ...]:
+        """A frame comes in: what leaves by which port. What goes to the controller is sent there; flows count it."""
+        return self._passed(simulate.run(self.tables, in_port, frame, self.view, self.connections), in_port, frame)
 
     def packet_in(self, packet: PacketIn) -> None:
         """Send a PacketIn, whatever the flows say."""
@@ -226,13 +237,19 @@ class FakeSwitch(asyncio.Protocol):
         if refusal is not None:
             self._error(xid, *refusal, message)
         elif mod.command == ofp.OFPFC_ADD:
-            self.records[mod.key] = FlowRecord(mod.key, mod.data, 0, 0, 0.0)
+            try:
+                self.tables.set(Flow(mod.key, mod.data))
+            except ValueError:
+                self._error(xid, ofp.OFPET_BAD_MATCH, ofp.OFPBMC_BAD_PREREQ, message)
         elif mod.command == ofp.OFPFC_DELETE_STRICT:
-            record = self.records.pop(mod.key, None)
-            if record is not None:
-                self._removed(record, ofp.OFPRR_DELETE)
+            entry = self.tables.remove(mod.key)
+            if entry is not None:
+                self._removed(entry, ofp.OFPRR_DELETE)
         else:
-            self._delete(mod)
+            table = None if mod.key.table == ofp.OFPTT_ALL else mod.key.table
+            cookie, mask = mod.data.cookie, mod.cookie_mask
+            for entry in self.tables.remove_matching(table, mod.key.match, cookie=cookie, cookie_mask=mask):
+                self._removed(entry, ofp.OFPRR_DELETE)
 
     def _refusal(self, mod: FlowMod) -> tuple[int, int] | None:
         for chosen, kind, code in self._failures:
@@ -247,32 +264,29 @@ class FakeSwitch(asyncio.Protocol):
             return ofp.OFPET_BAD_ACTION, ofp.OFPBAC_BAD_OUT_PORT
         if any(isinstance(action, SetField) and action.name.startswith("unknown:") for action in mod.data.actions):
             return ofp.OFPET_BAD_ACTION, ofp.OFPBAC_BAD_TYPE
-        if mod.data.meter is not None and mod.data.meter not in self.meters:
+        if any(term.name not in FIELD_BITS for term in mod.key.match):
+            return ofp.OFPET_BAD_MATCH, ofp.OFPBMC_BAD_FIELD
+        if mod.data.goto is not None and not mod.key.table < mod.data.goto < self._n_tables:
+            return ofp.OFPET_BAD_INSTRUCTION, ofp.OFPBIC_BAD_TABLE_ID
+        if mod.data.meter is not None and mod.data.meter not in self.tables.meters:
             return ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER
-        if self._max_flows is not None and mod.key not in self.records and len(self.records) >= self._max_flows:
+        if self._max_flows is not None and mod.key not in self.tables.entries and len(self.tables) >= self._max_flows:
             return ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL
         return None
 
-    def _delete(self, mod: FlowMod) -> None:
-        for key, record in list(self.records.items()):
-            here = mod.key.table in (ofp.OFPTT_ALL, key.table)
-            named = (record.data.cookie ^ mod.data.cookie) & mod.cookie_mask == 0
-            if here and named and set(mod.key.match) <= set(key.match):
-                del self.records[key]
-                self._removed(record, ofp.OFPRR_DELETE)
-
-    def _removed(self, record: FlowRecord, reason: int) -> None:
-        if record.data.flags & ofp.OFPFF_SEND_FLOW_REM:
-            removed = FlowRemoved(record.key, record.data.cookie, reason, record.packets, record.bytes, record.duration)
-            self.send_raw(switchside.flow_removed(0, removed, Flow(record.key, record.data)))
+    def _removed(self, entry: simulate.Entry, reason: int) -> None:
+        if entry.data.flags & ofp.OFPFF_SEND_FLOW_REM:
+            removed = FlowRemoved(entry.key, entry.data.cookie, reason, entry.packets, entry.bytes, 1.0)
+            self.send_raw(switchside.flow_removed(0, removed, Flow(entry.key, entry.data)))
 
     def _meter_mod(self, xid: int, message: bytes) -> None:
         command, meter = switchside.decode_meter_mod(message)
-        there = meter.number in self.meters
+        there = meter.number in self.tables.meters
         if command == ofp.OFPMC_DELETE:
-            self.meters.pop(meter.number, None)
-            for key in [key for key, record in self.records.items() if record.data.meter == meter.number]:
-                self._removed(self.records.pop(key), ofp.OFPRR_DELETE)
+            self.tables.meters.pop(meter.number, None)
+            for entry in self.tables:
+                if entry.data.meter == meter.number:
+                    self.expire(entry.key, ofp.OFPRR_DELETE)
         elif meter.number > self._max_meter:
             self._error(xid, ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_INVALID_METER, message)
         elif there and command == ofp.OFPMC_ADD:
@@ -280,7 +294,7 @@ class FakeSwitch(asyncio.Protocol):
         elif not there and command == ofp.OFPMC_MODIFY:
             self._error(xid, ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER, message)
         else:
-            self.meters[meter.number] = meter
+            self.tables.meters[meter.number] = meter
 
     def _port_mod(self, xid: int, message: bytes) -> None:
         number = int.from_bytes(message[8:12])
@@ -290,14 +304,26 @@ class FakeSwitch(asyncio.Protocol):
             return
         config, mask = int.from_bytes(message[24:28]), int.from_bytes(message[28:32])
         no_flood = bool(config & wire.PORT_NO_FLOOD) if mask & wire.PORT_NO_FLOOD else port.no_flood
-        self.ports[number] = PortInfo(port.number, port.name, port.mac, port.up, no_flood)
+        self._set_port(replace(port, no_flood=no_flood))
+
+    def _set_port(self, info: PortInfo) -> None:
+        self.ports[info.number] = info
+        self.view.ports.add(info.number)
+        if info.no_flood:
+            self.view.no_flood.add(info.number)
+        else:
+            self.view.no_flood.discard(info.number)
 
     def _multipart(self, xid: int, message: bytes) -> None:
         kind = int.from_bytes(message[8:10])
         if kind == ofp.OFPMP_FLOW:
             cookie, mask = int.from_bytes(message[32:40]), int.from_bytes(message[40:48])
-            chosen = (record for record in self.records.values() if (record.data.cookie ^ cookie) & mask == 0)
-            self.send_raw(switchside.multipart_replies(xid, kind, map(switchside.flow_record, chosen)))
+            chosen = (
+                switchside.flow_record(FlowRecord(entry.key, entry.data, entry.packets, entry.bytes, 1.0))
+                for entry in self.tables
+                if (entry.data.cookie ^ cookie) & mask == 0
+            )
+            self.send_raw(switchside.multipart_replies(xid, kind, chosen))
         elif kind == ofp.OFPMP_PORT_DESC:
             self.send_raw(switchside.multipart_replies(xid, kind, map(switchside.port, self.ports.values())))
         elif kind == ofp.OFPMP_DESC:
@@ -313,7 +339,7 @@ class FakeSwitch(asyncio.Protocol):
 
     def _meter_reply(self, xid: int, kind: int) -> None:
         if kind == ofp.OFPMP_METER_CONFIG:
-            records = map(switchside.meter_config, self.meters.values())
+            records = map(switchside.meter_config, self.tables.meters.values())
             self.send_raw(switchside.multipart_replies(xid, kind, records))
         else:
             self.send_raw(switchside.multipart_reply(xid, kind, switchside.meter_features(self._max_meter)))
@@ -322,9 +348,29 @@ class FakeSwitch(asyncio.Protocol):
 
     def _packet_out(self, _xid: int, message: bytes) -> None:
         out = switchside.decode_packet_out(message)
-        for action in out.actions:
-            if isinstance(action, Output):
-                self.sent(action.port, out.data)
+        result = simulate.run_actions(self.tables, out.in_port, out.data, out.actions, self.view, self.connections)
+        for port, frame in self._passed(result, out.in_port, out.data):
+            self.sent(port, frame)
+
+    def _passed(self, result: simulate.Result, in_port: int, frame: bytes) -> tuple[tuple[int, bytes], ...]:
+        self.tables.count(result.flows, len(frame))
+        for told in result.to_controller:
+            metadata = _metadata_at(result, told.table)
+            data = told.frame[: told.max_len]
+            self.packet_in(PacketIn(told.cookie, told.table, told.reason, in_port, metadata, data))
+        return result.outputs
+
+
+def _metadata_at(result: simulate.Result, table: int) -> int:
+    """What the tables before ``table`` wrote: a table's own write-metadata comes after its apply-actions."""
+    metadata = 0
+    for hit in result.trace:
+        if hit.table == table:
+            break
+        if hit.data is not None and hit.data.metadata is not None:
+            value, mask = hit.data.metadata
+            metadata = metadata & ~mask | value & mask
+    return metadata
 
 
 class FakeNetwork:

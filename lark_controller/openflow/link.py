@@ -79,7 +79,7 @@ class SwitchHandler(Protocol):
         """``link.features.ports`` has changed."""
 
     def switch_error(self, link: SwitchLink, error: FlowError) -> None:
-        """An error that answers no change and no request under way."""
+        """An error that no outcome names: of a change whose time was over, or of nothing that can be told."""
 
 
 class SwitchLink:
@@ -250,8 +250,9 @@ class SwitchLink:
 
     def _error(self, xid: int, message: bytes) -> None:
         error = replies.error(message)
-        if self._applies.error(xid, error) is None and not self.requests.error(xid, error) and self.ready:
-            self._handler.switch_error(self, FlowError(None, *error))
+        tied, named = self._applies.error(xid, error)
+        if not named and not self.requests.error(xid, error) and self.ready:
+            self._handler.switch_error(self, tied)
 
     def _port_status(self, port: PortInfo, present: bool) -> None:
         if not self.ready:
