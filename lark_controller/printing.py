@@ -1,0 +1,194 @@
+"""What the ``lark`` command prints: JSON, or tables and sentences for a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+Answer = Mapping[str, Any]
+
+_COLOURS: Final = {
+    "enforced": "32",
+    "forwarded": "32",
+    "yes": "32",
+    "installed": "32",
+    "pending": "33",
+    "registering": "33",
+    "unknown": "33",
+    "foreign": "33",
+    "refused": "31",
+    "dropped": "31",
+    "no": "31",
+    "missing": "31",
+}
+
+
+def json_out(value: object) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def mistake(found: Answer, source: str) -> str:
+    """A mistake in a policy, in the form that compilers use."""
+    accepted = f"; accepted: {found['accepted']}" if found["accepted"] else ""
+    return f"{source}:{found['line']}:{found['column']}: {found['key'] or 'file'}: {found['problem']}{accepted}"
+
+
+def jobs(found: Sequence[Answer]) -> None:
+    """A table of jobs."""
+    rows = [
+        (job["id"], job["state"], job["owner"], job["group"], job["host"], _addresses(job), job["reason"])
+        for job in found
+    ]
+    _table(("JOB", "STATE", "OWNER", "GROUP", "HOST", "ADDRESSES", "REASON"), rows)
+
+
+def job(found: Answer) -> None:
+    """One job, with what the policy decided and what the switches say."""
+    state = _word(found["state"]) + (f" ({_clean(found['reason'])})" if found["reason"] else "")
+    decision = found["decision"]
+    pairs = [
+        ("job", found["id"]),
+        ("state", state),
+        ("owner", found["owner"]),
+        ("group", found["group"] or "none"),
+        ("run", f"{found['global_job_id']} on {found['slot']}"),
+        ("addresses", _addresses(found) or "none"),
+        ("attached", f"{found['network_type']}, port {found['port']} of {found['datapath']}"),
+        ("lease until", found["lease_until"]),
+        ("policy", _decision(decision)),
+        ("confirmed by", " ".join(found["confirmed"]) or "no switch"),
+    ]
+    pairs += [("waits for", f"{each['datapath']}: {each['reason']}") for each in found["waiting"]]
+    _pairs(pairs)
+    for because in decision["because"]:
+        values = ", ".join(f"{name} = {value}" for name, value in because["values"].items())
+        met = f"  [{values}]" if values else ""
+        print(_clean(f"  {because['kind']}, line {because['line']}: {because['when']}{met}"))
+
+
+def switches(found: Sequence[Answer]) -> None:
+    """A table of switches."""
+    rows = [
+        (
+            each["datapath"],
+            each["name"],
+            each["role"],
+            _yes(each["connected"]),
+            _yes(each["in_sync"]),
+            each["jobs"],
+            f"{each['installed']}/{each['desired']}",
+            each["max_rules"] or "",
+            each["reason"],
+        )
+        for each in found
+    ]
+    _table(("DATAPATH", "NAME", "ROLE", "CONNECTED", "IN SYNC", "JOBS", "FLOWS", "LIMIT", "REASON"), rows)
+
+
+def switch(found: Answer) -> None:
+    """One switch, with its ports and problems."""
+    switches([found])
+    print()
+    rows = [(port["number"], port["name"], port["role"], port["job"] or "") for port in found["ports"]]
+    _table(("PORT", "NAME", "ROLE", "JOB"), rows)
+    for problem in found["problems"]:
+        print(_clean(f"{problem['at']} {problem['problem']} {problem['flow']} {problem['job'] or ''}".rstrip()))
+
+
+def flows(found: Sequence[Answer]) -> None:
+    """A table of flows, each with the policy that asked for it."""
+    rows = [
+        (
+            f"{each['table']} {each['table_name']}",
+            each["priority"],
+            each["match"] or "any",
+            each["actions"] or "drop",
+            "" if each["packets"] is None else each["packets"],
+            each["state"],
+            each["origin"],
+        )
+        for each in found
+    ]
+    _table(("TABLE", "PRIORITY", "MATCH", "ACTIONS", "PACKETS", "STATE", "ORIGIN"), rows)
+
+
+def policy(found: Answer) -> None:
+    """A policy's text, after a comment that says which it is."""
+    print(f"# version {found['version']}, in force since {found['at']}, by {found['actor']}")
+    print(found["text"], end="" if found["text"].endswith("\n") else "\n")
+
+
+def plan(found: Answer) -> None:
+    """What a policy would change."""
+    for refusal in found["refusals"]:
+        print(f"{_word('refused')}: {refusal}")
+    print(f"{found['jobs_changed']} of {found['jobs_examined']} jobs would be treated otherwise")
+    for change in found["jobs"]:
+        print(_clean(f"  {change['job_id']} ({change['owner']}): {'; '.join(change['changes'])}"))
+    for each in found["switches"]:
+        limit = f" of {each['max_rules']}" if each["max_rules"] else ""
+        counts = f"+{each['added']} ~{each['changed']} -{each['removed']}, then {each['total']}{limit} flows"
+        print(f"{each['name'] or each['datapath']}: {counts}")
+        for line in each["sample"]:
+            print(_clean(f"  {line}"))
+
+
+def explanation(found: Answer) -> None:
+    """Why a packet reaches its destination, or does not."""
+    for number, step in enumerate(found["steps"], 1):
+        print(_clean(f"{number}. {step['where']}: {step['text']}"))
+        if step["flow"]:
+            counted = "" if step["packets"] is None else f"  ({step['packets']} packets)"
+            print(_clean(f"   {step['flow']}{counted}"))
+    print(f"{_word(found['verdict'])}: " + _clean(f"{found['src']} to {found['dst']}: {found['reason']}"))
+
+
+def _addresses(found: Answer) -> str:
+    return " ".join(each["address"] for each in found["addresses"])
+
+
+def _decision(decision: Answer) -> str:
+    words = ["blocked"] if decision["blocked"] else []
+    if decision["slice"]:
+        words.append(f"slice {decision['slice']['value']}")
+    if decision["wan"]:
+        words.append(f"WAN rule {decision['wan']}")
+    words += [f"no {way} connections" for way in ("inbound", "outbound") if not decision[way]]
+    if decision["group"]:
+        words.append(f"group {decision['group']}")
+    return ", ".join(words) or "nothing special"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _clean(value: object) -> str:
+    """What stands in an ad may hold anything; a terminal gets printable characters alone."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in str(value))
+
+
+def _word(text: str) -> str:
+    """A word in its colour, where standard output is a terminal (and NO_COLOR is not set)."""
+    colour = _COLOURS.get(text.strip())
+    if colour is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    texts = [[_clean(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [list(head), *texts]) for column in range(len(head))]
+    for row in [list(head), *texts]:
+        cells = [_word(cell.ljust(width)) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join(cells).rstrip())
+
+
+def _pairs(pairs: Sequence[tuple[str, object]]) -> None:
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        print(f"{name.ljust(width)}  {value if name == 'state' else _clean(value)}")
