@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -140,11 +142,28 @@ def test_after_a_crash_nothing_passes_until_the_base_is_loaded_again(worker: Wor
     assert not worker.net.ping(worker.jobs[0], worker.jobs[1].ipv4)
 
 
+def test_watching_loads_the_base_after_a_crash(worker: Worker) -> None:
+    command = ["sh", str(SCRIPT), "--watch", "1", worker.bridge, worker.gateway.port]
+    watcher = subprocess.Popen(
+        command, env=worker.ovs.environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert watcher.stdout is not None
+        assert "base flows loaded" in watcher.stdout.readline()
+        worker.ovs.restart(kill9=True)
+        assert "base flows loaded" in watcher.stdout.readline()
+        assert len(worker.ovs.flows(worker.bridge)) == 2
+    finally:
+        os.killpg(watcher.pid, signal.SIGKILL)
+        watcher.communicate()
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
         ((), "usage"),
         (("BRIDGE",), "usage"),
+        (("--watch", "0", "BRIDGE", "eth0"), "usage"),
         (("nobridge0", "eth0"), "there is no bridge nobridge0"),
     ],
 )
