@@ -328,7 +328,7 @@ def _expansion(
     """How many characters ``text``, an expression of ``ads[side]``, has once attributes are written out."""
     if called_functions(text) & UNBOUNDED_FUNCTIONS:
         raise AdError(name, f"calls a function that is not accepted here ({', '.join(sorted(UNBOUNDED_FUNCTIONS))})")
-    total = len(text)
+    total = _bounded(len(text), name)
     bare = _STRING.sub(lambda found: found.group() if found.group().startswith("'") else '""', text)
     for scope, identifier in _REFERENCE.findall(bare):
         attribute = identifier.strip("'").lower()
@@ -350,9 +350,13 @@ def _expansion(
         size = sizes[key]
         if size is None:
             raise AdError(name, f"refers to itself through {identifier}")
-        total += size
-        if total > MAX_EXPANSION:
-            raise AdError(name, f"amounts to more than {MAX_EXPANSION} characters once its attributes are written out")
+        total = _bounded(total + size, name)
+    return total
+
+
+def _bounded(total: int, name: str) -> int:
+    if total > MAX_EXPANSION:
+        raise AdError(name, f"amounts to more than {MAX_EXPANSION} characters once its attributes are written out")
     return total
 
 

@@ -17,8 +17,9 @@ from lark_controller.errors import Mistake
 from lark_controller.jobs import Network
 from lark_controller.policies import predicate
 
-MAX_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 18
 MAX_ALIASES: Final = 64
+MAX_DEPTH: Final = 32
 
 _STR: Final = "tag:yaml.org,2002:str"
 _INT: Final = "tag:yaml.org,2002:int"
@@ -225,15 +226,10 @@ def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
         mistakes.append(Mistake(1, 1, "", "the file is too large", f"at most {MAX_BYTES} bytes"))
         return None
     try:
-        aliases = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                aliases += 1
-                if aliases > MAX_ALIASES:
-                    place = event.start_mark
-                    at = (place.line + 1, place.column + 1)
-                    mistakes.append(Mistake(*at, "", "too many aliases", f"at most {MAX_ALIASES} aliases"))
-                    return None
+        excess = _excess(text)
+        if excess is not None:
+            mistakes.append(excess)
+            return None
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -244,6 +240,18 @@ def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
         place_in_line = error.position - before.rfind("\n")
         problem = f"a character that YAML does not allow (U+{ord(text[error.position]):04X})"
         mistakes.append(Mistake(before.count("\n") + 1, place_in_line, "", problem, "printable text"))
-    except RecursionError:
-        mistakes.append(Mistake(1, 1, "", "nested too deeply", "the keys of a policy file"))
+    return None
+
+
+def _excess(text: str) -> Mistake | None:
+    """What would take too long or too much to compose, found while reading event by event."""
+    aliases = depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        aliases += isinstance(event, yaml.AliasEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        at = (event.start_mark.line + 1, event.start_mark.column + 1)
+        if aliases > MAX_ALIASES:
+            return Mistake(*at, "", "too many aliases", f"at most {MAX_ALIASES} aliases")
+        if depth > MAX_DEPTH:
+            return Mistake(*at, "", "nested too deeply", f"at most {MAX_DEPTH} levels")
     return None

@@ -1,0 +1,159 @@
+"""The JSON Schema of a policy file, for editors; ``etc/policy.schema.json`` is this, written out.
+
+A schema sees shapes. What needs the whole file or the ClassAd language (predicates, overlaps, ports that other keys
+name, duplicate datapaths) is said by :func:`lark_controller.policies.file.load` alone: what ``load`` takes is valid
+here, and not the other way round.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from lark_controller.policies import block, connectivity, group, switches, wan
+from lark_controller.policies import slice as slices
+from lark_controller.policies.file import KEYS, NETWORK_KEYS, SHORTEST_BLOCKS, VERSION
+from lark_controller.policies.yaml_nodes import MAC, MEGABITS
+
+# In ECMA 262, the language of JSON Schema's patterns, there is no flag for "any case".
+_UNIT: Final = "([kK][bB][iI][tT]|[mM][bB][iI][tT]|[gG][bB][iI][tT])"
+_RATE: Final[dict[str, Any]] = {
+    "type": ["number", "string"],
+    "exclusiveMinimum": 0,
+    "maximum": 1_000_000,
+    "pattern": f"^{MEGABITS.replace('(kbit|Mbit|Gbit)', _UNIT)}$",
+}
+_NETWORK: Final[dict[str, Any]] = {"type": "string", "pattern": "^[0-9a-fA-F:.]+/[0-9]{1,3}$"}
+_HOST: Final[dict[str, Any]] = {"type": "string", "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$"}
+_NAME: Final[dict[str, Any]] = {"type": "string", "minLength": 1}
+
+
+def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {**schema, "description": text}
+
+
+def _record(properties: dict[str, Any], keys: tuple[str, ...], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    if set(properties) != set(keys):
+        raise ValueError(f"the schema has {sorted(properties)} and the file {sorted(keys)}")
+    record: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**record, "required": list(required)} if required else record
+
+
+def _optional(schema: dict[str, Any]) -> dict[str, Any]:
+    """A section whose lines may all be commented out."""
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def _listed(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": ["array", "null"], "items": items}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a policy file."""
+    predicate = {"type": ["string", "boolean"], "minLength": 1}
+    when = _described(predicate, "ClassAd expression over the job ad (MY) and the machine ad (TARGET)")
+    port_name = _described({**_NAME, "pattern": f"^{switches.WAN}"}, "a WAN port of a core switch")
+    number_or_name = {
+        "type": ["integer", "string"],
+        "minimum": 1,
+        "maximum": switches.MAX_PORT,
+        "pattern": f"^{switches.INTERFACE}$",
+    }
+    port = {
+        "anyOf": [
+            number_or_name,
+            _record(
+                {"port": number_or_name, "next_hop": {"type": "string", "pattern": f"^{MAC}$"}},
+                switches.PORT_KEYS,
+                ("port",),
+            ),
+        ]
+    }
+    reach = {"enum": list(connectivity.REACHES)}
+    rules = {
+        "block": _described(_record({"when": when}, block.KEYS, ("when",)), "no traffic at all"),
+        "slice": _described(
+            _record({"by": _NAME, "when": when}, slices.KEYS, ("by",)), "no traffic between jobs with different values"
+        ),
+        "wan": {
+            **_described(
+                _record(
+                    {"when": when, "action": {"enum": list(wan.ACTIONS)}, "except": _listed(_HOST), "port": port_name},
+                    wan.KEYS,
+                ),
+                "traffic to and from what is not local",
+            ),
+            "oneOf": [{"required": ["action"]}, {"required": ["port"]}],
+            "dependentSchemas": {"except": {"properties": {"action": {"const": "drop"}}, "required": ["action"]}},
+        },
+        "connectivity": {
+            **_described(
+                _record({"inbound": reach, "outbound": reach, "when": when}, connectivity.KEYS),
+                "which directions a job may open connections in",
+            ),
+            "anyOf": [{"required": ["inbound"]}, {"required": ["outbound"]}],
+        },
+    }
+    one_rule = {
+        "type": "object",
+        "properties": rules,
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
+    }
+    groups = _record(
+        {
+            "guarantee": _described(_RATE, "Mb/s, or with a unit: 250Mbit"),
+            "ceiling": _described(_RATE, "Mb/s, or with a unit: 1Gbit; at least the guarantee"),
+            "burst": _described(_RATE, "megabits, or with a unit; of the meter"),
+            "queue": {"type": "integer", "minimum": 0, "maximum": 0xFFFFFFFE},
+            "port": port_name,
+            "priority": {"type": "integer", "minimum": -1000, "maximum": 1000},
+            "when": when,
+            "dscp": {"type": "integer", "minimum": 1, "maximum": 63},
+        },
+        group.KEYS,
+    )
+    switch = _record(
+        {
+            "datapath": {"type": "string", "pattern": f"^({switches.DATAPATH})$"},
+            "role": {"enum": ["edge", "core"]},
+            "host": {"type": "string", "pattern": r"^\S+$"},
+            "ports": {"type": "object", "additionalProperties": port},
+            "max_rules": {"type": "integer", "minimum": 0, "maximum": switches.MAX_RULES},
+            "normal": {"enum": ["auto", True, False]},
+        },
+        switches.KEYS,
+        ("datapath", "role"),
+    )
+    prefixes = {
+        "ipv4": {"type": "integer", "minimum": SHORTEST_BLOCKS[0], "maximum": 32},
+        "ipv6": {"type": "integer", "minimum": SHORTEST_BLOCKS[1], "maximum": 128},
+    }
+    networks = _record(
+        {
+            "jobs": _described(_listed(_NETWORK), "where jobs get addresses"),
+            "local": _described(_listed(_NETWORK), "what is not the WAN"),
+            "block_prefix": _record(prefixes, ("ipv4", "ipv6")),
+        },
+        NETWORK_KEYS,
+    )
+    uplink = {"type": "string", "pattern": f"^{switches.INTERFACE}$"}
+    top = {
+        "version": {"const": VERSION},
+        "networks": _optional(networks),
+        "edge": _optional(_record({"uplinks": _listed(uplink)}, ("uplinks",))),
+        "switches": _optional({"type": "object", "additionalProperties": switch}),
+        "policies": _listed(one_rule),
+        "groups": _optional({"type": "object", "additionalProperties": groups, "maxProperties": 63}),
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Lark policy",
+        **_record(top, KEYS, ("version",)),
+    }
+
+
+def text() -> str:
+    """The schema as the file ``etc/policy.schema.json`` holds it."""
+    return json.dumps(schema(), indent=2) + "\n"
