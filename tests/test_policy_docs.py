@@ -18,8 +18,6 @@ ADS = (REFERENCE / "ads.md").read_text(encoding="utf-8")
 
 INDENTED = re.findall(r"((?:^    .*\n)+)", POLICY, re.MULTILINE)
 EXAMPLES = [text for text in INDENTED if text.lstrip().startswith("policies")]
-    text for text in re.findall(r"((?:^    .*\n)+)", POLICY, re.MULTILINE) if text.lstrip().startswith("policies")
-]
 
 
 @pytest.mark.parametrize(
