@@ -153,6 +153,46 @@ def test_every_match_and_action_comes_back_equal_from_a_real_dump(bridge: OpenVS
     scenario(play)
 
 
+def test_a_flow_of_ours_that_the_model_cannot_say_is_seen_and_deleted(bridge: OpenVSwitch) -> None:
+    async def play() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as server:
+            await point(bridge, server)
+            link = await recorder.link(DATAPATH)
+            for text in (
+                f"cookie={JOB:#x},table=3,priority=7,reg0=5,tcp,tcp_flags=+syn,actions=dec_ttl,output:1",
+                f"cookie={JOB:#x},table=3,priority=8,ip,actions=write_actions(output:1),goto_table:4",
+                f"cookie={JOB:#x},table=3,priority=9,ip,actions=ct(nat,table=4),output:2",
+            ):
+                await asyncio.to_thread(bridge.ofctl, BRIDGE, "add-flow", text)
+            found = (await link.dump()).program
+            assert len(found.flows) == 3
+            plain = Program.of([Flow(FlowKey(3, 8, IPV4), FlowData(JOB, goto=4))])
+            changes = diff(plain, found)
+            assert len(changes.flows_set) == 1
+            assert len(changes.flows_gone) == 2
+            assert (await link.apply(changes)).complete
+            assert (await link.dump()).program == plain
+
+    scenario(play)
+
+
+def test_a_dump_of_many_parts_is_complete(bridge: OpenVSwitch) -> None:
+    async def play() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as server:
+            await point(bridge, server)
+            link = await recorder.link(DATAPATH)
+            wanted = Program.of(
+                Flow(FlowKey(0, 1, match(eth_type=ETH_IPV4, ipv4_dst=number)), FlowData(JOB, goto=1))
+                for number in range(4096)
+            )
+            assert (await link.apply(diff(wanted, Program()))).complete
+            assert (await link.dump()).program == wanted
+
+    scenario(play)
+
+
 def test_a_meter_changes_in_place_and_errors_are_tied_to_their_flow(bridge: OpenVSwitch) -> None:
     async def play() -> None:
         recorder = Recorder()

@@ -165,7 +165,7 @@ class Applies:
             self._finish(job, Outcome(True, tuple(job.errors), reason))
 
     def error(self, xid: int, error: ErrorMessage) -> tuple[FlowError, bool]:
-        """An error message: with its cause if it belongs to a change, and whether that change's outcome will name it."""
+        """An error with its cause, as far as it can be told, and whether the outcome of a change will name it."""
         found = self._by_xid.get(xid)
         if found is None:
             return FlowError(None, *error), False

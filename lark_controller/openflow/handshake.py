@@ -84,7 +84,11 @@ async def _takes_normal(link: SwitchLink, n_tables: int) -> bool:
     for table in dict.fromkeys((max(n_tables - 1, 0), 0)):
         key = FlowKey(table, 0, _PROBE_MATCH)
         flow = Flow(key, FlowData(cookie(Category.SWITCH), (Output(PORT_NORMAL, 0),)))
-        steps: list[Step] = [(key, partial(wire.flow_add, flow=flow)), (key, partial(wire.flow_delete, key=key))]
+        steps: list[Step] = [
+            (key, partial(wire.flow_add, flow=flow)),
+            (None, None),
+            (key, partial(wire.flow_delete, key=key)),
+        ]
         outcome = await link.send(steps, limit)
         if not outcome.confirmed:
             raise SwitchError(f"asking for NORMAL: {outcome.reason}")
