@@ -60,6 +60,8 @@ _LONG_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[0-9]{19,}(?![.0-9])")
 _REFERENCE = re.compile(
     r"(?:\b(MY|SELF|TARGET|OTHER)\s*\.\s*)?([A-Za-z_][A-Za-z0-9_]*|'[^'\\]*+(?:\\.[^'\\]*+)*+')", re.IGNORECASE
 )
+# A single equals sign, which outside strings only a record has.
+_RECORD = re.compile(r"(?<![=!<>?])=(?![=?!])")
 _CALL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(")
 _EXPR_JSON = re.compile(r"/Expr\((.*)\)/", re.DOTALL)
 
@@ -328,6 +330,9 @@ def _expansion(
     """How many characters ``text``, an expression of ``ads[side]``, has once attributes are written out."""
     if called_functions(text) & UNBOUNDED_FUNCTIONS:
         raise AdError(name, f"calls a function that is not accepted here ({', '.join(sorted(UNBOUNDED_FUNCTIONS))})")
+    if _RECORD.search(without_strings(text)):
+        # Its attributes may refer to each other, out of sight of what is measured here.
+        raise AdError(name, "has a record, [ Name = value; … ], inside an expression")
     total = _bounded(len(text), name)
     bare = _STRING.sub(lambda found: found.group() if found.group().startswith("'") else '""', text)
     for scope, identifier in _REFERENCE.findall(bare):
@@ -358,6 +363,17 @@ def _bounded(total: int, name: str) -> int:
     if total > MAX_EXPANSION:
         raise AdError(name, f"amounts to more than {MAX_EXPANSION} characters once its attributes are written out")
     return total
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value holds no expression at any depth, so that using it costs no more than its size."""
+    if isinstance(value, classad2.ExprTree):
+        return False
+    if isinstance(value, list):
+        return all(is_plain(item) for item in value)
+    if isinstance(value, classad2.ClassAd):
+        return all(is_plain(value.get(name)) for name in value)
+    return True
 
 
 def literal(value: Any) -> str:

@@ -393,9 +393,11 @@ def test_a_machine_may_ask_for_the_job_s_attribute_of_the_same_name() -> None:
         {"RequestBandwidth": "A40", "A0": "1"} | {f"A{n}": f"A{n - 1} + A{n - 1}" for n in range(1, 41)},
         {"RequestBandwidth": "'A40'", "A0": "1"} | {f"A{n}": f"'A{n - 1}' + 'A{n - 1}'" for n in range(1, 41)},
         {"RequestBandwidth": 'eval("1+1")'},
+        {"RequestBandwidth": "[a = 1; b = a + a; c = b + b].c"},
+        {"RequestBandwidth": "R.c", "R": "[a = 1; b = a + a; c = b + b]"},
         {"RequestBandwidth": "int(Long)", "Long": '"' + "9" * 10000 + '"'},
     ],
-    ids=range(6),
+    ids=range(8),
 )
 def test_expressions_without_a_bound_are_refused(lines: dict[str, str]) -> None:
     assert refused_with(lines).attribute == "RequestBandwidth"

@@ -8,7 +8,7 @@ import classad2
 
 from lark_controller.ad_values import PREFIXED
 from lark_controller.ads import JobAd, MachineAd
-from lark_controller.classad_text import evaluate, literal
+from lark_controller.classad_text import evaluate, is_plain, literal
 from lark_controller.errors import AdError
 from lark_controller.jobs import Facts
 
@@ -47,6 +47,7 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
 
 def _value(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
     try:
-        return evaluate(ad, name, target)
+        value = evaluate(ad, name, target)
+        return value if is_plain(value) else classad2.Value.Error
     except AdError:
         return classad2.Value.Error

@@ -249,7 +249,8 @@ def _excess(text: str) -> Mistake | None:
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         aliases += isinstance(event, yaml.AliasEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        at = (event.start_mark.line + 1, event.start_mark.column + 1)
+        mark = event.start_mark
+        at = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         if aliases > MAX_ALIASES:
             return Mistake(*at, "", "too many aliases", f"at most {MAX_ALIASES} aliases")
         if depth > MAX_DEPTH:
