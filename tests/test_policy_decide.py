@@ -129,7 +129,8 @@ def test_needed_attributes_hold_what_is_always_needed() -> None:
 
 def test_facts_are_values_and_small() -> None:
     body = (
-        'Owner = "bob"\nGlobalJobId = "g"\nWant = Site\nSite = strcat("a", TARGET.Rack)\nUnused = 1\nBad = Bad + 1\nRec = [a = 1; b = a + a]\nPlain = [a = 1]\n'
+        'Owner = "bob"\nGlobalJobId = "g"\nWant = Site\nSite = strcat("a", TARGET.Rack)\nUnused = 1\nBad = Bad + 1\n'
+        "Rec = [a = 1; b = a + a]\nPlain = [a = 1]\n"
         'None = undefined\n------\nMachine = "w1"\nAddressType = "dhcp"\nRack = 5\nLarkVLAN = 7\n'
     )
     job_ad, machine_ad = parse_post(body.encode(), "text/plain")
