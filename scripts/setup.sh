@@ -90,7 +90,9 @@ fi
 
 say "making .venv with $("$python" -V)"
 "$python" -m venv --clear .venv
-pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; }
 pip install --require-hashes -r requirements-dev.txt
 pip install --no-deps --no-build-isolation --editable .
 printf '%s\n' "$stamp" >.venv/.lark-stamp

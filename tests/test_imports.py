@@ -21,26 +21,26 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("flows",),
     ("status",),
     ("store", "openflow"),
-    ("confirmations", "reactive", "registration", "reconcile"),
+    ("confirmations", "origins", "policy_source"),
+    ("reconcile", "reactive", "registration", "explain", "planning"),
+    ("views",),
     ("controller",),
     ("rest",),
-    ("cli",),
+    ("app", "cli", "client", "printing"),
 )
 # (importer, imported) of one layer.
 NEIGHBOURS = {
     ("settings", "errors"),
-    ("metrics", "errors"),
-    ("metrics", "settings"),
-    ("log", "errors"),
-    ("log", "settings"),
+    ("ad_values", "classad_text"),
     ("ads", "ad_values"),
     ("ads", "classad_text"),
-    ("classad_text", "ad_values"),
-    ("ad_values", "classad_text"),
     ("addresses", "jobs"),
-    ("reconcile", "confirmations"),
+    # The reconcile loop calls the part that answers PacketIns, which names the loop's class in its annotations.
     ("reconcile", "reactive"),
-    ("registration", "confirmations"),
+    ("reactive", "reconcile"),
+    ("cli", "app"),
+    ("cli", "client"),
+    ("cli", "printing"),
 }
 OS_KEN = "os_ken"
 
