@@ -7,6 +7,7 @@ lives in memory and holds what policy and switches need; the ads' text is in the
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -158,6 +159,7 @@ class Directory:
     by_owner: dict[str, dict[int, Job]] = field(default_factory=dict)
     by_group: dict[str, dict[int, Job]] = field(default_factory=dict)
     by_host: dict[str, dict[int, Job]] = field(default_factory=dict)
+    states: Counter[JobState] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -174,6 +176,7 @@ class Directory:
         old = self.remove(job.id)
         self.by_id[job.id] = job
         self.by_number[job.number] = job
+        self.states[job.state] += 1
         if job.has_pool_address:
             for address in job.addresses:
                 self.by_address[address] = job
@@ -187,6 +190,7 @@ class Directory:
         if job is None:
             return None
         self.by_number.pop(job.number, None)
+        self.states[job.state] -= 1
         for address in job.addresses:
             if self.by_address.get(address) is not None and self.by_address[address].id == job.id:
                 del self.by_address[address]

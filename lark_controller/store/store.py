@@ -208,6 +208,10 @@ class Store:
         """The policy that was put last."""
         return self._database.read(trail.latest_policy)
 
+    def latest_policy_by(self, actor: str) -> PolicyVersion | None:
+        """The policy that an actor put last."""
+        return self._database.read(partial(trail.latest_policy, actor=actor))
+
     def policy(self, version: int) -> PolicyVersion | None:
         """One policy version."""
         return self._database.read(partial(trail.policy, version=version))

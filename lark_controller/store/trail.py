@@ -43,9 +43,11 @@ def put_policy(connection: Connection, text: str, digest: str, actor: str, now: 
     return PolicyVersion(version, text, digest, now, actor)
 
 
-def latest_policy(connection: Connection) -> PolicyVersion | None:
-    """The policy version that was put last."""
+def latest_policy(connection: Connection, actor: str | None = None) -> PolicyVersion | None:
+    """The policy version that was put last (by an actor)."""
     query = select(*policy_versions.c).order_by(policy_versions.c.version.desc()).limit(1)
+    if actor is not None:
+        query = query.where(policy_versions.c.actor == actor)
     return _version(connection.execute(query).one_or_none())
 
 

@@ -1,0 +1,119 @@
+"""``lark run``: the whole controller in one process, until it is told to stop."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+from pathlib import Path
+
+from lark_controller import log
+from lark_controller.controller import Controller
+from lark_controller.errors import SettingError
+from lark_controller.metrics import Metrics
+from lark_controller.openflow.connection import OpenFlowOptions
+from lark_controller.policy_source import PolicyFile, first_policy
+from lark_controller.rest.app import create_app
+from lark_controller.rest.server import Server
+from lark_controller.rest.tokens import Tokens
+from lark_controller.settings import Settings
+from lark_controller.store import Store
+
+
+def run(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; SIGHUP reads the policy file again. Answers the exit status.
+
+    Raises SettingError, PolicyError or StoreError where it cannot start.
+    """
+    log.configure(settings.log_level, settings.log_format)
+    stop = threading.Event()
+    service = Service(settings)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    signal.signal(signal.SIGINT, lambda _number, _frame: stop.set())
+    service.start()
+    signal.signal(signal.SIGHUP, lambda _number, _frame: service.policy_file.reload())
+    try:
+        stop.wait()
+    finally:
+        log.event("stopping")
+        service.stop()
+    return 0
+
+
+class Service:
+    """Controller, REST server and policy file, wired by the settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        if settings.database_url.startswith("sqlite"):
+            _make_state_dir(settings.state_dir)
+        self.store = Store.open(settings.database_url)
+        self.store.migrate()
+        self.metrics = Metrics()
+        self.controller = Controller(
+            self.store,
+            first_policy(self.store, settings.policy_file),
+            openflow_options(settings),
+            self.metrics,
+            lease_seconds=settings.lease_seconds,
+            check_seconds=settings.check_seconds,
+            retention_days=settings.retention_days,
+        )
+        self.server = Server(
+            create_app(self.controller, settings, Tokens(settings.tokens_file), self.metrics), settings
+        )
+        self.policy_file = PolicyFile(settings.policy_file, self.controller.put_policy)
+
+    def start(self) -> None:
+        """Load the directory, listen for switches, then answer REST."""
+        self.controller.start()
+        # What was loaded lives as long as the process; the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        self.server.start()
+        self.policy_file.start()
+        log.event(
+            "running",
+            openflow=_joined(self.controller.openflow_addresses),
+            openflow_tls=_joined(self.controller.openflow_tls_addresses) or None,
+            rest=",".join(map(str, self.server.addresses)),
+        )
+
+    def stop(self) -> None:
+        """Stop answering, then the switches' connections, then the store."""
+        self.policy_file.stop()
+        self.server.stop()
+        self.controller.stop()
+        self.store.close()
+
+
+def openflow_options(settings: Settings) -> OpenFlowOptions:
+    """The OpenFlow listener as the settings want it."""
+    return OpenFlowOptions(
+        listen=tuple((each.host, each.port) for each in settings.openflow_listen),
+        tls_listen=tuple((each.host, each.port) for each in settings.openflow_tls_listen),
+        cert=_text(settings.openflow_tls_cert),
+        key=_text(settings.openflow_tls_key),
+        ca=_text(settings.openflow_tls_ca),
+        echo_interval=settings.echo_interval,
+        echo_timeout=settings.switch_timeout,
+        handshake_timeout=settings.switch_timeout,
+        write_timeout=settings.switch_timeout,
+        outbox_bytes=settings.outbox_bytes,
+        apply_timeout=settings.switch_timeout,
+    )
+
+
+def _make_state_dir(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError(f"LARK_STATE_DIR={path}: cannot be made: {error.strerror}") from None
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _joined(addresses: tuple[tuple[str, int], ...]) -> str:
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses)

@@ -1,0 +1,485 @@
+"""The controller put together: store, registration, reconcile loop and OpenFlow, behind :class:`status.Controls`.
+
+REST threads call it; what concerns switches is handed to the event-loop thread, and only ``confirm``, ``flows`` and
+``explain`` wait for that, with a time limit.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import ip_address
+from types import MappingProxyType
+from typing import TypeVar
+
+from lark_controller import ads, planning, views
+from lark_controller.ads import JobAd, MachineAd
+from lark_controller.errors import AdError, LarkError, Mistake, NotFoundError, PolicyError, StoreError, SwitchError
+from lark_controller.explain import Ends, Held, concerned, explain
+from lark_controller.flows.placement import Placed
+from lark_controller.flows.pool import Pool
+from lark_controller.jobs import Address, Facts, Job, JobState
+from lark_controller.log import ERROR, WARNING, event
+from lark_controller.metrics import Metrics
+from lark_controller.openflow.app import OpenFlow
+from lark_controller.openflow.connection import OpenFlowOptions
+from lark_controller.openflow.link import Dump
+from lark_controller.policies.decide import decide, needed_attributes
+from lark_controller.policies.facts import facts
+from lark_controller.policies.file import load
+from lark_controller.reconcile import Reconciler
+from lark_controller.registration import Names, Registration, names_digest
+from lark_controller.status import (
+    AuditPage,
+    Confirmation,
+    Explanation,
+    FlowStatus,
+    GroupStatus,
+    JobDetail,
+    JobFilter,
+    JobPage,
+    Plan,
+    PolicyVersion,
+    Readiness,
+    Registered,
+    SwitchStatus,
+    Waiting,
+)
+from lark_controller.store import Store
+
+ACTOR = "lark"
+# The loop answers in milliseconds; a caller that waited this long for it would rather know.
+LOOP_TIMEOUT = 30.0
+FACTS_BATCH = 500
+STATES_PAUSE = 0.1
+
+T = TypeVar("T")
+
+
+class Controller:
+    """One controller. ``start`` before anything else, ``stop`` at the end."""
+
+    def __init__(
+        self,
+        store: Store,
+        policy: PolicyVersion,
+        options: OpenFlowOptions,
+        metrics: Metrics,
+        *,
+        lease_seconds: float = 900.0,
+        check_seconds: float = 60.0,
+        retention_days: float = 90.0,
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._lease = lease_seconds
+        self._check_every = check_seconds
+        self._retention = retention_days * 86400
+        self._version = policy
+        self._policy = load(policy.text)
+        self._reconciler = Reconciler(self._policy, self._state_changed)
+        self._openflow = OpenFlow(options, self._reconciler)
+        self._registration = Registration(store, lease_seconds, self._put, self._gone, self._live)
+        self._policy_lock = threading.Lock()
+        self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._store_trouble = ""
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load the live jobs, then listen for switches. Raises StoreError, SettingError."""
+        names = needed_attributes(self._policy)
+        self._refresh_facts(names, None)
+        self._store.extend_leases(time.time() + self._lease)
+        decider = self._reconciler.decider
+        jobs = [replace(job, facts=decider.shared(job.facts)) for job in self._store.live_jobs()]
+        self._registration.use(self._policy, names, jobs)
+        self._reconciler.load(jobs)
+        event("directory loaded", jobs=len(jobs))
+        self._openflow.start()
+        for name, work in (
+            ("lark-states", self._write_states),
+            ("lark-leases", self._watch_leases),
+            ("lark-checks", self._check_switches),
+        ):
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Stop listening; switches keep what they hold, the store what is known."""
+        self._stopping.set()
+        self._openflow.stop()
+        self._states.put(None)
+        for thread in self._threads:
+            thread.join(timeout=5.0)
+        with suppress(StoreError):
+            self._registration.write_leases()
+
+    @property
+    def openflow_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Where switches connect over TCP."""
+        return self._openflow.addresses
+
+    @property
+    def openflow_tls_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Where switches connect over TLS."""
+        return self._openflow.tls_addresses
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+
+    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
+        """Take a run in. Raises AdError, AddressError, StoreError."""
+        return self._registration.register(job_ad, machine_ad, actor)
+
+    def confirm(self, job_id: str, timeout: float) -> Confirmation:
+        """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
+        if timeout > 0:
+            settled: Future[None] = Future()
+
+            def waiter() -> None:
+                # The state follows the last confirmation in the same turn of the loop; the answer comes after it.
+                self._openflow.loop.call_soon(lambda: None if settled.done() else settled.set_result(None))
+
+            def wait() -> None:
+                job = self._reconciler.directory.by_id.get(job_id)
+                if job is None:
+                    waiter()
+                else:
+                    self._reconciler.confirmations.when_settled(job.number, waiter)
+
+            self._on_loop(wait)
+            with suppress(FutureTimeoutError):
+                settled.result(timeout)
+            settled.cancel()
+        return self._on_loop(lambda: self._confirmation(self._found(job_id)))
+
+    def renew(self, job_id: str, actor: str) -> Job:
+        """Renew a live job's lease. Raises NotFoundError where no such job lives."""
+        return self._registration.renew(job_id)
+
+    def end(self, job_id: str, actor: str, exit_ad: str = "") -> Job:
+        """End a job; of an ended job the same again. Raises NotFoundError for an id never seen."""
+        return self._registration.end(job_id, actor, "ended by its hook", exit_ad)
+
+    def job(self, job_id: str) -> JobDetail:
+        """A live or ended job. Raises NotFoundError."""
+        job = self._found(job_id)
+        job_ad, machine_ad = self._store.ads(job_id) or ("", "")
+        ending = self._store.ending(job_id)
+        confirmation = self._on_loop(lambda: self._confirmation(job))
+        decision = decide(job.facts, self._policy)
+        return JobDetail(
+            confirmation.job, decision, confirmation, job_ad, machine_ad, None if ending is None else ending.at
+        )
+
+    def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
+        """A page of jobs. Raises NotFoundError for a cursor that is none."""
+        page = self._store.page(chosen, cursor, limit)
+        live = self._reconciler.directory.by_id
+        return JobPage(tuple(live.get(job.id, job) for job in page.jobs), page.next_cursor)
+
+    def job_counts(self) -> Mapping[JobState, int]:
+        """How many live jobs there are in each state."""
+        return MappingProxyType(dict(self._reconciler.directory.states))
+
+    def job_at(self, address: str) -> JobDetail:
+        """The live job behind an address. Raises NotFoundError."""
+        job = self._reconciler.directory.by_address.get(_address(address))
+        if job is None:
+            raise NotFoundError(f"no live job has the address {address}")
+        return self.job(job.id)
+
+    def _found(self, job_id: str) -> Job:
+        job = self._live(job_id) or self._store.find(job_id)
+        if job is None:
+            raise NotFoundError(f"no job has the id {job_id}")
+        return job
+
+    def _confirmation(self, job: Job) -> Confirmation:
+        job = self._reconciler.directory.by_id.get(job.id, job)
+        seen = self._reconciler.confirmations
+        waiting = tuple(
+            Waiting(views.dpid_text(datapath) if datapath else "", reason)
+            for datapath, reason in sorted(seen.waiting(job.number).items())
+        )
+        return Confirmation(job, tuple(views.dpid_text(dp) for dp in seen.done(job.number) if dp), waiting)
+
+    # -- switches ----------------------------------------------------------------------------------------------------
+
+    def switches(self) -> tuple[SwitchStatus, ...]:
+        """All switches that are declared or have been connected."""
+        return self._on_loop(lambda: views.switches(self._reconciler))
+
+    def switch(self, datapath: str) -> SwitchStatus:
+        """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
+        return self._on_loop(lambda: views.switch(self._reconciler, views.find_switch(self._reconciler, datapath)))
+
+    def flows(self, datapath: str, timeout: float) -> tuple[FlowStatus, ...]:
+        """A switch's flows, desired and installed. Raises NotFoundError, SwitchError."""
+
+        async def read() -> tuple[FlowStatus, ...]:
+            number = views.find_switch(self._reconciler, datapath)
+            state = self._reconciler.switches.get(number)
+            dump: Dump | None = None
+            if state is not None and state.link is not None:
+                dump = await state.link.dump(timeout)
+            return views.flows(self._reconciler.pool_of(number), number, dump)
+
+        return self._wait(self._openflow.call(read()), timeout + 1.0)
+
+    def explain(self, src: str, dst: str, timeout: float) -> Explanation:
+        """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id. Raises NotFoundError, AdError."""
+
+        async def read() -> tuple[Pool, Ends, dict[int, Held]]:
+            pool = self._reconciler.pool
+            ends = self._ends(pool, src, dst)
+            held = {}
+            for datapath in concerned(pool, ends):
+                state = self._reconciler.switches.get(datapath)
+                dump: Dump | None = None
+                if state is not None and state.link is not None:
+                    with suppress(SwitchError):
+                        dump = await state.link.dump(timeout)
+                switch = pool.switches[datapath]
+                if dump is None:
+                    held[datapath] = Held(switch, pool.build(datapath), {}, live=False)
+                else:
+                    held[datapath] = Held(switch, dump.program, dump.counters, live=True)
+            return pool, ends, held
+
+        pool, ends, held = self._wait(self._openflow.call(read()), 2 * timeout + 1.0)
+        return explain(pool, ends, held)
+
+    def _ends(self, pool: Pool, src: str, dst: str) -> Ends:
+        first, second = self._end_of(src), self._end_of(dst)
+        for version in (4, 6):
+            pair = [[a for a in addresses if a.version == version] for addresses, _ in (first, second)]
+            if pair[0] and pair[1]:
+                return Ends(
+                    pair[0][0], pair[1][0], _placed(pool, first[1]), _placed(pool, second[1])
+                )
+        raise AdError("", f"{src} and {dst} have no address of the same IP version")
+
+    def _end_of(self, what: str) -> tuple[tuple[Address, ...], Job | None]:
+        directory = self._reconciler.directory
+        job = directory.by_id.get(what)
+        if job is not None:
+            if not job.addresses:
+                raise NotFoundError(f"job {what} has no address yet")
+            return job.addresses, job
+        try:
+            address = ip_address(what)
+        except ValueError:
+            raise NotFoundError(f"{what} is neither an address nor the id of a live job") from None
+        return (address,), directory.by_address.get(address)
+
+    # -- policy --------------------------------------------------------------------------------------------------------
+
+    def policy(self) -> PolicyVersion:
+        """The policy in force."""
+        return self._version
+
+    def check_policy(self, text: str) -> tuple[Mistake, ...]:
+        """Every mistake in a policy text; empty where it is valid."""
+        try:
+            load(text)
+        except PolicyError as error:
+            return error.mistakes
+        return ()
+
+    def plan_policy(self, text: str) -> Plan:
+        """What a policy text would change. Raises PolicyError."""
+        new = load(text)
+        names = needed_attributes(new)
+        with self._policy_lock:
+            if not self._covers(names):
+                self._learn_names(names)
+            jobs, switches = self._on_loop(
+                lambda: (self._reconciler.directory.all(), self._reconciler.placed_switches(new))
+            )
+            return planning.plan(self._policy, new, jobs, switches)
+
+    def put_policy(self, text: str, actor: str) -> PolicyVersion:
+        """Put a policy in force. Raises PolicyError, RuleLimitError, UnsupportedError; then nothing has changed."""
+        try:
+            version = self._adopt(text, actor)
+        except LarkError:
+            self._metrics.policy_changes.labels("refused").inc()
+            raise
+        self._metrics.policy_changes.labels("accepted").inc()
+        return version
+
+    def _adopt(self, text: str, actor: str) -> PolicyVersion:
+        policy = load(text)
+        with self._policy_lock:
+            if policy.digest == self._policy.digest:
+                return self._version
+            names = needed_attributes(policy)
+            if not self._covers(names):
+                self._learn_names(names)
+            self._openflow.call(self._reconciler.prepare(policy)).result()
+            try:
+                version = self._store.put_policy(text, policy.digest, actor, time.time())
+            except BaseException:
+                self._on_loop(self._reconciler.abandon)
+                raise
+            sent = self._openflow.call(self._reconciler.adopt()).result()
+            self._policy, self._version = policy, version
+            self._registration.use(policy, names, self._reconciler.directory.all())
+            event("policy in force", version=version.version, actor=actor, flows=sent)
+            return version
+
+    def _covers(self, names: Names) -> bool:
+        have = self._reconciler.decider.names
+        return names[0] <= have[0] and names[1] <= have[1]
+
+    def _learn_names(self, names: Names) -> None:
+        """Take the facts of live jobs for more attributes, out of the ads in the store."""
+        have = self._reconciler.decider.names
+        wider = (have[0] | names[0], have[1] | names[1])
+        self._registration.need(wider)
+        self._refresh_facts(wider, lambda found: self._on_loop(lambda: self._reconciler.set_facts(found)))
+
+    def _refresh_facts(self, names: Names, tell: Callable[[dict[str, Facts]], object] | None) -> None:
+        digest = names_digest(names)
+        number = 0
+        while batch := self._store.ads_of_live(number, FACTS_BATCH, stale_for=digest):
+            found = {}
+            for entry in batch:
+                number = entry.number
+                job_ad, machine_ad = ads.reparse(entry.job_ad, entry.machine_ad)
+                found[entry.id] = facts(job_ad, machine_ad, names)
+            self._store.update_facts(list(found.items()), digest)
+            if tell is not None:
+                tell(found)
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        """The accounting groups of the policy in force."""
+        return self._on_loop(lambda: views.groups(self._reconciler))
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def audit(self, subject: str | None, cursor: str | None, limit: int) -> AuditPage:
+        """The audit trail, newest first."""
+        return self._store.audit_page(subject, cursor, limit)
+
+    def ready(self) -> Readiness:
+        """Whether store, policy and OpenFlow listener are up."""
+        reasons = []
+        try:
+            self._store.ping()
+        except StoreError as error:
+            reasons.append(str(error))
+        if not self._openflow.running:
+            reasons.append("the OpenFlow listener is not running")
+        return Readiness(not reasons, tuple(reasons))
+
+    # -- between threads -----------------------------------------------------------------------------------------------
+
+    def _live(self, job_id: str) -> Job | None:
+        return self._reconciler.directory.by_id.get(job_id)
+
+    def _put(self, job: Job) -> None:
+        self._openflow.loop.call_soon_threadsafe(self._reconciler.put, job)
+
+    def _gone(self, job_id: str) -> None:
+        self._openflow.loop.call_soon_threadsafe(self._reconciler.end, job_id)
+
+    def _on_loop(self, work: Callable[[], T]) -> T:
+        return self._wait(self._openflow.call(work), LOOP_TIMEOUT)
+
+    def _wait(self, future: Future[T], timeout: float) -> T:
+        try:
+            return future.result(timeout)
+        except FutureTimeoutError:
+            future.cancel()
+            raise SwitchError(f"no answer within {timeout:g} s") from None
+
+    def _state_changed(self, job: Job) -> None:
+        self._states.put(job)
+
+    def _write_states(self) -> None:
+        """Write job states to the store, many at a time, off the loop's thread."""
+        while (job := self._states.get()) is not None:
+            found = {job.id: job}
+            time.sleep(STATES_PAUSE)
+            ending = False
+            while not self._states.empty():
+                more = self._states.get()
+                if more is None:
+                    ending = True
+                    break
+                found[more.id] = more
+            self._guarded(lambda chosen=found: self._store_states(chosen))  # type: ignore[misc]  # bound at once
+            if ending:
+                return
+
+    def _store_states(self, found: dict[str, Job]) -> None:
+        for job in found.values():
+            if job.state is JobState.REFUSED:
+                self._registration.refused(job)
+        self._store.set_states([(job.id, job.state, job.reason) for job in found.values()])
+
+    def _watch_leases(self) -> None:
+        pause = min(5.0, self._lease / 4)
+        pruned = 0.0
+        while not self._stopping.wait(pause):
+            self._guarded(self._expire)
+            if self._retention and time.time() - pruned > 3600:
+                pruned = time.time()
+                self._guarded(lambda: self._store.prune(time.time() - self._retention))
+
+    def _expire(self) -> None:
+        count = self._registration.expire(time.time())
+        if count:
+            self._metrics.leases_expired.inc(count)
+
+    def _check_switches(self) -> None:
+        """Compare the switches in full, one after the other, spread over the interval."""
+        errors = 0
+        while not self._stopping.wait(1.0 if self._check_every == 0 else 0.2):
+            seen = self._reconciler.flow_errors
+            self._metrics.flow_errors.inc(seen - errors)
+            errors = seen
+            if not self._check_every:
+                continue
+            datapaths = list(self._reconciler.switches)
+            pause = self._check_every / max(1, len(datapaths))
+            for datapath in datapaths:
+                if self._stopping.wait(pause):
+                    return
+                with suppress(SwitchError, FutureTimeoutError):
+                    self._openflow.call(self._reconciler.check(datapath)).result(LOOP_TIMEOUT)
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except StoreError as error:
+            if str(error) != self._store_trouble:
+                event("database trouble", level=ERROR, error=str(error))
+            self._store_trouble = str(error)
+        else:
+            if self._store_trouble:
+                event("database is back", level=WARNING)
+            self._store_trouble = ""
+
+
+def _placed(pool: Pool, job: Job | None) -> Placed | None:
+    return None if job is None else pool.placed.get(job.number)
+
+
+def _address(text: str) -> Address:
+    try:
+        return ip_address(text)
+    except ValueError:
+        raise NotFoundError(f"{text} is not an address") from None
+

@@ -1,0 +1,149 @@
+"""What a core switch holds: the frame of its tables, WAN classes by prefix, queues or meters by DSCP. Pure.
+
+The number of rules grows with policy rules, groups and prefixes, not with jobs: jobs for which no WAN rule drops or
+steers need none at all here, and addresses in blocks make the others a few prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lark_controller.flows import tables as t
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.edge import SWITCH, flow, learning_tables
+from lark_controller.flows.model import (
+    ETH_IPV4,
+    ETH_IPV6,
+    PORT_MAX,
+    PORT_NORMAL,
+    Action,
+    Flow,
+    FlowData,
+    FlowKey,
+    Meter,
+    Output,
+    SetField,
+    SetQueue,
+    match,
+)
+from lark_controller.flows.placement import Switch
+from lark_controller.flows.prefixes import Prefix
+from lark_controller.flows.tables import Core, combine
+from lark_controller.flows.wan import ip_fields, local_networks, wan_flows
+from lark_controller.policies.model import Policy, WanAction
+from lark_controller.qos.groups import shortcomings as qos_shortcomings
+from lark_controller.qos.groups import treatments
+
+def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
+    """The flows that stand on every core switch, whatever jobs there are."""
+    for wan in switch.wan:
+        for network in policy.job_networks:
+            # Nobody outside has a job's address (BCP 38).
+            fields = {"in_port": wan.number, **ip_fields(network, "src")}
+            yield flow(Core.CLASSIFY, t.P_EXACT, fields, cookie(Category.CLASSIFY, 0))
+    for table, following in ((Core.CLASSIFY, Core.WAN), (Core.WAN, Core.QOS), (Core.QOS, Core.LEARN)):
+        yield flow(table, t.P_MISS, {}, SWITCH, goto=following)
+    yield from wan_flows(policy, Core.WAN, Core.QOS)
+    yield from _steering(switch, policy)
+    yield from _groups(switch, policy)
+    if switch.normal:
+        yield flow(Core.LEARN, t.P_MISS, {}, SWITCH, goto=Core.FORWARD)
+        yield flow(Core.FORWARD, t.P_SWITCH, {}, SWITCH, actions=(Output(PORT_NORMAL),))
+    else:
+        ports = sorted(number for number in switch.ports.values() if number < PORT_MAX)
+        yield from learning_tables(Core.LEARN, Core.FORWARD, ports)
+
+
+def class_flows(position: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
+    """Which prefixes come under a WAN rule, as source and as destination."""
+    mark = cookie(Category.CLASSIFY, position)
+    for prefix in prefixes:
+        value = (prefix.value, prefix.mask)
+        ethertype, name = (ETH_IPV4, "ipv4") if prefix.version == 4 else (ETH_IPV6, "ipv6")
+        for side, priority, job_bit, class_bits in (
+            ("src", t.P_ALLOW, t.FROM_JOB, t.FROM_WAN),
+            ("dst", t.P_DEST, t.TO_JOB, t.TO_WAN),
+        ):
+            yield flow(
+                Core.CLASSIFY,
+                priority,
+                {"eth_type": ethertype, f"{name}_{side}": value},
+                mark,
+                goto=Core.WAN,
+                metadata=combine(job_bit.put(1), class_bits.put(position)),
+            )
+
+
+def _steering(switch: Switch, policy: Policy) -> Iterator[Flow]:
+    """Steered classes leave by their rule's port, whatever is not local; the rest by each WAN port's next hop."""
+    by_name = {wan.name: wan for wan in switch.wan}
+    steered = False
+    for rule in policy.wans:
+        port = by_name.get(rule.port or "")
+        if rule.action is not WanAction.STEER or port is None:
+            continue
+        steered = True
+        mark = cookie(Category.WAN, rule.position)
+        sender = t.FROM_WAN.put(rule.position)
+        for ethertype in (ETH_IPV4, ETH_IPV6):
+            fields = {"metadata": sender, "eth_type": ethertype}
+            yield flow(Core.WAN, t.P_DENY, fields, mark, goto=Core.QOS, metadata=t.STEERED.put(1))
+        hop: tuple[Action, ...] = () if port.next_hop is None else (SetField("eth_dst", port.next_hop),)
+        fields = {"metadata": combine(sender, t.STEERED.put(1))}
+        yield flow(Core.FORWARD, t.P_EXACT, fields, mark, actions=(*hop, Output(port.number)))
+    if steered and not any(rule.action is WanAction.DROP for rule in policy.wans):
+        yield from _local_passes(policy)
+    # A gateway's MAC that is seen on several WAN ports would move about in what NORMAL learns.
+    declared: set[int] = set()
+    for wan in switch.wan:
+        if wan.next_hop is not None and wan.next_hop not in declared:
+            declared.add(wan.next_hop)
+            yield flow(Core.FORWARD, t.P_ALLOW, {"eth_dst": wan.next_hop}, SWITCH, actions=(Output(wan.number),))
+
+
+def _local_passes(policy: Policy) -> Iterator[Flow]:
+    for network in local_networks(policy):
+        fields = {"metadata": t.FROM_JOB.put(1), **ip_fields(network, "dst")}
+        yield flow(Core.WAN, t.P_ALLOW, fields, cookie(Category.WAN), goto=Core.QOS)
+
+
+def _groups(switch: Switch, policy: Policy) -> Iterator[Flow]:
+    """A rule a group: its queue, or its meter. DSCP is believed from the site's side only (RFC 2475, section 2.3)."""
+    if not policy.groups:
+        return
+    for wan in switch.wan:
+        yield flow(Core.QOS, t.P_EXACT, {"in_port": wan.number}, SWITCH, goto=Core.LEARN)
+    for network in local_networks(policy):
+        # Guarantees and ceilings are the WAN's; what stays on the site is not charged to them.
+        yield flow(Core.QOS, t.P_GUARD, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
+    for treatment in treatments(policy, switch.max_meter):
+        actions: tuple[Action, ...] = () if treatment.queue is None else (SetQueue(treatment.queue),)
+        meter = None if treatment.rate is None else treatment.dscp
+        for ethertype in (ETH_IPV4, ETH_IPV6):
+            yield Flow(
+                FlowKey(int(Core.QOS), t.P_ALLOW, match(eth_type=ethertype, ip_dscp=treatment.dscp)),
+                FlowData(cookie(Category.GROUP, treatment.dscp), actions, int(Core.LEARN), meter=meter),
+            )
+
+
+def meters(switch: Switch, policy: Policy) -> Iterator[Meter]:
+    """The meters of a core switch: one for each policed group, numbered by DSCP; none where the switch has no meters."""
+    if switch.is_edge:
+        return
+    for treatment in treatments(policy, switch.max_meter):
+        if treatment.rate is not None:
+            yield Meter(treatment.dscp, treatment.rate, treatment.burst)
+
+
+def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
+    """What the policy asks of a core switch and the switch cannot do, in sentences for the operator."""
+    if switch.is_edge:
+        return ()
+    said = list(qos_shortcomings(policy, switch.max_meter))
+    names = {wan.name for wan in switch.wan}
+    for rule in policy.wans:
+        if rule.action is WanAction.STEER and rule.port not in names:
+            declared = policy.switches.get(switch.datapath)
+            if declared is not None and rule.port in declared.ports:
+                said.append(f"wan rule in line {rule.line}: the switch has no port {rule.port} as it is declared")
+    return tuple(said)

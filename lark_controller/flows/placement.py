@@ -1,0 +1,157 @@
+"""Where things are: a switch as the flow builder sees it, and a job placed at a switch's port. Frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from ipaddress import IPv6Address
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from lark_controller.flows.model import PORT_LOCAL, PORT_MAX
+from lark_controller.jobs import Job
+from lark_controller.policies.model import Decision, Policy, SwitchRole, SwitchSpec
+
+LINK_LOCAL_PREFIX: Final = 0xFE80 << 112
+
+
+class WanPort(NamedTuple):
+    """A port that leads to the WAN: its name in the policy, its number, and its next hop's MAC if it has one."""
+
+    name: str
+    number: int
+    next_hop: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """What the flow builder needs to know of a connected switch.
+
+    ``ports`` is every port's name -> number. ``uplinks`` (edge) lead away from the worker; ``lan`` and ``wan`` (core)
+    are as the policy declares them. ``normal`` says whether NORMAL works; ``max_meter`` 0 means no meters.
+    """
+
+    datapath: int
+    name: str
+    role: SwitchRole
+    ports: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    uplinks: tuple[int, ...] = ()
+    lan: tuple[int, ...] = ()
+    wan: tuple[WanPort, ...] = ()
+    normal: bool = True
+    tracks: bool = True
+    max_meter: int = 0
+    max_rules: int = 0
+    local_mac: int | None = None
+
+    @property
+    def is_edge(self) -> bool:
+        """True for a worker's switch."""
+        return self.role is SwitchRole.EDGE
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A job, what was decided for it, and where it is attached (None: at no port of a connected edge)."""
+
+    job: Job
+    decision: Decision
+    datapath: int | None = None
+    port: int | None = None
+
+    @property
+    def mac(self) -> int | None:
+        """The MAC inside the job as an integer."""
+        return None if self.job.mac is None else mac_number(self.job.mac)
+
+    @property
+    def link_local(self) -> int | None:
+        """The job's IPv6 link-local address, as the kernel makes it from the MAC (RFC 4291, appendix A)."""
+        mac = self.mac
+        return None if mac is None else link_local_of(mac)
+
+
+def mac_number(text: str) -> int:
+    """``02:00:00:00:00:05`` as an integer."""
+    return int(text.replace(":", ""), 16)
+
+
+def link_local_of(mac: int) -> int:
+    """The EUI-64 link-local address of a MAC, as an integer (RFC 4291, appendix A)."""
+    high, low = mac >> 24, mac & 0xFFFFFF
+    return int(IPv6Address(LINK_LOCAL_PREFIX | (high ^ 0x020000) << 40 | 0xFFFE << 24 | low))
+
+
+def place_switch(
+    policy: Policy,
+    datapath: int,
+    ports: Mapping[str, int],
+    *,
+    normal: bool,
+    tracks: bool,
+    max_meter: int,
+    local_mac: int | None = None,
+    description: str = "",
+) -> Switch:
+    """A connected switch with the roles that the policy gives it; undeclared switches are edges.
+
+    ``ports`` is what the switch itself says it has. Declared ports that it lacks are left out (they come with a port
+    status message when they appear).
+    """
+    spec = policy.switches.get(datapath)
+    if spec is None:
+        return Switch(
+            datapath,
+            description or f"{datapath:016x}",
+            SwitchRole.EDGE,
+            MappingProxyType(dict(ports)),
+            uplinks=_matching(policy.edge_uplinks, ports),
+            normal=normal,
+            tracks=tracks,
+            max_meter=max_meter,
+            local_mac=local_mac,
+        )
+    named = _declared(spec, ports)
+    uplinks: tuple[int, ...] = ()
+    if spec.role is SwitchRole.EDGE:
+        declared = tuple(sorted(number for name, number in named.items() if name.startswith("uplink")))
+        uplinks = declared or _matching(policy.edge_uplinks, ports)
+    return Switch(
+        datapath,
+        spec.name,
+        spec.role,
+        MappingProxyType(dict(ports)),
+        uplinks=uplinks,
+        lan=tuple(sorted(number for name, number in named.items() if name.startswith("lan"))),
+        wan=tuple(
+            WanPort(name, number, mac_number(hop) if (hop := spec.ports[name].next_hop) else None)
+            for name, number in named.items()
+            if name.startswith("wan")
+        ),
+        normal=normal if spec.normal is None else spec.normal,
+        tracks=tracks,
+        max_meter=max_meter,
+        max_rules=spec.max_rules,
+        local_mac=local_mac,
+    )
+
+
+def _declared(spec: SwitchSpec, ports: Mapping[str, int]) -> dict[str, int]:
+    numbers = set(ports.values())
+    found: dict[str, int] = {}
+    for name, port in spec.ports.items():
+        number = port.port if isinstance(port.port, int) else ports.get(port.port)
+        if number is not None and number in numbers:
+            found[name] = number
+    return found
+
+
+def _matching(patterns: Iterable[str], ports: Mapping[str, int]) -> tuple[int, ...]:
+    chosen = {
+        number
+        for name, number in ports.items()
+        for pattern in patterns
+        if number < PORT_MAX and number != PORT_LOCAL and (fnmatchcase(name, pattern) or pattern == str(number))
+    }
+    return tuple(sorted(chosen))

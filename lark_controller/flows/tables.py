@@ -1,0 +1,119 @@
+"""The declared tables, their order, and what the bits of ``metadata`` mean. Nothing else gives these numbers.
+
+Edge (Open vSwitch on a worker), in packet order::
+
+    admit -> block -> slice-from -> slice-to -> wan -> track -> connect -> qos -> learn -> forward
+
+Core (between the site and the WAN)::
+
+    classify -> wan -> qos -> learn -> forward
+
+A packet starts with metadata 0. ``admit`` (edge) or ``classify`` (core) writes what is known of the job that sent it,
+``block`` (edge) or ``classify`` (core) what is known of the job that it goes to; later tables only read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from lark_controller.policies.model import SwitchRole
+
+
+class Edge(IntEnum):
+    """The tables of an edge switch."""
+
+    ADMIT = 0  # only the job's own MAC and addresses leave its port
+    BLOCK = 1  # blocked jobs send and receive nothing; whose job a packet goes to
+    SLICE_FROM = 2  # a sliced job sends to its own slice's jobs, and to what is no job
+    SLICE_TO = 3  # a sliced job receives from its own slice's jobs, and from what is no job
+    WAN = 4  # WAN drop and its exceptions, both directions
+    TRACK = 5  # jobs with one-way connectivity: look the connection up
+    CONNECT = 6  # jobs with one-way connectivity: new connections in the allowed direction only
+    QOS = 7  # DSCP by accounting group
+    LEARN = 8  # source learning, on switches without NORMAL
+    FORWARD = 9  # exact delivery to local jobs; everything else as a plain switch
+
+
+class Core(IntEnum):
+    """The tables of a core switch."""
+
+    CLASSIFY = 0  # which WAN rule a job's prefix comes under; no job's source address from the WAN
+    WAN = 1  # WAN drop, exceptions, steering
+    QOS = 2  # queue or meter by the edge's DSCP
+    LEARN = 3  # source learning, on switches without NORMAL
+    FORWARD = 4  # steered packets to their port; everything else as a plain switch
+
+
+def table_name(role: SwitchRole, table: int) -> str:
+    """A table's name as documents and explanations write it (``slice-from``), or its number where there is none."""
+    tables: type[IntEnum] = Edge if role is SwitchRole.EDGE else Core
+    try:
+        return tables(table).name.lower().replace("_", "-")
+    except ValueError:
+        return str(table)
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """A run of metadata bits."""
+
+    shift: int
+    width: int
+
+    @property
+    def mask(self) -> int:
+        """The bits' mask in place."""
+        return ((1 << self.width) - 1) << self.shift
+
+    def put(self, value: int) -> tuple[int, int]:
+        """(value, mask) in place; raises ValueError where the value does not fit."""
+        if not 0 <= value < 1 << self.width:
+            raise ValueError(f"{value} does not fit {self.width} bits")
+        return value << self.shift, self.mask
+
+
+TAG_BITS: Final = 18
+
+FROM_TAG: Final = Bits(0, TAG_BITS)  # slice of the local job that sends
+TO_TAG: Final = Bits(18, TAG_BITS)  # slice of the local job that receives
+FROM_WAN: Final = Bits(36, 7)  # position of the WAN rule of the job that sends
+TO_WAN: Final = Bits(43, 7)  # position of the WAN rule of the job that receives
+FROM_TRACKED: Final = Bits(50, 1)  # the sender has one-way connectivity
+TO_TRACKED: Final = Bits(51, 1)  # the receiver has one-way connectivity
+FROM_MUTE: Final = Bits(52, 1)  # the sender may not open connections
+TO_MUTE: Final = Bits(53, 1)  # the receiver may not be called
+GROUP: Final = Bits(54, 6)  # DSCP of the sender's accounting group
+FROM_JOB: Final = Bits(60, 1)
+TO_JOB: Final = Bits(61, 1)
+FROM_SLICED: Final = Bits(62, 1)
+TO_SLICED: Final = Bits(63, 1)
+# Core switches track nothing, so the bit says there that a packet is to leave by its WAN rule's port.
+STEERED: Final = FROM_TRACKED
+
+
+def combine(*parts: tuple[int, int]) -> tuple[int, int]:
+    """One (value, mask) of several that do not overlap."""
+    value = mask = 0
+    for part_value, part_mask in parts:
+        value |= part_value
+        mask |= part_mask
+    return value, mask
+
+
+# The conntrack zone of all Lark bridges: one zone, because a packet between two local jobs must be one connection.
+CT_ZONE: Final = 0x4C4B
+
+# Priorities. Locally loaded base flows have 1, so everything here overrides them.
+P_EXACT: Final = 300
+P_GUARD: Final = 290
+P_REACTIVE: Final = 250
+P_ALLOW: Final = 200
+P_DEST: Final = 190
+P_ASK: Final = 150
+P_DENY: Final = 100
+P_SWITCH: Final = 50
+P_MISS: Final = 10
+
+IDLE_REACTIVE: Final = 60  # seconds without a packet after which a reactive decision is forgotten

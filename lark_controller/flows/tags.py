@@ -1,0 +1,30 @@
+"""Slice tags: the small numbers that stand for slices in a switch's metadata. Pure, and without memory.
+
+Tags are a switch's own: only slices with a job there need one. They are a function of the set of slices alone (a hash,
+and in the rare case of a collision the next free number in sorted order), so the same jobs give the same flows in
+whatever order they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from lark_controller.flows.tables import TAG_BITS
+from lark_controller.policies.model import SliceKey
+
+
+def assign_tags(keys: Iterable[SliceKey], bits: int = TAG_BITS) -> dict[SliceKey, int]:
+    """A tag from 1 to 2**bits - 1 for each slice, all different. Raises ValueError with more slices than tags."""
+    size = (1 << bits) - 1
+    wanted = sorted(set(keys))
+    if len(wanted) > size:
+        raise ValueError(f"{len(wanted)} slices on one switch; {size} is the most that metadata can tell apart")
+    taken: dict[int, SliceKey] = {}
+    for key in wanted:
+        digest = blake2b(f"{key.rule}\n{key.value}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        place = int.from_bytes(digest, "big") % size
+        while place in taken:
+            place = (place + 1) % size
+        taken[place] = key
+    return {key: place + 1 for place, key in taken.items()}

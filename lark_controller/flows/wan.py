@@ -1,0 +1,77 @@
+"""WAN drop with its exceptions, both directions; the same flows on edges and cores. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_network
+from typing import Final
+
+from lark_controller.flows import tables as t
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, Flow, FlowData, FlowKey, match
+from lark_controller.jobs import Network
+from lark_controller.policies.model import Policy, WanAction
+
+# Link-local, multicast and broadcast never leave the site's links (RFC 3927, 1112, 919, 4291), so they are not the WAN.
+NOT_WAN: Final[tuple[Network, ...]] = tuple(
+    ip_network(text)
+    for text in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "fe80::/10",
+                 "ff00::/8", "::/127")
+)
+
+
+def local_networks(policy: Policy) -> tuple[Network, ...]:
+    """Everything that is not the WAN, job networks included, without overlaps that say nothing new."""
+    networks = {*policy.local_networks, *policy.job_networks, *NOT_WAN}
+    return tuple(
+        sorted(
+            (n for n in networks if not any(n != other and _inside(n, other) for other in networks)),
+            key=lambda n: (n.version, int(n.network_address), n.prefixlen),
+        )
+    )
+
+
+def _inside(inner: Network, outer: Network) -> bool:
+    return (
+        inner.version == outer.version
+        and inner.prefixlen >= outer.prefixlen
+        and int(outer.network_address) == int(inner.network_address) & int(outer.netmask)
+    )
+
+
+def ip_fields(network: Network, side: str) -> dict[str, int | tuple[int, int]]:
+    """The match fields of a network as ``src`` or ``dst``."""
+    value = (int(network.network_address), int(network.netmask))
+    if network.version == 4:
+        return {"eth_type": ETH_IPV4, f"ipv4_{side}": value}
+    return {"eth_type": ETH_IPV6, f"ipv6_{side}": value}
+
+
+def wan_flows(policy: Policy, table: int, following: int) -> Iterator[Flow]:
+    """The WAN table of a switch: local traffic passes, dropped classes keep their exceptions, both directions.
+
+    A packet from a job is judged by its destination and the sender's class, one to a job by its source and the
+    receiver's class. Rules that steer or allow need nothing here.
+    """
+    dropping = [rule for rule in policy.wans if rule.action is WanAction.DROP]
+    if not dropping:
+        return
+    directions = ((t.FROM_JOB, t.FROM_WAN, "dst"), (t.TO_JOB, t.TO_WAN, "src"))
+    for job_bit, class_bits, side in directions:
+        for network in local_networks(policy):
+            fields = {"metadata": job_bit.put(1), **ip_fields(network, side)}
+            yield _flow(table, t.P_ALLOW, fields, cookie(Category.WAN), following)
+        for rule in dropping:
+            mark = cookie(Category.WAN, rule.position)
+            for network in rule.exceptions:
+                fields = {"metadata": class_bits.put(rule.position), **ip_fields(network, side)}
+                yield _flow(table, t.P_EXACT, fields, mark, following)
+            for ethertype in (ETH_IPV4, ETH_IPV6):
+                fields = {"metadata": class_bits.put(rule.position), "eth_type": ethertype}
+                yield _flow(table, t.P_DENY, fields, mark, None)
+
+
+def _flow(
+    table: int, priority: int, fields: dict[str, int | tuple[int, int]], mark: int, goto: int | None
+) -> Flow:
+    return Flow(FlowKey(int(table), priority, match(**fields)), FlowData(mark, goto=None if goto is None else int(goto)))

@@ -1,0 +1,64 @@
+"""Whose a flow is and why it is there, in a sentence: from its cookie back to the job, the rule, the line of the policy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lark_controller.flows.cookies import OWNER_TAG, Category, parse
+from lark_controller.flows.pool import Pool
+from lark_controller.policies.model import WanAction
+
+
+class Origin(NamedTuple):
+    """A sentence for the operator, and the id of the job where the flow is one job's own."""
+
+    text: str
+    job: str | None = None
+
+
+def origin(pool: Pool, datapath: int, cookie: int) -> Origin:
+    """The origin of a flow of one switch, by its cookie."""
+    parts = parse(cookie)
+    if parts.owner != OWNER_TAG:
+        return Origin("not Lark's")
+    policy = pool.policy
+    match parts.category:
+        case Category.LOCAL_BASE:
+            return Origin("base flow, loaded on the worker before any controller")
+        case Category.SWITCH:
+            return Origin("frame of the tables")
+        case Category.JOB:
+            placed = pool.placed.get(parts.number)
+            if placed is None:
+                return Origin(f"job number {parts.number}, which is over")
+            job = placed.job
+            return Origin(f"job {job.cluster}.{job.proc} of {job.owner} on {job.run.slot}", job.id)
+        case Category.SLICE:
+            key = pool.slices_at(datapath).get(parts.number)
+            if key is None:
+                return Origin("slice policy: job networks as a whole" if parts.number == 0 else "a slice that is over")
+            by = next(rule for rule in policy.slices if rule.position == key.rule)
+            return Origin(f"slice {by.by} = {key.value} (policy line {by.line})")
+        case Category.WAN | Category.CLASSIFY:
+            wans = [rule for rule in policy.wans if rule.position == parts.number]
+            if not wans:
+                what = "local networks are not the WAN" if parts.category == Category.WAN else "no job's address outside"
+                return Origin(what)
+            rule = wans[0]
+            doing = {
+                WanAction.DROP: "drop",
+                WanAction.STEER: f"steer to {rule.port}",
+                WanAction.ALLOW: "allow",
+            }[rule.action]
+            return Origin(f"wan {doing}{f' when {rule.when}' if rule.when else ''} (policy line {rule.line})")
+        case Category.CONNECTIVITY:
+            return Origin("connectivity: one-way jobs by connection tracking")
+        case Category.GROUP:
+            groups = [group for group in policy.groups if group.dscp == parts.number]
+            return Origin(f"group {groups[0].name} (policy line {groups[0].line})" if groups else "jobs without a group")
+        case Category.REACTIVE:
+            return Origin("decided on a PacketIn, gone when idle")
+        case Category.LEARNED:
+            return Origin("learned station")
+        case _:
+            return Origin(f"category {parts.category}")

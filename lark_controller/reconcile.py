@@ -1,0 +1,607 @@
+"""The reconcile loop: the only part that tells switches what to do.
+
+It runs on the OpenFlow event-loop thread, together with the switches' connections, so nothing here needs a lock and
+nothing here may block. REST and PacketIns hand it work; it derives what each switch should hold
+(:mod:`lark_controller.flows.pool`), sends what differs, and records who has confirmed.
+
+A switch is told nothing before its complete dump is there; from then on what changes is sent in order behind the first
+difference, and the switch is in sync once that difference is confirmed by barrier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from lark_controller.confirmations import Confirmations
+from lark_controller.errors import RuleLimitError, UnsupportedError
+from lark_controller.flows import core
+from lark_controller.flows.cookies import Category, parse
+from lark_controller.flows.diff import diff
+from lark_controller.flows.model import PORT_LOCAL, Changes, FlowKey, Program
+from lark_controller.flows.placement import Placed, Switch, mac_number, place_switch
+from lark_controller.flows.pool import Pool
+from lark_controller.flows.text import flow_text, match_text
+from lark_controller.jobs import Address, Directory, Facts, Job, JobState, NetworkType
+from lark_controller.log import WARNING, event
+from lark_controller.openflow.applies import FlowError, Outcome
+from lark_controller.openflow.link import Dump, SwitchLink
+from lark_controller.openflow.replies import FlowRemoved, PacketIn
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.model import Decision, Policy
+from lark_controller.reactive import Reactions
+from lark_controller.status import SwitchProblem
+
+KEPT_PROBLEMS = 100
+
+
+def dpid_text(datapath: int) -> str:
+    """A datapath id as 16 hexadecimal digits."""
+    return f"{datapath:016x}"
+
+
+@dataclass(slots=True)
+class SwitchState:
+    """What the loop knows of one switch, connected or not.
+
+    ``told`` is True once the complete dump was compared, so that changes may follow; ``pool`` is the pool whose
+    program the switch holds (during a policy change the switches go over one by one).
+    """
+
+    datapath: int
+    link: SwitchLink | None = None
+    told: bool = False
+    in_sync: bool = False
+    since: float | None = None
+    reason: str = "has not connected yet"
+    address: str = ""
+    description: str = ""
+    installed: int = 0
+    drift: int = 0
+    packet_ins: int = 0
+    problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
+
+    def label(self, pool: Pool) -> str:
+        """The switch's name if it has one, else its datapath id."""
+        switch = pool.switches.get(self.datapath)
+        spec = pool.policy.switches.get(self.datapath)
+        return spec.name if spec is not None else switch.name if switch is not None else dpid_text(self.datapath)
+
+
+class Reconciler:
+    """Desired against installed, for all switches. Every method is for the event-loop thread.
+
+    ``on_state`` is told of every job whose state changed.
+    """
+
+    def __init__(self, policy: Policy, on_state: Callable[[Job], None]) -> None:
+        self.directory = Directory()
+        self.pool = Pool(policy)
+        self.decider = Decider(policy)
+        self.switches: dict[int, SwitchState] = {}
+        self.confirmations = Confirmations()
+        self.flow_errors = 0
+        self._next: tuple[Pool, Decider] | None = None
+        self._moved: set[int] = set()
+        self._on_state = on_state
+        self._reactions = Reactions(self)
+        self._hosts_seen: dict[int, tuple[str, ...]] = {}
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+
+    def put(self, job: Job) -> Job:
+        """Take a live job in, or what changed of it; answers it with the state it has now."""
+        old = self.directory.by_id.get(job.id)
+        try:
+            changes = self._admit(job)
+        except (RuleLimitError, UnsupportedError) as refusal:
+            return self._refused(job, str(refusal))
+        self.directory.put(job)
+        self._send_all(changes, job.number)
+        fresh = job.addresses if old is None or old.addresses != job.addresses else ()
+        gone = () if old is None or old.addresses == job.addresses else old.addresses
+        self._forget_addresses((*fresh, *gone), job.number)
+        self._expect_home(job)
+        return self._settle(job.number)
+
+    def load(self, jobs: Iterable[Job]) -> None:
+        """Take the store's live jobs in, before any switch is told anything."""
+        for job in jobs:
+            decision = self.decider.decide(job.facts)
+            self.directory.put(job)
+            self.pool.put(job, decision)
+            self._expect_home(job)
+
+    def end(self, job_id: str) -> Job | None:
+        """A job is over: its flows and every decision that touched its addresses go."""
+        job = self.directory.remove(job_id)
+        if job is None:
+            return None
+        placed = self.pool.placed.get(job.number)
+        self._send_all(self._take_out(job.number), None)
+        self._forget_addresses(job.addresses, None)
+        if placed is not None and placed.decision.one_way and placed.datapath is not None:
+            self._forget_connections(placed)
+        self.confirmations.forget(job.number)
+        return job
+
+    def renewed(self, job_id: str, lease_until: float) -> Job | None:
+        """A lease was renewed; nothing of it concerns a switch."""
+        job = self.directory.by_id.get(job_id)
+        if job is None:
+            return None
+        job = replace(job, lease_until=lease_until)
+        self.directory.put(job)
+        return job
+
+    def decision_of(self, job: Job) -> Decision:
+        """What the policy in force says of a job."""
+        return self.decider.decide(job.facts)
+
+    def _admit(self, job: Job) -> dict[int, dict[int, Changes]]:
+        """Put a job into every pool there is, or into none. Changes by pool (0: in force, 1: coming) and datapath."""
+        changes: dict[int, dict[int, Changes]] = {}
+        done: list[Pool] = []
+        try:
+            for place, (pool, decider) in enumerate(self._pools()):
+                decision = decider.decide(job.facts)
+                self._check_support(pool, job, decision)
+                before = pool.placed.get(job.number)
+                counts = dict(pool.rules) if any(s.max_rules for s in pool.policy.switches.values()) else {}
+                changes[place] = pool.put(job, decision)
+                done.append(pool)
+                self._check_limits(pool, job, counts, changes[place], before)
+        except (RuleLimitError, UnsupportedError):
+            for pool in done:
+                old = self.directory.by_id.get(job.id)
+                if old is None:
+                    pool.remove(job.number)
+                else:
+                    pool.put(old, (self.decider if pool is self.pool else self._pools()[1][1]).decide(old.facts))
+            raise
+        return changes
+
+    def _check_support(self, pool: Pool, job: Job, decision: Decision) -> None:
+        datapath = pool.datapath_of(job)
+        switch = None if datapath is None else pool.switches.get(datapath)
+        if switch is not None and decision.one_way and not switch.tracks:
+            raise UnsupportedError(
+                f"switch {switch.name} has no connection tracking, which one-way connectivity "
+                f"(inbound {decision.inbound}, outbound {decision.outbound}) needs"
+            )
+
+    def _check_limits(
+        self, pool: Pool, job: Job, counts: dict[int, int], changes: dict[int, Changes], before: Placed | None
+    ) -> None:
+        for datapath in changes:
+            switch = pool.switches[datapath]
+            was, wanted = counts.get(datapath, 0), pool.rules[datapath]
+            if switch.max_rules and wanted > switch.max_rules and wanted > was:
+                raise RuleLimitError(
+                    f"switch {switch.name} takes {switch.max_rules} rules and has {was}; this job "
+                    f"{'needs' if before is None else 'would need'} {wanted - was} more"
+                )
+
+    def _take_out(self, number: int) -> dict[int, dict[int, Changes]]:
+        return {place: pool.remove(number) for place, (pool, _) in enumerate(self._pools())}
+
+    def _pools(self) -> list[tuple[Pool, Decider]]:
+        now = [(self.pool, self.decider)]
+        return now if self._next is None else [*now, self._next]
+
+    def pool_of(self, datapath: int) -> Pool:
+        """The pool whose program a switch holds."""
+        return self._next[0] if self._next is not None and datapath in self._moved else self.pool
+
+    def _refused(self, job: Job, reason: str) -> Job:
+        """Refuse a job: nothing of it stays on any switch."""
+        job = replace(job, state=JobState.REFUSED, reason=reason)
+        self.directory.remove(job.id)
+        self._send_all(self._take_out(job.number), None)
+        self.confirmations.forget(job.number)
+        event("job refused", level=WARNING, job=job.id, reason=reason)
+        self._on_state(job)
+        return job
+
+    def _expect_home(self, job: Job) -> None:
+        """Say what keeps a job from its own edge, if anything does."""
+        if job.network_type is not NetworkType.OVS_BRIDGE:
+            return
+        placed = self.pool.placed[job.number]
+        datapath = placed.datapath
+        if datapath is None:
+            self.confirmations.blocked(job.number, 0, f"no switch is known for host {job.host}")
+            return
+        self.confirmations.confirmed(job.number, 0)
+        state = self.switches.get(datapath)
+        if state is None or state.link is None or not state.told:
+            reason = "has not connected yet" if state is None else state.reason
+            self.confirmations.blocked(job.number, datapath, reason)
+        elif placed.port is None:
+            what = "names no port (ExternalInterface)" if job.port is None else f"switch has no port {job.port}"
+            self.confirmations.blocked(job.number, datapath, what if job.port else f"the machine ad {what}")
+
+    def _settle(self, number: int) -> Job:
+        """Set a job's state by what is confirmed; answers the job."""
+        job = self.directory.by_number[number]
+        waiting = self.confirmations.waiting(number)
+        state, reason = JobState.ENFORCED, ""
+        if waiting:
+            datapath, why = min(waiting.items())
+            connected = all(self._connected(dp) for dp in waiting)
+            state = JobState.REGISTERING if connected and not self._blocked(number) else JobState.PENDING
+            reason = why if datapath == 0 else f"switch {self._label(datapath)}: {why}"
+        elif not job.addresses and job.network_type is not NetworkType.NONE:
+            state, reason = JobState.PENDING, f"the address is not known yet ({job.address_type})"
+        if (state, reason) != (job.state, job.reason):
+            job = replace(job, state=state, reason=reason)
+            self.directory.put(job)
+            self._on_state(job)
+        return job
+
+    def _connected(self, datapath: int) -> bool:
+        state = self.switches.get(datapath)
+        return state is not None and state.told
+
+    def _blocked(self, number: int) -> bool:
+        placed = self.pool.placed.get(number)
+        return placed is None or (placed.job.network_type is NetworkType.OVS_BRIDGE and placed.port is None)
+
+    def _label(self, datapath: int) -> str:
+        state = self.switches.get(datapath)
+        return dpid_text(datapath) if state is None else state.label(self.pool_of(datapath))
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def _send_all(self, changes: dict[int, dict[int, Changes]], number: int | None) -> None:
+        """Send each switch the changes of the pool that it holds."""
+        for place, by_switch in changes.items():
+            for datapath, change in by_switch.items():
+                moved = datapath in self._moved
+                if (place == 1) != moved:
+                    continue
+                stale = self._reactions.forget_tags(datapath, self.pool_of(datapath).slices_at(datapath))
+                if stale:
+                    change = replace(change, flows_gone=(*change.flows_gone, *stale))
+                self._send(datapath, change, number)
+
+    def _send(self, datapath: int, change: Changes, number: int | None) -> None:
+        state = self.switches.get(datapath)
+        if state is None or state.link is None or not state.told:
+            if number is not None and state is not None:
+                self.confirmations.blocked(number, datapath, state.reason)
+            return
+        link = state.link
+        if number is not None:
+            self.confirmations.sent(number, datapath)
+        link.apply(change).add_done_callback(
+            lambda done: self._applied(state, link, number, done.result()) if not done.cancelled() else None
+        )
+
+    def _applied(self, state: SwitchState, link: SwitchLink, number: int | None, outcome: Outcome) -> None:
+        if state.link is not link:
+            return
+        for error in outcome.errors:
+            self._flow_error(state, error)
+        if not outcome.confirmed:
+            state.in_sync = False
+            state.reason = outcome.reason or "did not confirm in time"
+            if number is not None and number in self.directory.by_number:
+                self.confirmations.blocked(number, state.datapath, state.reason)
+                self._settle(number)
+            link.close(f"a change was not confirmed: {state.reason}")
+            return
+        pool = self.pool_of(state.datapath)
+        state.installed = pool.rules.get(state.datapath, state.installed)
+        if number is not None and self.confirmations.confirmed(number, state.datapath):
+            self._settle_if_live(number)
+
+    def _settle_if_live(self, number: int) -> None:
+        if number in self.directory.by_number:
+            self._settle(number)
+
+    def _flow_error(self, state: SwitchState, error: FlowError) -> None:
+        """A switch refused a flow or meter: say which, why, whose; a job that it concerns is refused whole."""
+        self.flow_errors += 1
+        pool = self.pool_of(state.datapath)
+        flow, job = "", None
+        if isinstance(error.subject, FlowKey):
+            key = error.subject
+            flow = f"table={key.table},priority={key.priority},{match_text(key.match)}"
+            data = pool.build(state.datapath).flows.get(key)
+            if data is not None:
+                flow = flow_text(key, data)
+                parts = parse(data.cookie)
+                if parts.category == Category.JOB:
+                    job = self.directory.by_number.get(parts.number)
+        elif error.subject is not None:
+            flow = f"meter={error.subject}"
+        state.problems.append(SwitchProblem(time.time(), error.text, flow, None if job is None else job.id))
+        event(
+            "switch refused",
+            level=WARNING,
+            datapath=dpid_text(state.datapath),
+            job=None if job is None else job.id,
+            error=error.text,
+            flow=flow,
+        )
+        if job is not None:
+            self._refused(job, f"switch {state.label(pool)} refused {flow}: {error.text}")
+
+    # -- switches (called by the connections) --------------------------------------------------------------------------
+
+    def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
+        """A switch is here, with everything that it holds: compare, send what differs."""
+        state = self.switches.setdefault(link.datapath, SwitchState(link.datapath))
+        state.link, state.told, state.in_sync = link, False, False
+        state.since = time.time()
+        state.reason = "is being compared"
+        state.address = link.features.address
+        state.description = link.features.description
+        hosts = (link.features.description,) if link.features.description else ()
+        self._hosts_seen[link.datapath] = hosts
+        homeless = {p.job.number for p in self.pool.placed.values() if p.datapath is None} if hosts else set()
+        for pool, _ in self._pools():
+            pool.set_switch(self._facts(pool.policy, link), hosts)
+        state.installed = len(dump.program.flows)
+        self._reactions.switch_gone(link.datapath)
+        for number in homeless:
+            self._expect_home(self.directory.by_number[number])
+        self._compare(state, link, dump)
+
+    def _compare(self, state: SwitchState, link: SwitchLink, dump: Dump) -> None:
+        pool = self.pool_of(link.datapath)
+        switch = pool.switches[link.datapath]
+        desired = pool.build(link.datapath)
+        if switch.max_rules and len(desired.flows) > switch.max_rules:
+            state.reason = (
+                f"needs {len(desired.flows)} rules and takes {switch.max_rules}; nothing was sent, "
+                f"what it holds stays"
+            )
+            state.problems.append(SwitchProblem(time.time(), state.reason))
+            self._blocked_by(state)
+            return
+        for sentence in core.shortcomings(switch, pool.policy):
+            state.problems.append(SwitchProblem(time.time(), sentence))
+        state.told = True
+        state.reason = "is being brought up to date"
+        changes = diff(desired, dump.program)
+        event(
+            "switch compared",
+            datapath=dpid_text(link.datapath),
+            installed=len(dump.program.flows),
+            desired=len(desired.flows),
+            changes=len(changes),
+        )
+        link.apply(changes).add_done_callback(
+            lambda done: self._synced(state, link, done.result()) if not done.cancelled() else None
+        )
+
+    def _synced(self, state: SwitchState, link: SwitchLink, outcome: Outcome) -> None:
+        if state.link is not link:
+            return
+        for error in outcome.errors:
+            self._flow_error(state, error)
+        if not outcome.confirmed:
+            state.reason = outcome.reason or "did not confirm in time"
+            link.close(f"the first comparison was not confirmed: {state.reason}")
+            return
+        frame = [error for error in outcome.errors if not self._is_jobs(state, error)]
+        if frame:
+            state.reason = f"refused {len(frame)} flows or meters of the policy: {frame[0].text}"
+        else:
+            state.in_sync = True
+            state.reason = ""
+        pool = self.pool_of(state.datapath)
+        state.installed = pool.rules.get(state.datapath, 0)
+        event("switch in sync" if state.in_sync else "switch not in sync", datapath=dpid_text(state.datapath),
+              reason=state.reason or None)
+        for placed in pool.jobs_at(state.datapath):
+            if placed.port is None:
+                self._expect_home(placed.job)
+        for number in self.confirmations.synced(state.datapath):
+            self._settle_if_live(number)
+        for placed in pool.jobs_at(state.datapath):
+            self._settle_if_live(placed.job.number)
+
+    def _is_jobs(self, state: SwitchState, error: FlowError) -> bool:
+        return isinstance(error.subject, FlowKey) and error.subject not in self.pool_of(state.datapath).build(
+            state.datapath
+        ).flows
+
+    def switch_gone(self, link: SwitchLink, reason: str) -> None:
+        """A switch's connection ended; its flows stay on it, and it is compared anew when it returns."""
+        state = self.switches.get(link.datapath)
+        if state is None or state.link is not link:
+            return
+        state.link, state.told, state.in_sync = None, False, False
+        state.since = time.time()
+        state.reason = f"is not connected ({reason})"
+        self._reactions.switch_gone(link.datapath)
+        self._blocked_by(state)
+
+    def _blocked_by(self, state: SwitchState) -> None:
+        for placed in self.pool.jobs_at(state.datapath):
+            self.confirmations.blocked(placed.job.number, state.datapath, state.reason)
+        for number in self.confirmations.lost(state.datapath, state.reason):
+            self._settle_if_live(number)
+
+    def ports_changed(self, link: SwitchLink) -> None:
+        """Ports came, went or were renumbered."""
+        state = self.switches.get(link.datapath)
+        if state is None or state.link is not link:
+            return
+        waiting = [p.job.number for p in self.pool.jobs_at(link.datapath) if p.port is None]
+        held = {p.job.number: p.port for p in self.pool.jobs_at(link.datapath) if p.port is not None}
+        holds = self.pool_of(link.datapath)
+        for pool, _ in self._pools():
+            changes = pool.set_switch(self._facts(pool.policy, link), self._hosts_seen.get(link.datapath, ()))
+            if pool is holds and state.told and changes:
+                arrived = [n for n in waiting if (p := pool.placed.get(n)) is not None and p.port is not None]
+                for number in arrived:
+                    self.confirmations.sent(number, link.datapath)
+                link.apply(changes).add_done_callback(partial(self._arrived, state, link, arrived))
+        for number in (*waiting, *held):
+            placed = self.pool.placed.get(number)
+            if placed is not None and placed.port is None:
+                self._expect_home(placed.job)
+                self._settle(number)
+
+    def _arrived(
+        self, state: SwitchState, link: SwitchLink, numbers: list[int], done: asyncio.Future[Outcome]
+    ) -> None:
+        if not done.cancelled():
+            for number in numbers or (None,):
+                self._applied(state, link, number, done.result())
+
+    def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
+        """A switch asks."""
+        state = self.switches.get(link.datapath)
+        if state is not None and state.link is link:
+            state.packet_ins += 1
+            self._reactions.packet_in(link, packet)
+
+    def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
+        """A reactive or learned flow aged out."""
+        self._reactions.flow_removed(link, removed)
+
+    def switch_error(self, link: SwitchLink, error: FlowError) -> None:
+        """An error that belongs to no change (a PacketOut, a probe)."""
+        state = self.switches.get(link.datapath)
+        if state is not None and state.link is link:
+            self._flow_error(state, error)
+
+    def _facts(self, policy: Policy, link: SwitchLink) -> Switch:
+        features = link.features
+        return place_switch(
+            policy,
+            link.datapath,
+            {port.name: port.number for port in features.ports.values()},
+            normal=features.normal,
+            tracks=features.tracks,
+            local_mac=None if (local := features.ports.get(PORT_LOCAL)) is None else mac_number(local.mac),
+            max_meter=features.max_meter if features.meter_drop else 0,
+            description=features.description,
+        )
+
+    def _forget_addresses(self, addresses: Iterable[Address], number: int | None) -> None:
+        for datapath, keys in self._reactions.forget(addresses).items():
+            self._send(datapath, Changes(flows_gone=tuple(keys)), number)
+
+    def _forget_connections(self, placed: Placed) -> None:
+        assert placed.datapath is not None
+        state = self.switches.get(placed.datapath)
+        if state is not None and state.link is not None:
+            for address in placed.job.addresses:
+                state.link.forget_connections(address)
+
+    # -- the whole of a switch -------------------------------------------------------------------------------------------
+
+    async def check(self, datapath: int) -> int:
+        """Dump a switch that is in sync and set right what somebody else changed; answers how many flows differed."""
+        state = self.switches.get(datapath)
+        if state is None or state.link is None or not state.in_sync:
+            return 0
+        link, then = state.link, self.pool_of(datapath).build(datapath)
+        dump = await link.dump()
+        if state.link is not link or not state.in_sync:
+            return 0
+        now = self.pool_of(datapath).build(datapath)
+        # What changed while the dump was under way is on its way already; only what stood still can be judged.
+        keys = {k for k in then.flows.keys() | now.flows.keys() if then.flows.get(k) != now.flows.get(k)}
+        live = {k for k, d in dump.program.flows.items() if parse(d.cookie).category in (Category.REACTIVE,
+                                                                                     Category.LEARNED)}
+        held = Program({k: d for k, d in dump.program.flows.items() if k not in keys and k not in live},
+                       dump.program.meters)
+        changes = diff(Program({k: d for k, d in now.flows.items() if k not in keys}, now.meters), held)
+        if changes:
+            state.drift += len(changes)
+            event("switch drifted", level=WARNING, datapath=dpid_text(datapath), changes=len(changes))
+            self._send(datapath, changes, None)
+        return len(changes)
+
+    # -- policy ----------------------------------------------------------------------------------------------------------
+
+    async def prepare(self, policy: Policy) -> None:
+        """Build the pool of a new policy beside the one in force; jobs that come meanwhile enter both.
+
+        Raises RuleLimitError or UnsupportedError where the new policy cannot be enforced; nothing has changed then.
+        """
+        pool, decider = Pool(policy), Decider(policy)
+        self._next = (pool, decider)
+        try:
+            for count, number in enumerate(list(self.directory.by_number)):
+                job = self.directory.by_number.get(number)
+                if job is not None:
+                    pool.put(job, decider.decide(job.facts))
+                if count % 200 == 0:
+                    await asyncio.sleep(0)
+            for datapath, state in list(self.switches.items()):
+                if state.link is not None:
+                    pool.set_switch(self._facts(policy, state.link), self._hosts_seen.get(datapath, ()))
+                    await asyncio.sleep(0)
+            self._check_whole(pool)
+        except BaseException:
+            self._next = None
+            raise
+
+    def _check_whole(self, pool: Pool) -> None:
+        for datapath, switch in pool.switches.items():
+            if switch.max_rules and pool.rules[datapath] > switch.max_rules:
+                raise RuleLimitError(
+                    f"switch {switch.name} takes {switch.max_rules} rules; this policy needs {pool.rules[datapath]}"
+                )
+            if switch.tracks:
+                continue
+            for placed in pool.jobs_at(datapath):
+                if placed.decision.one_way:
+                    raise UnsupportedError(
+                        f"switch {switch.name} has no connection tracking, which one-way connectivity of job "
+                        f"{placed.job.id} needs"
+                    )
+
+    def abandon(self) -> None:
+        """Forget a prepared policy."""
+        self._next = None
+
+    def placed_switches(self, policy: Policy) -> list[tuple[Switch, Switch]]:
+        """The connected switches as they are placed now, and as another policy would place them."""
+        return [
+            (self.pool.switches[state.datapath], self._facts(policy, state.link))
+            for state in self.switches.values()
+            if state.link is not None
+        ]
+
+    def set_facts(self, found: Mapping[str, Facts]) -> None:
+        """Jobs' facts were taken anew, for more attributes; what is decided now stays the same."""
+        for job_id, facts in found.items():
+            job = self.directory.by_id.get(job_id)
+            if job is not None:
+                self.directory.put(replace(job, facts=facts))
+
+    async def adopt(self) -> int:
+        """Bring the switches over to the prepared policy, one by one; answers how many flows were sent."""
+        assert self._next is not None
+        pool, decider = self._next
+        sent = 0
+        for datapath, state in list(self.switches.items()):
+            changes = Changes()
+            if state.told and state.link is not None:
+                changes = diff(pool.build(datapath), self.pool.build(datapath))
+            self._moved.add(datapath)
+            if changes:
+                sent += len(changes)
+                self._send(datapath, changes, None)
+            if state.link is not None:
+                for sentence in core.shortcomings(pool.switches[datapath], pool.policy):
+                    state.problems.append(SwitchProblem(time.time(), sentence))
+            await asyncio.sleep(0)
+        self.pool, self.decider, self._next = pool, decider, None
+        self._moved = set()
+        for datapath, keys in self._reactions.forget_all().items():
+            self._send(datapath, Changes(flows_gone=tuple(keys)), None)
+        return sent

@@ -1,0 +1,247 @@
+"""From ads to jobs: what a post registers, which addresses it gets, how it ends.
+
+One lock keeps the store, the address blocks and the reconcile loop in the same order; nothing under it waits for a
+switch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from hashlib import sha256
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+from lark_controller.addresses import BlockAllocator
+from lark_controller.ads import JobAd, MachineAd
+from lark_controller.errors import AdError, AddressError, NotFoundError
+from lark_controller.jobs import Address, AddressType, Facts, Job, JobState, NetworkType, RunKey
+from lark_controller.log import event
+from lark_controller.policies.facts import facts
+from lark_controller.policies.model import Policy
+from lark_controller.status import Registered
+from lark_controller.store import LEASE_EXPIRED, Store
+
+Names = tuple[frozenset[str], frozenset[str]]
+
+
+def names_digest(names: Names) -> str:
+    """What stands beside stored facts, to tell whether they were taken for these attribute names."""
+    text = "\n".join((",".join(sorted(names[0])), ",".join(sorted(names[1]))))
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+class Registration:
+    """Registers, renews and ends jobs; thread-safe.
+
+    ``put`` and ``gone`` hand a job to the reconcile loop, in the order of the calls.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lease_seconds: float,
+        put: Callable[[Job], None],
+        gone: Callable[[str], None],
+        live: Callable[[str], Job | None],
+    ) -> None:
+        self._store = store
+        self._lease = lease_seconds
+        self._put = put
+        self._gone = gone
+        self._live = live
+        self._lock = threading.Lock()
+        self._leases: dict[str, float] = {}
+        self._policy: Policy | None = None
+        self._names: Names = (frozenset(), frozenset())
+        self._blocks = BlockAllocator((), (28, 124))
+
+    def use(self, policy: Policy, names: Names, jobs: Iterable[Job]) -> None:
+        """Go over to a policy: its job networks and the attributes that its predicates need.
+
+        ``jobs`` are the live ones, whose addresses are held from now on.
+        """
+        with self._lock:
+            blocks = BlockAllocator(policy.job_networks, policy.block_prefixes)
+            for job in jobs:
+                self._hold(blocks, policy, job)
+            self._policy, self._names, self._blocks = policy, names, blocks
+
+    def need(self, names: Names) -> None:
+        """From now on facts of new jobs hold these attributes as well."""
+        with self._lock:
+            self._names = (self._names[0] | names[0], self._names[1] | names[1])
+
+    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
+        """Take a run in, or what a second post says of it. Raises AdError, AddressError, StoreError."""
+        with self._lock:
+            policy = self._policy
+            if policy is None:
+                raise AddressError("", "the controller has no policy yet")
+            now = time.time()
+            job = self._described(job_ad, machine_ad, now)
+            _check_networks(policy, job)
+            known = self._live(job.id)
+            assigned: tuple[Address, ...] = ()
+            if job.address_type is AddressType.CONTROLLER and job.network_type is not NetworkType.NONE:
+                job, assigned = self._addressed(policy, job, known)
+            try:
+                registration = self._store.register(
+                    job, job_ad.text, machine_ad.text, actor, now, names_digest(self._names)
+                )
+            except BaseException:
+                for address in assigned:
+                    self._blocks.release(address)
+                raise
+            for old in registration.superseded:
+                self._release(old)
+                self._gone(old.id)
+            job = registration.job
+            if job.live:
+                if not assigned:
+                    if known is not None:
+                        self._release(known)
+                    self._hold(self._blocks, policy, job)
+                self._put(replace(job, state=JobState.REGISTERING, reason="") if known is None else job)
+            else:
+                for address in assigned:
+                    self._blocks.release(address)
+            event(
+                "job registered" if registration.created else "job posted again",
+                job=job.id,
+                global_job_id=job.run.global_job_id,
+                owner=job.owner,
+                host=job.host,
+                addresses=",".join(map(str, job.addresses)) or None,
+                state=job.state.value,
+            )
+            return Registered(job, registration.created)
+
+    def renew(self, job_id: str) -> Job:
+        """Renew a live job's lease; it is written to the store with others. Raises NotFoundError."""
+        job = self._live(job_id)
+        if job is None:
+            raise NotFoundError(f"no live job has the id {job_id}; post its ads again")
+        until = time.time() + self._lease
+        with self._lock:
+            self._leases[job_id] = until
+        return replace(job, lease_until=until)
+
+    def end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
+        """End a job; of one that has ended the same again. Raises NotFoundError for an id never seen."""
+        with self._lock:
+            job = self._store.end(job_id, time.time(), why, exit_ad, actor)
+            if job is None:
+                raise NotFoundError(f"no job has the id {job_id}")
+            live = self._live(job_id)
+            if live is not None:
+                self._release(live)
+                self._gone(job_id)
+                event("job ended", job=job_id, why=why)
+            self._leases.pop(job_id, None)
+            return job
+
+    def refused(self, job: Job) -> None:
+        """A job was refused by a switch or a limit: its addresses are free again."""
+        with self._lock:
+            self._release(job)
+
+    def write_leases(self) -> None:
+        """Write the leases that were renewed since the last call to the store."""
+        with self._lock:
+            leases, self._leases = self._leases, {}
+        try:
+            if leases:
+                self._store.renew_many(list(leases.items()))
+        except BaseException:
+            with self._lock:
+                self._leases = {**leases, **self._leases}
+            raise
+
+    def expire(self, now: float) -> int:
+        """End the jobs whose lease is over; answers how many."""
+        self.write_leases()
+        count = 0
+        for job in self._store.expired(now):
+            self.end(job.id, "lark", LEASE_EXPIRED)
+            count += 1
+        return count
+
+    def _described(self, job_ad: JobAd, machine_ad: MachineAd, now: float) -> Job:
+        run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
+        taken: Facts = facts(job_ad, machine_ad, self._names)
+        return Job(
+            number=0,
+            run=run,
+            id=run.id,
+            owner=job_ad.owner,
+            user=job_ad.user,
+            group=job_ad.group,
+            cluster=job_ad.cluster,
+            proc=job_ad.proc,
+            host=machine_ad.machine,
+            network_type=NetworkType(machine_ad.network_type),
+            address_type=AddressType(machine_ad.address_type),
+            ipv4=machine_ad.ipv4,
+            ipv6=machine_ad.ipv6,
+            datapath=machine_ad.datapath,
+            port=machine_ad.port,
+            mac=machine_ad.mac,
+            vlan=machine_ad.vlan,
+            bandwidth=job_ad.bandwidth,
+            inbound=job_ad.inbound,
+            outbound=job_ad.outbound,
+            lease_until=now + self._lease,
+            created=now,
+            facts=taken,
+        )
+
+    def _addressed(self, policy: Policy, job: Job, known: Job | None) -> tuple[Job, tuple[Address, ...]]:
+        """A job with the addresses that it has already, or new ones from its group's and user's blocks."""
+        if known is not None and known.addresses:
+            return replace(
+                job, ipv4=known.ipv4, ipv6=known.ipv6, ipv4_block=known.ipv4_block, ipv6_block=known.ipv6_block
+            ), ()
+        versions = sorted({network.version for network in policy.job_networks})
+        if not versions:
+            raise AddressError(
+                "LarkAddressType", "controller: the policy declares no job networks (networks: jobs) to assign from"
+            )
+        assigned: list[Address] = []
+        try:
+            for version in versions:
+                address, block = self._blocks.assign(version, job.group, job.owner)
+                assigned.append(address)
+                if isinstance(address, IPv4Address) and isinstance(block, IPv4Network):
+                    job = replace(job, ipv4=address, ipv4_block=block)
+                elif isinstance(address, IPv6Address) and isinstance(block, IPv6Network):
+                    job = replace(job, ipv6=address, ipv6_block=block)
+        except AddressError:
+            for address in assigned:
+                self._blocks.release(address)
+            raise
+        return job, tuple(assigned)
+
+    def _hold(self, blocks: BlockAllocator, policy: Policy, job: Job) -> None:
+        if not job.has_pool_address:
+            return
+        for address, block in job.blocks:
+            if any(address in network for network in policy.job_networks):
+                blocks.hold(address, block, job.group, job.owner)
+
+    def _release(self, job: Job) -> None:
+        if job.has_pool_address:
+            for address in job.addresses:
+                self._blocks.release(address)
+
+
+def _check_networks(policy: Policy, job: Job) -> None:
+    if not policy.job_networks or not job.has_pool_address:
+        return
+    for address in job.addresses:
+        if not any(address in network for network in policy.job_networks):
+            raise AdError(
+                f"LarkInnerAddressIPv{address.version}",
+                f"{address} is outside the declared job networks: {', '.join(map(str, policy.job_networks))}",
+            )

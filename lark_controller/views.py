@@ -1,0 +1,120 @@
+"""The reconcile loop's state as frozen answers for REST. Called on the loop's thread; reads, changes nothing."""
+
+from __future__ import annotations
+
+from lark_controller.errors import NotFoundError
+from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey, Program
+from lark_controller.flows.pool import Pool
+from lark_controller.flows.tables import table_name
+from lark_controller.flows.text import actions_text, match_text
+from lark_controller.openflow.link import Dump
+from lark_controller.origins import origin
+from lark_controller.policies.model import SwitchRole
+from lark_controller.reconcile import Reconciler, SwitchState, dpid_text
+from lark_controller.status import FlowStatus, GroupStatus, PortStatus, SwitchStatus
+
+__all__ = ["dpid_text", "find_switch", "flows", "groups", "switch", "switches"]
+
+
+def find_switch(loop: Reconciler, text: str) -> int:
+    """A switch's datapath id from its id or name. Raises NotFoundError."""
+    for datapath, spec in loop.pool.policy.switches.items():
+        if spec.name == text:
+            return datapath
+    for datapath, known in loop.pool.switches.items():
+        if known.name == text:
+            return datapath
+    try:
+        number = int(text.removeprefix("0x").replace(":", ""), 16)
+    except ValueError:
+        number = -1
+    if number in loop.switches or number in loop.pool.policy.switches:
+        return number
+    raise NotFoundError(f"no switch has the name or datapath id {text}")
+
+
+def switches(loop: Reconciler) -> tuple[SwitchStatus, ...]:
+    """All switches that are declared or have been connected, by datapath id."""
+    return tuple(switch(loop, dp) for dp in sorted({*loop.switches, *loop.pool.policy.switches}))
+
+
+def switch(loop: Reconciler, datapath: int) -> SwitchStatus:
+    """One switch."""
+    pool = loop.pool_of(datapath)
+    state = loop.switches.get(datapath) or SwitchState(datapath)
+    spec = pool.policy.switches.get(datapath)
+    known = pool.switches.get(datapath)
+    jobs = pool.jobs_at(datapath)
+    ports: tuple[PortStatus, ...] = ()
+    if state.link is not None and known is not None:
+        behind = {placed.port: placed.job.id for placed in jobs if placed.port is not None}
+        roles = {number: "uplink" for number in known.uplinks}
+        roles |= {number: "lan" for number in known.lan} | {wan.number: wan.name for wan in known.wan}
+        roles[PORT_LOCAL] = "local"
+        other = "closed" if known.is_edge else "switch"
+        ports = tuple(
+            PortStatus(port.number, port.name, "job" if port.number in behind else roles.get(port.number, other),
+                       behind.get(port.number))
+            for port in sorted(state.link.features.ports.values(), key=lambda port: port.number)
+        )
+    return SwitchStatus(
+        datapath=dpid_text(datapath),
+        name=state.label(pool),
+        role=str(spec.role if spec is not None else SwitchRole.EDGE),
+        connected=state.link is not None,
+        in_sync=state.in_sync,
+        address=state.address,
+        host=(spec.host if spec is not None else None) or state.description,
+        description=state.description,
+        desired=pool.rules.get(datapath, 0),
+        installed=state.installed,
+        max_rules=0 if spec is None else spec.max_rules,
+        jobs=len(jobs),
+        normal=True if known is None else known.normal,
+        max_meter=0 if known is None else known.max_meter,
+        drift=state.drift,
+        packet_ins=state.packet_ins,
+        since=state.since,
+        reason=state.reason,
+        ports=ports,
+        problems=tuple(state.problems),
+    )
+
+
+def flows(pool: Pool, datapath: int, dump: Dump | None) -> tuple[FlowStatus, ...]:
+    """A switch's flows, desired and (where it was asked) installed and foreign, in packet order."""
+    known = pool.switches.get(datapath)
+    desired = pool.build(datapath) if known is not None else Program()
+    role = known.role if known is not None else SwitchRole.EDGE
+    found: dict[FlowKey, tuple[FlowData, str]] = {}
+    if dump is not None:
+        found = {key: (data, "installed") for key, data in dump.program.flows.items()}
+        found |= {key: (data, "foreign") for key, data in dump.foreign.items()}
+    for key, data in desired.flows.items():
+        if key not in found:
+            found[key] = (data, "missing" if dump is not None else "desired")
+    lines = []
+    for key in sorted(found, key=lambda key: (key.table, -key.priority, key.match)):
+        data, state = found[key]
+        why = origin(pool, datapath, data.cookie)
+        packets, size = (None, None) if dump is None else dump.counters.get(key, (None, None))
+        lines.append(
+            FlowStatus(
+                key.table, table_name(role, key.table), key.priority, match_text(key.match), actions_text(data),
+                f"0x{data.cookie:016x}", why.text, state, why.job, packets, size,
+            )
+        )
+    return tuple(lines)
+
+
+def groups(loop: Reconciler) -> tuple[GroupStatus, ...]:
+    """The accounting groups of the policy in force and how many live jobs each takes."""
+    counts: dict[str, int] = {}
+    for placed in loop.pool.placed.values():
+        counts[placed.decision.group] = counts.get(placed.decision.group, 0) + 1
+    return tuple(
+        GroupStatus(
+            group.name, counts.get(group.name, 0), group.dscp, group.queue, group.guarantee, group.ceiling, group.port
+        )
+        for group in loop.pool.policy.groups
+    )
