@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from lark_controller.openflow.applies import FlowError
 from lark_controller.openflow.connection import OpenFlowOptions
@@ -84,3 +86,27 @@ async def serving(recorder: Recorder, **changes: object) -> AsyncIterator[Server
         yield server
     finally:
         await server.stop()
+
+
+KEYS = ("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+
+
+def openssl(*args: str) -> None:
+    subprocess.run(["openssl", *args], check=True, capture_output=True)
+
+
+def make_authority(directory: Path, name: str) -> Path:
+    """A certificate authority's certificate; its key stands beside it."""
+    certificate = directory / f"{name}.pem"
+    openssl("req", "-x509", "-newkey", *KEYS, "-nodes", "-days", "2", "-subj", f"/CN={name}",
+            "-keyout", str(directory / f"{name}.key"), "-out", str(certificate))  # fmt: skip
+    return certificate
+
+
+def make_certificate(directory: Path, authority: str, name: str) -> tuple[Path, Path]:
+    """(certificate, key) signed by an authority of the same directory."""
+    key, request, certificate = (directory / f"{name}.{end}" for end in ("key", "csr", "pem"))
+    openssl("req", "-newkey", *KEYS, "-nodes", "-subj", f"/CN={name}", "-keyout", str(key), "-out", str(request))
+    openssl("x509", "-req", "-days", "2", "-in", str(request), "-CA", str(directory / f"{authority}.pem"),
+            "-CAkey", str(directory / f"{authority}.key"), "-CAcreateserial", "-out", str(certificate))  # fmt: skip
+    return certificate, key

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 from os_ken.base import app_manager
@@ -34,7 +36,7 @@ from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
 from lark_controller.openflow.link import SwitchLink
 from lark_controller.openflow.replies import PacketIn, PortInfo
 from lark_controller.openflow.server import Server
-from tests.openflow import OPTIONS, Recorder, serving
+from tests.openflow import OPTIONS, Recorder, make_authority, make_certificate, serving
 
 JOB = cookie(Category.JOB, 7)
 
@@ -394,6 +396,30 @@ def test_a_switch_that_stops_reading_is_dropped_and_delays_none_of_fifty_others(
             assert "stopped reading" in outcome.reason
             await recorder.until(lambda: bool(recorder.gone))
             assert [datapath for datapath, _ in recorder.gone] == [1000]
+
+    scenario(play)
+
+
+def test_over_tls_a_switch_that_stops_reading_is_dropped_as_well(tmp_path: Path) -> None:
+    ca = make_authority(tmp_path, "site")
+    cert, key = make_certificate(tmp_path, "site", "controller")
+    context = ssl.create_default_context(cafile=str(ca))
+    context.check_hostname = False
+    context.load_cert_chain(*make_certificate(tmp_path, "site", "worker"))
+
+    async def play() -> None:
+        recorder = Recorder()
+        tls = {"tls_listen": (("127.0.0.1", 0),), "cert": str(cert), "key": str(key), "ca": str(ca)}
+        async with serving(recorder, write_timeout=0.3, outbox_bytes=64 << 20, **tls) as server:
+            fake = await FakeSwitch(1).connect(*server.tls_addresses[0], context)
+            link = await recorder.link(1)
+            assert link.features.tls_name == "worker"
+            assert (await link.apply(add(flow(1)))).complete
+            fake.stall()
+            for _ in range(400):
+                link.packet_out(1, (Output(2),), bytes(60000))
+            await recorder.until(lambda: bool(recorder.gone))
+            assert "stopped reading" in recorder.gone[0][1]
 
     scenario(play)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
-import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -43,12 +43,14 @@ from lark_controller.flows.model import (
     match,
 )
 from lark_controller.openflow.server import Server
-from tests.openflow import Recorder, serving
+from tests.openflow import Recorder, make_authority, make_certificate, serving
 
 pytestmark = pytest.mark.ovs
 
 JOB = cookie(Category.JOB, 42)
-BRIDGE = "lkof0"
+# Devices of the userspace datapath are the machine's: two runs at a time need two names.
+BRIDGE = f"lko{os.getpid():x}"
+PORT = f"{BRIDGE}p"
 DATAPATH = 0x1F0F
 
 
@@ -259,38 +261,14 @@ def test_a_change_of_ports_is_told(bridge: OpenVSwitch) -> None:
         async with serving(recorder) as server:
             await point(bridge, server)
             link = await recorder.link(DATAPATH)
-            add = ("add-port", BRIDGE, "lkof1", "--", "set", "interface", "lkof1", "type=internal", "ofport_request=11")
+            add = ("add-port", BRIDGE, PORT, "--", "set", "interface", PORT, "type=internal", "ofport_request=11")
             await asyncio.to_thread(bridge.vsctl, *add)
             await recorder.until(lambda: 11 in link.features.ports)
-            assert link.features.ports[11].name == "lkof1"
-            await asyncio.to_thread(bridge.del_port, BRIDGE, "lkof1")
+            assert link.features.ports[11].name == PORT
+            await asyncio.to_thread(bridge.del_port, BRIDGE, PORT)
             await recorder.until(lambda: 11 not in link.features.ports)
 
     scenario(play)
-
-
-KEYS = ("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
-
-
-def openssl(*args: str) -> None:
-    subprocess.run(["openssl", *args], check=True, capture_output=True)
-
-
-def make_authority(directory: Path, name: str) -> Path:
-    """A certificate authority's certificate; its key stands beside it."""
-    certificate = directory / f"{name}.pem"
-    openssl("req", "-x509", "-newkey", *KEYS, "-nodes", "-days", "2", "-subj", f"/CN={name}",
-            "-keyout", str(directory / f"{name}.key"), "-out", str(certificate))  # fmt: skip
-    return certificate
-
-
-def make_certificate(directory: Path, authority: str, name: str) -> tuple[Path, Path]:
-    """(certificate, key) signed by an authority of the same directory."""
-    key, request, certificate = (directory / f"{name}.{end}" for end in ("key", "csr", "pem"))
-    openssl("req", "-newkey", *KEYS, "-nodes", "-subj", f"/CN={name}", "-keyout", str(key), "-out", str(request))
-    openssl("x509", "-req", "-days", "2", "-in", str(request), "-CA", str(directory / f"{authority}.pem"),
-            "-CAkey", str(directory / f"{authority}.key"), "-CAcreateserial", "-out", str(certificate))  # fmt: skip
-    return certificate, key
 
 
 def test_tls_takes_a_switch_with_a_certificate_and_no_other(bridge: OpenVSwitch, tmp_path: Path) -> None:
