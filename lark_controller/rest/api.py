@@ -85,7 +85,12 @@ def operation(
             made = blueprint.alt_response(status, response=HTTPStatus(status).name)(made)
         for status, kinds in (texts or {}).items():
             for kind in kinds:
-                made = blueprint.alt_response(status, schema={"type": "string"}, content_type=kind, success=True)(made)
+                made = blueprint.alt_response(
+                    status,
+                    schema={"type": "object" if kind.endswith("json") else "string"},
+                    content_type=kind,
+                    success=True,
+                )(made)
         first, *others = answers.items()
         for status, schema in others:
             made = blueprint.alt_response(status, schema=schema, content_type="application/json", success=True)(made)
