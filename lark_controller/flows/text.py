@@ -186,8 +186,8 @@ def _term_text(term: Term) -> str:
         return f"{name}={_ct_text(term)}"
     if term.name == "vlan_vid" and term.mask == VLAN_PRESENT | 0xFFF and term.value & VLAN_PRESENT:
         return f"dl_vlan={term.value & 0xFFF}"
-    if term.name == "vlan_vid" and term.mask == VLAN_PRESENT | 0xFFF and not term.value:
-        return "vlan_tci=0x0000/0x1fff"
+    if term.name == "vlan_vid":
+        return f"vlan_tci={term.value:#06x}/{term.mask:#06x}"
     if _exact(term):
         return f"{name}={value_text(term.name, term.value)}"
     return f"{name}={value_text(term.name, term.value)}/{_mask_text(term)}"
