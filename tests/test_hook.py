@@ -20,7 +20,12 @@ from typing import Any
 import classad2
 import pytest
 
+from lark_controller import settings
 from lark_controller.jobs import RunKey
+from lark_controller.rest.app import create_app
+from lark_controller.rest.server import Server
+from lark_controller.rest.tokens import Tokens
+from tests.fake_controls import TOKENS, FakeControls, post_body, write_tokens
 
 HOOK = Path(__file__).parents[1] / "scripts" / "starter_hook.sh"
 TOKEN = "s3cret-Token.0123456789"
@@ -176,7 +181,7 @@ class Worker:
         stdin: bytes = JOB_AD.encode(),
         script: Path = HOOK,
         limit: float = 60,
-        **settings: str,
+        **given: str,
     ) -> Outcome:
         environment = {
             "PATH": os.environ["PATH"],
@@ -189,14 +194,14 @@ class Worker:
             "_CONDOR_MACHINE_AD": str(self.folder / "machine.ad"),
             "_CONDOR_SCRATCH_DIR": str(self.folder / "scratch"),
             "_CONDOR_SLOT": "slot1_2",
-            **settings,
+            **given,
         }
         environment = {name: value for name, value in environment.items() if value != "-"}
         result = subprocess.run(
             [*self.shell, str(script), *args], input=stdin, capture_output=True, env=environment, timeout=limit
         )
         assert result.returncode == 0, result
-        stdout = result.stdout.decode("ascii")
+        stdout = result.stdout.decode("utf-8")
         ad = dict(classad2.parseOne(stdout)) if stdout.strip() else {}
         assert len(ad) == len(stdout.splitlines())
         return Outcome(ad, stdout, result.stderr.decode("latin-1"))
@@ -671,6 +676,55 @@ def test_tls_is_checked(worker: Worker, tmp_path: Path) -> None:
         outcome = worker.run("start", url=controller.url, LARK_RETRIES="0", LARK_ON_FAILURE="hold")
         assert "certificate" in str(outcome.ad["HookStatusMessage"])
         assert len(controller.asked) == 1
+
+
+# The controller's own API
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[tuple[FakeControls, Server]]:
+    chosen = settings.load({}, {"rest_listen": f"127.0.0.1:0,unix:{tmp_path}/rest.sock"})
+    controls = FakeControls()
+    server = Server(create_app(controls, chosen, Tokens(write_tokens(tmp_path / "tokens.yaml"))), chosen)
+    server.start()
+    yield controls, server
+    server.stop()
+
+
+def test_a_jobs_life_through_the_real_api(worker: Worker, api: tuple[FakeControls, Server]) -> None:
+    controls, server = api
+    tcp, unix = server.addresses
+    job_ad, machine_ad = post_body().split("------\n")
+    (worker.folder / "token").write_text(TOKENS["hook"])
+    (worker.folder / "machine.ad").write_text(machine_ad)
+
+    def run(*args: str, ad: bytes = job_ad.encode(), **where: str) -> Outcome:
+        return worker.run(*args, stdin=ad, **{"LARK_URL": f"http://{tcp}", **where})  # type: ignore[arg-type]  # all str
+
+    started = run("start")
+    (job,) = controls.known.values()
+    assert started.ad["LarkJobId"] == job.id
+    assert started.ad["LarkState"] == "enforced"
+    assert started.ad["LarkInnerAddressIPv4"] == str(job.ipv4)
+    assert run("start", LARK_URL="-", LARK_SOCKET=unix.path).ad["LarkJobId"] == job.id
+
+    assert run("update").stderr == ""
+    assert run("exit", "exit", ad=job_ad.encode() + b'Title = "\xfc"\n').stdout == ""
+    assert controls.ended.keys() == {job.id}
+
+    refused = run("start", ad=b"ClusterId = 7\n")
+    assert refused.ad["HookStatusCode"] == 10
+    assert "GlobalJobId" in str(refused.ad["HookStatusMessage"]) or "Owner" in str(refused.ad["HookStatusMessage"])
+    wrong = run("start", LARK_TOKEN_FILE="-")
+    assert wrong.ad["LarkState"] == "unmanaged"
+    assert run("start", LARK_WAIT="60").ad["LarkState"] == "unmanaged"
+    # An ad in Latin-1 is refused, and held with the reason.
+    assert run("start", ad=job_ad.encode() + b'Title = "\xfc"\n').ad["HookStatusCode"] == 10
+
+
+def test_a_reason_in_utf_8_is_passed_on(worker: Worker, controller: Controller) -> None:
+    controller.answers = [reply(201, ACCEPTED + 'LarkReason = "wartet auf Zürich"\n')]
+    assert worker.run("start", url=controller.url).ad["LarkReason"] == "wartet auf Zürich"
 
 
 def test_shellcheck_finds_nothing() -> None:
