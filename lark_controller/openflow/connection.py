@@ -90,8 +90,8 @@ class Connection(asyncio.Protocol):
         """Called by the loop."""
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
-        # Any byte left in user space starts the write timer: the kernel's own buffer is allowance enough. Not 0, of which
-        # asyncio's TLS transport says "full" when nothing waits.
+        # Any byte left in user space starts the write timer: the kernel's own buffer is allowance enough. Not high=0,
+        # with which asyncio's TLS transport says "full" when nothing waits.
         self._transport.set_write_buffer_limits(high=1, low=0)
         peer = transport.get_extra_info("peername")
         if peer:
