@@ -17,7 +17,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 POST_BUCKETS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 # When each counter began is the time the process began; as series of their own they would double every counter.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the one function that its package left without types
 
 
 class Metrics:

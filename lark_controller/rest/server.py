@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import socket
 import stat
 import threading
@@ -103,6 +104,9 @@ class Server:
             raise
         self._map: dict[int, Any] = {}
         self._pool = ThreadedTaskDispatcher()
+        # It would warn of every request that waits a moment for a thread; /metrics says how long posts take.
+        self._pool.queue_logger = logging.getLogger("lark.rest.queue")
+        self._pool.queue_logger.setLevel(logging.ERROR)
         self._pool.set_thread_count(settings.rest_threads)
         self._listeners = [self._listener(app, bound, settings) for bound in self._sockets]
         self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
