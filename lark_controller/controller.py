@@ -237,7 +237,10 @@ class Controller:
         return self._wait(self._openflow.call(read()), timeout + 1.0)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
-        """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id. Raises NotFoundError, AdError."""
+        """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
+
+        Raises NotFoundError, AdError.
+        """
 
         async def read() -> tuple[Pool, Ends, dict[int, Held]]:
             pool = self._reconciler.pool

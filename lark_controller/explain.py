@@ -50,12 +50,13 @@ class Ends:
 
 def concerned(pool: Pool, ends: Ends) -> list[int]:
     """The switches that such a packet may pass, in order: the sender's edge, cores, the receiver's edge."""
-    edges = [p.datapath for p in (ends.src_job, ends.dst_job) if p is not None and p.datapath in pool.switches]
+    placed = [job.datapath for job in (ends.src_job, ends.dst_job) if job is not None]
+    edges = [datapath for datapath in placed if datapath is not None and datapath in pool.switches]
     cores = [dp for dp, switch in pool.switches.items() if not switch.is_edge]
     chain = [*edges[:1], *cores, *edges[1:]] if edges else cores
     if ends.src_job is None and len(edges) == 1:
         chain = [*cores, *edges]
-    return list(dict.fromkeys(dp for dp in chain if dp is not None))
+    return list(dict.fromkeys(chain))
 
 
 def explain(pool: Pool, ends: Ends, held: Mapping[int, Held]) -> Explanation:
@@ -115,7 +116,7 @@ class _Walk:
                 in_port = self._entry(here.switch)
             result = self._through(here, {**fields, "in_port": in_port})
             if result.to_controller:
-                return self._verdict("forwarded", "the switch asks the controller, which decides by whose jobs these are")
+                return self._verdict("forwarded", "the switch asks the controller, which decides by whose jobs it is")
             if not result.outputs:
                 return self._verdict("dropped", self._dropped(here, result))
             if target is not None and datapath == target.datapath:

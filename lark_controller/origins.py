@@ -1,4 +1,4 @@
-"""Whose a flow is and why it is there, in a sentence: from its cookie back to the job, the rule, the line of the policy."""
+"""Whose a flow is and why it is there, in a sentence: from its cookie to the job, the rule, the line of the policy."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def origin(pool: Pool, datapath: int, cookie: int) -> Origin:
         case Category.WAN | Category.CLASSIFY:
             wans = [rule for rule in policy.wans if rule.position == parts.number]
             if not wans:
-                what = "local networks are not the WAN" if parts.category == Category.WAN else "no job's address outside"
-                return Origin(what)
+                local = parts.category == Category.WAN
+                return Origin("local networks are not the WAN" if local else "no job's address comes from outside")
             rule = wans[0]
             doing = {
                 WanAction.DROP: "drop",
@@ -55,7 +55,9 @@ def origin(pool: Pool, datapath: int, cookie: int) -> Origin:
             return Origin("connectivity: one-way jobs by connection tracking")
         case Category.GROUP:
             groups = [group for group in policy.groups if group.dscp == parts.number]
-            return Origin(f"group {groups[0].name} (policy line {groups[0].line})" if groups else "jobs without a group")
+            if not groups:
+                return Origin("jobs without a group")
+            return Origin(f"group {groups[0].name} (policy line {groups[0].line})")
         case Category.REACTIVE:
             return Origin("decided on a PacketIn, gone when idle")
         case Category.LEARNED:

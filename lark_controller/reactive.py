@@ -12,10 +12,10 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Final
 
 from lark_controller.flows.learning import Learning
-from lark_controller.flows.model import ETH_ARP, PORT_TABLE, FlowKey, Output
+from lark_controller.flows.model import ETH_ARP, PORT_TABLE, Flow, FlowKey, Output
 from lark_controller.flows.packet import parse_fast_addresses
 from lark_controller.flows.reactive import answer
-from lark_controller.flows.tables import FROM_TAG, TO_TAG, Core, Edge
+from lark_controller.flows.tables import FROM_TAG, P_ASK, TO_TAG, Core, Edge
 from lark_controller.jobs import Address, Job
 from lark_controller.openflow import wire
 from lark_controller.openflow.link import SwitchLink
@@ -97,13 +97,12 @@ class Reactions:
     def _learn(self, link: SwitchLink, packet: PacketIn) -> None:
         memory = self._memory.setdefault(link.datapath, _Memory())
         if memory.learning is None:
-            memory.learning = self._new_learning(link.datapath)
-        addresses = parse_fast_addresses(packet.data)
-        flows, gone = memory.learning.heard(packet.in_port, addresses.vlan, addresses.eth_src)
-        message = b"".join(wire.flow_delete(link.next_xid(), key) for key in gone)
-        message += b"".join(wire.flow_add(link.next_xid(), flow) for flow in flows)
-        if message:
-            link.write(message)
+            edge = self._owner.pool_of(link.datapath).switches[link.datapath].is_edge
+            learn, forward = (Edge.LEARN, Edge.FORWARD) if edge else (Core.LEARN, Core.FORWARD)
+            memory.learning = Learning(int(learn), int(forward), P_ASK)
+        source, _, vlan, *_ = parse_fast_addresses(packet.data)
+        flows, gone = memory.learning.heard(packet.in_port, vlan, source)
+        _write(link, flows, gone)
 
     def forget(self, addresses: Iterable[Address]) -> dict[int, list[FlowKey]]:
         """Forget every decision about some addresses; the flows to delete, by datapath."""
@@ -150,7 +149,7 @@ class Reactions:
         if memory is None:
             return
         if memory.learning is not None:
-            memory.learning.aged(removed.key)
+            _write(link, (), memory.learning.aged(removed.key))
         for term in removed.key.match:
             if term.name in ("ipv4_dst", "ipv4_src", "arp_tpa", "arp_spa", "ipv6_dst", "ipv6_src"):
                 where = (6 if term.name.startswith("ipv6") else 4, term.value)
@@ -168,6 +167,14 @@ class Reactions:
             if not holders:
                 self._holders.pop(where, None)
 
+    def ports_changed(self, link: SwitchLink) -> None:
+        """What was learned on a port that is gone is forgotten."""
+        memory = self._memory.get(link.datapath)
+        if memory is None or memory.learning is None:
+            return
+        for port in {*memory.learning.where.values()} - link.features.ports.keys():
+            _write(link, (), memory.learning.forget_port(port))
+
     def switch_gone(self, datapath: int) -> None:
         """A switch is compared anew: decisions made before are swept there, so they are forgotten here."""
         memory = self._memory.pop(datapath, None)
@@ -177,6 +184,13 @@ class Reactions:
                 holders.discard(datapath)
                 if not holders:
                     del self._holders[where]
+
+
+def _write(link: SwitchLink, flows: Iterable[Flow], gone: Iterable[FlowKey]) -> None:
+    message = b"".join(wire.flow_delete(link.next_xid(), key) for key in gone)
+    message += b"".join(wire.flow_add(link.next_xid(), flow) for flow in flows)
+    if message:
+        link.write(message)
 
 
 def _tag_of(key: FlowKey) -> int:

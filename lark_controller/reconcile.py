@@ -25,6 +25,7 @@ from lark_controller.flows.diff import diff
 from lark_controller.flows.model import PORT_LOCAL, Changes, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, mac_number, place_switch
 from lark_controller.flows.pool import Pool
+from lark_controller.flows.tables import CT_ZONE
 from lark_controller.flows.text import flow_text, match_text
 from lark_controller.jobs import Address, Directory, Facts, Job, JobState, NetworkType
 from lark_controller.log import WARNING, event
@@ -265,9 +266,7 @@ class Reconciler:
                 if (place == 1) != moved:
                     continue
                 stale = self._reactions.forget_tags(datapath, self.pool_of(datapath).slices_at(datapath))
-                if stale:
-                    change = replace(change, flows_gone=(*change.flows_gone, *stale))
-                self._send(datapath, change, number)
+                self._send(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
 
     def _send(self, datapath: int, change: Changes, number: int | None) -> None:
         state = self.switches.get(datapath)
@@ -332,7 +331,7 @@ class Reconciler:
         if job is not None:
             self._refused(job, f"switch {state.label(pool)} refused {flow}: {error.text}")
 
-    # -- switches (called by the connections) --------------------------------------------------------------------------
+    # -- switches (called by the connections) ------------------------------------------------------------------------
 
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
         """A switch is here, with everything that it holds: compare, send what differs."""
@@ -435,6 +434,7 @@ class Reconciler:
         state = self.switches.get(link.datapath)
         if state is None or state.link is not link:
             return
+        self._reactions.ports_changed(link)
         waiting = [p.job.number for p in self.pool.jobs_at(link.datapath) if p.port is None]
         held = {p.job.number: p.port for p in self.pool.jobs_at(link.datapath) if p.port is not None}
         holds = self.pool_of(link.datapath)
@@ -497,9 +497,9 @@ class Reconciler:
         state = self.switches.get(placed.datapath)
         if state is not None and state.link is not None:
             for address in placed.job.addresses:
-                state.link.forget_connections(address)
+                state.link.forget_connections(CT_ZONE, address)
 
-    # -- the whole of a switch -------------------------------------------------------------------------------------------
+    # -- the whole of a switch ---------------------------------------------------------------------------------------
 
     async def check(self, datapath: int) -> int:
         """Dump a switch that is in sync and set right what somebody else changed; answers how many flows differed."""
@@ -524,7 +524,7 @@ class Reconciler:
             self._send(datapath, changes, None)
         return len(changes)
 
-    # -- policy ----------------------------------------------------------------------------------------------------------
+    # -- policy ------------------------------------------------------------------------------------------------------
 
     async def prepare(self, policy: Policy) -> None:
         """Build the pool of a new policy beside the one in force; jobs that come meanwhile enter both.

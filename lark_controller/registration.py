@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from lark_controller.addresses import BlockAllocator
 from lark_controller.ads import JobAd, MachineAd
-from lark_controller.errors import AdError, AddressError, NotFoundError
+from lark_controller.errors import AddressError, AdError, NotFoundError
 from lark_controller.jobs import Address, AddressType, Facts, Job, JobState, NetworkType, RunKey
 from lark_controller.log import event
 from lark_controller.policies.facts import facts

@@ -1,6 +1,6 @@
 """What the controller says of itself: the frozen answers that REST, the command line and the pages show.
 
-:class:`Controls` is the whole of what REST may ask of the controller; ``lark_controller.controller.Controller`` does it.
+:class:`Controls` is the whole of what REST may ask; ``lark_controller.controller.Controller`` answers.
 Every call may be made from any thread.
 """
 
@@ -85,7 +85,7 @@ class PortStatus:
 
 @dataclass(frozen=True, slots=True)
 class SwitchProblem:
-    """Something that a switch refused or lacks, with the flow and the job that caused it. ``at``: seconds since 1970."""
+    """Something that a switch refused or lacks, and the flow and job that caused it; ``at`` in seconds since 1970."""
 
     at: float
     problem: str
@@ -128,8 +128,8 @@ class SwitchStatus:
 class FlowStatus:
     """One flow on a switch, in words, with the policy that asked for it.
 
-    ``state``: installed, missing (desired, not there) or foreign (there, not Lark's). ``origin`` is a sentence;
-    ``job`` the id of the job it belongs to, if it is one job's. ``packets`` and ``bytes`` are None where not read.
+    ``state``: installed, missing (desired, not there), foreign (there, not Lark's) or desired (the switch was not
+    asked). ``origin`` is a sentence; ``job`` the id of the job it belongs to, if it is one job's. ``packets`` and ``bytes`` are None where not read.
     """
 
     table: int
@@ -313,7 +313,10 @@ class Controls(Protocol):
         """The accounting groups of the policy in force."""
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
-        """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id. Raises NotFoundError, AdError."""
+        """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
+
+        Raises NotFoundError, AdError.
+        """
 
     def audit(self, subject: str | None, cursor: str | None, limit: int) -> AuditPage:
         """The audit trail, newest first."""

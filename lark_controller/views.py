@@ -48,8 +48,8 @@ def switch(loop: Reconciler, datapath: int) -> SwitchStatus:
     ports: tuple[PortStatus, ...] = ()
     if state.link is not None and known is not None:
         behind = {placed.port: placed.job.id for placed in jobs if placed.port is not None}
-        roles = {number: "uplink" for number in known.uplinks}
-        roles |= {number: "lan" for number in known.lan} | {wan.number: wan.name for wan in known.wan}
+        roles = dict.fromkeys(known.uplinks, "uplink")
+        roles |= dict.fromkeys(known.lan, "lan") | {wan.number: wan.name for wan in known.wan}
         roles[PORT_LOCAL] = "local"
         other = "closed" if known.is_edge else "switch"
         ports = tuple(

@@ -34,6 +34,7 @@ from lark_controller.policies.model import Policy, WanAction
 from lark_controller.qos.groups import shortcomings as qos_shortcomings
 from lark_controller.qos.groups import treatments
 
+
 def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
     """The flows that stand on every core switch, whatever jobs there are."""
     for wan in switch.wan:
@@ -127,7 +128,7 @@ def _groups(switch: Switch, policy: Policy) -> Iterator[Flow]:
 
 
 def meters(switch: Switch, policy: Policy) -> Iterator[Meter]:
-    """The meters of a core switch: one for each policed group, numbered by DSCP; none where the switch has no meters."""
+    """The meters of a core switch: one for each policed group, numbered by DSCP."""
     if switch.is_edge:
         return
     for treatment in treatments(policy, switch.max_meter):

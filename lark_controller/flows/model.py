@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 # Widths in bits of the match fields that Lark uses, by OXM name (OpenFlow 1.3.5, table 11; ``ct_state`` is Open
 # vSwitch's NXM_NX_CT_STATE).
@@ -119,18 +119,20 @@ class PushVlan(NamedTuple):
     """Push an 802.1Q tag (set its number with ``SetField("vlan_vid", VLAN_PRESENT | vid)``)."""
 
     ethertype: int = 0x8100
+    kind: Literal["push_vlan"] = "push_vlan"
 
 
 class PopVlan(NamedTuple):
     """Pop the outermost 802.1Q tag."""
 
-    kind: str = "pop_vlan"
+    kind: Literal["pop_vlan"] = "pop_vlan"
 
 
 class SetQueue(NamedTuple):
     """Choose the egress queue for the outputs that follow."""
 
     queue: int
+    kind: Literal["set_queue"] = "set_queue"
 
 
 class Track(NamedTuple):
@@ -144,6 +146,8 @@ class Track(NamedTuple):
     commit: bool = False
 
 
+# Named tuples of equal values are equal whatever their class, so the kinds that could be taken for one another say
+# which they are.
 Action = Output | SetField | PushVlan | PopVlan | SetQueue | Track
 
 

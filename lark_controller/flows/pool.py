@@ -208,7 +208,7 @@ class Pool:
                     before.setdefault(datapath, []).extend(edge.slice_flows(tag, net.removed))
         for position, net in classes.items():
             assert isinstance(position, int)
-            for datapath, switch in self._cores():
+            for datapath in self._cores():
                 after.setdefault(datapath, []).extend(core.class_flows(position, net.added))
                 before.setdefault(datapath, []).extend(core.class_flows(position, net.removed))
         changes = {}
@@ -219,12 +219,12 @@ class Pool:
                 changes[datapath] = change
         return changes
 
-    def _cores(self) -> Iterator[tuple[int, Switch]]:
+    def _cores(self) -> Iterator[int]:
         # Declared switches are few, whatever the number of workers.
         for datapath in self.policy.switches:
             switch = self.switches.get(datapath)
             if switch is not None and not switch.is_edge:
-                yield datapath, switch
+                yield datapath
 
     def _touched(self, datapath: int, old: Placed | None, new: Placed | None) -> frozenset[SliceKey]:
         """The slices whose tag on an edge comes, goes or changes when ``old`` becomes ``new``."""

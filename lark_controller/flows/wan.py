@@ -74,4 +74,5 @@ def wan_flows(policy: Policy, table: int, following: int) -> Iterator[Flow]:
 def _flow(
     table: int, priority: int, fields: dict[str, int | tuple[int, int]], mark: int, goto: int | None
 ) -> Flow:
-    return Flow(FlowKey(int(table), priority, match(**fields)), FlowData(mark, goto=None if goto is None else int(goto)))
+    following = None if goto is None else int(goto)
+    return Flow(FlowKey(int(table), priority, match(**fields)), FlowData(mark, goto=following))

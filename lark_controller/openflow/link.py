@@ -13,7 +13,8 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_controller.flows import cookies
 from lark_controller.flows.model import Action, Changes, FlowData, FlowKey, Meter, Program
-from lark_controller.openflow import replies, wire
+from lark_controller.jobs import Address
+from lark_controller.openflow import connections, replies, wire
 from lark_controller.openflow.applies import Applies, FlowError, Outcome, Step, steps_of
 from lark_controller.openflow.connection import Connection
 from lark_controller.openflow.replies import FlowRecord, FlowRemoved, MeterCounters, PacketIn, PortCounters, PortInfo
@@ -43,6 +44,11 @@ class SwitchFeatures:
     software: str
     address: str
     tls_name: str
+
+    @property
+    def tracks(self) -> bool:
+        """Whether the switch has connection tracking (``ct``): Open vSwitch does, and nothing else that is known."""
+        return self.hardware == "Open vSwitch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,19 @@ class SwitchLink:
     def send(self, steps: list[Step], timeout: float | None = None) -> asyncio.Future[Outcome]:
         """Send single messages in order, then a barrier; errors are tied to the subject given with each."""
         return self._submit(iter(steps), timeout)
+
+    def forget_connections(self, zone: int, address: Address) -> None:
+        """Let connection tracking forget an address; a switch too old to do so forgets the whole zone."""
+
+        def told(done: asyncio.Future[Outcome]) -> None:
+            if not done.cancelled() and done.result().errors:
+                self.send([(None, lambda xid: connections.flush_zone(xid, zone))])
+
+        steps: list[Step] = [
+            (None, lambda xid: connections.flush(xid, zone, address, source=True)),
+            (None, lambda xid: connections.flush(xid, zone, address, source=False)),
+        ]
+        self.send(steps).add_done_callback(told)
 
     def packet_out(self, in_port: int, actions: tuple[Action, ...], data: bytes) -> None:
         """Send a frame out through actions; nobody says whether it went."""

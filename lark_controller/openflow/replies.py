@@ -289,9 +289,10 @@ def port_stats(message: bytes) -> list[PortCounters]:
 def description(message: bytes) -> list[Description]:
     """Decode an OFPMP_DESC reply."""
     found = _by_os_ken(parser.OFPDescStats.parser, message, MULTIPART_BODY, ofp.OFP_DESC_SIZE, "switch description")
+    # Open vSwitch says "None" where nobody gave it a serial number or a description.
     return [
         Description(
-            *(text.rstrip(b"\x00").decode("utf-8", "replace") for text in
+            *("" if text.startswith(b"None\x00") else text.rstrip(b"\x00").decode("utf-8", "replace") for text in
               (desc.mfr_desc, desc.hw_desc, desc.sw_desc, desc.serial_num, desc.dp_desc))
         )
         for desc in found
