@@ -59,6 +59,7 @@ REASON_ACTION: Final = 1
 _MULTICAST: Final = 1 << 40
 # 01:80:c2:00:00:00 to 0f are for bridges themselves and never forwarded (IEEE 802.1Q, table 8-1).
 _RESERVED: Final = 0x0180C2000000 >> 4
+_TPID: Final = 0x8100
 _MAX_PASSES: Final = 64
 
 
@@ -312,11 +313,10 @@ class _Passage:
             one.fields["vlan_vid"] = VLAN_PRESENT
 
     def _pop(self, one: _Packet) -> None:
+        """Take the tag off; a second tag behind it stays the ethertype, as Open vSwitch has it (vlan-limit 1)."""
         if one.frame is not None:
             one.frame = packet.pop_vlan(one.frame)
-            one.reparse()
-        else:
-            one.fields["vlan_vid"] = 0
+        one.fields["vlan_vid"] = 0
 
     def _output(self, action: Output, one: _Packet, table: int, entry: Entry | None) -> None:
         port = action.port
@@ -349,6 +349,8 @@ class _Passage:
         """A learning switch per VLAN (IEEE 802.1D, section 7), as Open vSwitch does it for trunk ports."""
         destination, source = one.fields.get("eth_dst", 0), one.fields.get("eth_src", 0)
         if destination >> 4 == _RESERVED or self.in_port not in self.view.ports:
+            return
+        if one.fields.get("eth_type") == _TPID and not one.fields.get("vlan_vid"):
             return
         vlan = one.fields.get("vlan_vid", 0) & 0xFFF
         if self.learn and not source & _MULTICAST:
