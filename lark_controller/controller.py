@@ -160,7 +160,8 @@ class Controller:
             with suppress(FutureTimeoutError):
                 settled.result(timeout)
             settled.cancel()
-        return self._on_loop(lambda: self._confirmation(self._found(job_id)))
+        live = self._on_loop(lambda: None if (job := self._live(job_id)) is None else self._confirmation(job))
+        return live or Confirmation(self._found(job_id))
 
     def renew(self, job_id: str, actor: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""
@@ -184,8 +185,7 @@ class Controller:
     def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
         page = self._store.page(chosen, cursor, limit)
-        live = self._reconciler.directory.by_id
-        return JobPage(tuple(live.get(job.id, job) for job in page.jobs), page.next_cursor)
+        return JobPage(tuple(self._as_now(job) for job in page.jobs), page.next_cursor)
 
     def job_counts(self) -> Mapping[JobState, int]:
         """How many live jobs there are in each state."""
@@ -199,13 +199,18 @@ class Controller:
         return self.job(job.id)
 
     def _found(self, job_id: str) -> Job:
-        job = self._live(job_id) or self._store.find(job_id)
+        job = self._store.find(job_id)
         if job is None:
             raise NotFoundError(f"no job has the id {job_id}")
-        return job
+        return self._as_now(job)
+
+    def _as_now(self, job: Job) -> Job:
+        """A job as the store has it, in the state that it has this moment (the store follows a little later)."""
+        live = self._live(job.id)
+        return job if live is None else replace(job, state=live.state, reason=live.reason)
 
     def _confirmation(self, job: Job) -> Confirmation:
-        job = self._reconciler.directory.by_id.get(job.id, job)
+        job = self._as_now(job)
         seen = self._reconciler.confirmations
         waiting = tuple(
             Waiting(views.dpid_text(datapath) if datapath else "", reason)
@@ -267,9 +272,7 @@ class Controller:
         for version in (4, 6):
             pair = [[a for a in addresses if a.version == version] for addresses, _ in (first, second)]
             if pair[0] and pair[1]:
-                return Ends(
-                    pair[0][0], pair[1][0], _placed(pool, first[1]), _placed(pool, second[1])
-                )
+                return Ends(pair[0][0], pair[1][0], _placed(pool, first[1]), _placed(pool, second[1]))
         raise AdError("", f"{src} and {dst} have no address of the same IP version")
 
     def _end_of(self, what: str) -> tuple[tuple[Address, ...], Job | None]:
@@ -333,7 +336,7 @@ class Controller:
             try:
                 version = self._store.put_policy(text, policy.digest, actor, time.time())
             except BaseException:
-                self._on_loop(self._reconciler.abandon)
+                self._on_loop(self._reconciler.pools.abandon)
                 raise
             sent = self._openflow.call(self._reconciler.adopt()).result()
             self._policy, self._version = policy, version
@@ -485,4 +488,3 @@ def _address(text: str) -> Address:
         return ip_address(text)
     except ValueError:
         raise NotFoundError(f"{text} is not an address") from None
-

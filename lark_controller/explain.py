@@ -149,12 +149,20 @@ class _Walk:
         }
         if self.ends.src.version == 4:
             return {
-                **fields, "eth_type": ETH_IPV4, "ip_proto": 1,
-                "ipv4_src": int(self.ends.src), "ipv4_dst": int(self.ends.dst),
+                **fields,
+                "eth_type": ETH_IPV4,
+                "ip_proto": 1,
+                "ipv4_src": int(self.ends.src),
+                "ipv4_dst": int(self.ends.dst),
             }
         return {
-            **fields, "eth_type": ETH_IPV6, "ip_proto": 58, "icmpv6_type": 128, "icmpv6_code": 0,
-            "ipv6_src": int(self.ends.src), "ipv6_dst": int(self.ends.dst),
+            **fields,
+            "eth_type": ETH_IPV6,
+            "ip_proto": 58,
+            "icmpv6_type": 128,
+            "icmpv6_code": 0,
+            "ipv6_src": int(self.ends.src),
+            "ipv6_dst": int(self.ends.dst),
         }
 
     def _gateway(self) -> int | None:
@@ -177,7 +185,7 @@ class _Walk:
 
     def _path(self, start: int) -> list[int]:
         order = [dp for dp in concerned(self.pool, self.ends) if dp in self.held]
-        return order[order.index(start):] if start in order else order
+        return order[order.index(start) :] if start in order else order
 
     def _entry(self, switch: Switch) -> int:
         if switch.is_edge:

@@ -82,8 +82,10 @@ def _differences(old: Decision, new: Decision, policy: Policy) -> Iterable[str]:
         yield f"slice {old.slice.value if old.slice else 'none'} becomes {new.slice.value if new.slice else 'none'}"
     if old.wan != new.wan:
         rule = next((rule for rule in policy.wans if rule.position == new.wan), None)
-        yield "no WAN rule applies any more" if rule is None else f"WAN rule in line {rule.line} applies: " + (
-            f"port {rule.port}" if rule.port else rule.action.value
+        yield (
+            "no WAN rule applies any more"
+            if rule is None
+            else f"WAN rule in line {rule.line} applies: " + (f"port {rule.port}" if rule.port else rule.action.value)
         )
     for direction, was, will in (("inbound", old.inbound, new.inbound), ("outbound", old.outbound, new.outbound)):
         if was != will:

@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from lark_controller.flows.learning import Learning
 from lark_controller.flows.model import ETH_ARP, PORT_TABLE, Flow, FlowKey, Output
 from lark_controller.flows.packet import parse_fast_addresses
+from lark_controller.flows.pool import Pool
 from lark_controller.flows.reactive import answer
 from lark_controller.flows.tables import FROM_TAG, P_ASK, TO_TAG, Core, Edge
-from lark_controller.jobs import Address, Job
+from lark_controller.jobs import Address, Directory, Job
 from lark_controller.openflow import wire
 from lark_controller.openflow.link import SwitchLink
 from lark_controller.openflow.replies import FlowRemoved, PacketIn
 from lark_controller.policies.model import SliceKey
-
-if TYPE_CHECKING:
-    from lark_controller.reconcile import Reconciler
 
 # Reactive decisions kept for one switch; beyond it the packet is dropped and asked again when it is sent again.
 MAX_DECISIONS: Final = 20_000
@@ -40,10 +38,21 @@ class _Memory:
     learning: Learning | None = None
 
 
+class Owner(Protocol):
+    """What decisions are made by: the jobs, and the pool whose program a switch holds."""
+
+    @property
+    def directory(self) -> Directory:
+        """The live jobs."""
+
+    def pool_of(self, datapath: int) -> Pool:
+        """The pool whose program a switch holds."""
+
+
 class Reactions:
     """Reactive decisions and learning for all switches."""
 
-    def __init__(self, owner: Reconciler) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._memory: dict[int, _Memory] = {}
         # Which switches hold a decision about an address, so that a change of one job does not ask all switches.

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from lark_controller.confirmations import Confirmations
@@ -33,44 +32,11 @@ from lark_controller.openflow.applies import FlowError, Outcome
 from lark_controller.openflow.link import Dump, SwitchLink
 from lark_controller.openflow.replies import FlowRemoved, PacketIn
 from lark_controller.policies.decide import Decider
-from lark_controller.policies.model import Decision, Policy
+from lark_controller.policies.model import Policy
+from lark_controller.pools import PoolChanges, Pools
 from lark_controller.reactive import Reactions
 from lark_controller.status import SwitchProblem
-
-KEPT_PROBLEMS = 100
-
-
-def dpid_text(datapath: int) -> str:
-    """A datapath id as 16 hexadecimal digits."""
-    return f"{datapath:016x}"
-
-
-@dataclass(slots=True)
-class SwitchState:
-    """What the loop knows of one switch, connected or not.
-
-    ``told`` is True once the complete dump was compared, so that changes may follow; ``pool`` is the pool whose
-    program the switch holds (during a policy change the switches go over one by one).
-    """
-
-    datapath: int
-    link: SwitchLink | None = None
-    told: bool = False
-    in_sync: bool = False
-    since: float | None = None
-    reason: str = "has not connected yet"
-    address: str = ""
-    description: str = ""
-    installed: int = 0
-    drift: int = 0
-    packet_ins: int = 0
-    problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
-
-    def label(self, pool: Pool) -> str:
-        """The switch's name if it has one, else its datapath id."""
-        switch = pool.switches.get(self.datapath)
-        spec = pool.policy.switches.get(self.datapath)
-        return spec.name if spec is not None else switch.name if switch is not None else dpid_text(self.datapath)
+from lark_controller.switch_state import SwitchState, dpid_text
 
 
 class Reconciler:
@@ -81,13 +47,10 @@ class Reconciler:
 
     def __init__(self, policy: Policy, on_state: Callable[[Job], None]) -> None:
         self.directory = Directory()
-        self.pool = Pool(policy)
-        self.decider = Decider(policy)
+        self.pools = Pools(policy)
         self.switches: dict[int, SwitchState] = {}
         self.confirmations = Confirmations()
         self.flow_errors = 0
-        self._next: tuple[Pool, Decider] | None = None
-        self._moved: set[int] = set()
         self._on_state = on_state
         self._reactions = Reactions(self)
         self._hosts_seen: dict[int, tuple[str, ...]] = {}
@@ -98,7 +61,7 @@ class Reconciler:
         """Take a live job in, or what changed of it; answers it with the state it has now."""
         old = self.directory.by_id.get(job.id)
         try:
-            changes = self._admit(job)
+            changes = self.pools.admit(job, old)
         except (RuleLimitError, UnsupportedError) as refusal:
             return self._refused(job, str(refusal))
         self.directory.put(job)
@@ -123,86 +86,32 @@ class Reconciler:
         if job is None:
             return None
         placed = self.pool.placed.get(job.number)
-        self._send_all(self._take_out(job.number), None)
+        self._send_all(self.pools.remove(job.number), None)
         self._forget_addresses(job.addresses, None)
         if placed is not None and placed.decision.one_way and placed.datapath is not None:
             self._forget_connections(placed)
         self.confirmations.forget(job.number)
         return job
 
-    def renewed(self, job_id: str, lease_until: float) -> Job | None:
-        """A lease was renewed; nothing of it concerns a switch."""
-        job = self.directory.by_id.get(job_id)
-        if job is None:
-            return None
-        job = replace(job, lease_until=lease_until)
-        self.directory.put(job)
-        return job
+    @property
+    def pool(self) -> Pool:
+        """The pool of the policy in force."""
+        return self.pools.pool
 
-    def decision_of(self, job: Job) -> Decision:
-        """What the policy in force says of a job."""
-        return self.decider.decide(job.facts)
-
-    def _admit(self, job: Job) -> dict[int, dict[int, Changes]]:
-        """Put a job into every pool there is, or into none. Changes by pool (0: in force, 1: coming) and datapath."""
-        changes: dict[int, dict[int, Changes]] = {}
-        done: list[Pool] = []
-        try:
-            for place, (pool, decider) in enumerate(self._pools()):
-                decision = decider.decide(job.facts)
-                self._check_support(pool, job, decision)
-                before = pool.placed.get(job.number)
-                counts = dict(pool.rules) if any(s.max_rules for s in pool.policy.switches.values()) else {}
-                changes[place] = pool.put(job, decision)
-                done.append(pool)
-                self._check_limits(pool, job, counts, changes[place], before)
-        except (RuleLimitError, UnsupportedError):
-            for pool in done:
-                old = self.directory.by_id.get(job.id)
-                if old is None:
-                    pool.remove(job.number)
-                else:
-                    pool.put(old, (self.decider if pool is self.pool else self._pools()[1][1]).decide(old.facts))
-            raise
-        return changes
-
-    def _check_support(self, pool: Pool, job: Job, decision: Decision) -> None:
-        datapath = pool.datapath_of(job)
-        switch = None if datapath is None else pool.switches.get(datapath)
-        if switch is not None and decision.one_way and not switch.tracks:
-            raise UnsupportedError(
-                f"switch {switch.name} has no connection tracking, which one-way connectivity "
-                f"(inbound {decision.inbound}, outbound {decision.outbound}) needs"
-            )
-
-    def _check_limits(
-        self, pool: Pool, job: Job, counts: dict[int, int], changes: dict[int, Changes], before: Placed | None
-    ) -> None:
-        for datapath in changes:
-            switch = pool.switches[datapath]
-            was, wanted = counts.get(datapath, 0), pool.rules[datapath]
-            if switch.max_rules and wanted > switch.max_rules and wanted > was:
-                raise RuleLimitError(
-                    f"switch {switch.name} takes {switch.max_rules} rules and has {was}; this job "
-                    f"{'needs' if before is None else 'would need'} {wanted - was} more"
-                )
-
-    def _take_out(self, number: int) -> dict[int, dict[int, Changes]]:
-        return {place: pool.remove(number) for place, (pool, _) in enumerate(self._pools())}
-
-    def _pools(self) -> list[tuple[Pool, Decider]]:
-        now = [(self.pool, self.decider)]
-        return now if self._next is None else [*now, self._next]
+    @property
+    def decider(self) -> Decider:
+        """The decider of the policy in force."""
+        return self.pools.decider
 
     def pool_of(self, datapath: int) -> Pool:
         """The pool whose program a switch holds."""
-        return self._next[0] if self._next is not None and datapath in self._moved else self.pool
+        return self.pools.of(datapath)
 
     def _refused(self, job: Job, reason: str) -> Job:
         """Refuse a job: nothing of it stays on any switch."""
         job = replace(job, state=JobState.REFUSED, reason=reason)
         self.directory.remove(job.id)
-        self._send_all(self._take_out(job.number), None)
+        self._send_all(self.pools.remove(job.number), None)
         self.confirmations.forget(job.number)
         event("job refused", level=WARNING, job=job.id, reason=reason)
         self._on_state(job)
@@ -258,12 +167,11 @@ class Reconciler:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _send_all(self, changes: dict[int, dict[int, Changes]], number: int | None) -> None:
+    def _send_all(self, changes: PoolChanges, number: int | None) -> None:
         """Send each switch the changes of the pool that it holds."""
         for place, by_switch in changes.items():
             for datapath, change in by_switch.items():
-                moved = datapath in self._moved
-                if (place == 1) != moved:
+                if (place == 1) != (datapath in self.pools.moved):
                     continue
                 stale = self._reactions.forget_tags(datapath, self.pool_of(datapath).slices_at(datapath))
                 self._send(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
@@ -344,7 +252,7 @@ class Reconciler:
         hosts = (link.features.description,) if link.features.description else ()
         self._hosts_seen[link.datapath] = hosts
         homeless = {p.job.number for p in self.pool.placed.values() if p.datapath is None} if hosts else set()
-        for pool, _ in self._pools():
+        for pool, _ in self.pools.all():
             pool.set_switch(self._facts(pool.policy, link), hosts)
         state.installed = len(dump.program.flows)
         self._reactions.switch_gone(link.datapath)
@@ -358,14 +266,12 @@ class Reconciler:
         desired = pool.build(link.datapath)
         if switch.max_rules and len(desired.flows) > switch.max_rules:
             state.reason = (
-                f"needs {len(desired.flows)} rules and takes {switch.max_rules}; nothing was sent, "
-                f"what it holds stays"
+                f"needs {len(desired.flows)} rules and takes {switch.max_rules}; nothing was sent, what it holds stays"
             )
             state.problems.append(SwitchProblem(time.time(), state.reason))
             self._blocked_by(state)
             return
-        for sentence in core.shortcomings(switch, pool.policy):
-            state.problems.append(SwitchProblem(time.time(), sentence))
+        self._say_shortcomings(state, pool)
         state.told = True
         state.reason = "is being brought up to date"
         changes = diff(desired, dump.program)
@@ -397,8 +303,11 @@ class Reconciler:
             state.reason = ""
         pool = self.pool_of(state.datapath)
         state.installed = pool.rules.get(state.datapath, 0)
-        event("switch in sync" if state.in_sync else "switch not in sync", datapath=dpid_text(state.datapath),
-              reason=state.reason or None)
+        event(
+            "switch in sync" if state.in_sync else "switch not in sync",
+            datapath=dpid_text(state.datapath),
+            reason=state.reason or None,
+        )
         for placed in pool.jobs_at(state.datapath):
             if placed.port is None:
                 self._expect_home(placed.job)
@@ -408,9 +317,10 @@ class Reconciler:
             self._settle_if_live(placed.job.number)
 
     def _is_jobs(self, state: SwitchState, error: FlowError) -> bool:
-        return isinstance(error.subject, FlowKey) and error.subject not in self.pool_of(state.datapath).build(
-            state.datapath
-        ).flows
+        return (
+            isinstance(error.subject, FlowKey)
+            and error.subject not in self.pool_of(state.datapath).build(state.datapath).flows
+        )
 
     def switch_gone(self, link: SwitchLink, reason: str) -> None:
         """A switch's connection ended; its flows stay on it, and it is compared anew when it returns."""
@@ -438,7 +348,7 @@ class Reconciler:
         waiting = [p.job.number for p in self.pool.jobs_at(link.datapath) if p.port is None]
         held = {p.job.number: p.port for p in self.pool.jobs_at(link.datapath) if p.port is not None}
         holds = self.pool_of(link.datapath)
-        for pool, _ in self._pools():
+        for pool, _ in self.pools.all():
             changes = pool.set_switch(self._facts(pool.policy, link), self._hosts_seen.get(link.datapath, ()))
             if pool is holds and state.told and changes:
                 arrived = [n for n in waiting if (p := pool.placed.get(n)) is not None and p.port is not None]
@@ -451,9 +361,7 @@ class Reconciler:
                 self._expect_home(placed.job)
                 self._settle(number)
 
-    def _arrived(
-        self, state: SwitchState, link: SwitchLink, numbers: list[int], done: asyncio.Future[Outcome]
-    ) -> None:
+    def _arrived(self, state: SwitchState, link: SwitchLink, numbers: list[int], done: asyncio.Future[Outcome]) -> None:
         if not done.cancelled():
             for number in numbers or (None,):
                 self._applied(state, link, number, done.result())
@@ -513,10 +421,14 @@ class Reconciler:
         now = self.pool_of(datapath).build(datapath)
         # What changed while the dump was under way is on its way already; only what stood still can be judged.
         keys = {k for k in then.flows.keys() | now.flows.keys() if then.flows.get(k) != now.flows.get(k)}
-        live = {k for k, d in dump.program.flows.items() if parse(d.cookie).category in (Category.REACTIVE,
-                                                                                     Category.LEARNED)}
-        held = Program({k: d for k, d in dump.program.flows.items() if k not in keys and k not in live},
-                       dump.program.meters)
+        live = {
+            k
+            for k, d in dump.program.flows.items()
+            if parse(d.cookie).category in (Category.REACTIVE, Category.LEARNED)
+        }
+        held = Program(
+            {k: d for k, d in dump.program.flows.items() if k not in keys and k not in live}, dump.program.meters
+        )
         changes = diff(Program({k: d for k, d in now.flows.items() if k not in keys}, now.meters), held)
         if changes:
             state.drift += len(changes)
@@ -527,46 +439,15 @@ class Reconciler:
     # -- policy ------------------------------------------------------------------------------------------------------
 
     async def prepare(self, policy: Policy) -> None:
-        """Build the pool of a new policy beside the one in force; jobs that come meanwhile enter both.
+        """Build the pool of a new policy beside the one in force. Raises RuleLimitError, UnsupportedError."""
+        await self.pools.prepare(policy, self.directory, lambda: self._connected_switches(policy))
 
-        Raises RuleLimitError or UnsupportedError where the new policy cannot be enforced; nothing has changed then.
-        """
-        pool, decider = Pool(policy), Decider(policy)
-        self._next = (pool, decider)
-        try:
-            for count, number in enumerate(list(self.directory.by_number)):
-                job = self.directory.by_number.get(number)
-                if job is not None:
-                    pool.put(job, decider.decide(job.facts))
-                if count % 200 == 0:
-                    await asyncio.sleep(0)
-            for datapath, state in list(self.switches.items()):
-                if state.link is not None:
-                    pool.set_switch(self._facts(policy, state.link), self._hosts_seen.get(datapath, ()))
-                    await asyncio.sleep(0)
-            self._check_whole(pool)
-        except BaseException:
-            self._next = None
-            raise
-
-    def _check_whole(self, pool: Pool) -> None:
-        for datapath, switch in pool.switches.items():
-            if switch.max_rules and pool.rules[datapath] > switch.max_rules:
-                raise RuleLimitError(
-                    f"switch {switch.name} takes {switch.max_rules} rules; this policy needs {pool.rules[datapath]}"
-                )
-            if switch.tracks:
-                continue
-            for placed in pool.jobs_at(datapath):
-                if placed.decision.one_way:
-                    raise UnsupportedError(
-                        f"switch {switch.name} has no connection tracking, which one-way connectivity of job "
-                        f"{placed.job.id} needs"
-                    )
-
-    def abandon(self) -> None:
-        """Forget a prepared policy."""
-        self._next = None
+    def _connected_switches(self, policy: Policy) -> list[tuple[Switch, tuple[str, ...]]]:
+        return [
+            (self._facts(policy, state.link), self._hosts_seen.get(state.datapath, ()))
+            for state in self.switches.values()
+            if state.link is not None
+        ]
 
     def placed_switches(self, policy: Policy) -> list[tuple[Switch, Switch]]:
         """The connected switches as they are placed now, and as another policy would place them."""
@@ -585,23 +466,23 @@ class Reconciler:
 
     async def adopt(self) -> int:
         """Bring the switches over to the prepared policy, one by one; answers how many flows were sent."""
-        assert self._next is not None
-        pool, decider = self._next
-        sent = 0
-        for datapath, state in list(self.switches.items()):
-            changes = Changes()
-            if state.told and state.link is not None:
-                changes = diff(pool.build(datapath), self.pool.build(datapath))
-            self._moved.add(datapath)
-            if changes:
+        pool, sent = self.pools.coming, 0
+        # A switch that connects meanwhile holds the old program, so it is asked for again until there is none left.
+        while (datapath := next((dp for dp in self.switches if dp not in self.pools.moved), None)) is not None:
+            state = self.switches[datapath]
+            self.pools.moved.add(datapath)
+            if state.told and (changes := diff(pool.build(datapath), self.pool.build(datapath))):
                 sent += len(changes)
                 self._send(datapath, changes, None)
             if state.link is not None:
-                for sentence in core.shortcomings(pool.switches[datapath], pool.policy):
-                    state.problems.append(SwitchProblem(time.time(), sentence))
+                self._say_shortcomings(state, pool)
             await asyncio.sleep(0)
-        self.pool, self.decider, self._next = pool, decider, None
-        self._moved = set()
+        self.pools.finish()
         for datapath, keys in self._reactions.forget_all().items():
             self._send(datapath, Changes(flows_gone=tuple(keys)), None)
         return sent
+
+    def _say_shortcomings(self, state: SwitchState, pool: Pool) -> None:
+        for sentence in core.shortcomings(pool.switches[state.datapath], pool.policy):
+            if all(problem.problem != sentence for problem in state.problems):
+                state.problems.append(SwitchProblem(time.time(), sentence))

@@ -129,7 +129,8 @@ class FlowStatus:
     """One flow on a switch, in words, with the policy that asked for it.
 
     ``state``: installed, missing (desired, not there), foreign (there, not Lark's) or desired (the switch was not
-    asked). ``origin`` is a sentence; ``job`` the id of the job it belongs to, if it is one job's. ``packets`` and ``bytes`` are None where not read.
+    asked). ``origin`` is a sentence; ``job`` the id of the job it belongs to, if it is one job's. ``packets`` and
+    ``bytes`` are None where not read.
     """
 
     table: int

@@ -10,8 +10,9 @@ from lark_controller.flows.text import actions_text, match_text
 from lark_controller.openflow.link import Dump
 from lark_controller.origins import origin
 from lark_controller.policies.model import SwitchRole
-from lark_controller.reconcile import Reconciler, SwitchState, dpid_text
+from lark_controller.reconcile import Reconciler
 from lark_controller.status import FlowStatus, GroupStatus, PortStatus, SwitchStatus
+from lark_controller.switch_state import SwitchState, dpid_text
 
 __all__ = ["dpid_text", "find_switch", "flows", "groups", "switch", "switches"]
 
@@ -53,8 +54,12 @@ def switch(loop: Reconciler, datapath: int) -> SwitchStatus:
         roles[PORT_LOCAL] = "local"
         other = "closed" if known.is_edge else "switch"
         ports = tuple(
-            PortStatus(port.number, port.name, "job" if port.number in behind else roles.get(port.number, other),
-                       behind.get(port.number))
+            PortStatus(
+                port.number,
+                port.name,
+                "job" if port.number in behind else roles.get(port.number, other),
+                behind.get(port.number),
+            )
             for port in sorted(state.link.features.ports.values(), key=lambda port: port.number)
         )
     return SwitchStatus(
@@ -100,8 +105,17 @@ def flows(pool: Pool, datapath: int, dump: Dump | None) -> tuple[FlowStatus, ...
         packets, size = (None, None) if dump is None else dump.counters.get(key, (None, None))
         lines.append(
             FlowStatus(
-                key.table, table_name(role, key.table), key.priority, match_text(key.match), actions_text(data),
-                f"0x{data.cookie:016x}", why.text, state, why.job, packets, size,
+                key.table,
+                table_name(role, key.table),
+                key.priority,
+                match_text(key.match),
+                actions_text(data),
+                f"0x{data.cookie:016x}",
+                why.text,
+                state,
+                why.job,
+                packets,
+                size,
             )
         )
     return tuple(lines)

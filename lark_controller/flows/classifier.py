@@ -59,7 +59,7 @@ _PREREQUISITES: Final[dict[str, tuple[tuple[str, frozenset[int]], ...]]] = {
 
 
 def missing_prerequisite(match: Match) -> str:
-    """What a match lacks by OpenFlow 1.3.5, section 7.2.3.6, in words (``""``: nothing); switches refuse such a flow."""
+    """What a match lacks by OpenFlow 1.3.5, section 7.2.3.6, in words (``""``: nothing); switches refuse it."""
     exact = {term.name: term.value for term in match if term.mask == (1 << FIELD_BITS[term.name]) - 1}
     for term in match:
         for name, accepted in _PREREQUISITES.get(term.name, ()):

@@ -297,9 +297,7 @@ def _admit(placed: Placed, mark: int, metadata: tuple[int, int]) -> Iterator[Flo
         tagging = (PushVlan(), SetField("vlan_vid", VLAN_PRESENT | job.vlan))
 
     def admit(priority: int, fields: Fields) -> Flow:
-        return flow(
-            Edge.ADMIT, priority, {**port, **fields}, mark, goto=Edge.BLOCK, actions=tagging, metadata=metadata
-        )
+        return flow(Edge.ADMIT, priority, {**port, **fields}, mark, goto=Edge.BLOCK, actions=tagging, metadata=metadata)
 
     if job.ipv4 is not None:
         yield admit(t.P_ALLOW, {"eth_type": ETH_IPV4, "ipv4_src": int(job.ipv4)})
@@ -329,9 +327,7 @@ def _admit_ipv6(placed: Placed, mark: int, port: Fields, admit: Admit) -> Iterat
             lladdr: Fields = {} if mac is None else {"ipv6_nd_sll": option}
             yield admit(t.P_EXACT, {**nd, "icmpv6_type": NS, "ipv6_src": address, **lladdr})
             lladdr = {} if mac is None else {"ipv6_nd_tll": option}
-            yield admit(
-                t.P_EXACT, {**nd, "icmpv6_type": NA, "ipv6_src": address, "ipv6_nd_target": address, **lladdr}
-            )
+            yield admit(t.P_EXACT, {**nd, "icmpv6_type": NA, "ipv6_src": address, "ipv6_nd_target": address, **lladdr})
         # Duplicate address detection asks from the unspecified address.
         yield admit(t.P_EXACT, {**nd, "icmpv6_type": NS, "ipv6_src": 0, "ipv6_nd_target": address})
     for source in (0, local):

@@ -26,9 +26,7 @@ def answer(table: Edge, tag: int, version: int, address: int, arp: bool, allowed
     sending = table is Edge.SLICE_FROM
     prefix = Prefix(version, address, FULL_LENGTH[version])
     fields = next(
-        found
-        for found in address_fields(prefix, "dst" if sending else "src")
-        if (found["eth_type"] == ETH_ARP) == arp
+        found for found in address_fields(prefix, "dst" if sending else "src") if (found["eth_type"] == ETH_ARP) == arp
     )
     tag_bits = (t.FROM_TAG if sending else t.TO_TAG).put(tag)
     following = Edge.SLICE_TO if sending else Edge.WAN

@@ -15,8 +15,16 @@ from lark_controller.policies.model import Policy, WanAction
 # Link-local, multicast and broadcast never leave the site's links (RFC 3927, 1112, 919, 4291), so they are not the WAN.
 NOT_WAN: Final[tuple[Network, ...]] = tuple(
     ip_network(text)
-    for text in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "fe80::/10",
-                 "ff00::/8", "::/127")
+    for text in (
+        "0.0.0.0/8",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "224.0.0.0/4",
+        "255.255.255.255/32",
+        "fe80::/10",
+        "ff00::/8",
+        "::/127",
+    )
 )
 
 
@@ -71,8 +79,6 @@ def wan_flows(policy: Policy, table: int, following: int) -> Iterator[Flow]:
                 yield _flow(table, t.P_DENY, fields, mark, None)
 
 
-def _flow(
-    table: int, priority: int, fields: dict[str, int | tuple[int, int]], mark: int, goto: int | None
-) -> Flow:
+def _flow(table: int, priority: int, fields: dict[str, int | tuple[int, int]], mark: int, goto: int | None) -> Flow:
     following = None if goto is None else int(goto)
     return Flow(FlowKey(int(table), priority, match(**fields)), FlowData(mark, goto=following))
