@@ -53,6 +53,8 @@ class Registration:
         self._live = live
         self._lock = threading.Lock()
         self._leases: dict[str, float] = {}
+        # Whose a worker's port is: two jobs at one port could not be told apart by the switch.
+        self._ports: dict[tuple[str, str], Job] = {}
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
         self._blocks = BlockAllocator((), (28, 124))
@@ -64,6 +66,7 @@ class Registration:
         """
         with self._lock:
             blocks = BlockAllocator(policy.job_networks, policy.block_prefixes)
+            self._ports = {}
             for job in jobs:
                 self._hold(blocks, policy, job)
             self._policy, self._names, self._blocks = policy, names, blocks
@@ -82,6 +85,7 @@ class Registration:
             now = time.time()
             job = self._described(job_ad, machine_ad, now)
             _check_networks(policy, job)
+            self._check_port(job)
             known = self._live(job.id)
             assigned: tuple[Address, ...] = ()
             if job.address_type is AddressType.CONTROLLER and job.network_type is not NetworkType.NONE:
@@ -99,10 +103,12 @@ class Registration:
                 self._gone(old.id)
             job = registration.job
             if job.live:
+                if known is not None:
+                    self._release(known)
                 if not assigned:
-                    if known is not None:
-                        self._release(known)
                     self._hold(self._blocks, policy, job)
+                elif job.port is not None:
+                    self._ports[job.host, job.port] = job
                 self._put(replace(job, state=JobState.REGISTERING, reason="") if known is None else job)
             else:
                 for address in assigned:
@@ -223,7 +229,18 @@ class Registration:
             raise
         return job, tuple(assigned)
 
+    def _check_port(self, job: Job) -> None:
+        holder = None if job.port is None else self._ports.get((job.host, job.port))
+        if holder is not None and holder.id != job.id and holder.run.slot != job.run.slot:
+            raise AddressError(
+                "LarkExternalInterface",
+                f"port {job.port} of {job.host} belongs to live job {holder.id} on {holder.run.slot}",
+                holder.id,
+            )
+
     def _hold(self, blocks: BlockAllocator, policy: Policy, job: Job) -> None:
+        if job.port is not None:
+            self._ports[job.host, job.port] = job
         if not job.has_pool_address:
             return
         for address, block in job.blocks:
@@ -231,6 +248,8 @@ class Registration:
                 blocks.hold(address, block, job.group, job.owner)
 
     def _release(self, job: Job) -> None:
+        if job.port is not None and (held := self._ports.get((job.host, job.port))) is not None and held.id == job.id:
+            del self._ports[job.host, job.port]
         if job.has_pool_address:
             for address in job.addresses:
                 self._blocks.release(address)

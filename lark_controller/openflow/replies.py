@@ -292,7 +292,7 @@ def description(message: bytes) -> list[Description]:
     # Open vSwitch says "None" where nobody gave it a serial number or a description.
     return [
         Description(
-            *("" if text.startswith(b"None\x00") else text.rstrip(b"\x00").decode("utf-8", "replace") for text in
+            *("" if text.rstrip(b"\x00") == b"None" else text.rstrip(b"\x00").decode("utf-8", "replace") for text in
               (desc.mfr_desc, desc.hw_desc, desc.sw_desc, desc.serial_num, desc.dp_desc))
         )
         for desc in found
