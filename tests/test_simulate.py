@@ -198,6 +198,15 @@ def check(frame: bytes) -> None:
     assert frames.checksum(body if layout.protocol == packet.ICMP else head + body) == 0
 
 
+def test_a_udp_checksum_never_becomes_none() -> None:
+    seen = set()
+    for port in range(65536):
+        frame = packet.rewrite(FRAME6, "udp_src", port)
+        seen.add(frame[60:62])
+    assert b"\0\0" not in seen
+    assert b"\xff\xff" in seen
+
+
 def test_vlan_tags() -> None:
     out = run(tables(flow(0, 1, (), PushVlan(), SetField("vlan_vid", VLAN_PRESENT | 9), Output(2))), 1, FRAME, ports())
     assert out.outputs == ((2, frames.udp(A, B, "10.64.0.5", "10.64.0.6", vlan=9)),)

@@ -273,6 +273,9 @@ def rewrite(frame: bytes, name: str, value: int) -> bytes:
         place = _checksum_at(frame, layout)
         if place is not None:
             _adjust(new, place, frame[at : at + width], bytes(new[at : at + width]))
+            if layout.protocol == UDP and new[place : place + 2] == b"\0\0":
+                # 0 says that there is no checksum (RFC 768).
+                new[place : place + 2] = b"\xff\xff"
     return bytes(new)
 
 
