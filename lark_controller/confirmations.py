@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 
 Waiter = Callable[[], None]
@@ -56,9 +56,9 @@ class Confirmations:
             return False
         return self._close(number, datapath, progress, part)
 
-    def synced(self, datapath: int) -> Iterator[int]:
-        """A whole switch is in sync: yields the jobs that thereby wait for nothing more."""
-        for number in list(self._open.get(datapath, ())):
+    def synced(self, datapath: int, but: Container[int] = ()) -> Iterator[int]:
+        """A whole switch is in sync, ``but`` for some jobs: yields those that thereby wait for nothing more."""
+        for number in [number for number in self._open.get(datapath, ()) if number not in but]:
             progress = self._jobs[number]
             part = progress.parts[datapath]
             if part.out == 0 and self._close(number, datapath, progress, part):

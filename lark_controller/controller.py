@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import TypeVar
@@ -58,6 +59,7 @@ ACTOR = "lark"
 LOOP_TIMEOUT = 30.0
 FACTS_BATCH = 500
 STATES_PAUSE = 0.1
+RETRY_PAUSE = 1.0
 
 T = TypeVar("T")
 
@@ -414,22 +416,23 @@ class Controller:
         self._states.put(job)
 
     def _write_states(self) -> None:
-        """Write job states to the store, many at a time, off the loop's thread."""
-        while (job := self._states.get()) is not None:
-            found = {job.id: job}
-            time.sleep(STATES_PAUSE)
-            ending = False
-            while not self._states.empty():
-                more = self._states.get()
-                if more is None:
-                    ending = True
-                    break
-                found[more.id] = more
-            self._guarded(lambda chosen=found: self._store_states(chosen))  # type: ignore[misc]  # bound at once
-            if ending:
-                return
+        """Write job states to the store, many at a time, off the loop's thread; what fails is tried again."""
+        found: dict[str, Job] = {}
+        ending = False
+        while not ending:
+            if not found and (job := self._states.get()) is not None:
+                found[job.id] = job
+                time.sleep(STATES_PAUSE)
+            with suppress(queue.Empty):
+                while (more := self._states.get_nowait()) is not None:
+                    found[more.id] = more
+            ending = self._stopping.is_set()
+            if self._guarded(partial(self._store_states, found)):
+                found = {}
+            elif not ending:
+                self._stopping.wait(RETRY_PAUSE)
 
-    def _store_states(self, found: dict[str, Job]) -> None:
+    def _store_states(self, found: Mapping[str, Job]) -> None:
         for job in found.values():
             if job.state is JobState.REFUSED:
                 self._registration.refused(job)
@@ -466,17 +469,19 @@ class Controller:
                 with suppress(SwitchError, FutureTimeoutError):
                     self._openflow.call(self._reconciler.check(datapath)).result(LOOP_TIMEOUT)
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _guarded(self, work: Callable[[], object]) -> bool:
+        """Do work on the database; False where it is away, which is logged once."""
         try:
             work()
         except StoreError as error:
-            if str(error) != self._store_trouble:
+            if not self._store_trouble:
                 event("database trouble", level=ERROR, error=str(error))
             self._store_trouble = str(error)
-        else:
-            if self._store_trouble:
-                event("database is back", level=WARNING)
-            self._store_trouble = ""
+            return False
+        if self._store_trouble:
+            event("database is back", level=WARNING)
+        self._store_trouble = ""
+        return True
 
 
 def _placed(pool: Pool, job: Job | None) -> Placed | None:

@@ -32,7 +32,7 @@ from lark_controller.openflow.applies import FlowError, Outcome
 from lark_controller.openflow.link import Dump, SwitchLink
 from lark_controller.openflow.replies import FlowRemoved, PacketIn
 from lark_controller.policies.decide import Decider
-from lark_controller.policies.model import Policy
+from lark_controller.policies.model import Policy, SwitchRole
 from lark_controller.pools import PoolChanges, Pools
 from lark_controller.reactive import Reactions
 from lark_controller.status import SwitchProblem
@@ -69,7 +69,7 @@ class Reconciler:
         fresh = job.addresses if old is None or old.addresses != job.addresses else ()
         gone = () if old is None or old.addresses == job.addresses else old.addresses
         self._forget_addresses((*fresh, *gone), job.number)
-        self._expect_home(job)
+        self._expect(job)
         return self._settle(job.number)
 
     def load(self, jobs: Iterable[Job]) -> None:
@@ -78,7 +78,7 @@ class Reconciler:
             decision = self.decider.decide(job.facts)
             self.directory.put(job)
             self.pool.put(job, decision)
-            self._expect_home(job)
+            self._expect(job)
 
     def end(self, job_id: str) -> Job | None:
         """A job is over: its flows and every decision that touched its addresses go."""
@@ -117,23 +117,28 @@ class Reconciler:
         self._on_state(job)
         return job
 
-    def _expect_home(self, job: Job) -> None:
-        """Say what keeps a job from its own edge, if anything does."""
+    def _expect(self, job: Job) -> None:
+        """Say what keeps a job from the switches that it needs: its own edge, and cores where a WAN rule applies."""
+        placed = self.pool.placed[job.number]
+        if self.pool.is_classed(placed):
+            for datapath, spec in self.pool.policy.switches.items():
+                if spec.role is SwitchRole.CORE and not self._connected(datapath):
+                    self.confirmations.blocked(job.number, datapath, self._why_away(datapath))
         if job.network_type is not NetworkType.OVS_BRIDGE:
             return
-        placed = self.pool.placed[job.number]
-        datapath = placed.datapath
-        if datapath is None:
+        if placed.datapath is None:
             self.confirmations.blocked(job.number, 0, f"no switch is known for host {job.host}")
             return
         self.confirmations.confirmed(job.number, 0)
-        state = self.switches.get(datapath)
-        if state is None or state.link is None or not state.told:
-            reason = "has not connected yet" if state is None else state.reason
-            self.confirmations.blocked(job.number, datapath, reason)
+        if not self._connected(placed.datapath):
+            self.confirmations.blocked(job.number, placed.datapath, self._why_away(placed.datapath))
         elif placed.port is None:
-            what = "names no port (ExternalInterface)" if job.port is None else f"switch has no port {job.port}"
-            self.confirmations.blocked(job.number, datapath, what if job.port else f"the machine ad {what}")
+            lacks = f"it has no port {job.port}" if job.port else "the machine ad names no port (ExternalInterface)"
+            self.confirmations.blocked(job.number, placed.datapath, lacks)
+
+    def _why_away(self, datapath: int) -> str:
+        state = self.switches.get(datapath)
+        return "has not connected yet" if state is None else state.reason
 
     def _settle(self, number: int) -> Job:
         """Set a job's state by what is confirmed; answers the job."""
@@ -257,7 +262,7 @@ class Reconciler:
         state.installed = len(dump.program.flows)
         self._reactions.switch_gone(link.datapath)
         for number in homeless:
-            self._expect_home(self.directory.by_number[number])
+            self._expect(self.directory.by_number[number])
         self._compare(state, link, dump)
 
     def _compare(self, state: SwitchState, link: SwitchLink, dump: Dump) -> None:
@@ -308,10 +313,10 @@ class Reconciler:
             datapath=dpid_text(state.datapath),
             reason=state.reason or None,
         )
-        for placed in pool.jobs_at(state.datapath):
-            if placed.port is None:
-                self._expect_home(placed.job)
-        for number in self.confirmations.synced(state.datapath):
+        portless = {placed.job.number for placed in pool.jobs_at(state.datapath) if placed.port is None}
+        for number in portless:
+            self._expect(pool.placed[number].job)
+        for number in self.confirmations.synced(state.datapath, portless):
             self._settle_if_live(number)
         for placed in pool.jobs_at(state.datapath):
             self._settle_if_live(placed.job.number)
@@ -358,7 +363,7 @@ class Reconciler:
         for number in (*waiting, *held):
             placed = self.pool.placed.get(number)
             if placed is not None and placed.port is None:
-                self._expect_home(placed.job)
+                self._expect(placed.job)
                 self._settle(number)
 
     def _arrived(self, state: SwitchState, link: SwitchLink, numbers: list[int], done: asyncio.Future[Outcome]) -> None:

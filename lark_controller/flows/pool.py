@@ -106,6 +106,10 @@ class Pool:
         """The DSCP that marks a decision's group; 0 where there is none."""
         return self._dscp.get(decision.group, 0)
 
+    def is_classed(self, placed: Placed) -> bool:
+        """True where cores need to know the job's addresses, because a WAN rule drops or steers its traffic."""
+        return placed.job.has_pool_address and self._class_label(placed) is not None
+
     def where(self, job: Job, decision: Decision) -> Placed:
         """A job at its port, as far as its edge is known."""
         datapath = self.datapath_of(job)
