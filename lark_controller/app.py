@@ -10,6 +10,7 @@ from pathlib import Path
 from lark_controller import log
 from lark_controller.controller import Controller
 from lark_controller.errors import SettingError
+from lark_controller.limits import raise_open_files
 from lark_controller.metrics import Metrics
 from lark_controller.openflow.connection import OpenFlowOptions
 from lark_controller.policy_source import PolicyFile, first_policy
@@ -26,6 +27,7 @@ def run(settings: Settings) -> int:
     Raises SettingError, PolicyError or StoreError where it cannot start.
     """
     log.configure(settings.log_level, settings.log_format)
+    raise_open_files()
     stop = threading.Event()
     service = Service(settings)
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())

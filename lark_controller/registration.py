@@ -57,7 +57,7 @@ class Registration:
         self._ports: dict[tuple[str, str], Job] = {}
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
-        self._blocks = BlockAllocator((), (28, 124))
+        self._blocks = BlockAllocator((), (26, 122))
 
     def use(self, policy: Policy, names: Names, jobs: Iterable[Job]) -> None:
         """Go over to a policy: its job networks and the attributes that its predicates need.

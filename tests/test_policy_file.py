@@ -43,7 +43,7 @@ def agrees(text: str) -> bool:
 def test_example_is_valid_and_reads_as_written() -> None:
     policy = load(EXAMPLE)
     assert policy.job_networks == (ip_network("10.64.0.0/16"), ip_network("2001:db8:64::/48"))
-    assert policy.block_prefixes == (28, 124)
+    assert policy.block_prefixes == (26, 122)
     core = policy.switches[0xC0]
     assert (core.role, core.max_rules, core.normal) == (SwitchRole.CORE, 4096, None)
     assert core.ports["wan-fast"] == PortSpec(3, "02:00:00:00:00:02")
@@ -65,7 +65,7 @@ def test_smallest_policy_and_defaults() -> None:
     policy = load("version: 1\n")
     assert policy.edge_uplinks == ("uplink*", "eth*", "en*", "bond*")
     assert policy.switches == {}
-    assert policy.block_prefixes == (28, 124)
+    assert policy.block_prefixes == (26, 122)
     assert load("version: 1").digest != policy.digest
 
 

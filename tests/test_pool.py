@@ -204,7 +204,21 @@ def test_blocks_keep_the_core_small_and_a_change_flat() -> None:
         job = a_job(number, ipv4_block=block, owner="dave")
         changes = pool.put(job, decider.decide(job.facts))
         assert (CORE in changes) == (number == 1)
-    assert pool.rules[CORE] == before + 2
+    assert pool.rules[CORE] == before + 1
+
+
+def test_a_block_shared_with_a_job_of_no_rule_is_not_covered_whole() -> None:
+    policy = load(FULL)
+    pool, decider = Pool(policy), Decider(policy)
+    pool.set_switch(a_switch(FULL, CORE))
+    block = IPv4Network("10.64.0.0/29")
+    steered, other = a_job(1, ipv4_block=block), a_job(2, ipv4_block=block, group="atlas")
+    pool.put(steered, decider.decide(steered.facts))
+    assert [str(prefix) for prefix in pool.class_prefixes(2)] == ["10.64.0.0/29"]
+    pool.put(other, decider.decide(other.facts))
+    assert [str(prefix) for prefix in pool.class_prefixes(2)] == ["10.64.0.1/32"]
+    pool.remove(2)
+    assert [str(prefix) for prefix in pool.class_prefixes(2)] == ["10.64.0.0/29"]
 
 
 def test_frame_alone_holds_no_job() -> None:

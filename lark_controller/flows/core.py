@@ -30,7 +30,7 @@ from lark_controller.flows.placement import Switch
 from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.tables import Core, combine
 from lark_controller.flows.wan import ip_fields, local_networks, wan_flows
-from lark_controller.policies.model import Policy, WanAction
+from lark_controller.policies.model import Policy, WanAction, WanRule
 from lark_controller.qos.groups import shortcomings as qos_shortcomings
 from lark_controller.qos.groups import treatments
 
@@ -55,16 +55,17 @@ def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
         yield from learning_tables(Core.LEARN, Core.FORWARD, ports)
 
 
-def class_flows(position: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
-    """Which prefixes come under a WAN rule, as source and as destination."""
-    mark = cookie(Category.CLASSIFY, position)
+def class_flows(rule: WanRule, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
+    """Which prefixes come under a WAN rule: as source, and where the rule drops also as destination.
+
+    Which way an answer takes to a steered job is not this switch's to say, so steering needs half of the rules.
+    """
+    position, mark = rule.position, cookie(Category.CLASSIFY, rule.position)
+    sides = (("src", t.P_ALLOW, t.FROM_JOB, t.FROM_WAN), ("dst", t.P_DEST, t.TO_JOB, t.TO_WAN))
     for prefix in prefixes:
         value = (prefix.value, prefix.mask)
         ethertype, name = (ETH_IPV4, "ipv4") if prefix.version == 4 else (ETH_IPV6, "ipv6")
-        for side, priority, job_bit, class_bits in (
-            ("src", t.P_ALLOW, t.FROM_JOB, t.FROM_WAN),
-            ("dst", t.P_DEST, t.TO_JOB, t.TO_WAN),
-        ):
+        for side, priority, job_bit, class_bits in sides if rule.action is WanAction.DROP else sides[:1]:
             yield flow(
                 Core.CLASSIFY,
                 priority,

@@ -69,7 +69,7 @@ class Pool:
         self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
         self._homeless: dict[str, set[int]] = {}
         self._dscp = {group.name: group.dscp for group in policy.groups}
-        self._classed = frozenset(rule.position for rule in policy.wans if rule.action is not WanAction.ALLOW)
+        self._classed = {rule.position: rule for rule in policy.wans if rule.action is not WanAction.ALLOW}
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -125,8 +125,8 @@ class Pool:
     def _all(self, switch: Switch) -> Iterator[Flow]:
         if not switch.is_edge:
             yield from core.frame(switch, self.policy)
-            for position in self._classed:
-                yield from core.class_flows(position, self._classes.prefixes(position))
+            for position, rule in self._classed.items():
+                yield from core.class_flows(rule, self._classes.prefixes(position))
             return
         yield from edge.frame(switch, self.policy)
         local = self._local.get(switch.datapath, _Local())
@@ -200,8 +200,8 @@ class Pool:
         touched = {dp: self._touched(dp, old, new) for dp in edges}
         before = {dp: list(self._part(dp, old, keys)) for dp, keys in touched.items()}
         self._index(old, new)
-        slices = self._relabel(self._slices, old, new, _slice_label)
-        classes = self._relabel(self._classes, old, new, self._class_label)
+        slices = self._relabel(self._slices, old, new, _slice_label) if self.policy.slices else {}
+        classes = self._relabel(self._classes, old, new, self._class_label) if self._classed else {}
         after = {dp: list(self._part(dp, new, keys)) for dp, keys in touched.items()}
         for key, net in slices.items():
             assert isinstance(key, SliceKey)
@@ -213,8 +213,8 @@ class Pool:
         for position, net in classes.items():
             assert isinstance(position, int)
             for datapath in self._cores():
-                after.setdefault(datapath, []).extend(core.class_flows(position, net.added))
-                before.setdefault(datapath, []).extend(core.class_flows(position, net.removed))
+                after.setdefault(datapath, []).extend(core.class_flows(self._classed[position], net.added))
+                before.setdefault(datapath, []).extend(core.class_flows(self._classed[position], net.removed))
         changes = {}
         for datapath in before.keys() | after.keys():
             wanted, there = Program.of(after.get(datapath, ())), Program.of(before.get(datapath, ()))
@@ -295,10 +295,13 @@ class Pool:
     def _relabel(
         self, prefixes: LabelledPrefixes, old: Placed | None, new: Placed | None, label_of: _LabelOf
     ) -> dict[object, _Net]:
-        """Move a job's addresses to their new label; answers the prefixes that came and went for each label."""
+        """Move a job's addresses to their new label; answers the prefixes that came and went for each label.
+
+        Addresses without a label count too: a block that holds one is not a single prefix of the others' label.
+        """
         nets: dict[object, _Net] = {}
-        gone = [] if old is None else [pair for pair in _entries(old) if label_of(old) is not None]
-        come = [] if new is None else [pair for pair in _entries(new) if label_of(new) is not None]
+        gone = [] if old is None else _entries(old)
+        come = [] if new is None else _entries(new)
         if gone == come and (old is None or new is None or label_of(old) == label_of(new)):
             return nets
         for address, _ in gone:
@@ -308,7 +311,7 @@ class Pool:
             assert new is not None
             for label, delta in prefixes.put(address, block, label_of(new)):
                 nets.setdefault(label, _Net()).follow(delta.added, delta.removed)
-        return {label: net for label, net in nets.items() if net.added or net.removed}
+        return {label: net for label, net in nets.items() if label is not None and (net.added or net.removed)}
 
     def _class_label(self, placed: Placed) -> int | None:
         wan = placed.decision.wan

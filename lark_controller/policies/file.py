@@ -18,7 +18,7 @@ VERSION: Final = 1
 KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups")
 NETWORK_KEYS: Final = ("jobs", "local", "block_prefix")
 KINDS: Final = (Kind.BLOCK.value, Kind.SLICE.value, Kind.WAN.value, Kind.CONNECTIVITY.value)
-BLOCK_PREFIXES: Final = (28, 124)
+BLOCK_PREFIXES: Final = (26, 122)
 # Shorter than this, a block would be a larger network than any pool's.
 SHORTEST_BLOCKS: Final = (8, 16)
 

@@ -157,7 +157,7 @@ class Policy:
     job_networks: tuple[Network, ...] = ()
     local_networks: tuple[Network, ...] = ()
     edge_uplinks: tuple[str, ...] = ()
-    block_prefixes: tuple[int, int] = (28, 124)
+    block_prefixes: tuple[int, int] = (26, 122)
     switches: Mapping[int, SwitchSpec] = field(default_factory=lambda: MappingProxyType({}))
     blocks: tuple[BlockRule, ...] = ()
     slices: tuple[SliceRule, ...] = ()
