@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "lark_controller"
 # Low to high: a module may import from its own layer's package and from lower layers. Names on one line are neighbours
 # that do not know each other, unless NEIGHBOURS says so.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "settings", "log", "metrics"),
+    ("errors", "settings", "log", "metrics", "limits"),
     ("ad_values", "classad_text", "ads"),
     ("jobs", "addresses"),
     ("policies",),
@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 # (importer, imported) of one layer.
 NEIGHBOURS = {
     ("settings", "errors"),
+    ("limits", "log"),
     ("ad_values", "classad_text"),
     ("ads", "ad_values"),
     ("ads", "classad_text"),

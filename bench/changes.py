@@ -1,0 +1,217 @@
+"""What one job's change costs at 1,000, 20,000 and 200,000 registered jobs: calculated alone, and as a whole."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import insert
+
+from bench.percentiles import median
+from bench.population import CORE, ads, jobs, policy_text, ports, switches
+from lark_controller.ads import parse_post
+from lark_controller.controller import Controller
+from lark_controller.flows.pool import Pool
+from lark_controller.jobs import Job
+from lark_controller.metrics import Metrics
+from lark_controller.openflow.connection import OpenFlowOptions
+from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
+from lark_controller.policies.decide import Decider, needed_attributes
+from lark_controller.policies.file import load
+from lark_controller.policy_source import FILE_ACTOR
+from lark_controller.registration import names_digest
+from lark_controller.store import Store
+from lark_controller.store.database import connect
+from lark_controller.store.rows import columns_of
+from lark_controller.store.schema import run_ads, runs
+
+SIZES: Final = (1_000, 20_000, 200_000)
+# Switches that are connected while the whole is measured; the jobs that come and go are theirs.
+CONNECTED: Final = 20
+
+
+# -- calculated alone ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Calculated:
+    """A pool with jobs, and the jobs that come and go."""
+
+    pool: Pool
+    decider: Decider
+    fresh: list[Job]
+    micros: list[float] = field(default_factory=list)
+    flows: list[int] = field(default_factory=list)
+
+    def round(self) -> None:
+        """Put and remove every fresh job, one after the other; the mean of the round."""
+        pool, decide = self.pool, self.decider.decide
+        touched = 0
+        gc.collect()
+        gc.disable()
+        started = time.perf_counter()
+        for job in self.fresh:
+            changes = pool.put(job, decide(job.facts))
+            touched += sum(map(len, changes.values()))
+            pool.remove(job.number)
+        took = time.perf_counter() - started
+        gc.enable()
+        self.micros.append(took / len(self.fresh) * 1e6)
+        self.flows.append(touched // len(self.fresh))
+
+
+def calculated(size: int, block: int | None, fresh: int = 200) -> Calculated:
+    """A pool of 1,000 connected switches and ``size`` jobs."""
+    text = policy_text(block or 22)
+    policy = load(text)
+    pool, decider = Pool(policy), Decider(policy)
+    for switch in switches(text):
+        pool.set_switch(switch)
+    every = jobs(size + fresh, block)
+    for job in itertools.islice(every, size):
+        pool.put(job, decider.decide(job.facts))
+    return Calculated(pool, decider, list(every))
+
+
+def measure_calculated(
+    rounds: int, blocks: Iterable[int | None] = (22, 28, None), sizes: tuple[int, ...] = SIZES
+) -> list[dict[str, Any]]:
+    """The cost by size for each way of giving addresses; rounds by turns, ratios round by round."""
+    found = []
+    for block in blocks:
+        pools = [calculated(size, block) for size in sizes]
+        for _ in range(rounds):
+            for pool in pools:
+                pool.round()
+        found.append(
+            {
+                "block": block, "sizes": sizes,
+                "micros": [median(pool.micros) for pool in pools],
+                "ratio": median([last / first for first, last in zip(pools[0].micros, pools[-1].micros, strict=True)]),
+                "flows": [pool.flows[-1] for pool in pools],
+                "core_rules": [pool.pool.rules[CORE] for pool in pools],
+                "edge_rules": [max(count for dp, count in pool.pool.rules.items() if dp != CORE) for pool in pools],
+            }
+        )  # fmt: skip
+    return found
+
+
+# -- as a whole ---------------------------------------------------------------------------------------------------------
+
+
+def fill(directory: Path, text: str, chosen: Iterable[Job]) -> str:
+    """Write a store as a controller leaves it that has these live jobs; answers its URL."""
+    url = f"sqlite:///{directory / 'lark.db'}"
+    store = Store.open(url)
+    store.migrate()
+    policy = load(text)
+    store.put_policy(text, policy.digest, FILE_ACTOR, time.time())
+    store.close()
+    digest = names_digest(needed_attributes(policy))
+    lease = time.time() + 86_400
+    database = connect(url)
+    every = iter(chosen)
+    while part := list(itertools.islice(every, 20_000)):
+        rows = [
+            {**columns_of(job), "number": job.number, "lease_until": lease, "created_at": lease, "facts_for": digest}
+            for job in part
+        ]
+        texts = [dict(zip(("job_ad", "machine_ad"), ads(job).split("------\n"), strict=True)) for job in part]
+        ad_rows = [{"number": job.number, "exit_ad": "", **ad} for job, ad in zip(part, texts, strict=True)]
+
+        def write(connection: Any, rows: list[Any] = rows, ad_rows: list[Any] = ad_rows) -> None:
+            connection.execute(insert(runs), rows)
+            connection.execute(insert(run_ads), ad_rows)
+
+        database.write(write)
+    database.close()
+    return url
+
+
+@dataclass
+class Whole:
+    """A controller with jobs in its store, and the bodies of the jobs that come and go."""
+
+    controller: Controller
+    store: Store
+    fresh: list[bytes]
+    millis: list[float] = field(default_factory=list)
+
+    def round(self) -> None:
+        """Register each job, wait until its switch has confirmed, end it; the median of the round."""
+        controller = self.controller
+        took = []
+        for body in self.fresh:
+            job_ad, machine_ad = parse_post(body, "text/plain")
+            started = time.perf_counter()
+            job = controller.register(job_ad, machine_ad, "bench").job
+            confirmation = controller.confirm(job.id, 30.0)
+            took.append((time.perf_counter() - started) * 1000)
+            if confirmation.waiting:
+                raise RuntimeError(f"a job was not confirmed: {confirmation.waiting}")
+            controller.end(job.id, "bench")
+        self.millis.append(median(took))
+
+
+def measure_whole(
+    rounds: int, blocks: Iterable[int | None] = (22, 28, None), sizes: tuple[int, ...] = SIZES, fresh: int = 60
+) -> list[dict[str, Any]]:
+    """As :func:`measure_calculated`, from ads to the switch's barrier, with SQLite and an OpenFlow connection."""
+    found = []
+    for block in blocks:
+        with tempfile.TemporaryDirectory() as directory, FakeNetwork() as network:
+            wholes = []
+            try:
+                for size in sizes:
+                    wholes.append(_whole(Path(directory) / str(size), network, size, block, fresh))
+                gc.collect()
+                gc.freeze()
+                for _ in range(rounds):
+                    for whole in wholes:
+                        whole.round()
+            finally:
+                for whole in wholes:
+                    whole.controller.stop()
+                    whole.store.close()
+                gc.unfreeze()
+        found.append(
+            {
+                "block": block, "sizes": sizes, "millis": [median(whole.millis) for whole in wholes],
+                "ratio": median([last / one for one, last in zip(wholes[0].millis, wholes[-1].millis, strict=True)]),
+            }
+        )  # fmt: skip
+    return found
+
+
+def _whole(directory: Path, network: FakeNetwork, size: int, block: int | None, fresh: int) -> Whole:
+    directory.mkdir()
+    text = policy_text(block or 22)
+    every = jobs(size + 50 * fresh, block)
+    store = Store.open(fill(directory, text, itertools.islice(every, size)))
+    version = store.latest_policy()
+    assert version is not None
+    options = OpenFlowOptions(listen=(("127.0.0.1", 0),))
+    controller = Controller(store, version, options, Metrics(), lease_seconds=86_400, check_seconds=0)
+    controller.start()
+    host, port = controller.openflow_addresses[0]
+    named = {number: name for name, number in ports().items()}
+    for datapath in range(1, CONNECTED + 1):
+        network.call(FakeSwitch(datapath, named).connect(host, port))
+    network.call(FakeSwitch(CORE, {1: "p1", 2: "p2", 3: "p3"}).connect(host, port))
+    _until(lambda: sum(switch.in_sync for switch in controller.switches()) == CONNECTED + 1)
+    here = [job for job in every if job.datapath is not None and job.datapath <= CONNECTED]
+    return Whole(controller, store, [ads(job).encode() for job in here[:fresh]])
+
+
+def _until(condition: Callable[[], bool], limit: float = 120.0) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the switches are not in sync")
+        time.sleep(0.05)

@@ -1,0 +1,57 @@
+"""A small HTTP/1.1 client with keep-alive connections, so that hundreds of requests may be under way at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, NamedTuple
+
+
+class Answer(NamedTuple):
+    """Status and body of an answer."""
+
+    status: int
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+class Client:
+    """Requests to one server; an idle connection is used again, else one is opened."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self._port = port
+        self._token = token
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def open(self, count: int) -> None:
+        """Open connections beforehand."""
+        self._idle += [await asyncio.open_connection("127.0.0.1", self._port) for _ in range(count)]
+
+    async def request(self, method: str, path: str, body: bytes = b"", kind: str = "text/plain") -> Answer:
+        """Send a request and read the answer."""
+        if self._idle:
+            reader, writer = self._idle.pop()
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(
+            f"{method} {path} HTTP/1.1\r\nHost: lark\r\nAuthorization: Bearer {self._token}\r\n"
+            f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        )
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.split("content-length:", 1)[1].split("\r\n", 1)[0])
+        answer = Answer(int(head.split(" ", 2)[1]), await reader.readexactly(length))
+        if "connection: close" in head:
+            writer.close()
+        else:
+            self._idle.append((reader, writer))
+        return answer
+
+    def close(self) -> None:
+        """Close all connections."""
+        for _, writer in self._idle:
+            writer.close()
+        self._idle.clear()

@@ -1,0 +1,89 @@
+"""``lark run`` as a process of its own, on free ports and a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from lark_controller.rest.tokens import Scope, add
+
+START_SECONDS: Final = 300.0
+_RUNNING: Final = re.compile(r" running openflow=\S+?:(\d+) rest=\S+?:(\d+)")
+
+
+class Lark:
+    """A controller process. ``seconds`` is how long it took from its start until it listened for hooks and switches."""
+
+    def __init__(self, directory: Path, policy: str, **settings: str) -> None:
+        self.directory = directory
+        self.policy_file = directory / "policy.yaml"
+        self.policy_file.write_text(policy)
+        tokens = directory / "tokens.yaml"
+        self.token = add(tokens, "bench", [Scope.HOOK, Scope.READ, Scope.OPERATE]) if not tokens.exists() else ""
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("LARK_")},
+            "LARK_STATE_DIR": str(directory),
+            "LARK_POLICY_FILE": str(self.policy_file),
+            "LARK_TOKENS_FILE": str(tokens),
+            "LARK_OPENFLOW_LISTEN": "127.0.0.1:0",
+            "LARK_REST_LISTEN": "127.0.0.1:0",
+            **{f"LARK_{name.upper()}": value for name, value in settings.items()},
+        }
+        self._log = directory / "lark.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.openflow = 0
+        self.rest = 0
+        self.seconds = 0.0
+
+    def __enter__(self) -> Self:
+        started = time.perf_counter()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lark_controller.cli", "run"], env=self._environment, stderr=log
+            )
+        while not (found := _RUNNING.search(self._log.read_text())):
+            if self._process.poll() is not None or time.perf_counter() - started > START_SECONDS:
+                raise RuntimeError(f"lark run did not start: {self._log.read_text()[-2000:]}")
+            time.sleep(0.01)
+        self.seconds = time.perf_counter() - started
+        self.openflow, self.rest = int(found[1]), int(found[2])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def memory(self) -> int:
+        """What the process holds of the machine's memory (RSS), in bytes."""
+        return memory_of(self.pid)
+
+    def log(self) -> str:
+        """What it has logged."""
+        return self._log.read_text()
+
+
+def memory_of(pid: int) -> int:
+    """A process's resident set size in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    return 0 if found is None else int(found[1]) * 1024
