@@ -87,9 +87,10 @@ class Controller:
         self._policy = load(policy.text)
         self._reconciler = Reconciler(self._policy, self._state_changed)
         self._openflow = OpenFlow(options, self._reconciler)
-        self._registration = Registration(store, lease_seconds, self._put, self._gone, self._live)
+        self._registration = Registration(store, lease_seconds, self._put, self._gone)
         self._policy_lock = threading.Lock()
         self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._unwritten: dict[str, Job] = {}
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._store_trouble = ""
@@ -208,7 +209,7 @@ class Controller:
 
     def _as_now(self, job: Job) -> Job:
         """A job as the store has it, in the state that it has this moment (the store follows a little later)."""
-        live = self._live(job.id)
+        live = self._live(job.id) or self._unwritten.get(job.id)
         return job if live is None else replace(job, state=live.state, reason=live.reason)
 
     def _confirmation(self, job: Job) -> Confirmation:
@@ -413,6 +414,7 @@ class Controller:
             raise SwitchError(f"no answer within {timeout:g} s") from None
 
     def _state_changed(self, job: Job) -> None:
+        self._unwritten[job.id] = job
         self._states.put(job)
 
     def _write_states(self) -> None:
@@ -437,6 +439,9 @@ class Controller:
             if job.state is JobState.REFUSED:
                 self._registration.refused(job)
         self._store.set_states([(job.id, job.state, job.reason) for job in found.values()])
+        for job in found.values():
+            if self._unwritten.get(job.id) is job:
+                del self._unwritten[job.id]
 
     def _watch_leases(self) -> None:
         pause = min(5.0, self._lease / 4)

@@ -44,13 +44,13 @@ class Registration:
         lease_seconds: float,
         put: Callable[[Job], None],
         gone: Callable[[str], None],
-        live: Callable[[str], Job | None],
     ) -> None:
         self._store = store
         self._lease = lease_seconds
         self._put = put
         self._gone = gone
-        self._live = live
+        # The live jobs as of this moment; the reconcile loop's directory follows a little later.
+        self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
         self._leases: dict[str, float] = {}
         # Whose a worker's port is: two jobs at one port could not be told apart by the switch.
@@ -66,7 +66,7 @@ class Registration:
         """
         with self._lock:
             blocks = BlockAllocator(policy.job_networks, policy.block_prefixes)
-            self._ports = {}
+            self._ports, self._jobs = {}, {}
             for job in jobs:
                 self._hold(blocks, policy, job)
             self._policy, self._names, self._blocks = policy, names, blocks
@@ -86,7 +86,7 @@ class Registration:
             job = self._described(job_ad, machine_ad, now)
             _check_networks(policy, job)
             self._check_port(job)
-            known = self._live(job.id)
+            known = self._jobs.get(job.id)
             assigned: tuple[Address, ...] = ()
             if job.address_type is AddressType.CONTROLLER and job.network_type is not NetworkType.NONE:
                 job, assigned = self._addressed(policy, job, known)
@@ -105,10 +105,7 @@ class Registration:
             if job.live:
                 if known is not None:
                     self._release(known)
-                if not assigned:
-                    self._hold(self._blocks, policy, job)
-                elif job.port is not None:
-                    self._ports[job.host, job.port] = job
+                self._hold(self._blocks, policy, job)
                 self._put(replace(job, state=JobState.REGISTERING, reason="") if known is None else job)
             else:
                 for address in assigned:
@@ -126,11 +123,11 @@ class Registration:
 
     def renew(self, job_id: str) -> Job:
         """Renew a live job's lease; it is written to the store with others. Raises NotFoundError."""
-        job = self._live(job_id)
-        if job is None:
-            raise NotFoundError(f"no live job has the id {job_id}; post its ads again")
         until = time.time() + self._lease
         with self._lock:
+            job = self._jobs.get(job_id)
+            if job is None:
+                raise NotFoundError(f"no live job has the id {job_id}; post its ads again")
             self._leases[job_id] = until
         return replace(job, lease_until=until)
 
@@ -140,7 +137,7 @@ class Registration:
             job = self._store.end(job_id, time.time(), why, exit_ad, actor)
             if job is None:
                 raise NotFoundError(f"no job has the id {job_id}")
-            live = self._live(job_id)
+            live = self._jobs.get(job_id)
             if live is not None:
                 self._release(live)
                 self._gone(job_id)
@@ -239,15 +236,18 @@ class Registration:
             )
 
     def _hold(self, blocks: BlockAllocator, policy: Policy, job: Job) -> None:
+        self._jobs[job.id] = job
         if job.port is not None:
             self._ports[job.host, job.port] = job
         if not job.has_pool_address:
             return
         for address, block in job.blocks:
-            if any(address in network for network in policy.job_networks):
+            # An address that was assigned a moment ago is held already.
+            if any(address in network for network in policy.job_networks) and not blocks.holds(address):
                 blocks.hold(address, block, job.group, job.owner)
 
     def _release(self, job: Job) -> None:
+        self._jobs.pop(job.id, None)
         if job.port is not None and (held := self._ports.get((job.host, job.port))) is not None and held.id == job.id:
             del self._ports[job.host, job.port]
         if job.has_pool_address:
