@@ -1,0 +1,58 @@
+"""HTCondor's configuration on each machine of the lab, as text."""
+
+from __future__ import annotations
+
+from lab.inside.topology import DOMAIN, Machine
+
+DAEMONS = {"central": "MASTER, COLLECTOR, NEGOTIATOR, SCHEDD", "execute": "MASTER, STARTD"}
+
+_COMMON = """\
+CONDOR_HOST = {host}
+DAEMON_LIST = {daemons}
+NETWORK_HOSTNAME = {name}
+NETWORK_INTERFACE = {address}
+ENABLE_IPV6 = False
+UID_DOMAIN = {domain}
+TRUST_UID_DOMAIN = True
+# No file system is shared: jobs' files are transferred.
+FILESYSTEM_DOMAIN = {name}
+
+# Debian's own file has security:recommended: everything but READ is authenticated, between machines by tokens.
+TRUST_DOMAIN = {domain}
+
+# Matches within seconds.
+NEGOTIATOR_INTERVAL = 2
+NEGOTIATOR_CYCLE_DELAY = 1
+NEGOTIATOR_MIN_INTERVAL = 1
+SCHEDD_INTERVAL = 2
+UPDATE_INTERVAL = 5
+MASTER_UPDATE_INTERVAL = 5
+JOB_START_DELAY = 0
+"""
+_EXECUTE = """
+START = True
+SUSPEND = False
+PREEMPT = False
+KILL = False
+NUM_CPUS = 8
+MEMORY = 8000
+SLOT_TYPE_1 = 100%
+SLOT_TYPE_1_PARTITIONABLE = True
+NUM_SLOTS_TYPE_1 = 1
+MACHINE_RESOURCE_Bandwidth = 1000
+RunBenchmarks = False
+STARTD_CRON_JOBLIST =
+"""
+
+
+def config(machine: Machine) -> str:
+    """``/etc/condor/config.d/10-lab.conf`` of ``machine``, which has the role central or execute."""
+    role = next(role for role in machine.roles if role in DAEMONS)
+    host, name = f"central.{DOMAIN}", f"{machine.name}.{DOMAIN}"
+    text = _COMMON.format(host=host, daemons=DAEMONS[role], name=name, address=machine.address, domain=DOMAIN)
+    return text + (_EXECUTE if role == "execute" else "")
+
+
+def is_in_pool(machine: Machine) -> bool:
+    """Whether HTCondor runs on ``machine``."""
+    return any(role in DAEMONS for role in machine.roles)

@@ -1,0 +1,56 @@
+"""What the machine's kernel has, and so how the lab is entered: natively, or inside User Mode Linux."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lab.run import LabError
+
+# How each thing that the lab needs is tried, in a network namespace of its own; modprobe also says that it is built in.
+PROBES = {
+    "openvswitch": "test -d /sys/module/openvswitch || modprobe --quiet openvswitch",
+    "overlay": "grep -qw overlay /proc/filesystems || modprobe --quiet overlay",
+    "veth": "ip link add lark0 type veth peer name lark1",
+    "sch_htb": "tc qdisc add dev lo root htb",
+    "sch_netem": "tc qdisc add dev lo root netem delay 1ms",
+}
+PROBE_TIMEOUT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``kind`` is native, uml or userspace; ``reason`` is a clause that an operator reads."""
+
+    kind: str
+    reason: str
+
+
+def has(feature: str) -> bool:
+    """Whether the running kernel has ``feature`` (a key of PROBES), which is loaded if it can be."""
+    try:
+        result = subprocess.run(
+            ["unshare", "--net", "sh", "-c", PROBES[feature]], capture_output=True, check=False, timeout=PROBE_TIMEOUT
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return result.returncode == 0
+
+
+def choose(wanted: str, has: Callable[[str], bool] = has) -> Choice:
+    """Choose for the setting ``wanted`` (auto, native, uml, userspace).
+
+    ``userspace`` is native too, with Open vSwitch's own datapath: queues have no effect and the WAN has no delay. It
+    is never chosen by itself.
+
+    Raises LabError if ``native`` is demanded of a kernel that lacks something.
+    """
+    if wanted in ("uml", "userspace"):
+        return Choice(wanted, f"LAB_KIND={wanted} asks for it")
+    missing = [feature for feature in PROBES if not has(feature)]
+    if not missing:
+        return Choice("native", "this kernel has " + ", ".join(PROBES))
+    if wanted == "native":
+        raise LabError(f"LAB_KIND=native: this kernel lacks {', '.join(missing)}; LAB_KIND=auto uses User Mode Linux")
+    return Choice("uml", "this kernel lacks " + ", ".join(missing))
