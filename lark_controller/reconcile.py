@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,11 +21,11 @@ from lark_controller.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.diff import diff
-from lark_controller.flows.model import PORT_LOCAL, Changes, FlowKey, Program
+from lark_controller.flows.model import PORT_LOCAL, Changes, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, mac_number, place_switch
 from lark_controller.flows.pool import Pool
 from lark_controller.flows.tables import CT_ZONE
-from lark_controller.flows.text import flow_text, match_text
+from lark_controller.flows.text import flow_text, key_text
 from lark_controller.jobs import Address, Directory, Facts, Job, JobState, NetworkType
 from lark_controller.log import WARNING, event
 from lark_controller.openflow.applies import FlowError, Outcome
@@ -197,8 +197,8 @@ class Reconciler:
     def _applied(self, state: SwitchState, link: SwitchLink, number: int | None, outcome: Outcome) -> None:
         if state.link is not link:
             return
-        for error in outcome.errors:
-            self._flow_error(state, error)
+        if nobodys := self._flow_errors(state, outcome.errors):
+            state.in_sync, state.reason = False, nobodys
         if not outcome.confirmed:
             state.in_sync = False
             state.reason = outcome.reason or "did not confirm in time"
@@ -216,33 +216,43 @@ class Reconciler:
         if number in self.directory.by_number:
             self._settle(number)
 
-    def _flow_error(self, state: SwitchState, error: FlowError) -> None:
-        """A switch refused a flow or meter: say which, why, whose; a job that it concerns is refused whole."""
-        self.flow_errors += 1
+    def _flow_errors(self, state: SwitchState, errors: Sequence[FlowError]) -> str:
+        """A switch refused flows or meters: say which, why, whose; a job that it concerns is refused whole.
+
+        Answers a sentence if there are any that belong to no job, else ``""``.
+        """
+        if not errors:
+            return ""
+        self.flow_errors += len(errors)
         pool = self.pool_of(state.datapath)
-        flow, job = "", None
-        if isinstance(error.subject, FlowKey):
-            key = error.subject
-            flow = f"table={key.table},priority={key.priority},{match_text(key.match)}"
-            data = pool.build(state.datapath).flows.get(key)
-            if data is not None:
-                flow = flow_text(key, data)
-                parts = parse(data.cookie)
-                if parts.category == Category.JOB:
-                    job = self.directory.by_number.get(parts.number)
-        elif error.subject is not None:
-            flow = f"meter={error.subject}"
-        state.problems.append(SwitchProblem(time.time(), error.text, flow, None if job is None else job.id))
-        event(
-            "switch refused",
-            level=WARNING,
-            datapath=dpid_text(state.datapath),
-            job=None if job is None else job.id,
-            error=error.text,
-            flow=flow,
-        )
-        if job is not None:
-            self._refused(job, f"switch {state.label(pool)} refused {flow}: {error.text}")
+        flows = pool.build(state.datapath).flows
+        refused: dict[Job, str] = {}
+        nobodys = []
+        for error in errors:
+            flow, job = self._blamed(flows, error)
+            job_id = None if job is None else job.id
+            state.problems.append(SwitchProblem(time.time(), error.text, flow, job_id))
+            where = dpid_text(state.datapath)
+            event("switch refused", level=WARNING, datapath=where, job=job_id, error=error.text, flow=flow)
+            if job is None:
+                nobodys.append(error.text)
+            else:
+                refused.setdefault(job, f"switch {state.label(pool)} refused {flow}: {error.text}")
+        for job, reason in refused.items():
+            self._refused(job, reason)
+        return f"refused {len(nobodys)} flows or meters of the policy: {nobodys[0]}" if nobodys else ""
+
+    def _blamed(self, flows: Mapping[FlowKey, FlowData], error: FlowError) -> tuple[str, Job | None]:
+        """The flow or meter of an error in words, and the job that it belongs to."""
+        key = error.subject
+        if not isinstance(key, FlowKey):
+            return "" if key is None else f"meter={key}", None
+        data = flows.get(key)
+        if data is None:
+            return key_text(key), None
+        parts = parse(data.cookie)
+        job = self.directory.by_number.get(parts.number) if parts.category == Category.JOB else None
+        return flow_text(key, data), job
 
     # -- switches (called by the connections) ------------------------------------------------------------------------
 
@@ -294,18 +304,12 @@ class Reconciler:
     def _synced(self, state: SwitchState, link: SwitchLink, outcome: Outcome) -> None:
         if state.link is not link:
             return
-        for error in outcome.errors:
-            self._flow_error(state, error)
+        nobodys = self._flow_errors(state, outcome.errors)
         if not outcome.confirmed:
             state.reason = outcome.reason or "did not confirm in time"
             link.close(f"the first comparison was not confirmed: {state.reason}")
             return
-        frame = [error for error in outcome.errors if not self._is_jobs(state, error)]
-        if frame:
-            state.reason = f"refused {len(frame)} flows or meters of the policy: {frame[0].text}"
-        else:
-            state.in_sync = True
-            state.reason = ""
+        state.in_sync, state.reason = not nobodys, nobodys
         pool = self.pool_of(state.datapath)
         state.installed = pool.rules.get(state.datapath, 0)
         event(
@@ -320,12 +324,6 @@ class Reconciler:
             self._settle_if_live(number)
         for placed in pool.jobs_at(state.datapath):
             self._settle_if_live(placed.job.number)
-
-    def _is_jobs(self, state: SwitchState, error: FlowError) -> bool:
-        return (
-            isinstance(error.subject, FlowKey)
-            and error.subject not in self.pool_of(state.datapath).build(state.datapath).flows
-        )
 
     def switch_gone(self, link: SwitchLink, reason: str) -> None:
         """A switch's connection ended; its flows stay on it, and it is compared anew when it returns."""
@@ -386,7 +384,7 @@ class Reconciler:
         """An error that belongs to no change (a PacketOut, a probe)."""
         state = self.switches.get(link.datapath)
         if state is not None and state.link is link:
-            self._flow_error(state, error)
+            self._flow_errors(state, (error,))
 
     def _facts(self, policy: Policy, link: SwitchLink) -> Switch:
         features = link.features
@@ -415,13 +413,13 @@ class Reconciler:
     # -- the whole of a switch ---------------------------------------------------------------------------------------
 
     async def check(self, datapath: int) -> int:
-        """Dump a switch that is in sync and set right what somebody else changed; answers how many flows differed."""
+        """Dump a switch and set right what somebody else changed, or what it refused; answers how much differed."""
         state = self.switches.get(datapath)
-        if state is None or state.link is None or not state.in_sync:
+        if state is None or state.link is None or not state.told:
             return 0
         link, then = state.link, self.pool_of(datapath).build(datapath)
         dump = await link.dump()
-        if state.link is not link or not state.in_sync:
+        if state.link is not link or not state.told:
             return 0
         now = self.pool_of(datapath).build(datapath)
         # What changed while the dump was under way is on its way already; only what stood still can be judged.
@@ -439,6 +437,8 @@ class Reconciler:
             state.drift += len(changes)
             event("switch drifted", level=WARNING, datapath=dpid_text(datapath), changes=len(changes))
             self._send(datapath, changes, None)
+        else:
+            state.in_sync, state.reason = True, ""
         return len(changes)
 
     # -- policy ------------------------------------------------------------------------------------------------------

@@ -248,6 +248,7 @@ def job_flows(placed: Placed, switch: Switch, tag: int, dscp: int) -> Iterator[F
     yield from _admit(placed, mark, _sender(placed, tag, dscp))
     yield from _receiver(placed, mark, tag)
     yield from _deliver(placed, mark)
+    yield from _announce(placed, switch, mark)
 
 
 def _isolated(placed: Placed, mark: int) -> Iterator[Flow]:
@@ -361,7 +362,7 @@ def _deliver(placed: Placed, mark: int) -> Iterator[Flow]:
     assert placed.port is not None
     out = deliveries(placed)
     at_mac: Fields = {} if mac is None else {"eth_dst": mac}
-    vlan: Fields = {} if job.vlan is None else {"vlan_vid": VLAN_PRESENT | job.vlan}
+    vlan: Fields = {"vlan_vid": 0 if job.vlan is None else VLAN_PRESENT | job.vlan}
 
     def deliver(fields: Fields) -> Flow:
         return flow(Edge.FORWARD, t.P_EXACT, {**vlan, **fields}, mark, actions=out)
@@ -386,6 +387,15 @@ def _deliver(placed: Placed, mark: int) -> Iterator[Flow]:
             yield deliver({**at_mac, **server, "ipv6_dst": local})
     if mac is not None:
         yield flow(Edge.FORWARD, t.P_GUARD, {"eth_dst": mac}, mark)
+
+
+def _announce(placed: Placed, switch: Switch, mark: int) -> Iterator[Flow]:
+    """What a job says about its own address (probes and announcements, RFC 5227, 4862) is for everybody else."""
+    assert placed.port is not None
+    everyone = tuple(Output(port) for port in (PORT_LOCAL, *switch.uplinks))
+    for fields in _to_job(placed):
+        if "arp_tpa" in fields or "ipv6_nd_target" in fields:
+            yield flow(Edge.FORWARD, t.P_EXACT + 10, {"in_port": placed.port, **fields}, mark, actions=everyone)
 
 
 def deliveries(placed: Placed) -> tuple[Action, ...]:
