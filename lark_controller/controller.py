@@ -6,7 +6,6 @@ REST threads call it; what concerns switches is handed to the event-loop thread,
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +13,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import TypeVar
@@ -26,7 +24,7 @@ from lark_controller.explain import Ends, Held, concerned, explain
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.pool import Pool
 from lark_controller.jobs import Address, Facts, Job, JobState
-from lark_controller.log import ERROR, WARNING, event
+from lark_controller.log import event
 from lark_controller.metrics import Metrics
 from lark_controller.openflow.app import OpenFlow
 from lark_controller.openflow.connection import OpenFlowOptions
@@ -53,13 +51,12 @@ from lark_controller.status import (
     Waiting,
 )
 from lark_controller.store import Store
+from lark_controller.upkeep import Upkeep
 
 ACTOR = "lark"
 # The loop answers in milliseconds; a caller that waited this long for it would rather know.
 LOOP_TIMEOUT = 30.0
 FACTS_BATCH = 500
-STATES_PAUSE = 0.1
-RETRY_PAUSE = 1.0
 
 T = TypeVar("T")
 
@@ -81,19 +78,22 @@ class Controller:
         self._store = store
         self._metrics = metrics
         self._lease = lease_seconds
-        self._check_every = check_seconds
-        self._retention = retention_days * 86400
         self._version = policy
         self._policy = load(policy.text)
-        self._reconciler = Reconciler(self._policy, self._state_changed)
+        self._reconciler = Reconciler(self._policy, self._state_changed, metrics)
         self._openflow = OpenFlow(options, self._reconciler)
         self._registration = Registration(store, lease_seconds, self._put, self._gone)
         self._policy_lock = threading.Lock()
-        self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._unwritten: dict[str, Job] = {}
-        self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._store_trouble = ""
+        self._upkeep = Upkeep(
+            store,
+            self._registration,
+            metrics,
+            lease_seconds=lease_seconds,
+            check_seconds=check_seconds,
+            retention=retention_days * 86400,
+            datapaths=lambda: list(self._reconciler.switches),
+            check=self._check,
+        )
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -108,24 +108,12 @@ class Controller:
         self._reconciler.load(jobs)
         event("directory loaded", jobs=len(jobs))
         self._openflow.start()
-        for name, work in (
-            ("lark-states", self._write_states),
-            ("lark-leases", self._watch_leases),
-            ("lark-checks", self._check_switches),
-        ):
-            thread = threading.Thread(target=work, name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._upkeep.start()
 
     def stop(self) -> None:
         """Stop listening; switches keep what they hold, the store what is known."""
-        self._stopping.set()
         self._openflow.stop()
-        self._states.put(None)
-        for thread in self._threads:
-            thread.join(timeout=5.0)
-        with suppress(StoreError):
-            self._registration.write_leases()
+        self._upkeep.stop()
 
     @property
     def openflow_addresses(self) -> tuple[tuple[str, int], ...]:
@@ -188,7 +176,7 @@ class Controller:
     def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
         page = self._store.page(chosen, cursor, limit)
-        return JobPage(tuple(self._as_now(job) for job in page.jobs), page.next_cursor)
+        return JobPage(tuple(_as_now(job, self._now(job.id)) for job in page.jobs), page.next_cursor)
 
     def job_counts(self) -> Mapping[JobState, int]:
         """How many live jobs there are in each state."""
@@ -202,18 +190,18 @@ class Controller:
         return self.job(job.id)
 
     def _found(self, job_id: str) -> Job:
+        now = self._now(job_id)
         job = self._store.find(job_id)
         if job is None:
             raise NotFoundError(f"no job has the id {job_id}")
-        return self._as_now(job)
+        return _as_now(job, now)
 
-    def _as_now(self, job: Job) -> Job:
-        """A job as the store has it, in the state that it has this moment (the store follows a little later)."""
-        live = self._live(job.id) or self._unwritten.get(job.id)
-        return job if live is None else replace(job, state=live.state, reason=live.reason)
+    def _now(self, job_id: str) -> Job | None:
+        """A job in the state that it has this moment, where the store may not have it yet. To be asked first."""
+        return self._live(job_id) or self._upkeep.unwritten.get(job_id)
 
     def _confirmation(self, job: Job) -> Confirmation:
-        job = self._as_now(job)
+        job = _as_now(job, self._now(job.id))
         seen = self._reconciler.confirmations
         waiting = tuple(
             Waiting(views.dpid_text(datapath) if datapath else "", reason)
@@ -414,83 +402,24 @@ class Controller:
             raise SwitchError(f"no answer within {timeout:g} s") from None
 
     def _state_changed(self, job: Job) -> None:
-        self._unwritten[job.id] = job
-        self._states.put(job)
+        self._upkeep.state_changed(job)
 
-    def _write_states(self) -> None:
-        """Write job states to the store, many at a time, off the loop's thread; what fails is tried again."""
-        found: dict[str, Job] = {}
-        ending = False
-        while not ending:
-            if not found and (job := self._states.get()) is not None:
-                found[job.id] = job
-                time.sleep(STATES_PAUSE)
-            with suppress(queue.Empty):
-                while (more := self._states.get_nowait()) is not None:
-                    found[more.id] = more
-            ending = self._stopping.is_set()
-            if self._guarded(partial(self._store_states, found)):
-                found = {}
-            elif not ending:
-                self._stopping.wait(RETRY_PAUSE)
+    def _check(self, datapath: int) -> None:
+        with suppress(SwitchError, FutureTimeoutError):
+            self._openflow.call(self._reconciler.check(datapath)).result(LOOP_TIMEOUT)
 
-    def _store_states(self, found: Mapping[str, Job]) -> None:
-        for job in found.values():
-            if job.state is JobState.REFUSED:
-                self._registration.refused(job)
-        self._store.set_states([(job.id, job.state, job.reason) for job in found.values()])
-        for job in found.values():
-            if self._unwritten.get(job.id) is job:
-                del self._unwritten[job.id]
 
-    def _watch_leases(self) -> None:
-        pause = min(5.0, self._lease / 4)
-        pruned = 0.0
-        while not self._stopping.wait(pause):
-            self._guarded(self._expire)
-            if self._retention and time.time() - pruned > 3600:
-                pruned = time.time()
-                self._guarded(lambda: self._store.prune(time.time() - self._retention))
-
-    def _expire(self) -> None:
-        count = self._registration.expire(time.time())
-        if count:
-            self._metrics.leases_expired.inc(count)
-
-    def _check_switches(self) -> None:
-        """Compare the switches in full, one after the other, spread over the interval."""
-        errors = 0
-        while not self._stopping.wait(1.0 if self._check_every == 0 else 0.2):
-            seen = self._reconciler.flow_errors
-            self._metrics.flow_errors.inc(seen - errors)
-            errors = seen
-            if not self._check_every:
-                continue
-            datapaths = list(self._reconciler.switches)
-            pause = self._check_every / max(1, len(datapaths))
-            for datapath in datapaths:
-                if self._stopping.wait(pause):
-                    return
-                with suppress(SwitchError, FutureTimeoutError):
-                    self._openflow.call(self._reconciler.check(datapath)).result(LOOP_TIMEOUT)
-
-    def _guarded(self, work: Callable[[], object]) -> bool:
-        """Do work on the database; False where it is away, which is logged once."""
-        try:
-            work()
-        except StoreError as error:
-            if not self._store_trouble:
-                event("database trouble", level=ERROR, error=str(error))
-            self._store_trouble = str(error)
-            return False
-        if self._store_trouble:
-            event("database is back", level=WARNING)
-        self._store_trouble = ""
-        return True
+def _as_now(job: Job, now: Job | None) -> Job:
+    """A job as the store has it, in the state that it has now; what the store says has ended has ended."""
+    if now is None or job.state is JobState.ENDED:
+        return job
+    return replace(job, state=now.state, reason=now.reason)
 
 
 def _placed(pool: Pool, job: Job | None) -> Placed | None:
-    return None if job is None else pool.placed.get(job.number)
+    """Where a job is; its state is the directory's, which changes without being placed anew."""
+    placed = None if job is None else pool.placed.get(job.number)
+    return None if job is None or placed is None else replace(placed, job=job)
 
 
 def _address(text: str) -> Address:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lark_controller.flows.cookies import OWNER_TAG, Category, parse
 from lark_controller.flows.pool import Pool
-from lark_controller.policies.model import WanAction
+from lark_controller.policies.model import Kind, WanAction
 
 
 class Origin(NamedTuple):
@@ -32,11 +32,16 @@ def origin(pool: Pool, datapath: int, cookie: int) -> Origin:
             if placed is None:
                 return Origin(f"job number {parts.number}, which is over")
             job = placed.job
-            return Origin(f"job {job.cluster}.{job.proc} of {job.owner} on {job.run.slot}", job.id)
+            text = f"job {job.cluster}.{job.proc} of {job.owner} on {job.run.slot}"
+            if placed.decision.isolated:
+                kind = Kind.BLOCK if placed.decision.blocked else Kind.CONNECTIVITY
+                by = next(because for because in placed.decision.because if because.kind is kind)
+                text += f", without any network by {kind} when {by.when} (policy line {by.line})"
+            return Origin(text, job.id)
         case Category.SLICE:
             key = pool.slices_at(datapath).get(parts.number)
             if key is None:
-                return Origin("slice policy: job networks as a whole" if parts.number == 0 else "a slice that is over")
+                return Origin("slice policy: no jobs but those of its own slice" if parts.number == 0 else "a slice that is over")
             by = next(rule for rule in policy.slices if rule.position == key.rule)
             return Origin(f"slice {by.by} = {key.value} (policy line {by.line})")
         case Category.WAN | Category.CLASSIFY:

@@ -28,6 +28,7 @@ from lark_controller.flows.tables import CT_ZONE
 from lark_controller.flows.text import flow_text, key_text
 from lark_controller.jobs import Address, Directory, Facts, Job, JobState, NetworkType
 from lark_controller.log import WARNING, event
+from lark_controller.metrics import Metrics
 from lark_controller.openflow.applies import FlowError, Outcome
 from lark_controller.openflow.link import Dump, SwitchLink
 from lark_controller.openflow.replies import FlowRemoved, PacketIn
@@ -45,12 +46,12 @@ class Reconciler:
     ``on_state`` is told of every job whose state changed.
     """
 
-    def __init__(self, policy: Policy, on_state: Callable[[Job], None]) -> None:
+    def __init__(self, policy: Policy, on_state: Callable[[Job], None], metrics: Metrics) -> None:
         self.directory = Directory()
         self.pools = Pools(policy)
         self.switches: dict[int, SwitchState] = {}
         self.confirmations = Confirmations()
-        self.flow_errors = 0
+        self._metrics = metrics
         self._on_state = on_state
         self._reactions = Reactions(self)
         self._hosts_seen: dict[int, tuple[str, ...]] = {}
@@ -223,7 +224,7 @@ class Reconciler:
         """
         if not errors:
             return ""
-        self.flow_errors += len(errors)
+        self._metrics.flow_errors.inc(len(errors))
         pool = self.pool_of(state.datapath)
         flows = pool.build(state.datapath).flows
         refused: dict[Job, str] = {}

@@ -145,10 +145,17 @@ class Registration:
             self._leases.pop(job_id, None)
             return job
 
-    def refused(self, job: Job) -> None:
-        """A job was refused by a switch or a limit: its addresses are free again."""
+    def refused(self, job: Job) -> bool:
+        """A job was refused by a switch or a limit: its addresses are free again.
+
+        False where it was posted anew since then, so that the refusal is of a post that is history.
+        """
         with self._lock:
+            held = self._jobs.get(job.id)
+            if held is not None and held.lease_until != job.lease_until:
+                return False
             self._release(job)
+            return True
 
     def write_leases(self) -> None:
         """Write the leases that were renewed since the last call to the store."""

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("store", "openflow"),
     ("confirmations", "origins", "policy_source", "pools", "switch_state"),
     ("reactive", "registration", "explain", "planning"),
-    ("reconcile",),
+    ("reconcile", "upkeep"),
     ("views",),
     ("controller",),
     ("rest",),
