@@ -35,13 +35,14 @@ def origin(pool: Pool, datapath: int, cookie: int) -> Origin:
             text = f"job {job.cluster}.{job.proc} of {job.owner} on {job.run.slot}"
             if placed.decision.isolated:
                 kind = Kind.BLOCK if placed.decision.blocked else Kind.CONNECTIVITY
-                by = next(because for because in placed.decision.because if because.kind is kind)
-                text += f", without any network by {kind} when {by.when} (policy line {by.line})"
+                why = next(because for because in placed.decision.because if because.kind is kind)
+                text += f", without any network by {kind} when {why.when} (policy line {why.line})"
             return Origin(text, job.id)
         case Category.SLICE:
             key = pool.slices_at(datapath).get(parts.number)
             if key is None:
-                return Origin("slice policy: no jobs but those of its own slice" if parts.number == 0 else "a slice that is over")
+                own = "slice policy: no jobs but those of its own slice"
+                return Origin(own if parts.number == 0 else "a slice that is over")
             by = next(rule for rule in policy.slices if rule.position == key.rule)
             return Origin(f"slice {by.by} = {key.value} (policy line {by.line})")
         case Category.WAN | Category.CLASSIFY:
