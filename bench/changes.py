@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import insert
 
 from bench.percentiles import median
-from bench.population import CORE, ads, jobs, policy_text, ports, switches
+from bench.population import CORE, WORKERS, ads, jobs, policy_text, ports, switches
 from lark_controller.ads import parse_post
 from lark_controller.controller import Controller
 from lark_controller.flows.pool import Pool
@@ -66,40 +66,37 @@ class Calculated:
         self.flows.append(touched // len(self.fresh))
 
 
-def calculated(size: int, block: int | None, fresh: int = 200) -> Calculated:
-    """A pool of 1,000 connected switches and ``size`` jobs."""
+def calculated(size: int, block: int | None, connected: int, fresh: int = 100) -> Calculated:
+    """A pool of ``size`` jobs on 1,000 workers, of which ``connected`` have their switches here."""
     text = policy_text(block or 22)
     policy = load(text)
     pool, decider = Pool(policy), Decider(policy)
-    for switch in switches(text):
-        pool.set_switch(switch)
-    every = jobs(size + fresh, block)
+    every = jobs(size + fresh * (WORKERS // connected), block)
     for job in itertools.islice(every, size):
         pool.put(job, decider.decide(job.facts))
-    return Calculated(pool, decider, list(every))
+    for switch in switches(text):
+        if switch.datapath <= connected or switch.datapath == CORE:
+            pool.set_switch(switch)
+    here = (job for job in every if job.datapath is not None and job.datapath <= connected)
+    return Calculated(pool, decider, list(here)[:fresh])
 
 
 def measure_calculated(
-    rounds: int, blocks: Iterable[int | None] = (22, 28, None), sizes: tuple[int, ...] = SIZES
-) -> list[dict[str, Any]]:
+    rounds: int, block: int | None, sizes: tuple[int, ...] = SIZES, connected: int = 100
+) -> dict[str, Any]:
     """The cost by size for each way of giving addresses; rounds by turns, ratios round by round."""
-    found = []
-    for block in blocks:
-        pools = [calculated(size, block) for size in sizes]
-        for _ in range(rounds):
-            for pool in pools:
-                pool.round()
-        found.append(
-            {
-                "block": block, "sizes": sizes,
-                "micros": [median(pool.micros) for pool in pools],
-                "ratio": median([last / first for first, last in zip(pools[0].micros, pools[-1].micros, strict=True)]),
-                "flows": [pool.flows[-1] for pool in pools],
-                "core_rules": [pool.pool.rules[CORE] for pool in pools],
-                "edge_rules": [max(count for dp, count in pool.pool.rules.items() if dp != CORE) for pool in pools],
-            }
-        )  # fmt: skip
-    return found
+    pools = [calculated(size, block, connected) for size in sizes]
+    for _ in range(rounds):
+        for pool in pools:
+            pool.round()
+    return {
+        "block": block, "sizes": sizes, "connected": connected,
+        "micros": [median(pool.micros) for pool in pools],
+        "ratio": median([last / first for first, last in zip(pools[0].micros, pools[-1].micros, strict=True)]),
+        "flows": [pool.flows[-1] for pool in pools],
+        "core_rules": [pool.pool.rules[CORE] for pool in pools],
+        "edge_rules": [max(count for dp, count in pool.pool.rules.items() if dp != CORE) for pool in pools],
+    }  # fmt: skip
 
 
 # -- as a whole ---------------------------------------------------------------------------------------------------------
@@ -160,33 +157,28 @@ class Whole:
 
 
 def measure_whole(
-    rounds: int, blocks: Iterable[int | None] = (22, 28, None), sizes: tuple[int, ...] = SIZES, fresh: int = 60
-) -> list[dict[str, Any]]:
+    rounds: int, block: int | None, sizes: tuple[int, ...] = SIZES, fresh: int = 40
+) -> dict[str, Any]:
     """As :func:`measure_calculated`, from ads to the switch's barrier, with SQLite and an OpenFlow connection."""
-    found = []
-    for block in blocks:
-        with tempfile.TemporaryDirectory() as directory, FakeNetwork() as network:
-            wholes = []
-            try:
-                for size in sizes:
-                    wholes.append(_whole(Path(directory) / str(size), network, size, block, fresh))
-                gc.collect()
-                gc.freeze()
-                for _ in range(rounds):
-                    for whole in wholes:
-                        whole.round()
-            finally:
+    with tempfile.TemporaryDirectory() as directory, FakeNetwork() as network:
+        wholes: list[Whole] = []
+        try:
+            for size in sizes:
+                wholes.append(_whole(Path(directory) / str(size), network, size, block, fresh))  # noqa: PERF401  # closed
+            gc.collect()
+            gc.freeze()
+            for _ in range(rounds):
                 for whole in wholes:
-                    whole.controller.stop()
-                    whole.store.close()
-                gc.unfreeze()
-        found.append(
-            {
-                "block": block, "sizes": sizes, "millis": [median(whole.millis) for whole in wholes],
-                "ratio": median([last / one for one, last in zip(wholes[0].millis, wholes[-1].millis, strict=True)]),
-            }
-        )  # fmt: skip
-    return found
+                    whole.round()
+        finally:
+            for whole in wholes:
+                whole.controller.stop()
+                whole.store.close()
+            gc.unfreeze()
+    return {
+        "block": block, "sizes": sizes, "millis": [median(whole.millis) for whole in wholes],
+        "ratio": median([last / one for one, last in zip(wholes[0].millis, wholes[-1].millis, strict=True)]),
+    }  # fmt: skip
 
 
 def _whole(directory: Path, network: FakeNetwork, size: int, block: int | None, fresh: int) -> Whole:

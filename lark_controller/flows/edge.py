@@ -405,6 +405,13 @@ def deliveries(placed: Placed) -> tuple[Action, ...]:
     return (*untag, Output(placed.port))
 
 
+def announced(placed: Placed) -> bool:
+    """Whether a job is to hear what routers or DHCP servers announce."""
+    if placed.port is None or placed.decision.isolated:
+        return False
+    return placed.job.ipv6 is not None or placed.job.address_type is AddressType.DHCP
+
+
 def announcements(local: Iterable[Placed], switch: Switch) -> Iterator[Flow]:
     """What a router or DHCP server says to all: a copy for every local job that it concerns, and on as usual.
 
@@ -415,10 +422,9 @@ def announcements(local: Iterable[Placed], switch: Switch) -> Iterator[Flow]:
     advertised: dict[int | None, list[int]] = {}
     answered: dict[int | None, list[int]] = {}
     for placed in local:
-        if placed.port is None or placed.decision.isolated:
+        if placed.port is None or not announced(placed):
             continue
-        if placed.job.ipv6 is not None or placed.job.address_type is AddressType.DHCP:
-            advertised.setdefault(placed.job.vlan, []).append(placed.port)
+        advertised.setdefault(placed.job.vlan, []).append(placed.port)
         if placed.job.address_type is AddressType.DHCP:
             answered.setdefault(placed.job.vlan, []).append(placed.port)
     router: Fields = {

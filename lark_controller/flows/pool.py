@@ -198,11 +198,12 @@ class Pool:
             return {}
         edges = {dp for p in (old, new) if p is not None and (dp := p.datapath) is not None and dp in self.switches}
         touched = {dp: self._touched(dp, old, new) for dp in edges}
-        before = {dp: list(self._part(dp, old, keys)) for dp, keys in touched.items()}
+        heard = any(placed is not None and edge.announced(placed) for placed in (old, new))
+        before = {dp: list(self._part(dp, old, keys, heard)) for dp, keys in touched.items()}
         self._index(old, new)
         slices = self._relabel(self._slices, old, new, _slice_label) if self.policy.slices else {}
         classes = self._relabel(self._classes, old, new, self._class_label) if self._classed else {}
-        after = {dp: list(self._part(dp, new, keys)) for dp, keys in touched.items()}
+        after = {dp: list(self._part(dp, new, keys, heard)) for dp, keys in touched.items()}
         for key, net in slices.items():
             assert isinstance(key, SliceKey)
             for datapath in self._edges_of.get(key, ()):
@@ -243,8 +244,13 @@ class Pool:
         tags = assign_tags(keys)
         return frozenset(key for key in keys | local.tags.keys() if tags.get(key) != local.tags.get(key))
 
-    def _part(self, datapath: int, changed: Placed | None, keys: frozenset[SliceKey]) -> Iterator[Flow]:
-        """The flows of an edge that a change may touch: the job's, those of the slices in ``keys``, announcements."""
+    def _part(
+        self, datapath: int, changed: Placed | None, keys: frozenset[SliceKey], heard: bool
+    ) -> Iterator[Flow]:
+        """The flows of an edge that a change may touch: the job's, those of the slices in ``keys``, announcements.
+
+        Announcements go to all local jobs that are to hear them, so they are left out where none of those changes.
+        """
         switch = self.switches[datapath]
         local = self._local.get(datapath, _Local())
         if changed is not None and changed.datapath == datapath:
@@ -256,7 +262,8 @@ class Pool:
             for placed in local.jobs.values():
                 if placed.decision.slice in keys and placed is not changed:
                     yield from self._job_flows(placed, switch, local.tags)
-        yield from edge.announcements(local.jobs.values(), switch)
+        if heard:
+            yield from edge.announcements(local.jobs.values(), switch)
 
     def _index(self, old: Placed | None, new: Placed | None) -> None:
         if old is not None:

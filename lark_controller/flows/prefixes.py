@@ -241,7 +241,7 @@ class LabelledPrefixes:
         around = [each.prefix for each in self._around(single)]
         outermost = min([*around, block or single], key=lambda each: each.length)
         whole = self._blocks.get(_pack(outermost))
-        if not live and label is not None and whole is not None and whole.whole == label:
+        if not live and whole is not None and whole.labels.keys() == {label}:
             self._join(key, single, block, label)
             return []
         before = self._elements(outermost)
@@ -257,9 +257,11 @@ class LabelledPrefixes:
         if key not in self._labels:
             return []
         around = self._around(single)
-        if around and around[0].whole is not None and len(around[0].members) > 1 and self._stays(around[0], key):
-            self._leave(key, single)
-            return []
+        if around and len(around[0].labels) == 1:
+            unlabelled = self._labels[key] is None
+            if unlabelled or (len(around[0].members) > 1 and self._stays(around[0], key)):
+                self._leave(key, single)
+                return []
         outermost = around[0].prefix if around else single
         before = self._elements(outermost)
         self._leave(key, single)
