@@ -227,9 +227,9 @@ class Story:
         self.report.chapter("KEEP=1: the pool is yours")
         path = self.directory / "shell"
         keep.write_shell_file(path, self.topology, self.service, self.hook)
-        self.report.say("The jobs stay registered. In another shell, as root:")
-        for line in keep.words(path, self.service):
-            print(f"    {line}")
+        self.report.say("The jobs stay registered. In another shell, as root:", "")
+        for line in (f". {path}", "", *keep.WORDS):
+            print(f"    {line}".rstrip(), flush=True)
         self.report.say("", "Ctrl-C here ends the demo and removes all of it.")
         try:
             while True:
