@@ -36,7 +36,7 @@ SIZES: Final = (1_000, 20_000, 200_000)
 CONNECTED: Final = 20
 
 
-# -- calculated alone ---------------------------------------------------------------------------------------------------
+# -- calculated alone ------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -99,7 +99,7 @@ def measure_calculated(
     }  # fmt: skip
 
 
-# -- as a whole ---------------------------------------------------------------------------------------------------------
+# -- as a whole ------------------------------------------------------------------------------------------------------
 
 
 def fill(directory: Path, text: str, chosen: Iterable[Job]) -> str:
@@ -156,9 +156,7 @@ class Whole:
         self.millis.append(median(took))
 
 
-def measure_whole(
-    rounds: int, block: int | None, sizes: tuple[int, ...] = SIZES, fresh: int = 40
-) -> dict[str, Any]:
+def measure_whole(rounds: int, block: int | None, sizes: tuple[int, ...] = SIZES, fresh: int = 40) -> dict[str, Any]:
     """As :func:`measure_calculated`, from ads to the switch's barrier, with SQLite and an OpenFlow connection."""
     with tempfile.TemporaryDirectory() as directory, FakeNetwork() as network:
         wholes: list[Whole] = []

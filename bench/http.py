@@ -39,7 +39,8 @@ class Client:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(
             f"{method} {path} HTTP/1.1\r\nHost: lark\r\nAuthorization: Bearer {self._token}\r\n"
-            f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+            f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
         )
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(head.split("content-length:", 1)[1].split("\r\n", 1)[0])

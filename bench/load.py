@@ -18,6 +18,7 @@ from typing import Final
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from bench.percentiles import percentile
+from bench.switches import FIRST_FLOWS
 from lark_controller.flows.tables import Edge
 from lark_controller.openflow import switchside
 from lark_controller.openflow.fake import FakeSwitch
@@ -180,7 +181,9 @@ async def run(subject: str, port: int, count: int, window: int, seconds: float) 
 async def _ready(switches: list[LoadSwitch], subject: str) -> None:
     """Wait until every switch has its first flows and the controller answers it."""
     deadline = time.perf_counter() + READY_SECONDS
-    while not all(switch.tables.entries and switch.barriers >= (subject == "lark") for switch in switches):
+    while not all(
+        switch.tables.entries and switch.barriers >= (FIRST_FLOWS if subject == "lark" else 0) for switch in switches
+    ):
         if time.perf_counter() > deadline:
             raise TimeoutError("not every switch was given its flows")
         await asyncio.sleep(0.02)

@@ -39,7 +39,7 @@ switches:
 policies:
   - block: {{when: 'Owner == "user199"'}}
   - slice: {{by: Owner}}
-  - wan: {{when: 'Owner == "user17"', action: drop, except: [192.0.2.1]}}
+  - wan: {{when: 'Owner == "user017"', action: drop, except: [192.0.2.1]}}
   - wan: {{when: 'AcctGroup == "{steered}"', port: wan-fast}}
 {extra}groups:
 {groups}
@@ -128,6 +128,4 @@ def switches(text: str) -> Iterator[Switch]:
     named = MappingProxyType(ports())
     for datapath in range(1, WORKERS + 1):
         yield place_switch(policy, datapath, named, normal=True, tracks=False, max_meter=0)
-    yield place_switch(
-        policy, CORE, {"p1": 1, "p2": 2, "p3": 3}, normal=True, tracks=False, max_meter=1024
-    )
+    yield place_switch(policy, CORE, {"p1": 1, "p2": 2, "p3": 3}, normal=True, tracks=False, max_meter=1024)

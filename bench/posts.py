@@ -33,18 +33,18 @@ class Post:
     confirmed: bool
 
 
-def measure(seconds: float, count: int, rate: float = RATE) -> dict[str, Any]:
+def measure(seconds: float, count: int, rate: float = RATE, wait: float = WAIT) -> dict[str, Any]:
     """Posts to ``count`` switches: with all of them well, and with one that stops reading."""
     with tempfile.TemporaryDirectory() as directory, Lark(Path(directory), policy_text(BLOCK)) as controller:
         chosen = iter(jobs(int(rate * seconds * 2.5) + 200, BLOCK))
         with Switches(controller.openflow, count) as switches:
             wanted = [job for job in chosen if job.datapath is not None and job.datapath <= count]
             half = len(wanted) // 2
-            asyncio.run(send(controller, wanted[:20], rate))
-            well = asyncio.run(send(controller, wanted[20:half], rate, seconds))
+            asyncio.run(send(controller, wanted[:20], rate, wait))
+            well = asyncio.run(send(controller, wanted[20:half], rate, wait, seconds))
             stalled = count // 2
             switches.tell("stall", stalled)
-            ill = asyncio.run(send(controller, [_moved(job, stalled) for job in wanted[half:]], rate, seconds))
+            ill = asyncio.run(send(controller, [_moved(job, stalled) for job in wanted[half:]], rate, wait, seconds))
             counts = switches.tell("counts")
         memory = controller.memory()
     others = [post for post in ill if post.worker != stalled]
@@ -56,7 +56,7 @@ def measure(seconds: float, count: int, rate: float = RATE) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def send(controller: Lark, chosen: list[Job], rate: float, seconds: float = 5.0) -> list[Post]:
+async def send(controller: Lark, chosen: list[Job], rate: float, wait: float, seconds: float = 5.0) -> list[Post]:
     """Post jobs at times of a Poisson process, whatever became of those before; counted from when each was due."""
     client = Client(controller.rest, controller.token)
     await client.open(min(CONNECTIONS, len(chosen)))
@@ -68,15 +68,15 @@ async def send(controller: Lark, chosen: list[Job], rate: float, seconds: float 
         due += draw.expovariate(rate)
         if due > end:
             break
-        tasks.append(asyncio.create_task(_post(client, job, ads(job).encode(), due)))
+        tasks.append(asyncio.create_task(_post(client, job, ads(job).encode(), due, wait)))
     done = await asyncio.gather(*tasks)
     client.close()
     return list(done)
 
 
-async def _post(client: Client, job: Job, body: bytes, due: float) -> Post:
+async def _post(client: Client, job: Job, body: bytes, due: float, wait: float) -> Post:
     await asyncio.sleep(due - time.perf_counter())
-    answer = await client.request("POST", f"/v1/jobs?wait={WAIT:g}", body)
+    answer = await client.request("POST", f"/v1/jobs?wait={wait:g}", body)
     took = (time.perf_counter() - due) * 1000
     confirmed = answer.status == 201 and not answer.json["waiting"]
     assert job.datapath is not None

@@ -73,17 +73,11 @@ class Lark:
         assert self._process is not None
         return self._process.pid
 
-    def memory(self) -> int:
-        """What the process holds of the machine's memory (RSS), in bytes."""
-        return memory_of(self.pid)
+    def memory(self, what: str = "RSS") -> int:
+        """What the process holds of the machine's memory (RSS), or has held at most (HWM), in bytes."""
+        found = re.search(rf"Vm{what}:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
+        return 0 if found is None else int(found[1]) * 1024
 
     def log(self) -> str:
         """What it has logged."""
         return self._log.read_text()
-
-
-def memory_of(pid: int) -> int:
-    """A process's resident set size in bytes."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    return 0 if found is None else int(found[1]) * 1024

@@ -22,6 +22,8 @@ from lark_controller.openflow.replies import PacketIn
 
 AT_ONCE: Final = 64
 PATIENCE: Final = 300.0
+# Barriers until a switch has been given its first flows: two belong to the question whether it knows NORMAL.
+FIRST_FLOWS: Final = 3
 
 
 class CountingSwitch(FakeSwitch):
@@ -55,7 +57,7 @@ class Stall:
                 await asyncio.sleep(0.2)
             seen = switch.barriers
             await switch.connect("127.0.0.1", self._port)
-            while switch.barriers <= seen + 1:
+            while switch.barriers < seen + FIRST_FLOWS:
                 await asyncio.sleep(0.05)
 
 
@@ -70,9 +72,8 @@ async def serve(port: int, first: int, count: int) -> None:
     everyone = list(switches.values())
     for begin in range(0, len(everyone), AT_ONCE):
         await asyncio.gather(*(switch.connect("127.0.0.1", port) for switch in everyone[begin : begin + AT_ONCE]))
-    # The first barrier ends the question for NORMAL, the second the first flows.
     deadline = time.monotonic() + PATIENCE
-    while not all(switch.barriers >= 2 for switch in everyone):
+    while not all(switch.barriers >= FIRST_FLOWS for switch in everyone):
         if time.monotonic() > deadline:
             raise TimeoutError("not every switch was given its flows")
         await asyncio.sleep(0.05)

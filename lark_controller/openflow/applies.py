@@ -105,6 +105,7 @@ class Applies:
         self._by_xid: dict[int, tuple[_Job, Subject]] = {}
         self._by_barrier: dict[int, _Job] = {}
         self._scheduled = False
+        self._idle: list[Callable[[], None]] = []
 
     def submit(self, steps: Iterator[Step], timeout: float) -> asyncio.Future[Outcome]:
         """Send steps and a final barrier; the future ends by ``timeout`` seconds, whatever the switch does.
@@ -182,6 +183,17 @@ class Applies:
         for job in jobs:
             self._finish(job, Outcome(False, tuple(job.errors), f"switch is gone ({reason})"))
 
+    def when_idle(self, told: Callable[[], None]) -> None:
+        """Call ``told`` once nothing waits to be sent or confirmed (at once if that is so now)."""
+        self._idle.append(told)
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if not self._queue and not self._by_barrier:
+            idle, self._idle = self._idle, []
+            for told in idle:
+                told()
+
     def _expired(self, job: _Job, timeout: float) -> None:
         if not job.started:
             self._queue.remove(job)
@@ -198,3 +210,4 @@ class Applies:
             del self._by_xid[xid]
         if not job.future.done():
             job.future.set_result(outcome)
+        self._tell_idle()

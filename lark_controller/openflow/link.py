@@ -123,6 +123,10 @@ class SwitchLink:
         """
         return self._submit(steps_of(changes), timeout)
 
+    def when_idle(self, told: Callable[[], None]) -> None:
+        """Call ``told`` once no change is under way: confirmed, or the switch is gone (at once if that is so now)."""
+        self._applies.when_idle(told)
+
     def delete_by_cookie(self, cookie: int, mask: int, timeout: float | None = None) -> asyncio.Future[Outcome]:
         """Delete every flow whose cookie agrees with ``cookie`` in the bits of ``mask``."""
         return self.send([(None, lambda xid: wire.flow_delete_by_cookie(xid, cookie, mask))], timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from typing import Final
 
 from lark_controller.errors import SettingError, SwitchError
 from lark_controller.openflow.connection import Connection, OpenFlowOptions
@@ -12,6 +13,11 @@ from lark_controller.openflow.handshake import handshake
 from lark_controller.openflow.link import SwitchHandler, SwitchLink
 
 _log = logging.getLogger(__name__)
+
+# Switches that are compared at a time: what one holds and should hold takes megabytes meanwhile.
+_TURNS: Final = 16
+# A switch that takes longer than this (seconds) goes on beside the next, so that none holds up another.
+_TURN_SECONDS: Final = 2.0
 
 
 def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
@@ -32,6 +38,21 @@ def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
     return context
 
 
+class _Turn:
+    """One switch's turn to be compared, which ends once: by :meth:`end`, or when its time is over."""
+
+    def __init__(self, turns: asyncio.Semaphore) -> None:
+        self._turns: asyncio.Semaphore | None = turns
+        self._timer = asyncio.get_running_loop().call_later(_TURN_SECONDS, self.end)
+
+    def end(self) -> None:
+        """Let the next switch begin."""
+        turns, self._turns = self._turns, None
+        if turns is not None:
+            self._timer.cancel()
+            turns.release()
+
+
 class Server:
     """Listens, and knows every connected switch by datapath id. All of it runs on one event loop."""
 
@@ -45,6 +66,7 @@ class Server:
         self._open: dict[Connection, SwitchLink] = {}
         self._handshakes: dict[SwitchLink, asyncio.Task[None]] = {}
         self._refused = 0
+        self._turns = asyncio.Semaphore(_TURNS)
 
     async def start(self) -> None:
         """Listen on all addresses, or on none: raises SettingError naming the address at fault."""
@@ -104,8 +126,11 @@ class Server:
         self._handshakes[link] = asyncio.get_running_loop().create_task(self._introduce(link))
 
     async def _introduce(self, link: SwitchLink) -> None:
+        turn: _Turn | None = None
         try:
             await handshake(link)
+            await self._turns.acquire()
+            turn = _Turn(self._turns)
             self._supersede(link)
             dump = await link.dump()
             if link.closed_because:
@@ -115,6 +140,8 @@ class Server:
             link.ready = True
             self._handler.switch_connected(link, dump)
             _log.info("switch %016x connected from %s", link.datapath, link.connection.address)
+            link.when_idle(turn.end)
+            turn = None
         except SwitchError as error:
             link.close(str(error))
         except asyncio.CancelledError:
@@ -124,6 +151,8 @@ class Server:
             link.close(f"internal error: {error}")
         finally:
             self._handshakes.pop(link, None)
+            if turn is not None:
+                turn.end()
 
     def _supersede(self, link: SwitchLink) -> None:
         """Close an older connection of the same datapath, before the dump, so that nobody writes between."""

@@ -1,0 +1,77 @@
+"""``python -m bench``: measure, write JSON to bench/results, and the table into docs/benchmarks.md.
+
+``--quick`` takes under two minutes and leaves the documentation alone; ``--only NAME`` measures one subject.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from bench import changes, full, posts, reactive, report
+
+ROOT: Final = Path(__file__).parents[1]
+RESULTS: Final = ROOT / "bench" / "results"
+PAGE: Final = ROOT / "docs" / "benchmarks.md"
+
+SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full")
+
+
+def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
+    """What is measured under each name."""
+    if quick:
+        return {
+            "reactive": lambda: reactive.measure(1, 1.5),
+            "posts": lambda: posts.measure(8, 1000),
+            "calculated": lambda: [changes.measure_calculated(3, 22, (1_000, 20_000))],
+            "whole": lambda: [changes.measure_whole(3, 22, (1_000, 20_000))],
+            "full": lambda: full.measure(20_000, 20),
+        }
+    return {
+        "reactive": lambda: reactive.measure(5, 3.0),
+        "posts": lambda: posts.measure(60, 1000),
+        "calculated": lambda: [
+            changes.measure_calculated(7, 22),
+            changes.measure_calculated(5, 28),
+            changes.measure_calculated(5, None, (1_000, 20_000), connected=20),
+        ],
+        "whole": lambda: [
+            changes.measure_whole(7, 22),
+            changes.measure_whole(5, None, (1_000, 20_000)),
+        ],
+        "full": lambda: full.measure(200_000, 100),
+    }
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the controller.")
+    parser.add_argument("--quick", action="store_true", help="small sizes, under two minutes; docs stay as they are")
+    parser.add_argument("--only", choices=SUBJECTS, action="append", help="measure this alone (may be repeated)")
+    chosen = parser.parse_args()
+    found: dict[str, Any] = {"machine": report.machine(), "quick": chosen.quick}
+    for name, measure in measurements(chosen.quick).items():
+        if chosen.only and name not in chosen.only:
+            continue
+        started = time.monotonic()
+        print(f"{name} …", flush=True)
+        found[name] = measure()
+        print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    path = RESULTS / f"{stamp}{'-quick' if chosen.quick else ''}.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    table = report.table(found)
+    print(f"\n{table}\n{path}")
+    if not chosen.quick and not chosen.only:
+        report.replace(PAGE, table)
+        print(PAGE)
+
+
+if __name__ == "__main__":
+    main()

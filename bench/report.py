@@ -1,0 +1,159 @@
+"""Results as a Markdown table."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+BEGIN: Final = "<!-- results: written by `python -m bench` -->"
+END: Final = "<!-- end of results -->"
+
+Row = tuple[str, str, str, str]
+
+
+def machine() -> dict[str, Any]:
+    """The machine in general terms, and how busy it was when the measurements began."""
+    return {
+        "cores": os.cpu_count(),
+        "kernel": ".".join(platform.release().split(".")[:2]),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """The table of all that was measured, with a line about the machine above."""
+    about = found["machine"]
+    lines = [
+        f"Machine: {about['cores']} cores, Linux {about['kernel']}, Python {about['python']}; load average "
+        f"{about['load']:.1f} when the run began (of others; every process of a measurement shares these cores).",
+        "",
+        "| what | reference or aim | Lark | ratio or verdict |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [f"| {' | '.join(row)} |" for row in _rows(found)]
+    return "\n".join(lines)
+
+
+def replace(page: Path, text: str) -> None:
+    """Put the table between its marks in a page. Raises ValueError where the marks are not there."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no place for the table between {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
+def _rows(found: dict[str, Any]) -> Iterator[Row]:
+    for name, rows in (
+        ("reactive", _reactive), ("posts", _posts), ("calculated", _calculated), ("whole", _whole), ("full", _full),
+    ):  # fmt: skip
+        if name in found:
+            yield from rows(found[name])
+
+
+def _reactive(found: dict[str, Any]) -> Iterator[Row]:
+    for row in found["rows"]:
+        one, other = row["lark"], row["learning"]
+        spread = f"{min(row['ratios']):.1f} to {max(row['ratios']):.1f}"
+        yield (
+            f"reactive decisions, {_many(row['switches'], 'switch', 'switches')}, {row['window']} under way on each",
+            f"learning switch: {other['per_second']:,.0f}/s, p50 {other['p50']:.2f} ms, p99 {other['p99']:.2f} ms",
+            f"{one['per_second']:,.0f}/s, p50 {one['p50']:.2f} ms, p99 {one['p99']:.2f} ms",
+            f"{row['ratio']:.1f} × ({spread} in {len(row['ratios'])} rounds)",
+        )
+
+
+def _posts(found: dict[str, Any]) -> Iterator[Row]:
+    what = f"{found['rate']:.0f} posts/s for {found['seconds']:.0f} s, {found['switches']:,} switches"
+    for name, said in (("well", "all well"), ("others", "one stalled: posts of the other workers")):
+        row = found[name]
+        yield (
+            f"`POST …?wait=` to confirmed flows: {what}, {said}",
+            "aim: p99 ≤ 50 ms",
+            f"p50 {row['p50']:.1f} ms, p99 {row['p99']:.1f} ms, worst {row['worst']:.0f} ms",
+            f"{row['confirmed']:,} of {row['posts']:,} confirmed",
+        )
+    row = found["stalled"]
+    yield (
+        "posts of the stalled switch's own worker",
+        "answered within `wait` (10 s)",
+        f"worst {row['worst'] / 1000:.1f} s",
+        f"{row['posts'] - row['refused']} of {row['posts']} answered, {row['confirmed']} confirmed",
+    )
+
+
+def _calculated(found: list[dict[str, Any]]) -> Iterator[Row]:
+    for run in found:
+        yield (
+            f"one job put and removed, calculated alone, {_addresses(run['block'])}: {_sizes(run['sizes'])}",
+            "aim in blocks: ratio ≤ 1.2",
+            f"{_each(run['micros'], 0)} µs; {_each(run['flows'], 0)} flows on {run['connected']} of 1,000 workers",
+            f"ratio {run['ratio']:.2f}",
+        )
+        yield (
+            f"rules, {_addresses(run['block'])}: {_sizes(run['sizes'])}",
+            "core: at most 4,096",
+            f"core {_each(run['core_rules'], 0)}; largest worker {_each(run['edge_rules'], 0)}",
+            "" if max(run["core_rules"]) <= 4096 else "over the limit",
+        )
+
+
+def _whole(found: list[dict[str, Any]]) -> Iterator[Row]:
+    for run in found:
+        yield (
+            f"one job from its ads to the switch's barrier, {_addresses(run['block'])}: {_sizes(run['sizes'])}",
+            "aim in blocks: ratio ≤ 1.2",
+            f"{_each(run['millis'], 2)} ms",
+            f"ratio {run['ratio']:.2f}",
+        )
+
+
+def _full(found: dict[str, Any]) -> Iterator[Row]:
+    size = f"{found['jobs']:,} jobs"
+    yield f"start with {size} in the store", "", f"{found['start_seconds']:.1f} s", ""
+    yield (
+        f"memory with {size}: loaded; {found['connected']} switches in sync; after a policy reload; at most",
+        "aim: 1 GB",
+        f"{found['memory_loaded']:.0f}, {found['memory']:.0f}, {found['memory_after_reload']:.0f}, "
+        f"{found['memory_peak']:.0f} MiB",
+        "",
+    )
+    yield (
+        f"bringing {found['connected']} empty switches up to date with {size}", "",
+        f"{found['connect_seconds']:.1f} s for {found['switch_flows']:,} flows", "",
+    )  # fmt: skip
+    reload = found["reload"]
+    yield (
+        f"policy reload with {size}", "",
+        f"{reload['seconds']:.1f} s; meanwhile /healthz p50 {reload['health']['p50']:.0f} ms, worst "
+        f"{reload['health']['worst']:.0f} ms; posts p50 {reload['posts']['p50']:.0f} ms, worst "
+        f"{reload['posts']['worst']:.0f} ms",
+        "all answered" if set(reload["statuses"]) <= {200, 201} else f"statuses {reload['statuses']}",
+    )  # fmt: skip
+    first = found["first_packets"]
+    yield (
+        "PacketIns for first packets of registered jobs",
+        "0",
+        f"{first['packet_ins']} for {first['frames']:,} packets, of which {first['passed']:,} passed",
+        "met" if first["packet_ins"] == 0 else "missed",
+    )
+
+
+def _addresses(block: int | None) -> str:
+    return "scattered addresses" if block is None else f"addresses in blocks of /{block}"
+
+
+def _sizes(sizes: list[int]) -> str:
+    return "at " + ", ".join(f"{size:,}" for size in sizes) + " jobs"
+
+
+def _each(values: list[float], digits: int) -> str:
+    return ", ".join(f"{value:,.{digits}f}" for value in values)
+
+
+def _many(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"

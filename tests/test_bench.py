@@ -1,0 +1,122 @@
+"""The benchmarks in short: what they measure is what they say, and costs are compared by counting, not by the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import pstats
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import changes, full, load, posts, reactive, report
+from bench.changes import Calculated
+from bench.population import CORE
+from lark_controller.flows.model import FlowKey, match
+from lark_controller.flows.tables import Edge
+from lark_controller.openflow import switchside
+
+
+def test_every_answer_of_lark_and_of_the_reference_is_a_flow_and_a_packet() -> None:
+    for subject in ("lark", "learning"):
+        with reactive.lark(2) if subject == "lark" else reactive.learning_switch() as port:
+            found = reactive.load(subject, port, 2, 3, 0.3)
+        assert found["answers"] > 0
+        assert abs(found["flows"] - found["answers"]) <= 2 * 3
+
+
+def test_lark_decides_about_the_address_that_was_asked() -> None:
+    class Remembering(load.LoadSwitch):
+        def data_received(self, data: bytes) -> None:
+            if self.asking and len(data) > 56 and data[1] == 14:
+                decided.append(switchside.decode_flow_mod(data[: int.from_bytes(data[2:4])]).key)
+            super().data_received(data)
+
+    async def ask(port: int) -> None:
+        switch = Remembering(1, "lark")
+        await switch.connect("127.0.0.1", port)
+        await load._ready([switch], "lark")
+        switch.disconnect()
+
+    decided: list[FlowKey] = []
+    with reactive.lark(1) as port:
+        asyncio.run(ask(port))
+    assert decided[0].table == Edge.SLICE_FROM
+    terms = {term.name: term.value for term in decided[0].match}
+    assert terms["ipv4_dst"] == load.FIRST + (1 << 16)
+    assert decided[0].match == match(eth_type=0x800, ipv4_dst=terms["ipv4_dst"], metadata=_metadata(decided[0]))
+
+
+def _metadata(key: FlowKey) -> tuple[int, int]:
+    return next((term.value, term.mask) for term in key.match if term.name == "metadata")
+
+
+def test_posts_are_confirmed_beside_a_switch_that_does_not_read() -> None:
+    found = posts.measure(2.0, 30, 40.0, 0.5)
+    for name in ("well", "others"):
+        assert found[name]["posts"] > 0
+        assert found[name]["confirmed"] == found[name]["posts"]
+    assert found["stalled"]["posts"] > 0
+    assert found["stalled"]["confirmed"] < found["stalled"]["posts"]
+    assert found["stalled"]["refused"] == 0
+    assert found["packet_ins"] == 0
+
+
+def calls(subject: Calculated) -> int:
+    """How many function calls a round takes: a cost that does not depend on the machine."""
+    profile = cProfile.Profile()
+    profile.enable()
+    subject.round()
+    profile.disable()
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]  # typeshed leaves it out
+
+
+def test_a_change_costs_the_same_beside_many_jobs_where_addresses_come_in_blocks() -> None:
+    few, many = (changes.calculated(size, 22, 20, 40) for size in (1_000, 10_000))
+    few.round()
+    many.round()
+    assert calls(many) / calls(few) <= 1.2
+    assert many.flows[-1] <= few.flows[-1]
+    assert many.pool.rules[CORE] == few.pool.rules[CORE]
+
+
+def test_a_job_as_a_whole_is_measured_at_every_size() -> None:
+    found = changes.measure_whole(1, 22, (100, 300), fresh=3)
+    assert len(found["millis"]) == 2
+    assert found["ratio"] > 0
+
+
+def test_no_first_packet_of_a_registered_job_is_asked_about_and_a_reload_answers_all_who_ask() -> None:
+    found = full.measure(1_500, 40, frames=60)
+    assert found["first_packets"] == {"frames": 60, "passed": 60, "packet_ins": 0}
+    assert set(found["reload"]["statuses"]) <= {200, 201}
+    assert found["switch_core"] > 0
+    assert 0 < found["memory_loaded"] <= found["memory_peak"]
+
+
+def test_the_table_is_put_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    text = report.table({"machine": report.machine(), "full": full.measure(50, 40, frames=4)})
+    report.replace(page, text)
+    assert "old" not in page.read_text()
+    assert "| PacketIns for first packets of registered jobs | 0 | 0 for 4 packets" in page.read_text()
+    assert page.read_text().startswith("before\n")
+    assert page.read_text().endswith("after\n")
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="no place for the table"):
+        report.replace(page, text)
+
+
+def test_open_files_are_raised_to_the_hard_limit() -> None:
+    code = (
+        "import resource\n"
+        "from lark_controller.limits import raise_open_files\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))\n"
+        "assert raise_open_files() == 128\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (128, 128)\n"
+        "assert raise_open_files() == 128\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
