@@ -33,12 +33,12 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "full": lambda: full.measure(20_000, 20),
         }
     return {
-        "reactive": lambda: reactive.measure(5, 3.0),
+        "reactive": lambda: reactive.measure(3, 3.0),
         "posts": lambda: posts.measure(60, 1000),
         "calculated": lambda: [
             changes.measure_calculated(7, 22),
-            changes.measure_calculated(5, 28),
-            changes.measure_calculated(5, None, (1_000, 20_000), connected=20),
+            changes.measure_calculated(5, 28, connected=10),
+            changes.measure_calculated(5, None, (1_000, 20_000), connected=10),
         ],
         "whole": lambda: [
             changes.measure_whole(7, 22),

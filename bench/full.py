@@ -33,7 +33,6 @@ def measure(size: int, connected: int, frames: int = 2000) -> dict[str, Any]:
         live = list(itertools.islice(every, size))
         fill(directory, policy_text(BLOCK), live)
         fresh = [job for job in every if job.datapath is not None and job.datapath <= connected]
-        here = [job for job in live if job.datapath is not None and job.datapath <= connected]
         settings = {"lease_seconds": "86400", "switch_timeout": "60"}
         with Lark(directory, policy_text(BLOCK), **settings) as controller:
             found: dict[str, Any] = {
@@ -44,7 +43,7 @@ def measure(size: int, connected: int, frames: int = 2000) -> dict[str, Any]:
                 found["connect_seconds"] = switches.seconds
                 found["memory"] = controller.memory() / MIB
                 found |= {f"switch_{name}": value for name, value in switches.tell("counts").items()}
-                firsts = json.dumps(_frames(here, frames), separators=(",", ":"))
+                firsts = json.dumps(_frames(live, connected, frames), separators=(",", ":"))
                 found["first_packets"] = switches.tell("frames", firsts)
                 found["reload"] = asyncio.run(_reload(controller, fresh))
                 found["memory_after_reload"] = controller.memory() / MIB
@@ -52,15 +51,17 @@ def measure(size: int, connected: int, frames: int = 2000) -> dict[str, Any]:
     return found
 
 
-def _frames(here: list[Job], count: int) -> list[list[Any]]:
-    """A first packet between two jobs of one user, or to the WAN, as the sender's switch sees it come in."""
+def _frames(live: list[Job], connected: int, count: int) -> list[list[Any]]:
+    """First packets to another job of the same user, or to the WAN, as the sender's switch sees them come in."""
     by_owner: dict[str, list[Job]] = {}
-    for job in here:
+    for job in live:
         if job.owner not in STOPPED:
             by_owner.setdefault(job.owner, []).append(job)
+    senders = [job for job in live if job.owner in by_owner and job.datapath is not None and job.datapath <= connected]
     frames: list[list[Any]] = []
-    for each in itertools.cycle([each for each in by_owner.values() if len(each) > 1]):
-        sender, receiver = each[len(frames) % len(each)], each[(len(frames) + 1) % len(each)]
+    for sender in itertools.cycle(senders):
+        mates = by_owner[sender.owner]
+        receiver = mates[(mates.index(sender) + 1) % len(mates)]
         assert sender.ipv4 is not None
         assert receiver.ipv4 is not None
         outside = len(frames) % 2 == 1

@@ -38,13 +38,15 @@ def measure(seconds: float, count: int, rate: float = RATE, wait: float = WAIT) 
     with tempfile.TemporaryDirectory() as directory, Lark(Path(directory), policy_text(BLOCK)) as controller:
         chosen = iter(jobs(int(rate * seconds * 2.5) + 200, BLOCK))
         with Switches(controller.openflow, count) as switches:
-            wanted = [job for job in chosen if job.datapath is not None and job.datapath <= count]
+            wanted = [_at(job, job.number % count + 1, job.number // count) for job in chosen]
             half = len(wanted) // 2
             asyncio.run(send(controller, wanted[:20], rate, wait))
             well = asyncio.run(send(controller, wanted[20:half], rate, wait, seconds))
             stalled = count // 2
             switches.tell("stall", stalled)
-            ill = asyncio.run(send(controller, [_moved(job, stalled) for job in wanted[half:]], rate, wait, seconds))
+            # One job in fifty runs on the worker whose switch does not read.
+            last = [_at(job, stalled, job.number) if job.number % 50 == 0 else job for job in wanted[half:]]
+            ill = asyncio.run(send(controller, last, rate, wait, seconds))
             counts = switches.tell("counts")
         memory = controller.memory()
     others = [post for post in ill if post.worker != stalled]
@@ -83,13 +85,10 @@ async def _post(client: Client, job: Job, body: bytes, due: float, wait: float) 
     return Post(job.datapath, took, answer.status, confirmed)
 
 
-def _moved(job: Job, stalled: int) -> Job:
-    """One job in fifty runs on the worker whose switch is stalled."""
-    if job.number % 50:
-        return job
-    run = job.run._replace(slot=f"slot2_{job.number}@worker{stalled}")
-    port = f"job{job.number // 50 % PORTS}"
-    return replace(job, run=run, id=run.id, host=f"worker{stalled}", datapath=stalled, port=port)
+def _at(job: Job, worker: int, place: int) -> Job:
+    """A job as it is posted from that worker, at its port number ``place``."""
+    run = job.run._replace(slot=f"slot1_{job.number}@worker{worker}")
+    return replace(job, run=run, id=run.id, host=f"worker{worker}", datapath=worker, port=f"job{place % PORTS}")
 
 
 def summary(posts: list[Post]) -> dict[str, Any]:
