@@ -28,7 +28,10 @@ networks:
   jobs: [10.64.0.0/16, "2001:db8:64::/48"]
   local: [10.0.0.0/8, "2001:db8::/32"]
 switches:
-  core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: {port: 3, next_hop: "02:00:00:00:ff:03"}}}
+  core1:
+    datapath: "00000000000000c0"
+    role: core
+    ports: {lan: 1, wan: 2, wan-fast: {port: 3, next_hop: "02:00:00:00:ff:03"}}
   edge2: {datapath: "0000000000000002", role: edge, host: worker2, ports: {uplink: 1}}
 policies:
   - block: {when: 'Owner == "mallory"'}

@@ -244,9 +244,7 @@ class Pool:
         tags = assign_tags(keys)
         return frozenset(key for key in keys | local.tags.keys() if tags.get(key) != local.tags.get(key))
 
-    def _part(
-        self, datapath: int, changed: Placed | None, keys: frozenset[SliceKey], heard: bool
-    ) -> Iterator[Flow]:
+    def _part(self, datapath: int, changed: Placed | None, keys: frozenset[SliceKey], heard: bool) -> Iterator[Flow]:
         """The flows of an edge that a change may touch: the job's, those of the slices in ``keys``, announcements.
 
         Announcements go to all local jobs that are to hear them, so they are left out where none of those changes.

@@ -1,0 +1,88 @@
+"""``lark-worker``: run the service, list the jobs that it knows, print its settings."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+
+from lark_controller import log
+from lark_controller.errors import LarkError
+from lark_worker import settings as settings_module
+from lark_worker.link import Link
+from lark_worker.network import Networks
+from lark_worker.processes import Programs
+from lark_worker.service import Service
+from lark_worker.settings import Settings
+from lark_worker.startd import LocalStartd, StartdView
+from lark_worker.worker import Worker
+
+
+def run(settings: Settings, startd: StartdView | None = None) -> int:
+    """Run until SIGTERM or SIGINT. Raises SettingError or NetworkError where it cannot start."""
+    log.configure(settings.log_level, settings.log_format)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    worker = Worker(settings, Link(settings), startd or LocalStartd(settings.startd_address_file), Networks(settings))
+    worker.start()
+    programs = Programs(frozenset(settings.starters), frozenset(settings.startds))
+    service = Service(settings.socket, worker, programs)
+    service.start()
+    stop.wait()
+    log.event("stopping")
+    service.stop()
+    worker.stop()
+    return 0
+
+
+def show_jobs(settings: Settings) -> int:
+    """Print the jobs that the running service knows."""
+    connection = http.client.HTTPConnection("localhost", timeout=10)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    try:
+        connection.sock.connect(str(settings.socket))
+        connection.request("GET", "/v1/jobs")
+        answer = connection.getresponse()
+        document = json.loads(answer.read())
+    except (OSError, ValueError) as error:
+        print(f"lark-worker: {settings.socket}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        connection.close()
+    if answer.status != 200:
+        print(f"lark-worker: {document['detail']}", file=sys.stderr)
+        return 1
+    for job in document["jobs"]:
+        print(job["id"], job["slot"], job["owner"], job["state"], job["namespace"], *job["addresses"])
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run as a program."""
+    parser = argparse.ArgumentParser(prog="lark-worker", description="The worker service of Lark.")
+    parser.add_argument("action", choices=("run", "jobs", "settings"), help="run the service; list jobs; list settings")
+    given = parser.parse_args(arguments)
+    os.environ.setdefault("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+    try:
+        settings = settings_module.load(os.environ)
+        if given.action == "run":
+            return run(settings)
+        if given.action == "jobs":
+            return show_jobs(settings)
+        for row in settings_module.table():
+            print(f"{row.variable}={row.default}")
+        return 0
+    except LarkError as error:
+        print(f"lark-worker: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

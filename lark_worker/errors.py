@@ -1,0 +1,48 @@
+"""What the worker service raises on purpose.
+
+LarkError
+└── WorkerError
+    ├── CallerError     the caller is part of no job, or may not ask this
+    ├── ForgedError     an ad that contradicts what the startd says of the slot
+    ├── RefusedError    the controller or the site's rules refuse the job
+    ├── AwayError       the controller cannot be asked now
+    ├── StartdError     the startd cannot be asked, or does not know the slot
+    └── NetworkError    a job's network cannot be made or removed
+"""
+
+from __future__ import annotations
+
+from lark_controller.errors import LarkError
+
+
+class WorkerError(LarkError):
+    """Base of what the worker service raises; ``str()`` is a sentence for the user."""
+
+
+class CallerError(WorkerError):
+    """The caller is part of no job on this worker, or asks for what is not its own."""
+
+
+class ForgedError(WorkerError):
+    """An ad that contradicts the startd. ``attribute`` is the first at fault."""
+
+    def __init__(self, attribute: str, reason: str) -> None:
+        super().__init__(f"{attribute}: {reason}")
+        self.attribute = attribute
+        self.reason = reason
+
+
+class RefusedError(WorkerError):
+    """The job may not start here: the controller or the site's own rules say why."""
+
+
+class AwayError(WorkerError):
+    """The controller does not answer, or asks for patience."""
+
+
+class StartdError(WorkerError):
+    """The startd cannot be asked, or has no such slot."""
+
+
+class NetworkError(WorkerError):
+    """A step of making or removing a job's network failed; the sentence names the step."""

@@ -1,0 +1,100 @@
+"""The controller as the worker service sees it: register, renew, end; away or refused are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import Any, Final, TypeVar
+
+from lark_controller.client import Client, ProblemError, UnreachableError, read_token
+from lark_controller.errors import SettingError
+from lark_controller.jobs import Address
+from lark_worker.errors import AwayError, RefusedError
+from lark_worker.settings import Settings
+
+Value = TypeVar("Value")
+
+# Statuses that say that the ad itself is at fault. Everything else may be otherwise the next time.
+REFUSALS: Final = frozenset({400, 409, 413, 415, 422})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the controller says of a registered job; ``lease`` is the seconds that it lives without renewal."""
+
+    state: str
+    reason: str
+    addresses: tuple[Address, ...]
+    lease: float
+
+
+class Link:
+    """The way to the controller; thread-safe. Every call raises AwayError where it cannot be asked."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._client: Client | None = None
+
+    def register(self, body: str, wait: float = 0.0) -> Answer:
+        """Post a job. Raises RefusedError where the controller will not have it."""
+        answer = self._ask(lambda client: client.register(body, wait))
+        try:
+            read = _answer(answer)
+        except (KeyError, TypeError, ValueError):
+            raise AwayError(f"{self._settings.url} does not answer as a Lark controller does") from None
+        if read.state == "refused":
+            raise RefusedError(read.reason or "the controller gave no reason")
+        return read
+
+    def renew(self, job_id: str) -> bool:
+        """Renew a lease; False where the controller does not know the job."""
+        try:
+            self._ask(lambda client: client.renew(job_id))
+        except _UnknownError:
+            return False
+        return True
+
+    def end(self, job_id: str, exit_ad: str) -> None:
+        """End a job; one that the controller does not know has ended."""
+        try:
+            self._ask(lambda client: client.end(job_id, exit_ad))
+        except _UnknownError:
+            return
+        except RefusedError:
+            # The exit ad is not acceptable; that the job has ended still counts.
+            if exit_ad:
+                self.end(job_id, "")
+
+    def _ask(self, call: Callable[[Client], Value]) -> Value:
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            return call(self._client)
+        except (UnreachableError, SettingError) as error:
+            raise AwayError(str(error)) from None
+        except ProblemError as error:
+            if error.status == 404:
+                raise _UnknownError(str(error)) from None
+            if error.status in REFUSALS:
+                raise RefusedError(str(error)) from None
+            if error.status in (401, 403):
+                # The token file may hold another one by the next time.
+                self._client = None
+            raise AwayError(str(error)) from None
+
+    def _connect(self) -> Client:
+        token = read_token(self._settings.token_file) if self._settings.token_file else None
+        return Client(self._settings.url, token, self._settings.ca_file, self._settings.timeout)
+
+
+class _UnknownError(AwayError):
+    """The controller does not know the job."""
+
+
+def _answer(answer: dict[str, Any]) -> Answer:
+    until = datetime.fromisoformat(answer["lease_until"])
+    lease = max(1.0, (until - datetime.now(UTC)).total_seconds())
+    addresses = tuple(ip_address(each["address"]) for each in answer["addresses"])
+    return Answer(str(answer["state"]), str(answer["reason"]), addresses, lease)

@@ -1,0 +1,77 @@
+"""One post out of what the startd says and what the job's user says: identity from the one, wishes from the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import classad2
+
+from lark_controller.ads import SEPARATOR
+from lark_controller.classad_text import literal, parse_ad
+from lark_controller.errors import AdError
+from lark_worker.errors import ForgedError
+from lark_worker.startd import IDENTITY, Slot, identity
+
+# What a user's copy of the job ad must agree on with the startd. HTCondor itself changes the others on the way.
+COMPARED: Final = ("GlobalJobId", "Owner", "AcctGroup", "AcctGroupUser", "ClusterId", "ProcId")
+MAX_AD: Final = 262144
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The job ad that counts, and the slot's ad as machine ad; neither is to be changed."""
+
+    job: classad2.ClassAd = field(repr=False)
+    machine: classad2.ClassAd = field(repr=False)
+
+
+def merge(body: bytes, slot: Slot) -> Merged:
+    """The job ad with the startd's identity and the user's other attributes; the machine ad is the startd's alone.
+
+    Raises ForgedError where the user's job ad claims to be another job, AdError where it cannot be read.
+    """
+    if len(body) > MAX_AD:
+        raise AdError("", f"the ads take {len(body)} bytes; at most {MAX_AD} are accepted")
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise AdError("", "the ads are not UTF-8") from None
+    lines = text.split("\n")
+    end = next((number for number, line in enumerate(lines) if line.strip() == SEPARATOR), len(lines))
+    given, _ = parse_ad("\n".join(lines[:end]))
+    own = identity(slot.ad)
+    for name in COMPARED:
+        if name not in given:
+            continue
+        said, known = given.lookup(name), own.get(name)
+        if known is None:
+            # A group that the startd does not know of is claimed, not had.
+            raise ForgedError(
+                name,
+                f"the ad says {_shown(said)}, and the startd knows of none (its STARTD_JOB_ATTRS must hold {name})",
+            )
+        if str(said) != literal(known):
+            raise ForgedError(name, f"the ad says {_shown(said)}, the startd {literal(known)}")
+    for name in IDENTITY:
+        if name in given:
+            del given[name]
+    for name in own:
+        given[name] = own[name]
+    return Merged(given, slot.ad)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def as_text(ad: classad2.ClassAd) -> str:
+    """An ad as text: old syntax, or new where a string holds a line break, which old syntax cannot say."""
+    old = ad.printOld()
+    return old if old.count("\n") == len(ad) else repr(ad)
+
+
+def post(job: classad2.ClassAd, machine: classad2.ClassAd) -> str:
+    """The body of a registration."""
+    return f"{as_text(job).rstrip()}\n{SEPARATOR}\n{as_text(machine).rstrip()}\n"

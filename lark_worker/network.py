@@ -1,0 +1,220 @@
+"""Make and remove the network of a job: namespace, veth pair, port on the bridge, addresses, routes, DNS.
+
+Everything has a name that is made from the job's id, so every step can be repeated, and what is left over is found by
+its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import re
+import socket
+import struct
+from collections.abc import Iterable
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
+from pathlib import Path
+from typing import Final
+
+from lark_controller import log
+from lark_controller.jobs import Address
+from lark_worker.bridge import Bridge
+from lark_worker.commands import NETNS, inside, ip_batch, run
+from lark_worker.errors import NetworkError
+from lark_worker.records import Record
+from lark_worker.settings import Settings
+
+INNER: Final = "eth0"
+RESOLV: Final = Path("/etc/netns")
+_SIOCETHTOOL: Final = 0x8946
+_ETHTOOL_STXCSUM: Final = 0x17
+
+Interface = IPv4Interface | IPv6Interface
+
+
+def names(prefix: str, job_id: str) -> tuple[str, str, str]:
+    """A job's namespace, outer device (at most 15 bytes) and MAC address (locally administered)."""
+    mac = ":".join(("02", *(job_id[at : at + 2] for at in range(0, 10, 2))))
+    return f"{prefix}-{job_id}", f"{prefix}{job_id[:11]}", mac
+
+
+def link_local(mac: str) -> IPv6Address:
+    """The address that a host with this MAC has by RFC 4291, appendix A; the only one that the switch admits."""
+    value = int(mac.replace(":", ""), 16)
+    return IPv6Address(0xFE80 << 112 | (value >> 24 ^ 0x020000) << 40 | 0xFFFE << 24 | value & 0xFFFFFF)
+
+
+class Networks:
+    """The networks of this worker's jobs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._bridge = Bridge(settings.bridge, settings.ovs_database)
+        self._userspace: bool | None = None
+
+    def datapath_id(self) -> str:
+        """The bridge's OpenFlow datapath id. Raises NetworkError."""
+        return self._bridge.datapath_id()
+
+    def interfaces(self, addresses: Iterable[Address]) -> tuple[str, ...]:
+        """Addresses with the length of the network that each is in; one in no known network stands alone."""
+        found = []
+        for address in addresses:
+            network = next((each for each in self._settings.networks if address in each), None)
+            length = address.max_prefixlen if network is None else network.prefixlen
+            found.append(f"{address}/{length}")
+        return tuple(found)
+
+    def make(self, record: Record) -> None:
+        """Namespace with loopback; unless NetworkType is none, also the veth pair and the port on the bridge.
+
+        What a crash left half made under the same name is removed first. Raises NetworkError.
+        """
+        if (NETNS / record.namespace).exists() or Path("/sys/class/net", record.port).exists():
+            self.remove(record)
+        self._write_resolv(record.namespace)
+        steps = [f"netns add {record.namespace}"]
+        if record.network_type != "none":
+            mtu = self._settings.mtu
+            steps += [
+                # The outer end says nothing by itself: no IPv6 address, so no neighbour discovery of its own.
+                f"link add {record.port} mtu {mtu} type veth"
+                f" peer name {INNER} address {record.mac} mtu {mtu} netns {record.namespace}",
+                f"link set {record.port} addrgenmode none",
+                f"link set {record.port} up",
+            ]
+        ip_batch(steps)
+        if record.network_type == "none":
+            inside(record.namespace, lambda: ip_batch(["link set lo up"]))
+            return
+        if self._userspace is None:
+            self._userspace = self._bridge.is_userspace()
+        if self._userspace:
+            _checksums_here(record.port)
+        inside(record.namespace, lambda: self._prepare(record))
+        self._bridge.add_port(record.port, record.id)
+
+    def configure(self, record: Record, before: Iterable[str] = ()) -> None:
+        """Give the job's interface its addresses and routes; may be repeated. Raises NetworkError.
+
+        ``before`` are the addresses that it has had.
+        """
+        lines = [f"address del {text} dev {INNER}" for text in before if text not in record.addresses]
+        for interface in map(_interface, record.addresses):
+            extra = " nodad" if interface.version == 6 else ""
+            lines.append(f"address replace {interface} dev {INNER}{extra}")
+        for gateway in self._settings.gateways:
+            if any(gateway.version == _interface(text).version for text in record.addresses):
+                lines.append(f"-{gateway.version} route replace {gateway} dev {INNER}")
+                lines.append(f"-{gateway.version} route replace default via {gateway} dev {INNER}")
+        if lines:
+            inside(record.namespace, lambda: _batches(lines))
+
+    def remove(self, record: Record) -> None:
+        """Take everything away that :meth:`make` made; may be repeated, and what is not there is no mistake."""
+        if record.network_type != "none":
+            self._bridge.del_ports([record.port])
+            _delete_link(record.port)
+        _delete_namespace(record.namespace)
+
+    def sweep(self, live: Iterable[Record]) -> int:
+        """Remove what has Lark's names and belongs to no live job; answers how many things went."""
+        prefix = self._settings.prefix
+        namespaces = {record.namespace for record in live}
+        ports = {record.port for record in live}
+        stale = [name for name in self._bridge.job_ports(prefix) if name not in ports]
+        self._bridge.del_ports(stale)
+        device = re.compile(rf"{prefix}[0-9a-f]{{11}}")
+        links = [path.name for path in Path("/sys/class/net").iterdir() if device.fullmatch(path.name)]
+        links = [name for name in links if name not in ports]
+        for name in links:
+            _delete_link(name)
+        namespace = re.compile(rf"{prefix}-[0-9a-f]{{16}}")
+        found = {path.name for folder in (NETNS, RESOLV) if folder.exists() for path in folder.iterdir()}
+        gone = sorted(name for name in found if namespace.fullmatch(name) and name not in namespaces)
+        for name in gone:
+            _delete_namespace(name)
+        count = len({*stale, *links, *gone})
+        if count:
+            log.event("swept", ports=",".join(sorted({*stale, *links})) or None, namespaces=",".join(gone) or None)
+        return count
+
+    def _prepare(self, record: Record) -> None:
+        """Inside: no address but those given, no detection of duplicates of addresses that are assigned."""
+        settings = Path("/proc/sys/net/ipv6/conf", INNER)
+        routed = {gateway.version for gateway in self._settings.gateways}
+        for name, value in {
+            "accept_dad": 0,
+            "dad_transmits": 0,
+            "autoconf": 0,
+            # A router's advertisement names the default route where the settings name none.
+            "accept_ra": 0 if 6 in routed else 1,
+        }.items():
+            with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+                (settings / name).write_text(str(value))
+        if self._userspace:
+            _checksums_here(INNER)
+        lines = ["link set lo up", f"link set {INNER} addrgenmode none", f"link set {INNER} up"]
+        if settings.exists():
+            lines.append(f"address add {link_local(record.mac)}/64 dev {INNER} scope link nodad")
+        ip_batch(lines)
+
+    def _write_resolv(self, namespace: str) -> None:
+        """``/etc/netns/NAME/resolv.conf``, where ip-netns(8) looks for it too."""
+        if not self._settings.nameservers:
+            return
+        folder = RESOLV / namespace
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = "".join(f"nameserver {address}\n" for address in self._settings.nameservers)
+        (folder / "resolv.conf").write_text(lines)
+
+
+def resolv_conf(namespace: str) -> Path | None:
+    """The resolv.conf that a namespace has for itself, if it has one."""
+    path = RESOLV / namespace / "resolv.conf"
+    return path if path.exists() else None
+
+
+def _interface(text: str) -> Interface:
+    return IPv6Interface(text) if ":" in text else IPv4Interface(text)
+
+
+def _batches(lines: list[str]) -> None:
+    # In a batch ``ip`` takes no option of a single command, so the families go apart.
+    for family in ("-4", "-6"):
+        chosen = [line.removeprefix(f"{family} ") for line in lines if _family(line) == family]
+        if chosen:
+            run(["ip", family, "-batch", "-"], "".join(f"{line}\n" for line in chosen))
+
+
+def _family(line: str) -> str:
+    if line.startswith("-"):
+        return line[:2]
+    return "-6" if ":" in line.split()[2] else "-4"
+
+
+def _delete_link(name: str) -> None:
+    """The veth pair goes now, from outside; with the namespace alone it would go some time later."""
+    if Path("/sys/class/net", name).exists():
+        run(["ip", "link", "del", name], check=False)
+        if Path("/sys/class/net", name).exists():
+            raise NetworkError(f"interface {name} cannot be removed")
+
+
+def _delete_namespace(name: str) -> None:
+    if (NETNS / name).exists():
+        run(["ip", "netns", "del", name])
+    folder = RESOLV / name
+    with contextlib.suppress(FileNotFoundError):
+        (folder / "resolv.conf").unlink()
+    with contextlib.suppress(FileNotFoundError):
+        folder.rmdir()
+
+
+def _checksums_here(device: str) -> None:
+    """Let the kernel complete checksums itself (ethtool -K DEVICE tx off)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        value = (ctypes.c_uint32 * 2)(_ETHTOOL_STXCSUM, 0)
+        request = struct.pack("16sP16x", device.encode(), ctypes.addressof(value))
+        fcntl.ioctl(control, _SIOCETHTOOL, request)

@@ -1,0 +1,147 @@
+"""Which processes stand behind a caller, read from ``/proc`` and held by pidfd (pidfd_open(2)) against reuse of ids."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lark_worker.errors import CallerError
+
+# Linux 6.5: a pidfd of the peer, which no later process can take the place of. Absent from Python's socket module.
+_SO_PEERPIDFD: Final = 77
+MAX_DEPTH: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process: ``started`` is in clock ticks since boot, ``uid`` its real user id, ``program`` the file it runs."""
+
+    pid: int
+    parent: int
+    started: int
+    uid: int
+    program: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a Unix socket (unix(7), SO_PEERCRED)."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Which files a starter and a startd are, and the real user id that both run with."""
+
+    starters: frozenset[str]
+    startds: frozenset[str]
+    uid: int = 0
+
+
+def boot_id() -> str:
+    """The kernel's name of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+
+
+def read_process(pid: int) -> Process:
+    """A process as it is now. Raises ProcessLookupError when there is none (a zombie is none)."""
+    folder = Path("/proc", str(pid))
+    try:
+        # What follows the last parenthesis cannot be chosen by the process.
+        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+        status = (folder / "status").read_text("utf-8", "replace")
+        program = str((folder / "exe").readlink()).removesuffix(" (deleted)")
+        arguments = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
+    except OSError:
+        raise ProcessLookupError(f"there is no process {pid}") from None
+    uid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
+    return Process(pid, int(fields[1]), int(fields[19]), uid, program, tuple(arguments))
+
+
+def is_alive(pid: int, started: int) -> bool:
+    """Whether the process with that id is still the one that started then."""
+    try:
+        return read_process(pid).started == started
+    except ProcessLookupError:
+        return False
+
+
+def ancestry(pid: int) -> Iterator[Process]:
+    """The process and its parents, up to the first process. Raises ProcessLookupError when one has just ended."""
+    for _ in range(MAX_DEPTH):
+        process = read_process(pid)
+        yield process
+        if process.parent == 0:
+            return
+        pid = process.parent
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Who connected."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return Peer(*struct.unpack("3i", credentials))
+
+
+@contextlib.contextmanager
+def held(connection: socket.socket, peer: Peer) -> Iterator[None]:
+    """Hold the process that connected, so that its id means this process and no other.
+
+    At the end raises CallerError if it has ended meanwhile: what was read by its id may then be of another process.
+    """
+    try:
+        try:
+            fd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+        except OSError:
+            # Before Linux 6.5 a process id that was used again is noticed only by its user.
+            fd = os.pidfd_open(peer.pid)
+    except OSError:
+        raise CallerError("the caller has ended") from None
+    try:
+        if peer.uid != 0 and read_process(peer.pid).uid != peer.uid:
+            raise CallerError("the caller has ended")
+        yield
+        if has_ended(fd):
+            raise CallerError("the caller has ended")
+    finally:
+        os.close(fd)
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process behind a pidfd has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def find_starter(pid: int, programs: Programs) -> Process:
+    """The condor_starter that the process descends from. Raises CallerError where there is none.
+
+    A starter counts only with the real user id of HTCondor's daemons and as the child of a startd that has it too:
+    users can run the same programs, but not so.
+    """
+    try:
+        above: Process | None = None
+        for process in ancestry(pid):
+            if (
+                above is not None
+                and above.program in programs.starters
+                and above.uid == programs.uid
+                and process.program in programs.startds
+                and process.uid == programs.uid
+            ):
+                return above
+            above = process
+    except ProcessLookupError:
+        raise CallerError("the caller has ended") from None
+    raise CallerError("the caller is part of no HTCondor job on this worker")

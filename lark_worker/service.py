@@ -1,0 +1,273 @@
+"""The Unix socket on which hooks, the wrapper's entry and root ask, in a few routes of the controller's own API.
+
+Who asks is known by the socket (SO_PEERCRED), and whose job it is by ancestry, before a byte of the request is read.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from lark_controller import log
+from lark_controller.errors import AdError, LarkError, SettingError
+from lark_worker.errors import CallerError, ForgedError, RefusedError
+from lark_worker.merge import MAX_AD
+from lark_worker.network import resolv_conf
+from lark_worker.processes import Peer, Process, Programs, find_starter, held, peer_of
+from lark_worker.worker import Worker
+
+CONNECTIONS: Final = 256
+CONNECTIONS_PER_JOB: Final = 8
+# Seconds without a byte after which a caller is no longer waited for.
+IDLE: Final = 10.0
+
+
+class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Answers on the socket from :meth:`start` to :meth:`stop`. Raises SettingError where it cannot listen."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, path: Path, worker: Worker, programs: Programs) -> None:
+        self.worker = worker
+        self.programs = programs
+        self._path = path
+        self._lock = threading.Lock()
+        self._open = 0
+        self._callers: Counter[int] = Counter()
+        try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            super().__init__(str(path), _Handler)
+            # Every job's user asks here; what one may do is decided by who asks.
+            path.chmod(0o666)
+        except OSError as error:
+            raise SettingError(f"LARK_WORKER_SOCKET={path}: cannot listen there: {error.strerror}") from None
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.2,), name="socket", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+        log.event("listening", socket=self._path)
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self.shutdown()
+        self._thread.join(5)
+        self.server_close()
+        self._path.unlink(missing_ok=True)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Bound the threads: what is over the limit is closed at once."""
+        with self._lock:
+            return self._open < CONNECTIONS
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a connection while it is open."""
+        with self._lock:
+            self._open += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open -= 1
+
+    @contextmanager
+    def place(self, starter: Process | None) -> Iterator[bool]:
+        """Count a job's connections; False where it has too many."""
+        key = 0 if starter is None else starter.pid
+        with self._lock:
+            self._callers[key] += 1
+            free = key == 0 or self._callers[key] <= CONNECTIONS_PER_JOB
+        try:
+            yield free
+        finally:
+            with self._lock:
+                self._callers[key] -= 1
+                if not self._callers[key]:
+                    del self._callers[key]
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """One connection, on its own thread."""
+        with self.counted():
+            super().process_request_thread(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """What went wrong with a connection alone: callers go away, and that is no event."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Service
+    protocol_version = "HTTP/1.1"
+    server_version = "lark-worker"
+    sys_version = ""
+    timeout = IDLE
+
+    def handle(self) -> None:
+        """Find out who asks, then read what is asked."""
+        self.close_connection = True
+        connection: socket.socket = self.connection
+        peer = peer_of(connection)
+        try:
+            with held(connection, peer):
+                starter = self._starter(peer)
+            with self.server.place(starter) as free:
+                if free:
+                    self._peer, self._job = peer, starter
+                    self.handle_one_request()
+        except CallerError as error:
+            log.event("caller refused", level=log.WARNING, uid=peer.uid, pid=peer.pid, reason=error)
+            self._turn_away(str(error))
+        except OSError:
+            return
+
+    def _starter(self, peer: Peer) -> Process | None:
+        """The caller's starter; None for root outside of any job, who may look."""
+        try:
+            return find_starter(peer.pid, self.server.programs)
+        except CallerError:
+            if peer.uid == 0:
+                return None
+            raise
+
+    def do_POST(self) -> None:
+        """Register, or renew."""
+        parts = urlsplit(self.path)
+        words = parts.path.strip("/").split("/")
+        if words == ["v1", "jobs"]:
+            self._answer(lambda: self.server.worker.register(self._caller(), self._body(), _wait(parts.query)))
+        elif len(words) == 4 and words[:2] == ["v1", "jobs"] and words[3] == "renew":
+            self._answer(lambda: self.server.worker.renew(self._caller(), words[2]), missing=True)
+        else:
+            self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
+
+    def do_DELETE(self) -> None:
+        """End a job."""
+        words = urlsplit(self.path).path.strip("/").split("/")
+        if len(words) == 3 and words[:2] == ["v1", "jobs"]:
+            self._answer(
+                lambda: self.server.worker.end(self._caller(), words[2], self._body().decode("utf-8", "replace")),
+                missing=True,
+            )
+        else:
+            self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
+
+    def do_GET(self) -> None:
+        """For root alone: the namespace of the caller's own job, or every job."""
+        path = urlsplit(self.path).path
+        if self._peer.uid != 0:
+            self._problem(HTTPStatus.FORBIDDEN, "For root alone.")
+        elif path == "/v1/namespace":
+            self._answer(self._namespace)
+        elif path == "/v1/jobs":
+            shown = [
+                {name: value for name, value in asdict(record).items() if name not in ("body", "exit_ad")}
+                for record in self.server.worker.records()
+            ]
+            self._send(HTTPStatus.OK, "application/json", json.dumps({"jobs": shown}))
+        else:
+            self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
+
+    def _namespace(self) -> str:
+        record = self.server.worker.namespace(self._caller())
+        resolv = resolv_conf(record.namespace)
+        return f"namespace {record.namespace}\n" + (f"resolv {resolv}\n" if resolv else "")
+
+    def _caller(self) -> Process:
+        if self._job is None:
+            raise CallerError("the caller is part of no HTCondor job on this worker")
+        return self._job
+
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "0")
+        if not length.isascii() or not length.isdigit() or "Transfer-Encoding" in self.headers:
+            raise AdError("", "a body needs its Content-Length")
+        if int(length) > MAX_AD:
+            raise AdError("", f"the ads take {int(length)} bytes; at most {MAX_AD} are accepted")
+        return self.rfile.read(int(length))
+
+    def _answer(self, call: Any, missing: bool = False) -> None:
+        """The call's text, or the problem that it raises; ``missing``: to be part of no such job is 404."""
+        try:
+            self._send(HTTPStatus.OK, "text/plain; charset=utf-8", call())
+        except CallerError as error:
+            log.event("caller refused", level=log.WARNING, uid=self._peer.uid, pid=self._peer.pid, reason=error)
+            self._problem(HTTPStatus.NOT_FOUND if missing else HTTPStatus.FORBIDDEN, str(error))
+        except (AdError, ForgedError, RefusedError) as error:
+            self._problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+        except LarkError as error:
+            log.failure("a request failed", error, path=self.path)
+            self._problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        except OSError:
+            raise
+        except Exception as error:
+            log.failure("a request failed unexpectedly", error, path=self.path)
+            self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The worker service failed; its log says how.")
+
+    def _problem(self, status: HTTPStatus, detail: str) -> None:
+        document = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
+        self._send(status, "application/problem+json", json.dumps(document))
+
+    def _turn_away(self, detail: str) -> None:
+        """Answer without having read the request."""
+        document = json.dumps({"type": "about:blank", "title": "Forbidden", "status": 403, "detail": detail})
+        text = (
+            "HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\n"
+            f"Content-Length: {len(document)}\r\nConnection: close\r\n\r\n{document}"
+        )
+        try:
+            self.connection.sendall(text.encode())
+            self.connection.shutdown(socket.SHUT_WR)
+            # A socket that is closed with bytes unread resets the answer away.
+            self.connection.settimeout(1.0)
+            for _ in range(64):
+                if not self.connection.recv(65536):
+                    return
+        except OSError:
+            return
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        data = text.encode("utf-8")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the base class finds wrong with a request, in this service's form."""
+        self._problem(HTTPStatus(code), message or "The request cannot be read.")
+
+    def address_string(self) -> str:
+        """A Unix socket has no address."""
+        return "local"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it so
+        """Requests are no events."""
+
+
+def _wait(query: str) -> float:
+    given = parse_qs(query).get("wait", ["0"])[-1]
+    try:
+        wait = float(given)
+    except ValueError:
+        wait = -1.0
+    if not 0 <= wait <= 600:
+        raise AdError("", "wait: a number of seconds is accepted")
+    return wait

@@ -1,0 +1,167 @@
+"""Every setting of the worker service in one table: the fields of :class:`Settings`, with meaning and accepted values.
+
+A field ``bridge`` is the environment variable ``LARK_WORKER_BRIDGE``. Durations are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Annotated, Any, Final, get_args, get_type_hints
+
+from lark_controller.errors import SettingError
+from lark_controller.jobs import Address, Network
+from lark_controller.settings import About, default_text
+
+PREFIX: Final = "LARK_WORKER_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of a worker service."""
+
+    url: Annotated[str, About("The controller: `http://…`, `https://…` or `unix:/path`.")] = "http://127.0.0.1:8080"
+    token_file: Annotated[
+        Path | None, About("File with the bearer token (scope hook); readable by root alone. Empty: no token is sent.")
+    ] = None
+    ca_file: Annotated[
+        Path | None, About("PEM file of the authorities that may have signed the controller's certificate.")
+    ] = None
+    socket: Annotated[Path, About("The Unix socket on which hooks and wrapper ask.")] = Path("/run/lark/worker.sock")
+    state_dir: Annotated[
+        Path, About("Where the records of jobs and what the controller has not been told are kept.")
+    ] = Path("/var/lib/lark-worker")
+    bridge: Annotated[str, About("The Open vSwitch bridge that jobs are attached to.")] = "br0"
+    ovs_database: Annotated[str, About("Open vSwitch's database.")] = "unix:/run/openvswitch/db.sock"
+    networks: Annotated[
+        tuple[Network, ...],
+        About(
+            "Comma-separated networks that job addresses are in; what length an address gets, and what is on the link."
+        ),
+    ] = ()
+    gateways: Annotated[
+        tuple[Address, ...], About("Comma-separated routers of those networks, at most one for IPv4 and one for IPv6.")
+    ] = ()
+    nameservers: Annotated[
+        tuple[Address, ...], About("Comma-separated DNS servers for jobs. Empty: jobs use the worker's resolv.conf.")
+    ] = ()
+    mtu: Annotated[int, About("MTU of a job's interface.", "bytes", 1280, 65535)] = 1500
+    network_type: Annotated[
+        str, About("NetworkType of jobs where the slot's ad has none.", choices=("ovs_bridge", "none"))
+    ] = "ovs_bridge"
+    address_type: Annotated[
+        str, About("AddressType of jobs where the slot's ad has none.", choices=("controller", "static"))
+    ] = "controller"
+    script: Annotated[
+        Path | None,
+        About("Program that may change the machine attributes of a job; both ads on standard input, see below."),
+    ] = None
+    on_failure: Annotated[
+        str,
+        About("When the controller cannot be asked: what happens to the job.", choices=("start", "hold", "idle")),
+    ] = "idle"
+    wait: Annotated[float, About("How long a start waits for the switches' confirmation.", "seconds", 0, 30)] = 2.0
+    timeout: Annotated[float, About("How long a start waits for the controller.", "seconds", 0.1, 60)] = 8.0
+    prefix: Annotated[str, About("Begins the name of every interface and namespace; 1 to 4 letters, digits.")] = "lark"
+    startd_address_file: Annotated[
+        Path | None, About("File with the startd's address. Empty: as HTCondor's configuration says.")
+    ] = None
+    starters: Annotated[tuple[str, ...], About("Comma-separated paths of condor_starter.")] = (
+        "/usr/sbin/condor_starter",
+        "/usr/libexec/condor/condor_starter",
+    )
+    startds: Annotated[tuple[str, ...], About("Comma-separated paths of condor_startd.")] = ("/usr/sbin/condor_startd",)
+    log_level: Annotated[
+        str, About("The least important events that are logged.", choices=("debug", "info", "warning", "error"))
+    ] = "info"
+    log_format: Annotated[
+        str, About("`text`: key=value lines; `json`: one object a line.", choices=("text", "json"))
+    ] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table of settings."""
+
+    name: str
+    kind: Any
+    default: str
+    about: About
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.name.upper()
+
+
+def table() -> tuple[Row, ...]:
+    """Every setting, in the order in which they are documented."""
+    hints = get_type_hints(Settings, include_extras=True)
+    rows = []
+    for entry in fields(Settings):
+        kind, about = get_args(hints[entry.name])[:2]
+        rows.append(Row(entry.name, kind, default_text(entry.default), about))
+    return tuple(rows)
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """Settings from the environment. Raises SettingError naming every one that cannot be used, one a line."""
+    values: dict[str, Any] = {}
+    rows = table()
+    known = {row.variable for row in rows}
+    mistakes = [f"{name}: no such setting" for name in environ if name.startswith(PREFIX) and name not in known]
+    for row in rows:
+        text = environ.get(row.variable)
+        if text is not None:
+            try:
+                values[row.name] = _convert(row, text.strip())
+            except ValueError as error:
+                mistakes.append(f"{row.variable}={text}: {error}")
+    if not mistakes:
+        settings = Settings(**values)
+        if not re.fullmatch(r"[a-z][a-z0-9]{0,3}", settings.prefix):
+            mistakes.append(
+                f"{PREFIX}PREFIX={settings.prefix}: accepted: 1 to 4 small letters and digits, a letter first"
+            )
+        if len({gateway.version for gateway in settings.gateways}) != len(settings.gateways):
+            mistakes.append(f"{PREFIX}GATEWAYS: accepted: at most one of each IP version")
+        if not mistakes:
+            return settings
+    raise SettingError("\n".join(mistakes))
+
+
+def _convert(row: Row, text: str) -> object:
+    if row.kind == tuple[Network, ...]:
+        return tuple(ip_network(part) for part in _parts(text))
+    if row.kind == tuple[Address, ...]:
+        return tuple(ip_address(part) for part in _parts(text))
+    if row.kind == tuple[str, ...]:
+        return tuple(_parts(text))
+    if row.kind in (Path, Path | None):
+        if not text and row.kind == Path:
+            raise ValueError("a path is needed")
+        return Path(text) if text else None
+    if row.kind in (int, float):
+        return _number(row, text)
+    if row.about.choices and text not in row.about.choices:
+        raise ValueError(f"accepted: {', '.join(row.about.choices)}")
+    return text
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _number(row: Row, text: str) -> int | float:
+    low, high = row.about.low or 0, row.about.high or math.inf
+    try:
+        number: int | float = row.kind(text)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= high:
+        raise ValueError(f"accepted: a number of {row.about.unit} from {low:g} to {high:g}")
+    return number

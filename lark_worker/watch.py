@@ -1,0 +1,64 @@
+"""Notice that a process has ended, whoever its parent is: a pidfd becomes readable (pidfd_open(2))."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections.abc import Callable
+
+from lark_worker.processes import is_alive
+
+
+class Watch:
+    """Calls a function once for each watched process that has ended, on a thread of its own; thread-safe."""
+
+    def __init__(self) -> None:
+        self._poll = select.epoll()
+        self._lock = threading.Lock()
+        self._calls: dict[int, Callable[[], None]] = {}
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._poll.register(self._wake, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no more; calls that are being made are waited for."""
+        os.eventfd_write(self._wake, 1)
+        self._thread.join(10)
+        for fd in list(self._calls):
+            os.close(fd)
+        self._calls.clear()
+        self._poll.close()
+        os.close(self._wake)
+
+    def add(self, pid: int, started: int, call: Callable[[], None]) -> bool:
+        """Watch the process with that id which started then; False where it has ended already (nothing is called)."""
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            return False
+        # Now the id means this process; was it the one that is meant?
+        if not is_alive(pid, started):
+            os.close(fd)
+            return False
+        with self._lock:
+            self._calls[fd] = call
+        self._poll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+        return True
+
+    def _run(self) -> None:
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd == self._wake:
+                    return
+                with self._lock:
+                    call = self._calls.pop(fd)
+                with contextlib.suppress(OSError):
+                    self._poll.unregister(fd)
+                os.close(fd)
+                threading.Thread(target=call, name="ended", daemon=True).start()
