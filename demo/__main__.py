@@ -30,6 +30,7 @@ from lark_controller.errors import LarkError
 from lark_controller.flows.cookies import Category, cookie
 
 POLICY = Path(__file__).with_name("policy.yaml")
+INSIDE = "_DEMO_INSIDE"
 UNREGISTERED = Rules(registered=False)
 BEFORE = Rules(blocked=frozenset({"mallory"}), no_wan={"bob": frozenset({"cache"})}, links={"carol": "wan-fast"})
 AFTER = Rules(blocked=frozenset({"carol"}), no_wan=BEFORE.no_wan, links=BEFORE.links)
@@ -228,7 +229,7 @@ class Story:
         path = self.directory / "shell"
         keep.write_shell_file(path, self.topology, self.service, self.hook)
         self.report.say("The jobs stay registered. In another shell, as root:", "")
-        for line in (f". {path}", "", *keep.WORDS):
+        for line in (f"nsenter --net --mount --target {os.getpid()}", f". {path}", "", *keep.WORDS):
             print(f"    {line}".rstrip(), flush=True)
         self.report.say("", "Ctrl-C here ends the demo and removes all of it.")
         try:
@@ -261,6 +262,8 @@ def main() -> int:
     if problem := _cannot_begin():
         print(f"demo: {problem}", file=sys.stderr)
         return 2
+    if INSIDE not in os.environ:
+        _go_inside()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     report = Report()
@@ -282,6 +285,21 @@ def main() -> int:
     return 0 if report.end(reached_end) else 1
 
 
+def _go_inside() -> NoReturn:
+    """Begin again, as the same process, in a network namespace and with mounts of its own.
+
+    Open vSwitch's userspace datapath has a device of a fixed name, so a network namespace has room for one: this way it
+    does not matter what else the machine runs. What is made inside goes with the last process there.
+    """
+    prepare = (
+        "mount -t sysfs sysfs /sys 2>/dev/null; mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && "
+        'ip link set lo up && exec "$@"'
+    )
+    command = ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", prepare, "sh"]
+    sys.stdout.flush()
+    os.execvpe(command[0], [*command, sys.executable, "-m", "demo"], {**os.environ, INSIDE: "1"})
+
+
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -289,7 +307,10 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _cannot_begin() -> str:
     if os.geteuid() != 0:
         return "it makes network namespaces and bridges, so it has to run as root"
-    missing = [*programs_missing(), *(name for name in ("tcpdump", "curl", "setpriv") if shutil.which(name) is None)]
+    missing = [
+        *programs_missing(),
+        *(name for name in ("tcpdump", "curl", "setpriv", "unshare", "nsenter") if shutil.which(name) is None),
+    ]
     return f"not installed: {', '.join(missing)}; scripts/setup.sh installs what it needs" if missing else ""
 
 
