@@ -229,7 +229,7 @@ class Story:
         path = self.directory / "shell"
         keep.write_shell_file(path, self.topology, self.service, self.hook)
         self.report.say("The jobs stay registered. In another shell, as root:", "")
-        for line in (f"nsenter --net --mount --target {os.getpid()}", f". {path}", "", *keep.WORDS):
+        for line in (f"nsenter --net --mount --wd --target {os.getpid()}", f". {path}", "", *keep.WORDS):
             print(f"    {line}".rstrip(), flush=True)
         self.report.say("", "Ctrl-C here ends the demo and removes all of it.")
         try:

@@ -42,7 +42,7 @@ class Report:
     def lines(self, lines: Iterable[str], indent: str = "    ") -> None:
         """Print lines as they are; what is too long goes on in the next line."""
         for line in lines:
-            further = indent + " " * (len(line) - len(line.lstrip()) + 2)
+            further = " " * len(indent) + " " * (len(line) - len(line.lstrip()) + 2)
             print(
                 textwrap.fill(line, WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False),
                 flush=True,
