@@ -155,6 +155,7 @@ class _Walk:
                 **fields,
                 "eth_type": ETH_IPV4,
                 "ip_proto": 1,
+                "icmpv4_type": 8,
                 "ipv4_src": int(self.ends.src),
                 "ipv4_dst": int(self.ends.dst),
             }

@@ -24,7 +24,7 @@ from lark_controller.flows.diff import diff
 from lark_controller.flows.model import PORT_LOCAL, Changes, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, mac_number, place_switch
 from lark_controller.flows.pool import Pool
-from lark_controller.flows.tables import CT_ZONE
+from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.flows.text import flow_text, key_text
 from lark_controller.jobs import Address, Directory, Facts, Job, JobState, NetworkType
 from lark_controller.log import WARNING, event
@@ -408,8 +408,7 @@ class Reconciler:
         assert placed.datapath is not None
         state = self.switches.get(placed.datapath)
         if state is not None and state.link is not None:
-            for address in placed.job.addresses:
-                state.link.forget_connections(CT_ZONE, address)
+            state.link.forget_connections(CT_ZONE, CT_ZONE_OTHERS, placed.job.addresses)
 
     # -- the whole of a switch ---------------------------------------------------------------------------------------
 

@@ -281,15 +281,22 @@ class Site:
         """Wait until the datapath's caches follow the flow tables: Open vSwitch does it a little after a barrier."""
         self.ovs.appctl("revalidator/wait")
 
+    def fresh(self, names: Iterable[str]) -> None:
+        """Let hosts look up their neighbours anew, since a lookup that failed is not tried again within a second."""
+        self.settle()
+        for name in names:
+            if name not in OUTSIDE:
+                self.net.forget_neighbours(self[name])
+
     def reached(self, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[bool, bool]]:
         """Who reaches whom by ping, (IPv4, IPv6); a target is a host's name, or a key of :data:`OUTSIDE`."""
-        self.settle()
         asked = list(pairs)
+        self.fresh({name for pair in asked for name in pair})
         tries = []
         for source, target in asked:
             v4, v6 = OUTSIDE[target] if target in OUTSIDE else (self[target].ipv4, self[target].ipv6)
             tries += [(self[source], v4), (self[source], v6)]
-        found = self.net.ping_all(tries)
+        found = self.net.ping_all(tries, tries=3)
         return {pair: (found[2 * i], found[2 * i + 1]) for i, pair in enumerate(asked)}
 
     def matrix(self, *names: str) -> set[str]:
@@ -304,8 +311,8 @@ class Site:
 
     def calls(self, names: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], tuple[bool, bool]]:
         """Who gets an answer from whom by (``source``, ``target``, ``tcp`` or ``udp``), (IPv4, IPv6)."""
-        self.settle()
         asked = list(names)
+        self.fresh({name for source, target, _ in asked for name in (source, target)})
         ports = itertools.count(5001)
 
         def ask(source: str, target: str, protocol: str, address: str, port: int) -> bool:

@@ -50,6 +50,7 @@ _PREREQUISITES: Final[dict[str, tuple[tuple[str, frozenset[int]], ...]]] = {
     "arp_tpa": (_ARP,),
     "arp_sha": (_ARP,),
     "arp_tha": (_ARP,),
+    "icmpv4_type": (_IPV4, ("ip_proto", frozenset({1}))),
     "icmpv6_type": (_IPV6, ("ip_proto", frozenset({58}))),
     "icmpv6_code": (_IPV6, ("ip_proto", frozenset({58}))),
     "ipv6_nd_target": (_IPV6, ("ip_proto", frozenset({58})), ("icmpv6_type", frozenset({135, 136}))),

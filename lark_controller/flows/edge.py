@@ -45,7 +45,7 @@ BROADCAST: Final = 0xFFFFFFFFFFFF
 MULTICAST_BIT: Final = 0x010000000000
 ALL_NODES_MAC: Final = 0x333300000001
 ICMPV6: Final = 58
-UDP: Final = 17
+TCP, UDP, ICMP = 6, 17, 1
 RS, RA, NS, NA, REDIRECT, MLD2 = 133, 134, 135, 136, 137, 143
 LINK_LOCAL: Final = (LINK_LOCAL_PREFIX, 0x3FF << 118)
 
@@ -204,12 +204,18 @@ def _connections() -> Iterator[Flow]:
         for source, destination in ((client, server), (server, client)):
             fields = {"eth_type": ethertype, "ip_proto": UDP, "udp_src": source, "udp_dst": destination}
             yield flow(Edge.TRACK, t.P_EXACT, fields, mark, goto=Edge.QOS)
-    look_up = (Track(t.CT_ZONE, int(Edge.CONNECT)),)
-    commit = (Track(t.CT_ZONE, None, commit=True),)
+    look_up, look_up_others = ((Track(zone, int(Edge.CONNECT)),) for zone in (t.CT_ZONE, t.CT_ZONE_OTHERS))
+    commit, commit_others = ((Track(zone, None, commit=True),) for zone in (t.CT_ZONE, t.CT_ZONE_OTHERS))
+    for bit in (t.FROM_TRACKED, t.TO_TRACKED):
+        for fields in (*_by_ports(), *_icmp_errors()):
+            yield flow(Edge.TRACK, t.P_ALLOW + 1, {"metadata": bit.put(1), **fields}, mark, actions=look_up)
+    for fields in _by_ports():
+        terms: Fields = {**fields, "ct_state": (CT_NEW | CT_TRK, CT_NEW | CT_TRK)}
+        yield flow(Edge.CONNECT, t.P_DENY + 1, terms, mark, goto=Edge.QOS, actions=commit)
     for ethertype in (ETH_IPV4, ETH_IPV6):
         for bit in (t.FROM_TRACKED, t.TO_TRACKED):
             fields = {"metadata": bit.put(1), "eth_type": ethertype}
-            yield flow(Edge.TRACK, t.P_ALLOW, fields, mark, actions=look_up)
+            yield flow(Edge.TRACK, t.P_ALLOW, fields, mark, actions=look_up_others)
         for state in (CT_EST, CT_REL):
             fields = {"eth_type": ethertype, "ct_state": (state | CT_TRK, state | CT_TRK)}
             yield flow(Edge.CONNECT, t.P_EXACT, fields, mark, goto=Edge.QOS)
@@ -218,7 +224,21 @@ def _connections() -> Iterator[Flow]:
             fields = {"metadata": bit.put(1), "eth_type": ethertype, "ct_state": new}
             yield flow(Edge.CONNECT, t.P_ALLOW, fields, mark)
         fields = {"eth_type": ethertype, "ct_state": new}
-        yield flow(Edge.CONNECT, t.P_DENY, fields, mark, goto=Edge.QOS, actions=commit)
+        yield flow(Edge.CONNECT, t.P_DENY, fields, mark, goto=Edge.QOS, actions=commit_others)
+
+
+def _by_ports() -> Iterator[Fields]:
+    for ethertype in (ETH_IPV4, ETH_IPV6):
+        for protocol in (TCP, UDP):
+            yield {"eth_type": ethertype, "ip_proto": protocol}
+
+
+def _icmp_errors() -> Iterator[Fields]:
+    """Errors are about connections by ports (RFC 792, RFC 4443); path MTU discovery lives from them."""
+    for kind in (3, 11, 12):
+        yield {"eth_type": ETH_IPV4, "ip_proto": ICMP, "icmpv4_type": kind}
+    for kind in (1, 2, 3, 4):
+        yield {"eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": kind}
 
 
 def _groups(policy: Policy) -> Iterator[Flow]:

@@ -37,6 +37,7 @@ FIELD_BITS: Final[dict[str, int]] = {
     "ipv6_src": 128,
     "ipv6_dst": 128,
     "ipv6_flabel": 20,
+    "icmpv4_type": 8,
     "icmpv6_type": 8,
     "icmpv6_code": 8,
     "ipv6_nd_target": 128,

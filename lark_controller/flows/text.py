@@ -96,6 +96,7 @@ _NAMES: Final[dict[str, str]] = {
     "tcp_dst": "tp_dst",
     "udp_src": "tp_src",
     "udp_dst": "tp_dst",
+    "icmpv4_type": "icmp_type",
     "icmpv6_type": "icmp_type",
     "icmpv6_code": "icmp_code",
     "ipv6_nd_target": "nd_target",
@@ -106,7 +107,7 @@ _NAMES: Final[dict[str, str]] = {
 _SET_NAMES: Final[dict[str, str]] = {"ipv4_src": "ip_src", "ipv4_dst": "ip_dst", "ipv6_flabel": "ipv6_label"}
 _DECIMAL: Final = frozenset(
     {"in_port", "ip_dscp", "ip_proto", "arp_op", "udp_src", "udp_dst", "tcp_src", "tcp_dst", "icmpv6_type"}
-    | {"icmpv6_code"}
+    | {"icmpv6_code", "icmpv4_type"}
 )
 _MAC_FIELDS: Final = frozenset(name for name, bits in FIELD_BITS.items() if bits == 48)
 _IPV6_FIELDS: Final = frozenset(name for name, bits in FIELD_BITS.items() if bits == 128)

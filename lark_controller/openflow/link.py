@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_controller.flows import cookies
 from lark_controller.flows.model import Action, Changes, FlowData, FlowKey, Meter, Program
+from lark_controller.flows.packet import TCP, UDP
 from lark_controller.jobs import Address
 from lark_controller.openflow import connections, replies, wire
 from lark_controller.openflow.applies import Applies, FlowError, Outcome, Step, steps_of
@@ -135,17 +136,23 @@ class SwitchLink:
         """Send single messages in order, then a barrier; errors are tied to the subject given with each."""
         return self._submit(iter(steps), timeout)
 
-    def forget_connections(self, zone: int, address: Address) -> None:
-        """Let connection tracking forget an address; a switch too old to do so forgets the whole zone."""
+    def forget_connections(self, zone: int, others: int, addresses: Iterable[Address]) -> None:
+        """Let connection tracking forget addresses in ``zone``, and the zone ``others`` whole.
+
+        A switch too old to forget single addresses forgets both zones whole.
+        """
 
         def told(done: asyncio.Future[Outcome]) -> None:
             if not done.cancelled() and done.result().errors:
                 self.send([(None, lambda xid: connections.flush_zone(xid, zone))])
 
         steps: list[Step] = [
-            (None, lambda xid: connections.flush(xid, zone, address, source=True)),
-            (None, lambda xid: connections.flush(xid, zone, address, source=False)),
+            (None, partial(connections.flush, zone=zone, address=address, protocol=protocol, source=source))
+            for address in addresses
+            for protocol in (TCP, UDP)
+            for source in (True, False)
         ]
+        steps.append((None, lambda xid: connections.flush_zone(xid, others)))
         self.send(steps).add_done_callback(told)
 
     def packet_out(self, in_port: int, actions: tuple[Action, ...], data: bytes) -> None:
