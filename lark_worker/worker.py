@@ -64,6 +64,8 @@ class Worker:
             key = (record.starter, record.started)
             if not record.over and not self._watch_starter(record):
                 self._ended(key)
+            elif record.made and "register" in record.pending:
+                self._later(key, record)
             elif record.pending:
                 self._spool.add(record.slot, record.id)
             elif record.over:
@@ -251,6 +253,10 @@ class Worker:
         code = 20 if choice == "hold" else 300
         return f'{lines(record)}HookStatusCode = {code}\nHookStatusMessage = "Lark: {reason}"\n'
 
+    def _later(self, key: Key, record: Record) -> None:
+        """Let the registration take its time; the job runs meanwhile."""
+        self._register_soon(record).add_done_callback(lambda done: self._late(key, done))
+
     def _late(self, key: Key, done: Future[Answer]) -> None:
         """The controller has answered after the job has started."""
         with self._locked(key):
@@ -296,7 +302,8 @@ class Worker:
             except NetworkError as error:
                 log.failure("a job's network is not all gone; the next start sweeps it", error, job=record.id)
         with self._lock:
-            if not self._lives(record) and not self._jobs[key].pending:
+            current = self._jobs.get(key)
+            if current is not None and not current.pending and not self._lives(record):
                 self._drop(record)
 
     def _deliver(self, job_id: str) -> None:
@@ -350,7 +357,7 @@ class Worker:
             if current is None or current.over or current.pending:
                 return
             record = self._change(key, state="pending", then="register")
-        self._register_soon(record).add_done_callback(lambda done: self._late(key, done))
+        self._later(key, record)
         log.event("the controller had forgotten a job; posted again", job=record.id)
 
     def _watch_starter(self, record: Record) -> bool:

@@ -1,0 +1,191 @@
+"""A job's network on real parts: made, entered, confirmed, removed; crashes and restarts on both sides."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.namespaces import Net, temporary_directory
+from lab.openvswitch import OpenVSwitch
+from tests.worker.pool import Pool, a_pool, eventually
+
+pytestmark = pytest.mark.ovs
+
+
+def value(lines: str, name: str) -> str:
+    found = re.search(rf'^{name} = "?([^"\n]*)"?$', lines, re.MULTILINE)
+    assert found, lines
+    return found.group(1)
+
+
+def test_a_job_has_its_own_network_and_reaches_its_owners_jobs_alone(pool: Pool) -> None:
+    alice, again, bob = pool.starter(1, "alice"), pool.starter(2, "alice"), pool.starter(3, "bob")
+    said = [
+        pool.hook(starter, "start", owner, number)
+        for number, (starter, owner) in enumerate(((alice, "alice"), (again, "alice"), (bob, "bob")), 1)
+    ]
+    assert [value(lines, "LarkState") for lines in said] == ["enforced"] * 3
+    ipv4 = [value(lines, "LarkInnerAddressIPv4") for lines in said]
+    ipv6 = [value(lines, "LarkInnerAddressIPv6") for lines in said]
+    for address in (ipv4[1], ipv6[1], "127.0.0.1", "::1"):
+        assert pool.inside(alice, f"ping -c1 -W2 {address}")[0] == 0, address
+    for address in (ipv4[2], ipv6[2]):
+        assert pool.inside(alice, f"ping -c1 -W1 {address}")[0] != 0, address
+    # It is its own user again, with its environment and the site's name servers, and sees nothing but its network.
+    _, shown = pool.inside(
+        alice, "id -u; id -G; echo $JOB; cat /etc/resolv.conf; ls /proc/sys/net/ipv4/conf; cd /; pwd"
+    )
+    words = shown.split()
+    assert words[:5] == ["65534", "65534", "yes", "nameserver", "10.64.0.53"]
+    assert set(words[5:-1]) == {"all", "default", "eth0", "lo"}
+    assert pool.inside(alice, "ip link set eth0 down")[0] != 0
+    assert pool.inside(alice, "ip address add 10.64.9.9/16 dev eth0")[0] != 0
+
+
+def test_a_job_that_ends_leaves_nothing_and_its_neighbour_notices_nothing(pool: Pool) -> None:
+    first, second = pool.starter(1, "alice"), pool.starter(2, "bob")
+    pool.hook(first, "start", "alice", 1)
+    kept = pool.hook(second, "start", "bob", 2)
+    before = pool.leftovers()
+    index = pool.inside(second, "cat /sys/class/net/eth0/iflink /proc/sys/kernel/random/boot_id")[0]
+    pool.hook(first, "exit", "alice", 1)
+    neighbour = value(kept, "LarkJobId")
+    eventually(
+        lambda: all(value(kept, "LarkExternalInterface") == name or neighbour in name for name in pool.leftovers())
+    )
+    assert set(pool.leftovers()) < set(before)
+    assert index == 0
+    assert pool.inside(second, "ping -c1 -W1 127.0.0.1")[0] == 0
+    eventually(lambda: [job["owner"] for job in pool.client.jobs()] == ["bob"])
+    assert [job["owner"] for job in pool.client.jobs(state="ended")] == ["alice"]
+
+
+def test_a_starter_that_is_killed_ends_its_job(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    pool.hook(starter, "start", "alice", 1)
+    assert pool.leftovers()
+    starter.kill()
+    eventually(lambda: not pool.leftovers())
+    eventually(lambda: not list(pool.client.jobs()))
+
+
+def test_no_connectivity_is_a_namespace_with_loopback_alone(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    said = pool.hook(starter, "start", "alice", 1, more="InboundConnectivity = false\nOutboundConnectivity = false\n")
+    assert value(said, "LarkNetworkType") == "none"
+    assert pool.ports() == []
+    assert pool.inside(starter, "ls /proc/sys/net/ipv4/conf")[1].split() == ["all", "default", "lo"]
+    assert pool.inside(starter, "ping -c1 -W1 127.0.0.1")[0] == 0
+
+
+def test_the_machine_ads_expressions_see_the_job_ad(pool: Pool) -> None:
+    machine = (
+        'LarkNetworkType = ifThenElse(TARGET.OutboundConnectivity =?= false, "null", "ovs_bridge")\n'
+        'LarkAddressType = "static"\nLarkInnerAddressIPv4 = strcat("10.64.7.", string(5 + 2))\n'
+    )
+    quiet, loud = pool.starter(1, "alice", machine), pool.starter(2, "alice", machine)
+    assert value(pool.hook(quiet, "start", "alice", 1, "OutboundConnectivity = false\n"), "LarkNetworkType") == "none"
+    said = pool.hook(loud, "start", "alice", 2)
+    assert value(said, "LarkInnerAddressIPv4") == "10.64.7.7"
+    assert value(said, "LarkState") == "enforced"
+
+
+def test_posting_again_changes_nothing(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    first = pool.hook(starter, "start", "alice", 1)
+    index = pool.inside(starter, "cat /proc/net/dev_snmp6/eth0")[1].split()[1]
+    assert pool.hook(starter, "start", "alice", 1) == first
+    pool.hook(starter, "update", "alice", 1)
+    assert pool.inside(starter, "cat /proc/net/dev_snmp6/eth0")[1].split()[1] == index
+
+
+def test_the_service_restarts_and_running_jobs_notice_nothing(pool: Pool) -> None:
+    stays, goes = pool.starter(1, "alice"), pool.starter(2, "bob")
+    first = pool.hook(stays, "start", "alice", 1)
+    pool.hook(goes, "start", "bob", 2)
+    index = pool.inside(stays, "cat /proc/net/dev_snmp6/eth0")[1].split()[1]
+    pool.stop_service()
+    goes.kill()
+    # What a crash may leave: a namespace, a device and a port that belong to no job.
+    stray = f"{pool.prefix}0123456789a"
+    subprocess.run(["ip", "link", "add", stray, "type", "veth", "peer", "name", f"{pool.prefix}xpeer"], check=True)
+    subprocess.run(["ip", "netns", "add", f"{pool.prefix}-0123456789abcdef"], check=True)
+    pool.ovs.vsctl("add-port", pool.bridge, stray, "--", "set", "interface", stray, "external_ids:lark-job=0")
+    pool.start_service()
+    mine = {value(first, "LarkExternalInterface"), f"{pool.prefix}-{value(first, 'LarkJobId')}"}
+    assert set(pool.leftovers()) == mine
+    assert pool.inside(stays, "cat /proc/net/dev_snmp6/eth0")[1].split()[1] == index
+    eventually(lambda: [job["owner"] for job in pool.client.jobs()] == ["alice"])
+    pool.hook(stays, "exit", "alice", 1)
+    eventually(lambda: not pool.leftovers())
+
+
+def test_after_the_machine_has_started_again_no_job_of_before_is_left(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    pool.hook(starter, "start", "alice", 1)
+    pool.stop_service()
+    for path in (pool.folder / "worker" / "jobs").iterdir():
+        text = path.read_text()
+        path.write_text(re.sub(r'"boot": "[^"]*"', '"boot": "another"', text))
+    (pool.folder / "worker" / "jobs" / "torn.json").write_text('{"id": ')
+    pool.start_service()
+    assert pool.leftovers() == []
+    eventually(lambda: not list(pool.client.jobs()))
+    eventually(lambda: not list((pool.folder / "worker" / "jobs").iterdir()))
+
+
+@pytest.mark.parametrize(("choice", "code"), [("hold", 20), ("idle", 300)])
+def test_without_the_controller_the_site_decides(ovs: OpenVSwitch, net: Net, choice: str, code: int) -> None:
+    with temporary_directory() as folder, a_pool(Path(folder), ovs, net, on_failure=choice, timeout="0.5") as pool:
+        pool.stop_controller()
+        starter = pool.starter(1, "alice")
+        said = pool.hook(starter, "start", "alice", 1)
+        assert value(said, "HookStatusCode") == str(code)
+        assert "controller" in value(said, "HookStatusMessage")
+        assert pool.leftovers() == []
+
+
+def test_jobs_that_start_and_end_without_the_controller_are_told_of_in_order(ovs: OpenVSwitch, net: Net) -> None:
+    with temporary_directory() as folder, a_pool(Path(folder), ovs, net, on_failure="start", timeout="0.3") as pool:
+        pool.stop_controller()
+        ended, lives = pool.starter(1, "alice"), pool.starter(2, "bob")
+        assert value(pool.hook(ended, "start", "alice", 1), "LarkState") == "pending"
+        assert value(pool.hook(lives, "start", "bob", 2), "LarkState") == "pending"
+        assert pool.inside(lives, "ping -c1 -W1 127.0.0.1")[0] == 0
+        pool.hook(ended, "exit", "alice", 1)
+        # What is to be told survives the service.
+        pool.stop_service()
+        pool.start_service()
+        pool.start_controller()
+        eventually(lambda: [job["owner"] for job in pool.client.jobs(state="ended")] == ["alice"], 20)
+        eventually(lambda: [job["owner"] for job in pool.client.jobs()] == ["bob"], 20)
+        # The job that has run all along has got its address meanwhile.
+        eventually(lambda: "10.64." in pool.inside(lives, "ip -4 address show dev eth0")[1])
+
+
+def test_a_job_that_the_policy_gives_no_address_is_held_with_the_reason(pool: Pool) -> None:
+    machine = 'LarkAddressType = "static"\nLarkInnerAddressIPv4 = "192.0.2.7"\n'
+    starter = pool.starter(1, "alice", machine)
+    said = pool.hook(starter, "start", "alice", 1)
+    assert value(said, "HookStatusCode") == "10"
+    assert "outside the declared job networks" in said
+    assert pool.leftovers() == []
+
+
+def test_a_site_script_has_the_last_word(ovs: OpenVSwitch, net: Net) -> None:
+    with temporary_directory() as folder:
+        script = Path(folder) / "policy"
+        script.write_text(
+            "#!/bin/sh\ncase $(cat) in\n"
+            "*VLAN*chemistry*) echo 'LarkVLAN = 42' ;;\n*) echo no such VLAN >&2; exit 1 ;;\nesac\n"
+        )
+        script.chmod(0o755)
+        with a_pool(Path(folder), ovs, net, script=str(script)) as pool:
+            good = pool.starter(1, "alice", 'LarkVLAN = "chemistry"\n')
+            job = pool.client.job(value(pool.hook(good, "start", "alice", 1), "LarkJobId"))
+            assert job["vlan"] == 42
+            bad = pool.starter(2, "alice", 'LarkVLAN = "physics"\n')
+            assert "no such VLAN" in value(pool.hook(bad, "start", "alice", 2), "HookStatusMessage")
