@@ -173,7 +173,12 @@ class Directory:
 
     def put(self, job: Job) -> Job | None:
         """Add or replace a live job; returns what it replaces."""
-        old = self.remove(job.id)
+        old = self.by_id.get(job.id)
+        if old is None or _indexed(old) != _indexed(job):
+            self.remove(job.id)
+        else:
+            # Replaced where it stands: a dictionary that loses and gains the same keys again and again grows.
+            self.states[old.state] -= 1
         self.by_id[job.id] = job
         self.by_number[job.number] = job
         self.states[job.state] += 1
@@ -201,3 +206,8 @@ class Directory:
                 if not entries:
                     del index[key]
         return job
+
+
+def _indexed(job: Job) -> tuple[object, ...]:
+    """By what the directory finds a job."""
+    return job.number, job.owner, job.group, job.host, job.network_type, job.ipv4, job.ipv6
