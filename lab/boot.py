@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from lab import kernel, rootfs
-from lab.channel import PAYLOAD_LIMIT, Channel, Kind
+from lab.channel import PAYLOAD_LIMIT, WINDOW, Channel, Kind
 from lab.run import LabError
 from lab.settings import LabSettings
 
@@ -71,7 +71,7 @@ class Lab:
         self.choice = choice
         self._process = process
         self._socket = sock
-        self._channel = Channel(sock.fileno())
+        self._channel = Channel(sock.fileno(), window=WINDOW)
         self._streams: dict[int, Stream] = {}
         self._numbers = count(1)
         self._ready = threading.Event()
@@ -135,9 +135,22 @@ class Lab:
         """
         return self.run(["python3", "-m", "lab.inside.pool", *arguments], timeout=timeout)
 
-    def on(self, machine: str, *command: str, user: str = "root", timeout: float = 60, check: bool = True) -> Result:
-        """Run ``command`` on a machine of the lab, as ``user``; otherwise like ``run``."""
-        return self.run(["on", machine, "-u", user, *command], timeout=timeout, check=check)
+    def on(
+        self,
+        machine: str,
+        *command: str,
+        user: str = "root",
+        timeout: float = 60,
+        check: bool = True,
+        stdin: str = "",
+    ) -> Result:
+        """Run ``command`` on a machine of the lab, as ``user`` and in their home; otherwise like ``run``."""
+        return self.run(["on", machine, "-u", user, *command], timeout=timeout, check=check, stdin=stdin)
+
+    def write(self, machine: str, path: str, text: str, *, user: str = "root", mode: int = 0o644) -> None:
+        """Write a file on a machine, owned by ``user``; its directory is made. Raises LabError if that fails."""
+        script = 'mkdir -p "$(dirname "$1")" && cat > "$1" && chmod "$2" "$1"'
+        self.on(machine, "sh", "-c", script, "lab", path, f"{mode:o}", user=user, stdin=text)
 
     def run(
         self,
@@ -155,8 +168,8 @@ class Lab:
         """
         stream = Stream()
         number = self.open(stream, Kind.EXEC, {"argv": list(command), "env": dict(env or {})})
-        self.write(number, stdin.encode())
-        self.write(number, b"", end=True)
+        self.give(number, stdin.encode())
+        self.give(number, b"", end=True)
         if not stream.ended.wait(timeout):
             self.kill(number)
             raise LabError(f"{' '.join(command)}: no end within {timeout:g} s\n{_tail(stream.output + stream.error)}")
@@ -177,7 +190,7 @@ class Lab:
         self._send(number, kind, json.dumps(request).encode())
         return number
 
-    def write(self, number: int, data: bytes, *, end: bool = False) -> None:
+    def give(self, number: int, data: bytes, *, end: bool = False) -> None:
         """Give ``data`` to a stream's input; ``end`` closes it. Raises LabError if the lab is gone."""
         for start in range(0, len(data), PAYLOAD_LIMIT):
             self._send(number, Kind.INPUT, data[start : start + PAYLOAD_LIMIT])
@@ -279,7 +292,9 @@ def _enter(kind: str, directory: Path, layers: Sequence[Path], memory_mb: int, f
         ]
     else:
         namespaces += ["--net", "--uts", "--ipc"]
-        datapath = "LAB_DATAPATH=netdev LAB_DELAY=0" if kind == "userspace" else ""
-        lines += [f"exec env -i PATH=$PATH LAB_KIND=native LAB_CHANNEL=fd:{fd} {datapath} chroot {root} /bin/sh {init}"]
+        userspace = "LAB_USERSPACE=1" if kind == "userspace" else ""
+        lines += [
+            f"exec env -i PATH=$PATH LAB_KIND=native LAB_CHANNEL=fd:{fd} {userspace} chroot {root} /bin/sh {init}"
+        ]
     enter = ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "--fork", "--kill-child=KILL"]
     return [*enter, "sh", "-c", "\n".join(lines)]

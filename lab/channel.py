@@ -7,6 +7,7 @@ reorders bytes.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -14,7 +15,9 @@ from collections.abc import Callable
 from enum import IntEnum
 
 HEADER = struct.Struct(">IBI")
+CREDIT = struct.Struct(">I")
 PAYLOAD_LIMIT = 1 << 16
+WINDOW = 2048
 
 
 class Kind(IntEnum):
@@ -30,6 +33,7 @@ class Kind(IntEnum):
     KILL = 8  # outside → inside: end the stream's process group
     EXIT = 9  # inside → outside: JSON {"status"} or {"error"}; the stream is over
     POWEROFF = 10  # outside → inside
+    CREDIT = 11  # inside → outside: so many bytes (4, big-endian) were taken from the byte stream
 
 
 Handler = Callable[[int, Kind, bytes], None]
@@ -65,28 +69,63 @@ def encode(stream: int, kind: Kind, payload: bytes = b"") -> bytes:
 
 
 class Channel:
-    """One end of the byte stream on file descriptor ``fd``; ``send`` may be called from any thread."""
+    """One end of the byte stream on file descriptor ``fd``; ``send`` may be called from any thread.
 
-    def __init__(self, fd: int) -> None:
+    The outside has a ``window``: the bytes on their way that the other end has not yet taken. The inside
+    ``gives_credit``. The serial line of User Mode Linux stops for good when its reader is slow and its buffer, 4096
+    bytes, fills up.
+    """
+
+    def __init__(self, fd: int, *, window: int = 0, gives_credit: bool = False) -> None:
         self._fd = fd
-        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._window = window
+        self._gives_credit = gives_credit
+        self._under_way = 0
+        self._open = True
+        self._change = threading.Condition()
 
     def send(self, stream: int, kind: Kind, payload: bytes = b"") -> None:
         """Write one frame whole. Raises OSError when the other end is gone."""
         view = memoryview(encode(stream, kind, payload))
-        with self._lock:
+        with self._sending:
             while view:
-                view = view[os.write(self._fd, view) :]
+                written = os.write(self._fd, view[: self._room()])
+                with self._change:
+                    self._under_way += written
+                view = view[written:]
+
+    def _room(self) -> int | None:
+        """How many bytes may be written now; None for any number."""
+        if not self._window:
+            return None
+        with self._change:
+            while self._open and self._under_way >= self._window:
+                self._change.wait()
+            if not self._open:
+                raise BrokenPipeError(errno.EPIPE, "the other end is gone")
+            return self._window - self._under_way
 
     def serve(self, handler: Handler) -> None:
         """Give every frame to ``handler`` until the other end is gone."""
         decoder = Decoder()
-        while True:
-            try:
-                data = os.read(self._fd, PAYLOAD_LIMIT)
-            except OSError:
-                return
-            if not data:
-                return
-            for stream, kind, payload in decoder.feed(data):
-                handler(stream, kind, payload)
+        try:
+            while data := os.read(self._fd, PAYLOAD_LIMIT):
+                if self._gives_credit:
+                    self.send(0, Kind.CREDIT, CREDIT.pack(len(data)))
+                for stream, kind, payload in decoder.feed(data):
+                    if kind is Kind.CREDIT:
+                        self._take_credit(CREDIT.unpack(payload)[0])
+                    else:
+                        handler(stream, kind, payload)
+        except OSError:
+            return
+        finally:
+            with self._change:
+                self._open = False
+                self._change.notify_all()
+
+    def _take_credit(self, size: int) -> None:
+        with self._change:
+            self._under_way -= size
+            self._change.notify_all()

@@ -41,8 +41,8 @@ def has(feature: str) -> bool:
 def choose(wanted: str, has: Callable[[str], bool] = has) -> Choice:
     """Choose for the setting ``wanted`` (auto, native, uml, userspace).
 
-    ``userspace`` is native too, with Open vSwitch's own datapath: queues have no effect and the WAN has no delay. It
-    is never chosen by itself.
+    ``userspace`` is native too, with Open vSwitch's own datapath: queues have no effect, the WAN has no delay and one
+    way back. It is never chosen by itself.
 
     Raises LabError if ``native`` is demanded of a kernel that lacks something.
     """

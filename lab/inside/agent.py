@@ -164,7 +164,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 def main() -> int:
     """Run as a program."""
-    channel = Channel(open_stream(sys.argv[1]))
+    channel = Channel(open_stream(sys.argv[1]), gives_credit=True)
     channel.send(0, Kind.READY)
     channel.serve(Agent(channel).handle)
     return 0

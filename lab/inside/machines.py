@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from lab.inside.topology import OPERATOR, SEGMENTS, Machine, Nic
+from lab.inside.topology import OPERATOR, SEGMENTS, Machine, Nic, cable
 from lab.run import LabError, run
 
 DIRECTORY = Path("/lark/machines")
@@ -115,16 +115,13 @@ def no_detection(address: str) -> str:
 
 
 def _plug(machine: Machine, pid: str, nic: Nic) -> None:
-    inside = []
-    if not nic.segment:
-        inside.append(f"link add {nic.name} type dummy")
-    else:
-        cable = f"{machine.name}-{nic.name}".replace("gateway", "gw").replace("controller", "ctl")[:15]
+    if nic.segment:
+        end = cable(machine, nic)
         outside = [
-            f"link add {cable} type veth peer name {nic.name} netns {pid}",
-            f"link set {cable} master {nic.segment} up",
+            f"link add {end} type veth peer name {nic.name} netns {pid}",
+            f"link set {end} master {nic.segment} up",
         ]
         run(["ip", "-batch", "-"], stdin="\n".join(outside))
-    inside += [f"address add {address} dev {nic.name}{no_detection(address)}" for address in nic.addresses]
+    inside = [f"address add {address} dev {nic.name}{no_detection(address)}" for address in nic.addresses]
     inside.append(f"link set {nic.name} up")
     run(["nsenter", "--target", pid, "--net", "ip", "-batch", "-"], stdin="\n".join(inside))

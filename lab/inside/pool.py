@@ -25,8 +25,8 @@ POOL_TIMEOUT = 120
 
 
 def options_from_environment() -> services.Options:
-    """``LAB_DATAPATH`` and ``LAB_DELAY``, as the lab was entered with."""
-    return services.Options(os.environ.get("LAB_DATAPATH", "system"), os.environ.get("LAB_DELAY", "1") == "1")
+    """``LAB_USERSPACE``, as the lab was entered with."""
+    return services.Options(userspace=os.environ.get("LAB_USERSPACE") == "1")
 
 
 def start() -> None:

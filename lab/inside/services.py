@@ -21,10 +21,13 @@ TOKEN = "/etc/condor/tokens.d/pool"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``datapath`` is Open vSwitch's datapath_type; without ``delay`` the WAN is as near as the LAN."""
+    """With ``userspace`` the kernel is taken to have neither Open vSwitch nor traffic control.
 
-    datapath: str = "system"
-    delay: bool = True
+    Then Open vSwitch forwards by itself, the WAN is as near as the LAN, and its hosts answer by the ordinary way
+    alone.
+    """
+
+    userspace: bool = False
 
 
 def write(machine: str, path: str, text: str, mode: int = 0o644) -> None:
@@ -42,9 +45,12 @@ def base(machine: Machine, options: Options) -> None:
     """Names, resolver, and for the gateways the delay: what every machine has before its roles."""
     write(machine.name, "/etc/hosts", hosts_file())
     write(machine.name, "/etc/resolv.conf", f"search {DOMAIN}\nnameserver {BY_NAME['dhcp'].address}\n")
-    delays = [nic for nic in machine.nics if nic.delay_ms and options.delay]
+    delays = [nic for nic in machine.nics if nic.delay_ms and not options.userspace]
     # Room for more than a second of a gigabit: the delay must not drop what a queue would have let through.
     lines = [f"tc qdisc add dev {nic.name} root netem delay {nic.delay_ms}ms limit 100000" for nic in delays]
+    if options.userspace:
+        # The userspace datapath passes on frames whose checksum the sender left to its interface.
+        lines += [f"ethtool -K {nic.name} tx off >/dev/null" for nic in machine.nics if nic.segment]
     script(machine.name, lines)
 
 
@@ -69,9 +75,10 @@ def openvswitch(machine: Machine, options: Options) -> None:
         OVS_TIMEOUT,
     )
     mac = "02:00:00:00:00:" + bridge.datapath_id[-2:]
+    datapath = "netdev" if options.userspace else "system"
     command = [
         "ovs-vsctl", "--may-exist", "add-br", bridge.name,
-        "--", "set", "bridge", bridge.name, f"datapath_type={options.datapath}", "fail_mode=secure",
+        "--", "set", "bridge", bridge.name, f"datapath_type={datapath}", "fail_mode=secure",
         "protocols=OpenFlow13", f"other_config:datapath-id={bridge.datapath_id}",
         "other_config:disable-in-band=true", f"other_config:hwaddr={mac}",
         # Before the flows, not after: Open vSwitch empties the tables of a bridge that gets its first controller.
@@ -88,6 +95,8 @@ def openvswitch(machine: Machine, options: Options) -> None:
     on(machine.name, "ovs-ofctl", "-O", "OpenFlow13", "add-flows", bridge.name, "-", stdin=flows)
     lines = [f"address add {address} dev {bridge.name}{no_detection(address)}" for address in bridge.addresses]
     on(machine.name, "ip", "-batch", "-", stdin="\n".join([*lines, f"link set {bridge.name} up"]))
+    if options.userspace:
+        script(machine.name, [f"ethtool -K {bridge.name} tx off >/dev/null"])
 
 
 def router(machine: Machine) -> None:
@@ -96,7 +105,7 @@ def router(machine: Machine) -> None:
     script(machine.name, [f"sysctl -qw {settings}"])
 
 
-def wan(machine: Machine) -> None:
+def wan(machine: Machine, options: Options) -> None:
     """Answer on the way by which one is asked; serve HTTP, UDP echo and iperf3.
 
     What comes in by the fast way is marked; an accepted TCP connection and an answer to a ping keep the mark, and an
@@ -105,11 +114,14 @@ def wan(machine: Machine) -> None:
     lines = [
         "sysctl -qw net.ipv4.tcp_fwmark_accept=1 net.ipv4.fwmark_reflect=1 net.ipv6.fwmark_reflect=1",
         "sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.fast0.rp_filter=0 net.ipv4.conf.wan0.rp_filter=0",
-        "tc qdisc add dev fast0 ingress",
-        f"tc filter add dev fast0 ingress matchall action skbedit mark {FAST_MARK}",
         *(f"ip {family} rule add fwmark {FAST_MARK} table 100" for family in ("-4", "-6")),
         *(f"ip {family} rule add oif fast0 table 100" for family in ("-4", "-6")),
     ]
+    if not options.userspace:
+        lines += [
+            "tc qdisc add dev fast0 ingress",
+            f"tc filter add dev fast0 ingress matchall action skbedit mark {FAST_MARK}",
+        ]
     script(machine.name, lines)
     start(
         machine.name, "env", "PYTHONPATH=/lark/run/code", "python3", "-m", "lab.inside.wan_server",
@@ -185,8 +197,10 @@ def boot(machine: Machine, options: Options) -> None:
     if "openvswitch" in machine.roles:
         openvswitch(machine, options)
     routes(machine)
-    for role, begin in (("router", router), ("wan", wan), ("dhcp", dhcp), ("database", database)):
+    for role, begin in (("router", router), ("dhcp", dhcp), ("database", database)):
         if role in machine.roles:
             begin(machine)
+    if "wan" in machine.roles:
+        wan(machine, options)
     if condor.is_in_pool(machine):
         htcondor(machine)

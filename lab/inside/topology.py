@@ -22,7 +22,10 @@ CORE_BRIDGE = "core"
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """An interface of a machine, plugged into ``segment``; ``delay_ms`` holds up what the machine sends (netem)."""
+    """An interface of a machine, plugged into ``segment`` (the loopback into none).
+
+    ``delay_ms`` is how long what the machine sends there is held up (netem).
+    """
 
     name: str
     segment: str
@@ -103,7 +106,7 @@ WAN_ADDRESSES = {1: ("192.0.2.1", "3fff:0:1::1"), 2: ("198.51.100.1", "3fff:0:2:
 def _wan(name: str, host: int) -> Machine:
     """A host that both ways lead to; it answers on the way by which it was asked (table 100 is for the fast one)."""
     nics = (
-        Nic("own0", "", (f"{WAN_ADDRESSES[host][0]}/32", f"{WAN_ADDRESSES[host][1]}/128")),
+        Nic("lo", "", (f"{WAN_ADDRESSES[host][0]}/32", f"{WAN_ADDRESSES[host][1]}/128")),
         Nic("wan0", "wan", (f"203.0.113.{10 + host}/28", f"3fff:0:f0::{10 + host}/64")),
         Nic("fast0", "fast", (f"203.0.113.{26 + host}/28", f"3fff:0:f1::{10 + host}/64")),
     )
@@ -143,3 +146,8 @@ def hosts_file() -> str:
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     lines += [f"{machine.address} {machine.name}.{DOMAIN} {machine.name}" for machine in MACHINES]
     return "\n".join(lines) + "\n"
+
+
+def cable(machine: Machine, nic: Nic) -> str:
+    """The name of the other end of an interface, beside the machines; at most 15 characters (IFNAMSIZ)."""
+    return f"{machine.name}-{nic.name}".replace("gateway", "gw").replace("controller", "ctl")[:15]
