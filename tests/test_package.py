@@ -15,7 +15,8 @@ def test_every_package_is_listed() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     there = {
         ".".join(folder.relative_to(ROOT).parts)
-        for folder in (ROOT / "lark_controller").glob("**/")
+        for package in ("lark_controller", "lark_worker")
+        for folder in (ROOT / package).glob("**/")
         if any(folder.glob("*.py"))
     }
     assert set(listed) == there | {"lark_controller.migrations", "lark_controller.migrations.versions"}
@@ -25,7 +26,7 @@ def test_the_wheel_holds_what_the_checkout_holds(tmp_path: Path) -> None:
     # Built from a copy: setuptools leaves its work beside the source.
     source = tmp_path / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "requirements.in", "README.md", "LICENSE", "lark_controller", "migrations"):
+    for name in ("pyproject.toml", "requirements.in", "README.md", "LICENSE", "lark_controller", "lark_worker", "migrations"):
         subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
     subprocess.run(
         [
