@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,14 @@ def site(started: tuple[Site, Lark]) -> Iterator[Site]:
     lark.end_all()
     lark.put_policy(site.policy())
     for datapath in site.bridges:
-        wait(lambda dp=datapath: not site.flows(dp, Category.JOB))
+        wait(partial(is_free_of_jobs, site, datapath))
         assert site.flows(datapath, Category.SLICE) == []
         assert site.flows(datapath, Category.CLASSIFY) in ([], _edge_of_site(site, datapath))
         assert lark.switch(datapath)["packet_ins"] == 0
+
+
+def is_free_of_jobs(site: Site, datapath: int) -> bool:
+    return not site.flows(datapath, Category.JOB)
 
 
 def _edge_of_site(site: Site, datapath: int) -> list[str]:
@@ -215,7 +220,7 @@ def test_groups_are_marked_metered_and_queued(site: Site, lark: Lark) -> None:
     site.run(lark, "d", "dora")
     expected = {"a": 10, "b": 12, "d": 20}
     with Wire(site["gw"]) as wan:
-        for name in expected:
+        for name, marks in expected.items():
             host = site[name]
             with Wire(host) as wire:
                 # A job's own mark means nothing.
@@ -224,7 +229,7 @@ def test_groups_are_marked_metered_and_queued(site: Site, lark: Lark) -> None:
                 wire.send(frames.udp(host.mac, site["gw"].mac, host.ipv4, "192.0.2.1", 6002, 6003))
                 heard = wan.until(b"\x17\x72\x17\x73")
             marked = [dscp(frame) for frame in heard if b"\x17\x70\x17\x71" in frame]
-            assert marked == [expected[name]] * 2, name
+            assert marked == [marks] * 2, name
     assert "meter=12" in site.ovs.ofctl(site.bridges[CORE], "dump-meters")
     grouped = site.flows(CORE, Category.GROUP)
     assert any("set_queue:3" in flow for flow in grouped), grouped
