@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lark_controller.flows.cookies import OWNER_TAG, Category, parse
+from lark_controller.flows.model import FlowData
 from lark_controller.flows.pool import Pool
 from lark_controller.policies.model import Kind, WanAction
 
@@ -16,9 +17,9 @@ class Origin(NamedTuple):
     job: str | None = None
 
 
-def origin(pool: Pool, datapath: int, cookie: int) -> Origin:
-    """The origin of a flow of one switch, by its cookie."""
-    parts = parse(cookie)
+def origin(pool: Pool, datapath: int, data: FlowData) -> Origin:
+    """The origin of a flow of one switch, by its cookie (and where a rule has exceptions, by what the flow does)."""
+    parts = parse(data.cookie)
     if parts.owner != OWNER_TAG:
         return Origin("not Lark's")
     policy = pool.policy
@@ -51,8 +52,9 @@ def origin(pool: Pool, datapath: int, cookie: int) -> Origin:
                 local = parts.category == Category.WAN
                 return Origin("local networks are not the WAN" if local else "no job's address comes from outside")
             rule = wans[0]
+            excepted = parts.category == Category.WAN and data.goto is not None
             doing = {
-                WanAction.DROP: "drop",
+                WanAction.DROP: "drop, its exception" if excepted else "drop",
                 WanAction.STEER: f"steer to {rule.port}",
                 WanAction.ALLOW: "allow",
             }[rule.action]

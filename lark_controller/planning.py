@@ -21,7 +21,7 @@ MAX_JOBS = 200
 
 def plan(old: Policy, new: Policy, jobs: Sequence[Job], switches: Iterable[tuple[Switch, Switch]]) -> Plan:
     """The plan for live jobs and connected switches, each as it is placed under the old and the new policy."""
-    pairs = list(switches)
+    pairs = sorted(switches, key=lambda pair: pair[1].name)
     before, was = _pool(old, jobs, [pair[0] for pair in pairs])
     after, will = _pool(new, jobs, [pair[1] for pair in pairs])
     changed = [

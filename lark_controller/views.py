@@ -101,7 +101,7 @@ def flows(pool: Pool, datapath: int, dump: Dump | None) -> tuple[FlowStatus, ...
     lines = []
     for key in sorted(found, key=lambda key: (key.table, -key.priority, key.match)):
         data, state = found[key]
-        why = origin(pool, datapath, data.cookie)
+        why = origin(pool, datapath, data)
         packets, size = (None, None) if dump is None else dump.counters.get(key, (None, None))
         lines.append(
             FlowStatus(

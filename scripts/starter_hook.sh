@@ -231,6 +231,8 @@ id_file() {
 }
 
 save_id() {
+    # The worker service knows the caller's job by itself, and the scratch directory's files are the job's output.
+    [ -z "${LARK_SOCKET:-}" ] || return 0
     file=$(id_file) || return 0
     # Never through a link that somebody else has put there: the old file goes, the new one must not exist.
     { rm -f "$file" && (set -C && printf '%s\n' "$1" >"$file"); } 2>/dev/null || say "the job's id cannot be kept in $file"
@@ -357,12 +359,14 @@ register() {
             id=$(attribute LarkJobId "$lines")
             if is_id "$id"; then
                 save_id "$id"
-                if [ "$(attribute LarkState "$lines")" = refused ]; then
-                    id=$(attribute LarkReason "$lines")
-                    refused "${id:-no reason was given}"
-                else
-                    [ "$action" != start ] || answer "$lines"
-                fi
+                case $(attribute LarkState "$lines") in
+                    refused)
+                        id=$(attribute LarkReason "$lines")
+                        refused "${id:-no reason was given}"
+                        ;;
+                    ended) refused "this run has ended, so its address is not its own any more" ;;
+                    *) [ "$action" != start ] || answer "$lines" ;;
+                esac
             else
                 unmanaged "$where sent an answer without a job id (is it a Lark controller?)"
             fi

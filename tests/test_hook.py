@@ -274,6 +274,12 @@ def test_a_job_registered_but_refused_is_held(worker: Worker, controller: Contro
     assert outcome.ad["HookStatusMessage"] == "Lark refused this job: core1: 4096 rules are all in use"
 
 
+def test_a_run_that_has_ended_does_not_start_without_a_network(worker: Worker, controller: Controller) -> None:
+    controller.answers = [reply(200, f'LarkJobId = "{ID}"\nLarkState = "ended"\n')]
+    outcome = worker.run("start", url=controller.url)
+    assert str(outcome.ad["HookStatusMessage"]).startswith("Lark refused this job: this run has ended")
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_passing_failure_is_tried_again(worker: Worker, controller: Controller, status: int) -> None:
     controller.answers = [reply(status, "busy"), reply(201, ACCEPTED)]

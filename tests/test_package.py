@@ -26,7 +26,15 @@ def test_the_wheel_holds_what_the_checkout_holds(tmp_path: Path) -> None:
     # Built from a copy: setuptools leaves its work beside the source.
     source = tmp_path / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "requirements.in", "README.md", "LICENSE", "lark_controller", "lark_worker", "migrations"):
+    for name in (
+        "pyproject.toml",
+        "requirements.in",
+        "README.md",
+        "LICENSE",
+        "lark_controller",
+        "lark_worker",
+        "migrations",
+    ):
         subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
     subprocess.run(
         [

@@ -49,7 +49,7 @@ def test_example_is_valid_and_reads_as_written() -> None:
     assert core.ports["wan-fast"] == PortSpec(3, "02:00:00:00:00:02")
     assert policy.switches[0xE1].host == "worker1.example"
     assert [rule.action for rule in policy.wans] == [WanAction.DROP, WanAction.STEER]
-    assert policy.wans[0].exceptions == (ip_network("192.0.2.1"), ip_network("2001:db8:ffff::/48"))
+    assert policy.wans[0].exceptions == (ip_network("192.0.2.1"), ip_network("2001:db9:ffff::/48"))
     assert policy.connectivities[0].inbound is Reach.REQUESTED
     assert [(group.name, group.dscp) for group in policy.groups] == [("urgent", 1), ("group_cms", 2), ("default", 3)]
     assert EXAMPLE.splitlines()[policy.blocks[0].line - 1].lstrip().startswith("- block")
