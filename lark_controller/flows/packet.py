@@ -204,8 +204,8 @@ _addresses = Addresses._make
 def parse_fast_addresses(frame: bytes) -> Addresses:
     """Who speaks to whom, for the path that every PacketIn takes (about 1 µs).
 
-    ARP (version 4) gives sender and target; a Neighbor Solicitation or Advertisement gives its target as the
-    destination. A frame too short to read gives zeros and None.
+    ARP (version 4) gives sender and target; a Neighbor Solicitation gives its target as the destination, since it
+    is sent to a group. A frame too short to read gives zeros and None.
     """
     if len(frame) < 14:
         return _NOBODY
@@ -224,7 +224,7 @@ def parse_fast_addresses(frame: bytes) -> Addresses:
         version = 4
     elif ethertype == ETH_IPV6 and size >= 40:
         a, b, c, d = _PAIR_128.unpack_from(frame, at + 8)
-        if frame[at + 6] == ICMPV6 and size >= 64 and frame[at + 40] in (ND_SOLICIT, ND_ADVERT):
+        if frame[at + 6] == ICMPV6 and size >= 64 and frame[at + 40] == ND_SOLICIT:
             c, d = _ONE_128.unpack_from(frame, at + 48)
         src, dst, version = a << 64 | b, c << 64 | d, 6
     elif ethertype == ETH_ARP and size >= 28:
