@@ -1,8 +1,8 @@
 """Open vSwitch's connection table: forgetting the connections of an address (ovs-ofctl(8), ct-flush).
 
 Nicira extensions of OpenFlow, which os-ken does not know: NXT_CT_FLUSH (32, Open vSwitch 3.1 and newer) with the
-protocol, the original tuple's source or destination and the zone, and NXT_CT_FLUSH_ZONE (29) where the switch is older. Connections
-that would outlive a job would let its former peers talk to the next job with the same address.
+protocol, the original tuple's source or destination and the zone, and NXT_CT_FLUSH_ZONE (29) where the switch is
+older. Connections that would outlive a job would let its former peers talk to the next job with the same address.
 
 Open vSwitch 3.1.0 aborts when a flush without a protocol finds an ICMP connection, and finds none when ICMP is asked
 for. So flushes name TCP or UDP, and connections of other protocols have a zone of their own that is flushed whole.
@@ -28,7 +28,7 @@ _DESTINATION: Final = 1
 
 
 def flush(xid: int, zone: int, address: Address, protocol: int, *, source: bool) -> bytes:
-    """Forget the connections of a zone and protocol whose first packet came from (``source``), or went to, an address."""
+    """Forget a zone's connections of a protocol whose first packet came from (``source``), or went to, an address."""
     mapped = address.packed if address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
     inner = struct.pack("!HH16s4x", _SOURCE if source else _DESTINATION, 20, mapped)
     body = struct.pack("!B7x", protocol) + struct.pack("!HH4x", _ORIGINAL_TUPLE, 8 + len(inner)) + inner
