@@ -42,7 +42,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
         ],
         "whole": lambda: [
             changes.measure_whole(7, 22),
-            changes.measure_whole(5, None, (1_000, 20_000)),
+            changes.measure_whole(5, None, (1_000, 20_000), fresh=20),
         ],
         "full": lambda: full.measure(200_000, 100),
     }
@@ -54,6 +54,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, under two minutes; docs stay as they are")
     parser.add_argument("--only", choices=SUBJECTS, action="append", help="measure this alone (may be repeated)")
     chosen = parser.parse_args()
+    RESULTS.mkdir(exist_ok=True)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    path = RESULTS / f"{stamp}{'-quick' if chosen.quick else ''}.json"
     found: dict[str, Any] = {"machine": report.machine(), "quick": chosen.quick}
     for name, measure in measurements(chosen.quick).items():
         if chosen.only and name not in chosen.only:
@@ -61,11 +64,8 @@ def main() -> None:
         started = time.monotonic()
         print(f"{name} …", flush=True)
         found[name] = measure()
+        path.write_text(json.dumps(found, indent=1) + "\n")
         print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    path = RESULTS / f"{stamp}{'-quick' if chosen.quick else ''}.json"
-    path.write_text(json.dumps(found, indent=1) + "\n")
     table = report.table(found)
     print(f"\n{table}\n{path}")
     if not chosen.quick and not chosen.only:

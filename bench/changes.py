@@ -34,6 +34,8 @@ from lark_controller.store.schema import run_ads, runs
 SIZES: Final = (1_000, 20_000, 200_000)
 # Switches that are connected while the whole is measured; the jobs that come and go are theirs.
 CONNECTED: Final = 20
+# With scattered addresses each holds thousands of rules.
+CONNECTED_SCATTERED: Final = 5
 
 
 # -- calculated alone ------------------------------------------------------------------------------------------------
@@ -182,20 +184,21 @@ def measure_whole(rounds: int, block: int | None, sizes: tuple[int, ...] = SIZES
 def _whole(directory: Path, network: FakeNetwork, size: int, block: int | None, fresh: int) -> Whole:
     directory.mkdir()
     text = policy_text(block or 22)
-    every = jobs(size + 50 * fresh, block)
+    connected = CONNECTED if block is not None else CONNECTED_SCATTERED
+    every = jobs(size + WORKERS // connected * fresh, block)
     store = Store.open(fill(directory, text, itertools.islice(every, size)))
     version = store.latest_policy()
     assert version is not None
-    options = OpenFlowOptions(listen=(("127.0.0.1", 0),))
+    options = OpenFlowOptions(listen=(("127.0.0.1", 0),), apply_timeout=120.0)
     controller = Controller(store, version, options, Metrics(), lease_seconds=86_400, check_seconds=0)
     controller.start()
     host, port = controller.openflow_addresses[0]
     named = {number: name for name, number in ports().items()}
-    for datapath in range(1, CONNECTED + 1):
+    for datapath in range(1, connected + 1):
         network.call(FakeSwitch(datapath, named).connect(host, port))
     network.call(FakeSwitch(CORE, {1: "p1", 2: "p2", 3: "p3"}).connect(host, port))
-    _until(lambda: sum(switch.in_sync for switch in controller.switches()) == CONNECTED + 1)
-    here = [job for job in every if job.datapath is not None and job.datapath <= CONNECTED]
+    _until(lambda: sum(switch.in_sync for switch in controller.switches()) == connected + 1)
+    here = [job for job in every if job.datapath is not None and job.datapath <= connected]
     return Whole(controller, store, [ads(job).encode() for job in here[:fresh]])
 
 
