@@ -18,7 +18,7 @@ WELCOME = """\
 The pool is up after {seconds:.0f} s. You are in the lab, beside its machines: {machines}.
   on central -u alice             a shell on a machine, as one of alice, bob, carol, mallory (root without -u)
   on central condor_status        a command on a machine
-  python3 -m lab.inside.pool off worker1      cut a machine's power; "on worker1" brings it back
+  python3 -m lab.inside.pool off worker1    cut a machine's power; with "on" for "off" it starts again
 http://127.0.0.1:{port}/ leads to port {rest} of the machine "controller". Leave with "exit": everything is gone then.
 """
 

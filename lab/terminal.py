@@ -77,7 +77,7 @@ def shell(lab: Lab, command: Sequence[str]) -> int:
     try:
         if is_terminal:
             tty.setraw(keyboard)
-        with selectors.DefaultSelector() as selector:
+        with selectors.SelectSelector() as selector:
             selector.register(keyboard, selectors.EVENT_READ)
             selector.register(stream.woken, selectors.EVENT_READ)
             while not stream.ended.is_set():
