@@ -209,10 +209,12 @@ class Registration:
 
     def _addressed(self, policy: Policy, job: Job, known: Job | None) -> tuple[Job, tuple[Address, ...]]:
         """A job with the addresses that it has already, or new ones from its group's and user's blocks."""
-        if known is not None and known.addresses:
-            return replace(
-                job, ipv4=known.ipv4, ipv6=known.ipv6, ipv4_block=known.ipv4_block, ipv6_block=known.ipv6_block
-            ), ()
+        had = self._given_up(job.id) if known is None else known
+        if had is not None and had.addresses:
+            job = replace(job, ipv4=had.ipv4, ipv6=had.ipv6, ipv4_block=had.ipv4_block, ipv6_block=had.ipv6_block)
+            if known is None:
+                self._check_free(policy, job)
+            return job, ()
         versions = sorted({network.version for network in policy.job_networks})
         if not versions:
             raise AddressError(
@@ -232,6 +234,22 @@ class Registration:
                 self._blocks.release(address)
             raise
         return job, tuple(assigned)
+
+    def _given_up(self, job_id: str) -> Job | None:
+        """The run where its lease has ended it: if it still runs, then with the addresses that it was given."""
+        stored = self._store.find(job_id)
+        if stored is None or stored.state is not JobState.ENDED or stored.reason != LEASE_EXPIRED:
+            return None
+        return stored
+
+    def _check_free(self, policy: Policy, job: Job) -> None:
+        _check_networks(policy, job)
+        for address in job.addresses:
+            if self._blocks.holds(address):
+                raise AddressError(
+                    f"LarkInnerAddressIPv{address.version}",
+                    f"{address} was given to another job after this run's lease had expired",
+                )
 
     def _check_port(self, job: Job) -> None:
         holder = None if job.port is None else self._ports.get((job.host, job.port))

@@ -17,6 +17,7 @@ from lark_controller.errors import AddressError, AdError, PolicyError, RuleLimit
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.tables import Edge
+from lark_controller.jobs import Job
 from lark_controller.metrics import Metrics
 from lark_controller.openflow.connection import OpenFlowOptions
 from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
@@ -296,6 +297,22 @@ def test_a_lease_that_is_not_renewed_ends_the_job(tmp_path: Path, network: FakeN
         until(lambda: controller.job(job.id).job.state == "ended")
         until(lambda: jobs_flows(edge) == 0)
         assert controller.audit(job.id, None, 10).entries[0].action == "expire"
+
+
+def test_a_job_that_its_lease_has_ended_comes_back_with_the_address_that_it_was_given(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    def assigned(controller: Controller, number: int) -> Job:
+        return post(controller, number, address=None, more='LarkAddressType = "controller"').job
+
+    with running(tmp_path, lease=0.5) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        first, second = assigned(controller, 1), assigned(controller, 2)
+        until(lambda: controller.job(first.id).job.state == controller.job(second.id).job.state == "ended")
+        back = assigned(controller, 2)
+        assert (back.live, back.addresses) == (True, second.addresses)
+        assert first.addresses != second.addresses
 
 
 def test_reactive_decisions_go_when_a_job_starts_or_ends_there(tmp_path: Path, network: FakeNetwork) -> None:

@@ -124,6 +124,27 @@ def test_an_address_whose_lease_is_over_goes_to_the_next(store: Store) -> None:
     assert ending == (NOW, LEASE_EXPIRED, "")
 
 
+def test_a_run_that_its_lease_has_ended_lives_again_when_posted_and_another_ended_run_does_not(store: Store) -> None:
+    first = put(store, a_run(1)).job
+    store.end(first.id, NOW, LEASE_EXPIRED, "", "lark")
+    again = put(store, a_run(1, ipv4=None, ipv6=None), NOW + 1)
+    assert (again.created, again.job) == (False, first)
+    assert store.find(first.id) == first
+    assert store.ending(first.id) is None
+    assert actions(store, first) == ["register", "expire", "update"]
+    store.end(first.id, NOW + 2, "ended by its hook", "", "hook")
+    assert put(store, a_run(1), NOW + 3).job.state is JobState.ENDED
+
+
+def test_a_run_that_its_lease_has_ended_does_not_get_an_address_back_that_another_holds(store: Store) -> None:
+    old = put(store, a_run(1, lease_until=NOW - 1), NOW - 100).job
+    holder = put(store, a_run(2, ipv4=old.ipv4, ipv6=None)).job
+    with pytest.raises(AddressError) as raised:
+        put(store, a_run(1))
+    assert raised.value.holder == holder.id
+    assert state(store, old) is JobState.ENDED
+
+
 def test_a_lease_that_ends_now_still_holds(store: Store) -> None:
     old = put(store, a_run(1, lease_until=NOW)).job
     with pytest.raises(AddressError):

@@ -45,11 +45,12 @@ class Post:
 
 
 def register(connection: Connection, post: Post) -> Registration:
-    """Take a run in, or what is new about a run that is there. Raises AddressError. See ``Store.register``."""
+    """Take a run in, or what is new about a run that is there. A run that its lease alone has ended lives again: it
+    was given up because nothing was heard of it. Raises AddressError. See ``Store.register``."""
     job, actor, now = post.job, post.actor, post.now
     _lock_slot(connection, job.run.slot)
     stored = find_for_update(connection, job.id)
-    if stored is not None and stored.state is JobState.ENDED:
+    if stored is not None and stored.state is JobState.ENDED and stored.reason != LEASE_EXPIRED:
         return Registration(stored, False)
     wanted = replace(job, created=now) if stored is None else _merged(stored, job)
     ended: list[Job] = []
@@ -218,7 +219,9 @@ def _update(connection: Connection, post: Post, stored: Job, wanted: Job) -> Non
     before, after = columns_of(stored), columns_of(wanted)
     changed = {name: value for name, value in after.items() if value != before[name]}
     connection.execute(
-        update(runs).where(runs.c.number == wanted.number).values(changed | {"facts_for": post.facts_for})
+        update(runs)
+        .where(runs.c.number == wanted.number)
+        .values(changed | {"facts_for": post.facts_for, "ended_at": None})
     )
     ads = connection.execute(
         update(run_ads)

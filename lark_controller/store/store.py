@@ -77,7 +77,8 @@ class Store:
         """Take a run in; ``job.number`` and ``job.created`` are the store's to say.
 
         A run that is there already (the same id) is updated with what this post says, and keeps what it leaves out; a
-        refused one is taken in again; an ended one stays ended and comes back as it is, with ``created`` False.
+        refused one, or one that its lease has ended, is taken in again; any other ended one stays ended and comes back
+        as it is, with ``created`` False.
 
         A live run with one of the addresses loses it, and ends, where its lease is over or where it is an older run
         on the same slot and port; otherwise AddressError names it. An older live run on the same slot ends whatever
