@@ -94,6 +94,10 @@ class Client:
         """End a job."""
         return self._json("DELETE", f"/v1/jobs/{_part(job_id)}", None, exit_ad or None)
 
+    def forged(self, job_id: str, detail: str) -> Answer:
+        """Note in the audit trail that a forged ad was refused."""
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/forgery", None, detail)
+
     def job(self, job_id: str) -> Answer:
         """A job, live or ended."""
         return self._json("GET", f"/v1/jobs/{_part(job_id)}")

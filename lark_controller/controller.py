@@ -162,6 +162,10 @@ class Controller:
         """End a job; of an ended job the same again. Raises NotFoundError for an id never seen."""
         return self._registration.end(job_id, actor, "ended by its hook", exit_ad)
 
+    def forged(self, job_id: str, actor: str, detail: str) -> None:
+        """Write into the audit trail that a worker refused a forged ad for this job."""
+        self._store.audit(time.time(), actor, "forged ad", job_id, detail)
+
     def job(self, job_id: str) -> JobDetail:
         """A live or ended job. Raises NotFoundError."""
         job = self._found(job_id)

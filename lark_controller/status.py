@@ -277,6 +277,9 @@ class Controls(Protocol):
     def end(self, job_id: str, actor: str, exit_ad: str = "") -> Job:
         """End a job; of an ended job the same again. Raises NotFoundError for an id never seen."""
 
+    def forged(self, job_id: str, actor: str, detail: str) -> None:
+        """Write into the audit trail that a worker refused a forged ad for this job. Raises StoreError."""
+
     def job(self, job_id: str) -> JobDetail:
         """A live or ended job. Raises NotFoundError."""
 

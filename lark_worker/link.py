@@ -67,6 +67,10 @@ class Link:
             if exit_ad:
                 self.end(job_id, "")
 
+    def forged(self, job_id: str, detail: str) -> None:
+        """Let the controller's audit trail know of a forged ad."""
+        self._ask(lambda client: client.forged(job_id, detail))
+
     def _ask(self, call: Callable[[Client], Value]) -> Value:
         try:
             if self._client is None:

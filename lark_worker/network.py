@@ -52,6 +52,7 @@ class Networks:
         self._settings = settings
         self._bridge = Bridge(settings.bridge, settings.ovs_database)
         self._userspace: bool | None = None
+        self._ping = Path("/proc/sys/net/ipv4/ping_group_range").read_text("ascii")
 
     def datapath_id(self) -> str:
         """The bridge's OpenFlow datapath id. Raises NetworkError."""
@@ -153,6 +154,8 @@ class Networks:
         }.items():
             with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
                 (settings / name).write_text(str(value))
+        # Who may ping without privilege is the worker's choice, and not the default of a new namespace (nobody).
+        Path("/proc/sys/net/ipv4/ping_group_range").write_text(self._ping)
         if self._userspace:
             _checksums_here(INNER)
         lines = ["link set lo up", f"link set {INNER} addrgenmode none", f"link set {INNER} up"]

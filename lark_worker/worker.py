@@ -139,6 +139,10 @@ class Worker:
                 "forged ad refused", level=log.WARNING, slot=slot.run.slot, owner=slot.owner,
                 global_job_id=slot.run.global_job_id, attribute=error.attribute, reason=error.reason,
             )  # fmt: skip
+            # The user waits for the refusal, not for the trail.
+            threading.Thread(
+                target=self._tell_forgery, args=(slot.run.id, slot.owner, str(error)), name="forgery", daemon=True
+            ).start()
             raise
         want = wanted(merged, self._settings)
         job_id = slot.run.id
@@ -181,6 +185,15 @@ class Worker:
             raise CallerError("the job's starter has ended")
         log.event("job begins", job=record.id, slot=record.slot, owner=record.owner, network=record.network_type)
         return record
+
+    def _tell_forgery(self, job_id: str, owner: str, detail: str) -> None:
+        """The controller's audit trail has it too; where the controller is away, the log alone."""
+        # A thousand bytes are accepted there.
+        text = f"job of {owner}: {detail}".encode("ascii", "backslashreplace")[:1000].decode("ascii")
+        try:
+            self._link.forged(job_id, text)
+        except (AwayError, RefusedError) as error:
+            log.event("the audit trail of the controller lacks a forged ad", job=job_id, reason=error)
 
     def _supersede(self, job_id: str) -> None:
         """A starter that came before for the same run has nothing more to say."""

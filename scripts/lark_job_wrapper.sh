@@ -5,15 +5,16 @@
 #
 # Runs as the job's user and holds no authority: lark-enter asks the worker service whose job this is. sudo starts that
 # with an environment of its own, so the job's goes by a file that only its user can read. Where the way in fails, the
-# reason stands in the file that HTCondor looks at, and the job goes on hold with it.
+# reason stands on standard error and in $_CONDOR_WRAPPER_ERROR_FILE, and the job ends with status 122 (1 where sudo
+# refuses).
 set -u
 PATH=${PATH:-/usr/bin:/bin}
 enter=/usr/local/libexec/lark/lark-enter
 note=${_CONDOR_WRAPPER_ERROR_FILE:-/dev/null}
 
 fail() {
-    printf 'Lark: %s\n' "$1" >"$note"
-    exit 1
+    printf 'Lark: %s\n' "$1" | tee "$note" >&2
+    exit 122
 }
 
 mask=$(umask)
@@ -21,7 +22,7 @@ umask 077
 file=$(mktemp "${_CONDOR_SCRATCH_DIR:-${TMPDIR:-/tmp}}/.lark-environment.XXXXXX") ||
     fail "no file can be made for the job's environment"
 cat "/proc/$$/environ" >"$file" || fail "the job's environment cannot be kept"
+umask "$mask"
 # Taken away by lark-enter. What stays is the reason where sudo itself refuses.
 printf 'Lark: sudo does not start %s\n' "$enter" >"$note"
-umask "$mask"
 exec /usr/bin/sudo -n "$enter" "$file" "$@"

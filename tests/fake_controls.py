@@ -184,6 +184,10 @@ class FakeControls:
         self.known[job_id] = replace(job, lease_until=job.lease_until + 900)
         return self.known[job_id]
 
+    def forged(self, job_id: str, actor: str, detail: str) -> None:
+        self._called()
+        self.trail.append(AuditEntry(len(self.trail) + 1, 1.7e9, actor, "forged ad", job_id, detail))
+
     def end(self, job_id: str, actor: str, exit_ad: str = "") -> Job:
         job = self._get(job_id)
         self.known[job_id] = replace(job, state=JobState.ENDED)

@@ -19,12 +19,16 @@ from lark_controller.rest.schemas import (
     JobPageSchema,
     JobSchema,
     Joined,
+    NotedSchema,
     RegisteredSchema,
 )
 from lark_controller.rest.tokens import Scope
 from lark_controller.status import Confirmation, JobDetail, JobFilter
 
 blueprint = resource("jobs", "One run of an HTCondor job on one slot.")
+
+# Bytes of a line in the audit trail that comes from a worker.
+MAX_NOTE = 1024
 
 _TEXT = {"type": "string", "description": "The job ad, a line ------, the machine ad, in either ClassAd syntax"}
 _AD = {"type": ["object", "string"]}
@@ -118,6 +122,26 @@ def end(job_id: str) -> Any:
     known = _known(job_id)
     exit_ad = read_text(context.settings.max_ads_bytes, ("text/plain",), empty=True)
     return context.controls.end(known, actor(), exit_ad)
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/jobs/<job_id>/forgery",
+    scopes=(Scope.HOOK,),
+    bodies={"text/plain": {"type": "string", "description": "What was claimed, and what is true"}},
+    answers={200: NotedSchema},
+    problems=(400, 404, 413, 415),
+)
+def forgery(job_id: str) -> dict[str, str]:
+    """Note in the audit trail that a worker refused a forged ad.
+
+    Nothing else changes; the job need not be known.
+    """
+    known = _known(job_id)
+    detail = " ".join(read_text(MAX_NOTE, ("text/plain",)).split())
+    current().controls.forged(known, actor(), detail)
+    return {"subject": known, "action": "forged ad"}
 
 
 def joined(detail: JobDetail) -> Joined:

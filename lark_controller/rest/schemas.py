@@ -429,6 +429,13 @@ class AuditPageSchema(_Page):
     entries = _many(AuditEntrySchema, "The entries")
 
 
+class NotedSchema(Schema):
+    """What was written into the audit trail."""
+
+    subject = _text("The job's id")
+    action = _text("What")
+
+
 class HealthSchema(Schema):
     """The process answers."""
 

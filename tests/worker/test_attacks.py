@@ -29,6 +29,12 @@ def test_another_owner_or_group_is_refused(pool: Pool) -> None:
         assert "the startd" in said, more
     assert list(pool.client.jobs(state="any")) == []
     assert pool.leftovers() == []
+    eventually(lambda: len(_forgeries(pool)) == 6)
+    assert any('Owner: the ad says "bob", the startd "alice"' in detail for detail in _forgeries(pool))
+
+
+def _forgeries(pool: Pool) -> list[str]:
+    return [entry["detail"] for entry in pool.client.audit() if entry["action"] == "forged ad"]
 
 
 def test_what_is_not_compared_is_not_believed(pool: Pool) -> None:

@@ -50,14 +50,14 @@ def test_a_job_that_ends_leaves_nothing_and_its_neighbour_notices_nothing(pool: 
     pool.hook(first, "start", "alice", 1)
     kept = pool.hook(second, "start", "bob", 2)
     before = pool.leftovers()
-    index = pool.inside(second, "cat /sys/class/net/eth0/iflink /proc/sys/kernel/random/boot_id")[0]
+    index = pool.inside(second, "cat /proc/net/dev_snmp6/eth0")[1].split()[1]
     pool.hook(first, "exit", "alice", 1)
     neighbour = value(kept, "LarkJobId")
     eventually(
         lambda: all(value(kept, "LarkExternalInterface") == name or neighbour in name for name in pool.leftovers())
     )
     assert set(pool.leftovers()) < set(before)
-    assert index == 0
+    assert pool.inside(second, "cat /proc/net/dev_snmp6/eth0")[1].split()[1] == index
     assert pool.inside(second, "ping -c1 -W1 127.0.0.1")[0] == 0
     eventually(lambda: [job["owner"] for job in pool.client.jobs()] == ["bob"])
     assert [job["owner"] for job in pool.client.jobs(state="ended")] == ["alice"]
