@@ -1,0 +1,49 @@
+"""The worker service's settings: every one is documented, and every mistake is named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lark_controller.errors import SettingError
+from lark_worker.settings import load, table
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    page = (ROOT / "docs" / "reference" / "worker.md").read_text()
+    documented = dict(re.findall(r"^\| `(LARK_WORKER_[A-Z_]+)` \| `?([^`|]*?)`? \|", page, re.MULTILINE))
+    assert {name: text.strip() for name, text in documented.items()} == {row.variable: row.default for row in table()}
+
+
+def test_the_example_names_settings_with_their_defaults() -> None:
+    rows = {row.variable: row.default for row in table()}
+    for comment, name, value in re.findall(
+        r"(?m)^(#?)(LARK_WORKER_\w+)=(.*)$", (ROOT / "etc" / "worker.env").read_text()
+    ):
+        assert name in rows
+        assert not comment or value == rows[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MTU", "900"),
+        ("ON_FAILURE", "panic"),
+        ("NETWORKS", "10.64.0.1/16"),
+        ("GATEWAYS", "10.64.0.1,10.64.0.2"),
+        ("PREFIX", "much-too-long"),
+        ("PREFIXX", "x"),
+        ("SOCKET", ""),
+    ],
+)
+def test_a_mistake_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingError, match=f"LARK_WORKER_{name}"):
+        load({f"LARK_WORKER_{name}": value})
+
+
+def test_empty_is_none_where_nothing_is_needed() -> None:
+    assert load({"LARK_WORKER_TOKEN_FILE": "", "LARK_WORKER_NETWORKS": ""}) == load({})
