@@ -105,7 +105,9 @@ class _Walk:
         fields = self._fields()
         source, target = self.ends.src_job, self.ends.dst_job
         for address, placed in ((self.ends.src, source), (self.ends.dst, target)):
-            if placed is None and any(address in network for network in self.pool.policy.job_networks):
+            policy = self.pool.policy
+            a_jobs = any(address in network for network in policy.job_networks)
+            if placed is None and a_jobs and not any(address in host for host in policy.hosts):
                 return "dropped", f"{address} is for jobs and no live job has it: a port without a job passes nothing"
         for placed in (source, target):
             if placed is not None and placed.datapath is not None and placed.datapath not in self.held:

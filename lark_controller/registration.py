@@ -65,7 +65,8 @@ class Registration:
         ``jobs`` are the live ones, whose addresses are held from now on.
         """
         with self._lock:
-            blocks = BlockAllocator(policy.job_networks, policy.block_prefixes)
+            reserved = [address for network in policy.hosts for address in network]
+            blocks = BlockAllocator(policy.job_networks, policy.block_prefixes, reserved)
             self._ports, self._jobs = {}, {}
             for job in jobs:
                 self._hold(blocks, policy, job)
@@ -288,4 +289,9 @@ def _check_networks(policy: Policy, job: Job) -> None:
             raise AdError(
                 f"LarkInnerAddressIPv{address.version}",
                 f"{address} is outside the declared job networks: {', '.join(map(str, policy.job_networks))}",
+            )
+        if any(address in network for network in policy.hosts):
+            raise AdError(
+                f"LarkInnerAddressIPv{address.version}",
+                f"{address} is kept for a host that is no job (networks.hosts of the policy)",
             )

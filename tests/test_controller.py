@@ -357,6 +357,15 @@ def test_addresses_come_from_blocks_and_are_given_back(tmp_path: Path) -> None:
         assert str(fresh.ipv4) == "10.64.0.1"
 
 
+def test_addresses_of_declared_hosts_are_no_jobs(tmp_path: Path) -> None:
+    policy = POLICY.replace("  local:", "  hosts: [10.64.0.1, 10.64.0.2/31]\n  local:")
+    with running(tmp_path, policy) as controller:
+        with pytest.raises(AdError, match="kept for a host"):
+            post(controller, 1)
+        job = post(controller, 1, address=None, port=None, more='LarkAddressType = "controller"').job
+        assert str(job.ipv4) == "10.64.0.4"
+
+
 def test_explain_says_who_and_why(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path) as controller:
         edge = an_edge()

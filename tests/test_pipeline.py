@@ -239,6 +239,23 @@ def test_only_what_is_for_a_job_reaches_it() -> None:
     assert site.leaves(11, frames.udp(mac(job), HOST_MAC, "10.64.0.1", "10.1.1.1")) == (PORT_LOCAL,)
 
 
+@VERSIONS
+def test_a_gateway_inside_the_job_networks_is_declared_as_a_host(version: int) -> None:
+    inside = {4: "10.64.0.254", 6: "2001:db8:64::fe"}[version]
+    job = a_job(1, "alice")
+    declared = POLICY.replace("  local:", '  hosts: [10.64.0.254, "2001:db8:64::fe"]\n  local:')
+    for policy, passes in ((POLICY, False), (declared, True)):
+        site = Site(job, policy=policy)
+        out = frames.udp(mac(job), GATEWAY, at(job, version), inside)
+        back = frames.udp(GATEWAY, mac(job), inside, at(job, version))
+        assert site.leaves(11, out) == ((UPLINK,) if passes else ())
+        assert site.leaves(UPLINK, back) == ((11,) if passes else ())
+        assert bool(site.send(site.core, 2, back).ports) == passes
+        if version == 4:
+            ask = frames.arp(mac(job), mac(job), at(job, 4), "00:00:00:00:00:00", inside)
+            assert bool(site.leaves(11, ask)) == passes
+
+
 def test_a_vlan_job_is_tagged_on_the_uplink_alone() -> None:
     job, same, untagged = a_job(1, "alice", vlan=7), a_job(2, "alice", vlan=7), a_job(3, "alice")
     site = Site(job, same, untagged)

@@ -286,3 +286,11 @@ def test_any_tree_is_a_policy_or_a_list_of_mistakes(tree: dict[str, Any]) -> Non
 def test_any_text_is_told_what_is_wrong(text: str) -> None:
     result = outcome(text)
     assert isinstance(result, Policy) or result.mistakes
+
+
+def test_hosts_are_addresses_inside_job_networks() -> None:
+    policy = load("version: 1\nnetworks: {jobs: [10.64.0.0/16], hosts: [10.64.0.1, 10.64.1.0/24]}\n")
+    assert policy.hosts == (ip_network("10.64.0.1/32"), ip_network("10.64.1.0/24"))
+    with pytest.raises(PolicyError) as caught:
+        load("version: 1\nnetworks: {jobs: [10.64.0.0/16], hosts: [10.65.0.1, 10.64.0.0/17]}\n")
+    assert [mistake.key for mistake in caught.value.mistakes] == ["networks.hosts[0]", "networks.hosts[1]"]

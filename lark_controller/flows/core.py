@@ -38,6 +38,9 @@ from lark_controller.qos.groups import treatments
 def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
     """The flows that stand on every core switch, whatever jobs there are."""
     for wan in switch.wan:
+        for host in policy.hosts:
+            fields = {"in_port": wan.number, **ip_fields(host, "src")}
+            yield flow(Core.CLASSIFY, t.P_EXACT + 10, fields, cookie(Category.CLASSIFY, 0), goto=Core.WAN)
         for network in policy.job_networks:
             # Nobody outside has a job's address (BCP 38).
             fields = {"in_port": wan.number, **ip_fields(network, "src")}

@@ -150,6 +150,11 @@ def _slices(policy: Policy) -> Iterator[Flow]:
         prefix = Prefix(network.version, int(network.network_address), network.prefixlen)
         for table, bit, fields in _both_ways(prefix):
             yield flow(table, t.P_DENY, {"metadata": bit, **fields}, mark)
+    for host in policy.hosts:
+        prefix = Prefix(host.version, int(host.network_address), host.prefixlen)
+        for table, bit, fields in _both_ways(prefix):
+            following = Edge.SLICE_TO if table is Edge.SLICE_FROM else Edge.WAN
+            yield flow(table, t.P_ALLOW, {"metadata": bit, **fields}, mark, goto=following)
     if not networks:
         # Jobs live among other hosts: whose an address is, is asked once a pair, and remembered while it is used.
         for table, bit in ((Edge.SLICE_FROM, t.FROM_SLICED.put(1)), (Edge.SLICE_TO, t.TO_SLICED.put(1))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from lark_controller.errors import Mistake, PolicyError
 from lark_controller.jobs import Network
@@ -16,7 +16,9 @@ from lark_controller.policies.yaml_nodes import Entry, compose
 
 VERSION: Final = 1
 KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups")
-NETWORK_KEYS: Final = ("jobs", "local", "block_prefix")
+NETWORK_KEYS: Final = ("jobs", "hosts", "local", "block_prefix")
+# Each network of hosts is kept out of what is given to jobs address by address.
+MOST_HOSTS: Final = 4096
 KINDS: Final = (Kind.BLOCK.value, Kind.SLICE.value, Kind.WAN.value, Kind.CONNECTIVITY.value)
 BLOCK_PREFIXES: Final = (26, 122)
 # Shorter than this, a block would be a larger network than any pool's.
@@ -49,7 +51,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
     }
     if "version" in fields:
         fields["version"].integer(VERSION, VERSION)
-    jobs, local, prefixes = _networks(fields["networks"]) if "networks" in fields else ((), (), BLOCK_PREFIXES)
+    networks = _networks(fields["networks"]) if "networks" in fields else Networks()
     uplinks: tuple[str, ...] = switches.DEFAULT_UPLINKS
     if "edge" in fields:
         edge = fields["edge"].mapping(("uplinks",))
@@ -67,10 +69,11 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
     return Policy(
         text=text,
         digest=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
-        job_networks=jobs,
-        local_networks=local,
+        job_networks=networks.jobs,
+        hosts=networks.hosts,
+        local_networks=networks.local,
         edge_uplinks=uplinks,
-        block_prefixes=prefixes,
+        block_prefixes=networks.blocks,
         switches=MappingProxyType(declared),
         blocks=tuple(rules.blocks),
         slices=tuple(rules.slices),
@@ -117,7 +120,16 @@ def _keep(rules: list[Rule], rule: Rule | None) -> None:
         rules.append(rule)
 
 
-def _networks(entry: Entry) -> tuple[tuple[Network, ...], tuple[Network, ...], tuple[int, int]]:
+class Networks(NamedTuple):
+    """The section ``networks``."""
+
+    jobs: tuple[Network, ...] = ()
+    hosts: tuple[Network, ...] = ()
+    local: tuple[Network, ...] = ()
+    blocks: tuple[int, int] = BLOCK_PREFIXES
+
+
+def _networks(entry: Entry) -> Networks:
     fields = entry.mapping(NETWORK_KEYS)
     jobs: list[Network] = []
     for item in fields["jobs"].items() if "jobs" in fields else ():
@@ -134,7 +146,24 @@ def _networks(entry: Entry) -> tuple[tuple[Network, ...], tuple[Network, ...], t
     # Where jobs live is never the WAN.
     local += [network for network in jobs if not any(contains(each, network) for each in local)]
     prefixes = _prefixes(fields["block_prefix"], jobs) if "block_prefix" in fields else _fitting(jobs)
-    return tuple(jobs), tuple(dict.fromkeys(local)), prefixes
+    hosts = _hosts(fields["hosts"], jobs) if "hosts" in fields else ()
+    return Networks(tuple(jobs), hosts, tuple(dict.fromkeys(local)), prefixes)
+
+
+def _hosts(entry: Entry, jobs: list[Network]) -> tuple[Network, ...]:
+    """Addresses inside the job networks that are no job's."""
+    found = []
+    for item in entry.items():
+        network = item.network(hosts=True)
+        if network is None:
+            continue
+        if not any(contains(each, network) for each in jobs):
+            item.mistake(f"{network} is in no job network", "addresses inside networks.jobs that are no job's")
+        elif network.num_addresses > MOST_HOSTS:
+            item.mistake(f"{network} has {network.num_addresses} addresses", f"at most {MOST_HOSTS} in one entry")
+        else:
+            found.append(network)
+    return tuple(dict.fromkeys(found))
 
 
 def _fitting(jobs: list[Network]) -> tuple[int, int]:

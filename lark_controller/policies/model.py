@@ -148,13 +148,15 @@ class GroupSpec:
 class Policy:
     """A whole policy file, valid. ``text`` is what was read, ``digest`` its SHA-256.
 
-    ``job_networks`` empty means that jobs live among other hosts (DHCP). ``edge_uplinks`` are glob patterns (or port
+    ``job_networks`` empty means that jobs live among other hosts (DHCP). ``hosts`` are addresses inside job networks
+    that are no job's: gateways and servers. ``edge_uplinks`` are glob patterns (or port
     numbers) of the ports of undeclared edges that lead away from the worker.
     """
 
     text: str
     digest: str
     job_networks: tuple[Network, ...] = ()
+    hosts: tuple[Network, ...] = ()
     local_networks: tuple[Network, ...] = ()
     edge_uplinks: tuple[str, ...] = ()
     block_prefixes: tuple[int, int] = (26, 122)

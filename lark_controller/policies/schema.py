@@ -133,6 +133,7 @@ def schema() -> dict[str, Any]:
     networks = _record(
         {
             "jobs": _described(_listed(_NETWORK), "where jobs get addresses"),
+            "hosts": _described(_listed(_HOST), "addresses inside job networks that are no job's: gateways, servers"),
             "local": _described(_listed(_NETWORK), "what is not the WAN"),
             "block_prefix": _record(prefixes, ("ipv4", "ipv6")),
         },
