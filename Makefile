@@ -1,12 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint check demo bench docs lock clean
+.PHONY: help setup test lint lab lab-test demo bench docs lock clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
 PYTEST_ARGS ?=
 
 help:    ## Show what can be made
-	@sed -nE 's/^([a-z]+): .*## (.*)/  make \1\t\2/p; s/^([a-z]+): +## (.*)/  make \1\t\2/p' Makefile | sort -u
+	@sed -nE 's|^([a-z-]+): .*## (.*)|  make \1\t\2|p; s|^([a-z-]+): +## (.*)|  make \1\t\2|p' Makefile | sort -u
 
 setup:   ## Install what the project needs (Debian packages, .venv with locked dependencies)
 	@scripts/setup.sh
@@ -17,7 +17,13 @@ lint: setup ## Check style and types
 	$(BIN)/mypy
 
 test: lint ## Check style and types, and run all tests (real Open vSwitch and PostgreSQL; root)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not lab" $(PYTEST_ARGS)
+
+lab: setup  ## Boot a whole HTCondor pool on this machine, and open a shell in it (root; downloads Debian packages once)
+	@$(BIN)/python -m lab shell
+
+lab-test: setup ## Test the lab's pool with real jobs (root; minutes)
+	$(BIN)/python -m pytest -m lab $(PYTEST_ARGS)
 
 demo: setup ## Show the whole controller at work: three real switches, six jobs, under 90 seconds (root)
 	@$(BIN)/python -m demo

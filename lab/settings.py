@@ -38,7 +38,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> LabSettings
 
     Raises LabError for a value that is not accepted.
     """
-    home = Path(environment.get("HOME") or "/root")
+    home = Path(environment["HOME"]) if environment.get("HOME") else Path.home()
     cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
     kind = environment.get("LAB_KIND") or "auto"
     if kind not in KINDS:

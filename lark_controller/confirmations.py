@@ -77,6 +77,11 @@ class Confirmations:
         progress = self._jobs.get(number)
         return {} if progress is None else {dp: part.reason for dp, part in progress.parts.items() if part.reason}
 
+    def stuck(self, number: int) -> bool:
+        """True where a job waits for switches, and no barrier of it is under way to any."""
+        progress = self._jobs.get(number)
+        return progress is not None and not any(part.out for part in progress.parts.values())
+
     def done(self, number: int) -> list[int]:
         """The switches that have confirmed."""
         progress = self._jobs.get(number)

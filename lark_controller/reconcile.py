@@ -134,8 +134,8 @@ class Reconciler:
         if not self._connected(placed.datapath):
             self.confirmations.blocked(job.number, placed.datapath, self._why_away(placed.datapath))
         elif placed.port is None:
-            lacks = f"it has no port {job.port}" if job.port else "the machine ad names no port (ExternalInterface)"
-            self.confirmations.blocked(job.number, placed.datapath, lacks)
+            why = self.pool.switches[placed.datapath].why_no_job_port(job.port)
+            self.confirmations.blocked(job.number, placed.datapath, why)
 
     def _why_away(self, datapath: int) -> str:
         state = self.switches.get(datapath)
@@ -210,7 +210,9 @@ class Reconciler:
             return
         pool = self.pool_of(state.datapath)
         state.installed = pool.rules.get(state.datapath, state.installed)
-        if number is not None and self.confirmations.confirmed(number, state.datapath):
+        if number is not None and (
+            self.confirmations.confirmed(number, state.datapath) or self.confirmations.stuck(number)
+        ):
             self._settle_if_live(number)
 
     def _settle_if_live(self, number: int) -> None:
@@ -288,6 +290,9 @@ class Reconciler:
             self._blocked_by(state)
             return
         self._say_shortcomings(state, pool)
+        if state.to_forget:
+            link.forget_connections(CT_ZONE, CT_ZONE_OTHERS, tuple(state.to_forget))
+            state.to_forget = set()
         state.told = True
         state.reason = "is being brought up to date"
         changes = diff(desired, dump.program)
@@ -409,6 +414,8 @@ class Reconciler:
         state = self.switches.get(placed.datapath)
         if state is not None and state.link is not None:
             state.link.forget_connections(CT_ZONE, CT_ZONE_OTHERS, placed.job.addresses)
+        elif state is not None:
+            state.to_forget.update(placed.job.addresses)
 
     # -- the whole of a switch ---------------------------------------------------------------------------------------
 

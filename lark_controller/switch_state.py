@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from lark_controller.flows.pool import Pool
+from lark_controller.jobs import Address
 from lark_controller.openflow.link import SwitchLink
 from lark_controller.status import SwitchProblem
 
@@ -21,8 +22,8 @@ def dpid_text(datapath: int) -> str:
 class SwitchState:
     """What the loop knows of one switch, connected or not.
 
-    ``told`` is True once the complete dump was compared, so that changes may follow; ``pool`` is the pool whose
-    program the switch holds (during a policy change the switches go over one by one).
+    ``told`` is True once the complete dump was compared, so that changes may follow. ``to_forget`` are addresses of
+    jobs that ended while it was away, whose connections it still tracks.
     """
 
     datapath: int
@@ -36,6 +37,7 @@ class SwitchState:
     installed: int = 0
     drift: int = 0
     packet_ins: int = 0
+    to_forget: set[Address] = field(default_factory=set)
     problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
 
     def label(self, pool: Pool) -> str:

@@ -146,6 +146,40 @@ def test_a_post_is_enforced_once_the_edge_has_confirmed(tmp_path: Path, network:
         until(lambda: jobs_flows(edge) == 0)
 
 
+@pytest.mark.parametrize(("port", "whose"), [("uplink", "an uplink"), ("br", "the host itself")])
+def test_a_job_takes_neither_an_uplink_nor_the_hosts_own_port(
+    tmp_path: Path, network: FakeNetwork, port: str, whose: str
+) -> None:
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        before = dict(edge.program.flows)
+        answer = controller.confirm(post(controller, 1, port=port).job.id, 0.05)
+        assert answer.job.state == "pending"
+        assert answer.waiting[0].reason == f"its port {port} is {whose}, not a job's"
+        assert edge.program.flows == before
+
+
+def test_a_job_at_a_core_switch_is_told_so(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, a_core())
+        answer = controller.confirm(post(controller, 1, datapath=0xC0, port="a").job.id, 0.05)
+        assert answer.waiting[0].reason == "it is a core switch, and jobs are at edges"
+
+
+def test_the_reason_names_the_switch_that_is_waited_for(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        one, two = an_edge(1), an_edge(2)
+        connect(network, controller, one)
+        connect(network, controller, two)
+        controller.confirm(post(controller, 1).job.id, 20)
+        # The slice has a job at the first switch, which therefore is told of the second job.
+        other = post(controller, 2, datapath=2, port="absent").job
+        print(controller.confirm(other.id, 1))
+        until(lambda: controller.job(other.id).confirmation.confirmed == ("0000000000000001",))
+        until(lambda: controller.job(other.id).job.reason == "switch 0000000000000002: it has no port absent")
+
+
 def test_a_job_waits_for_its_switch_and_for_its_port(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path) as controller:
         job = post(controller, 1, port="late0").job

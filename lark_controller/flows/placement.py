@@ -50,6 +50,23 @@ class Switch:
         """True for a worker's switch."""
         return self.role is SwitchRole.EDGE
 
+    def job_port(self, name: str | None) -> int | None:
+        """The number of the port of that name if a job may be there: not on a core, and neither at an uplink nor at
+        the host's own port, which a job's flows would close for everybody else."""
+        number = None if name is None else self.ports.get(name)
+        return None if number in (None, PORT_LOCAL, *self.uplinks) or not self.is_edge else number
+
+    def why_no_job_port(self, name: str | None) -> str:
+        """Why ``job_port`` knows no port of that name, as one clause about the switch."""
+        if name is None:
+            return "the machine ad names no port (ExternalInterface)"
+        if not self.is_edge:
+            return "it is a core switch, and jobs are at edges"
+        if name not in self.ports:
+            return f"it has no port {name}"
+        whose = "an uplink" if self.ports[name] in self.uplinks else "the host itself"
+        return f"its port {name} is {whose}, not a job's"
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:

@@ -114,8 +114,7 @@ class Pool:
         """A job at its port, as far as its edge is known."""
         datapath = self.datapath_of(job)
         switch = None if datapath is None else self.switches.get(datapath)
-        port = None if switch is None or job.port is None else switch.ports.get(job.port)
-        return Placed(job, decision, datapath, port)
+        return Placed(job, decision, datapath, None if switch is None else switch.job_port(job.port))
 
     def build(self, datapath: int) -> Program:
         """Everything that a known switch should hold, from scratch. Raises KeyError for an unknown one."""
