@@ -175,9 +175,8 @@ def test_the_reason_names_the_switch_that_is_waited_for(tmp_path: Path, network:
         controller.confirm(post(controller, 1).job.id, 20)
         # The slice has a job at the first switch, which therefore is told of the second job.
         other = post(controller, 2, datapath=2, port="absent").job
-        print(controller.confirm(other.id, 1))
         until(lambda: controller.job(other.id).confirmation.confirmed == ("0000000000000001",))
-        until(lambda: controller.job(other.id).job.reason == "switch 0000000000000002: it has no port absent")
+        until(lambda: controller.job(other.id).job.reason == "switch fake 0000000000000002: it has no port absent")
 
 
 def test_a_job_waits_for_its_switch_and_for_its_port(tmp_path: Path, network: FakeNetwork) -> None:
