@@ -31,7 +31,7 @@ class Settings:
     ca_file: Annotated[
         Path | None, About("PEM file of the authorities that may have signed the controller's certificate.")
     ] = None
-    socket: Annotated[Path, About("The Unix socket on which hooks and wrapper ask.")] = Path("/run/lark/worker.sock")
+    socket: Annotated[Path, About("The Unix socket on which hooks and wrapper ask.")] = Path("/run/lark-worker/worker.sock")
     state_dir: Annotated[
         Path, About("Where the records of jobs and what the controller has not been told are kept.")
     ] = Path("/var/lib/lark-worker")
@@ -65,7 +65,10 @@ class Settings:
         About("When the controller cannot be asked: what happens to the job.", choices=("start", "hold", "idle")),
     ] = "idle"
     wait: Annotated[float, About("How long a start waits for the switches' confirmation.", "seconds", 0, 30)] = 2.0
-    timeout: Annotated[float, About("How long a start waits for the controller.", "seconds", 0.1, 60)] = 8.0
+    timeout: Annotated[
+        float,
+        About("How long a start waits for the controller; with `WAIT` less than the hook waits.", "seconds", 0.1, 60),
+    ] = 4.0
     prefix: Annotated[str, About("Begins the name of every interface and namespace; 1 to 4 letters, digits.")] = "lark"
     startd_address_file: Annotated[
         Path | None, About("File with the startd's address. Empty: as HTCondor's configuration says.")

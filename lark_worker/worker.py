@@ -28,6 +28,11 @@ from lark_worker.watch import Watch
 Key = tuple[int, int]
 
 DEFAULT_LEASE: Final = 900.0
+# The state of a job that did not start because the controller was away.
+AWAY: Final = "away"
+# HookStatusCode of a prepare hook: 1 to 299 hold the job, 300 and above let it go back to Idle.
+HOLD: Final = 20
+IDLE: Final = 300
 
 
 class Worker:
@@ -91,7 +96,9 @@ class Worker:
             if record is None:
                 record = self._admit(starter, body)
             if record.over:
-                raise CallerError("this job has ended")
+                return self._said(record)
+            if record.made and record.state == "pending" and "register" in record.pending:
+                return lines(record)
             if record.made and "register" not in record.pending and record.state not in ("registering", "pending"):
                 return lines(record)
             return self._bring_up(key, record, min(wait, self._settings.wait))
@@ -213,8 +220,8 @@ class Worker:
                 answer = future.result(self._settings.timeout)
             except FutureTimeoutError:
                 return self._without_controller(key, record, future)
-            except RefusedError:
-                self._give_up(key)
+            except RefusedError as error:
+                self._give_up(key, "refused", str(error))
                 raise
             record = self._configure(key, answer)
         if record.network_type != "none" and wait > 0:
@@ -236,8 +243,8 @@ class Worker:
             answer = self._link.register(record.body, wait)
         except AwayError as error:
             return self._change(key, state="pending", reason=str(error))
-        except RefusedError:
-            self._give_up(key)
+        except RefusedError as error:
+            self._give_up(key, "refused", str(error))
             raise
         return self._change(key, state=answer.state, reason=answer.reason)
 
@@ -262,9 +269,16 @@ class Worker:
                 self._networks.configure(record)
             future.add_done_callback(lambda done: self._late(key, done))
             return lines(record)
-        self._give_up(key)
-        code = 20 if choice == "hold" else 300
-        return f'{lines(record)}HookStatusCode = {code}\nHookStatusMessage = "Lark: {reason}"\n'
+        return self._said(self._give_up(key, AWAY, reason))
+
+    def _said(self, record: Record) -> str:
+        """What was said of a job that did not start, again; a hook asks twice when an answer takes its time."""
+        if record.state == "refused":
+            raise RefusedError(record.reason)
+        if record.state != AWAY:
+            raise CallerError("this job has ended")
+        code = HOLD if self._settings.on_failure == "hold" else IDLE
+        return f'{lines(record)}HookStatusCode = {code}\nHookStatusMessage = "Lark: {record.reason}"\n'
 
     def _later(self, key: Key, record: Record) -> None:
         """Let the registration take its time; the job runs meanwhile."""
@@ -286,12 +300,13 @@ class Worker:
                 self._change(key, state="pending", reason=str(error))
                 log.failure("a late job's network is not whole", error, job=record.id)
 
-    def _give_up(self, key: Key) -> None:
+    def _give_up(self, key: Key, state: str, reason: str) -> Record:
         """The job does not start here. It may have been registered, so the controller hears of its end alone."""
         with self._locked(key):
-            record = self._change(key, over=True, state="refused", pending=("end",))
+            record = self._change(key, over=True, state=state, reason=reason, pending=("end",))
             self._spool.add(record.slot, record.id)
             self._networks.remove(record)
+            return record
 
     def _over(self, key: Key, exit_ad: str) -> Record | None:
         """Note that a job has ended, so that the controller is told in time. May be repeated."""

@@ -118,7 +118,7 @@ class Pool:
         self.startd = FakeStartd()
         self.starters: list[Starter] = []
         self.bridge = net.name("b")
-        self.prefix = "lkt" + net.prefix[-1]
+        self.prefix = "wt" + net.prefix[-2:]
         self.socket = folder / "worker.sock"
         (folder / "policy.yaml").write_text(POLICY)
         self.token = add(folder / "tokens.yaml", "worker", [Scope.HOOK, Scope.OPERATE])
@@ -147,7 +147,7 @@ class Pool:
         self.worker: Worker | None = None
         self.service: Service | None = None
         self.enter = folder / "lark-enter"
-        self.enter.write_text((SCRIPTS / "lark-enter").read_text().replace("/run/lark/worker.sock", str(self.socket)))
+        self.enter.write_text((SCRIPTS / "lark-enter").read_text().replace("/run/lark-worker/worker.sock", str(self.socket)))
         self.enter.chmod(0o755)
         self.start_service()
 

@@ -146,6 +146,8 @@ def test_without_the_controller_the_site_decides(ovs: OpenVSwitch, net: Net, cho
         assert value(said, "HookStatusCode") == str(code)
         assert "controller" in value(said, "HookStatusMessage")
         assert pool.leftovers() == []
+        # A hook that asks again, since it had given up waiting, hears the same.
+        assert pool.hook(starter, "start", "alice", 1) == said
 
 
 def test_jobs_that_start_and_end_without_the_controller_are_told_of_in_order(ovs: OpenVSwitch, net: Net) -> None:
@@ -173,6 +175,7 @@ def test_a_job_that_the_policy_gives_no_address_is_held_with_the_reason(pool: Po
     assert value(said, "HookStatusCode") == "10"
     assert "outside the declared job networks" in said
     assert pool.leftovers() == []
+    assert pool.hook(starter, "start", "alice", 1) == said
 
 
 def test_a_site_script_has_the_last_word(ovs: OpenVSwitch, net: Net) -> None:

@@ -1,0 +1,105 @@
+"""A slot's ad is read into an identity, and a starter's command line into a slot."""
+
+from __future__ import annotations
+
+import classad2
+import pytest
+
+from lark_controller.ads import parse_post
+from lark_worker.errors import ForgedError, RefusedError, StartdError
+from lark_worker.merge import merge, post
+from lark_worker.processes import Process
+from lark_worker.settings import load
+from lark_worker.startd import Slot, read_slot, slot_name
+from lark_worker.wanted import wanted
+
+# As HTCondor 25 answers a direct query, without STARTD_JOB_ATTRS.
+BARE = """\
+Name = "slot1_1@worker1"
+Machine = "worker1"
+GlobalJobId = "submit#12.3#1700000000"
+JobStart = 1700000100
+RemoteOwner = "alice@example"
+NetworkType = ifThenElse(TARGET.OutboundConnectivity =?= false, "none", "ovs_bridge")
+"""
+
+
+def slot(more: str = "", text: str = BARE) -> Slot:
+    return read_slot(classad2.parseOne(text + more, classad2.Parser.Old))
+
+
+def test_identity_comes_from_the_slots_ad() -> None:
+    bare = slot()
+    assert (bare.run.global_job_id, bare.run.started, bare.run.slot) == (
+        "submit#12.3#1700000000", 1700000100, "slot1_1@worker1",
+    )  # fmt: skip
+    assert (bare.owner, bare.group) == ("alice", "")
+    full = slot('Owner = "bob"\nAcctGroup = "group_cms"\nJobCurrentStartDate = 1700000101\n')
+    assert (full.owner, full.group, full.run.started) == ("bob", "group_cms", 1700000101)
+
+
+@pytest.mark.parametrize("missing", ["GlobalJobId", "RemoteOwner", "Name", "Machine"])
+def test_a_slot_without_a_job_has_no_identity(missing: str) -> None:
+    text = "".join(line for line in BARE.splitlines(keepends=True) if not line.startswith(missing))
+    with pytest.raises(StartdError):
+        slot(text=text)
+
+
+def test_the_run_is_the_one_that_the_controller_sees() -> None:
+    known = slot()
+    merged = merge(b'RequestBandwidth = 5\nClusterId = 12\nArgs = "a\\"b"\n------\nName = "slot9@other"\n', known)
+    job, machine = parse_post(post(merged.job, wanted(merged, load({})).machine).encode(), "text/plain")
+    assert (job.global_job_id, job.started, machine.slot) == known.run
+    assert (job.owner, job.user, job.cluster, job.proc, job.bandwidth) == ("alice", "alice", 12, 3, 5)
+    assert (machine.network_type, machine.address_type) == ("ovs_bridge", "controller")
+
+
+@pytest.mark.parametrize(
+    "body", ['Owner = "bob"', 'AcctGroup = "g"', "ProcId = 4", 'GlobalJobId = "x"', "Owner = MY.User"]
+)
+def test_a_job_ad_of_another_job_is_forged(body: str) -> None:
+    with pytest.raises(ForgedError):
+        merge(body.encode(), slot())
+
+
+@pytest.mark.parametrize(
+    ("job", "machine"),
+    [
+        ("", "WantDocker = true\n"),
+        ("", 'LarkNetworkType = "nat"\n'),
+        ("", 'LarkAddressType = "dhcp"\n'),
+        ("", 'LarkAddressType = "static"\n'),
+        ("", 'LarkVLAN = "chemistry"\n'),
+        ("InboundConnectivity = false\nOutboundConnectivity = \"no\"\n", ""),
+    ],
+)
+def test_what_this_worker_cannot_do_is_refused(job: str, machine: str) -> None:
+    with pytest.raises(RefusedError):
+        wanted(merge(job.encode(), slot(machine)), load({}))
+
+
+def test_undefined_is_not_true() -> None:
+    """A job that asks for nothing gets what the site gives to all."""
+    text = BARE.replace("=?= false", "")
+    assert wanted(merge(b"", slot(text=text)), load({})).network_type == "ovs_bridge"
+    assert wanted(merge(b"OutboundConnectivity = false", slot()), load({})).network_type == "none"
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("condor_starter -f -a slot1_1 submit.example", "slot1_1"),
+        ("condor_starter -f -local-name x -a slot1 submit.example", "slot1"),
+        ("condor_starter -f -slot-name slot2_13 submit.example", "slot2_13"),
+    ],
+)
+def test_a_starters_command_line_names_its_slot(line: str, name: str) -> None:
+    assert slot_name(Process(7, 1, 1, 0, "/usr/sbin/condor_starter", tuple(line.split()))) == name
+
+
+@pytest.mark.parametrize(
+    "line", ["condor_starter -f", "condor_starter -a", 'condor_starter -a x"||true', "condor_starter -a ../x"]
+)
+def test_a_command_line_that_names_none_is_refused(line: str) -> None:
+    with pytest.raises(StartdError):
+        slot_name(Process(7, 1, 1, 0, "/usr/sbin/condor_starter", tuple(line.split())))
