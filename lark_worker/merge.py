@@ -31,34 +31,47 @@ def merge(body: bytes, slot: Slot) -> Merged:
 
     Raises ForgedError where the user's job ad claims to be another job, AdError where it cannot be read.
     """
-    if len(body) > MAX_AD:
-        raise AdError("", f"the ads take {len(body)} bytes; at most {MAX_AD} are accepted")
-    try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError:
-        raise AdError("", "the ads are not UTF-8") from None
-    lines = text.split("\n")
-    end = next((number for number, line in enumerate(lines) if line.strip() == SEPARATOR), len(lines))
-    given, _ = parse_ad("\n".join(lines[:end]))
+    given = _job_ad(body)
     own = identity(slot.ad)
-    for name in COMPARED:
-        if name not in given:
-            continue
-        said, known = given.lookup(name), own.get(name)
-        if known is None:
-            # A group that the startd does not know of is claimed, not had.
-            raise ForgedError(
-                name,
-                f"the ad says {_shown(said)}, and the startd knows of none (its STARTD_JOB_ATTRS must hold {name})",
-            )
-        if str(said) != literal(known):
-            raise ForgedError(name, f"the ad says {_shown(said)}, the startd {literal(known)}")
+    _compare(given, own)
     for name in IDENTITY:
         if name in given:
             del given[name]
     for name in own:
         given[name] = own[name]
     return Merged(given, slot.ad)
+
+
+def check(body: bytes, posted: str) -> None:
+    """Compare a job ad that is handed over again with what :func:`merge` made at the first time.
+
+    Raises as :func:`merge` does.
+    """
+    _compare(_job_ad(body), _job_ad(posted.encode("utf-8", "surrogatepass")))
+
+
+def _job_ad(body: bytes) -> classad2.ClassAd:
+    """The first of the two ads of a post; the second is not looked at."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise AdError("", "the ads are not UTF-8") from None
+    lines = text.split("\n")
+    end = next((number for number, line in enumerate(lines) if line.strip() == SEPARATOR), len(lines))
+    return parse_ad("\n".join(lines[:end]))[0]
+
+
+def _compare(given: classad2.ClassAd, own: classad2.ClassAd) -> None:
+    for name in COMPARED:
+        if name not in given:
+            continue
+        said, known = given.lookup(name), own.get(name)
+        if known is None:
+            # A group that the startd does not know of is claimed, not had.
+            reason = f"the ad says {_shown(said)}, and the startd knows of none (its STARTD_JOB_ATTRS must hold {name})"
+            raise ForgedError(name, reason)
+        if str(said) != literal(known):
+            raise ForgedError(name, f"the ad says {_shown(said)}, the startd {literal(known)}")
 
 
 def _shown(value: object) -> str:

@@ -31,7 +31,9 @@ class Settings:
     ca_file: Annotated[
         Path | None, About("PEM file of the authorities that may have signed the controller's certificate.")
     ] = None
-    socket: Annotated[Path, About("The Unix socket on which hooks and wrapper ask.")] = Path("/run/lark-worker/worker.sock")
+    socket: Annotated[Path, About("The Unix socket on which hooks and wrapper ask.")] = Path(
+        "/run/lark-worker/worker.sock"
+    )
     state_dir: Annotated[
         Path, About("Where the records of jobs and what the controller has not been told are kept.")
     ] = Path("/var/lib/lark-worker")

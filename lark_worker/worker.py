@@ -15,7 +15,7 @@ from typing import Any, Final
 from lark_controller import log
 from lark_worker.errors import AwayError, CallerError, ForgedError, NetworkError, RefusedError
 from lark_worker.link import Answer, Link
-from lark_worker.merge import merge, post
+from lark_worker.merge import check, merge, post
 from lark_worker.network import Networks, names
 from lark_worker.processes import Process, boot_id, is_alive
 from lark_worker.records import Record, Records
@@ -95,6 +95,8 @@ class Worker:
             record = self._jobs.get(key)
             if record is None:
                 record = self._admit(starter, body)
+            elif body:
+                self._check_again(record, body)
             if record.over:
                 return self._said(record)
             if record.made and record.state == "pending" and "register" in record.pending:
@@ -142,14 +144,7 @@ class Worker:
         try:
             merged = merge(body, slot)
         except ForgedError as error:
-            log.event(
-                "forged ad refused", level=log.WARNING, slot=slot.run.slot, owner=slot.owner,
-                global_job_id=slot.run.global_job_id, attribute=error.attribute, reason=error.reason,
-            )  # fmt: skip
-            # The user waits for the refusal, not for the trail.
-            threading.Thread(
-                target=self._tell_forgery, args=(slot.run.id, slot.owner, str(error)), name="forgery", daemon=True
-            ).start()
+            self._forged(slot.run.id, slot.run.slot, slot.owner, error)
             raise
         want = wanted(merged, self._settings)
         job_id = slot.run.id
@@ -192,6 +187,21 @@ class Worker:
             raise CallerError("the job's starter has ended")
         log.event("job begins", job=record.id, slot=record.slot, owner=record.owner, network=record.network_type)
         return record
+
+    def _check_again(self, record: Record, body: bytes) -> None:
+        """What is handed over for a job that is known counts for nothing; a lie is noted all the same."""
+        try:
+            check(body, record.body)
+        except ForgedError as error:
+            self._forged(record.id, record.slot, record.owner, error)
+            raise
+
+    def _forged(self, job_id: str, slot: str, owner: str, error: ForgedError) -> None:
+        log.event("forged ad refused", level=log.WARNING, job=job_id, slot=slot, owner=owner, reason=error)
+        # The user waits for the refusal, not for the trail.
+        threading.Thread(
+            target=self._tell_forgery, args=(job_id, owner, str(error)), name="forgery", daemon=True
+        ).start()
 
     def _tell_forgery(self, job_id: str, owner: str, detail: str) -> None:
         """The controller's audit trail has it too; where the controller is away, the log alone."""

@@ -147,7 +147,9 @@ class Pool:
         self.worker: Worker | None = None
         self.service: Service | None = None
         self.enter = folder / "lark-enter"
-        self.enter.write_text((SCRIPTS / "lark-enter").read_text().replace("/run/lark-worker/worker.sock", str(self.socket)))
+        self.enter.write_text(
+            (SCRIPTS / "lark-enter").read_text().replace("/run/lark-worker/worker.sock", str(self.socket))
+        )
         self.enter.chmod(0o755)
         self.start_service()
 

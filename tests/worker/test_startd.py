@@ -70,7 +70,7 @@ def test_a_job_ad_of_another_job_is_forged(body: str) -> None:
         ("", 'LarkAddressType = "dhcp"\n'),
         ("", 'LarkAddressType = "static"\n'),
         ("", 'LarkVLAN = "chemistry"\n'),
-        ("InboundConnectivity = false\nOutboundConnectivity = \"no\"\n", ""),
+        ('InboundConnectivity = false\nOutboundConnectivity = "no"\n', ""),
     ],
 )
 def test_what_this_worker_cannot_do_is_refused(job: str, machine: str) -> None:
