@@ -1,4 +1,4 @@
-"""What the worker service takes from the controller's package: ads, values and the client; no server, store or switch."""
+"""What the worker service takes from the controller's package: ads, values, the client; no server, store or switch."""
 
 from __future__ import annotations
 
