@@ -57,7 +57,7 @@ def job(found: Answer) -> None:
         ("group", found["group"] or "none"),
         ("run", f"{found['global_job_id']} on {found['slot']}"),
         ("addresses", _addresses(found) or "none"),
-        ("attached", f"{found['network_type']}, port {found['port']} of {found['datapath']}"),
+        ("attached", f"{found['network_type']}, {_place(found)}"),
         ("lease until", found["lease_until"]),
         ("policy", _decision(decision)),
         ("confirmed by", " ".join(found["confirmed"]) or "no switch"),
@@ -68,6 +68,12 @@ def job(found: Answer) -> None:
         values = ", ".join(f"{name} = {value}" for name, value in because["values"].items())
         met = f"  [{values}]" if values else ""
         print(_clean(f"  {because['kind']}, line {because['line']}: {because['when']}{met}"))
+
+
+def _place(found: Answer) -> str:
+    if not found["port"]:
+        return f"no port named, on {found['host']}"
+    return f"port {found['port']} of {found['datapath'] or found['host']}"
 
 
 def switches(found: Sequence[Answer]) -> None:
@@ -129,12 +135,17 @@ def plan(found: Answer) -> None:
     print(f"{found['jobs_changed']} of {found['jobs_examined']} jobs would be treated otherwise")
     for change in found["jobs"]:
         print(_clean(f"  {change['job_id']} ({change['owner']}): {'; '.join(change['changes'])}"))
+    if found["jobs_changed"] > len(found["jobs"]):
+        print(f"  … and {found['jobs_changed'] - len(found['jobs'])} more")
     for each in found["switches"]:
         limit = f" of {each['max_rules']}" if each["max_rules"] else ""
         counts = f"+{each['added']} ~{each['changed']} -{each['removed']}, then {each['total']}{limit} flows"
         print(f"{each['name'] or each['datapath']}: {counts}")
         for line in each["sample"]:
             print(_clean(f"  {line}"))
+        more = each["added"] + each["changed"] + each["removed"] - len(each["sample"])
+        if more > 0:
+            print(f"  … and {more} more")
 
 
 def explanation(found: Answer) -> None:

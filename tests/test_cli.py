@@ -91,7 +91,9 @@ def test_explain(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_plan_and_policy(served: Api, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", str(policy)]) == cli.OK
-    assert "1 of 2 jobs would be treated otherwise" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "1 of 2 jobs would be treated otherwise" in told
+    assert "+1 ~0 -2, then 9 of 4096 flows\n  + table=3 …\n  - table=4 …\n  … and 1 more\n" in told
     assert cli.main(["policy", "put", str(policy)]) == cli.OK
     assert capsys.readouterr().out == "version 2 is in force\n"
     assert cli.main(["policy", "show"]) == cli.OK

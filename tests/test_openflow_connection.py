@@ -347,7 +347,7 @@ def test_a_switch_that_answers_nothing_is_dropped() -> None:
     scenario(play)
 
 
-def test_a_switch_that_speaks_another_version_is_told_so() -> None:
+def test_a_switch_that_speaks_another_version_is_told_so_and_the_log_says_it(caplog: pytest.LogCaptureFixture) -> None:
     async def play() -> None:
         recorder = Recorder()
         async with serving(recorder) as server:
@@ -359,7 +359,11 @@ def test_a_switch_that_speaks_another_version_is_told_so() -> None:
             assert answer[len(hello) + 1] == ofp.OFPT_ERROR
             writer.close()
 
-    scenario(play)
+    with caplog.at_level("INFO", "lark"):
+        scenario(play)
+    told = [record for record in caplog.records if record.getMessage() == "no switch"]
+    assert [record.levelname for record in told] == ["WARNING"]
+    assert all("1.3" in str(record.__dict__["lark_fields"]["reason"]) for record in told)
 
 
 def test_a_silent_connection_is_asked_and_then_dropped() -> None:
@@ -438,7 +442,24 @@ def test_the_outbox_is_bounded() -> None:
     scenario(play)
 
 
-def test_of_two_connections_of_one_datapath_the_newer_stays() -> None:
+def test_a_flood_of_connections_that_are_no_switchs_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        async with serving(Recorder()) as server:
+            for _ in range(9):
+                reader, writer = await asyncio.open_connection(*server.addresses[0])
+                writer.write(b"GET / HTTP/1.0\r\n\r\n")
+                await reader.read()
+                writer.close()
+
+    with caplog.at_level("INFO", "lark"):
+        scenario(play)
+    told = [record for record in caplog.records if record.getMessage() == "no switch"]
+    assert [record.__dict__["lark_fields"]["times"] for record in told] == [1, 2, 4, 8]
+
+
+def test_of_two_connections_of_one_datapath_the_newer_stays_and_the_log_says_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def play() -> None:
         recorder = Recorder()
         async with serving(recorder) as server:
@@ -453,7 +474,9 @@ def test_of_two_connections_of_one_datapath_the_newer_stays() -> None:
             assert list(new.tables.entries) == [flow(1).key]
             assert len(recorder.gone) == 1
 
-    scenario(play)
+    with caplog.at_level("INFO", "lark"):
+        scenario(play)
+    assert any("same datapath id" in record.getMessage() for record in caplog.records)
 
 
 def test_unfinished_handshakes_are_bounded() -> None:

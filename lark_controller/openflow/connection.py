@@ -7,17 +7,15 @@ disconnected, one that floods is read in portions between which all others get t
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from lark_controller.log import failure
 from lark_controller.openflow import wire
 from lark_controller.openflow.oxm import WireError
-
-_log = logging.getLogger(__name__)
 
 # Messages handled for one switch before the loop turns to the others.
 _PORTION: Final = 128
@@ -228,7 +226,7 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             self.close(f"garbage: {error}")
         except Exception as error:
-            _log.exception("switch at %s: message type %d could not be handled", self.address, kind)
+            failure("a switch's message could not be handled", error, address=self.address, type=kind)
             self.close(f"internal error on message type {kind}: {error}")
 
     def _keep_alive(self) -> None:

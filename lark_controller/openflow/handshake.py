@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from typing import Final, TypeVar
 
@@ -12,13 +11,13 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from lark_controller.errors import SwitchError
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import PORT_NORMAL, Flow, FlowData, FlowKey, Output, match
+from lark_controller.log import event
 from lark_controller.openflow import replies, wire
 from lark_controller.openflow.applies import Step
 from lark_controller.openflow.link import SwitchFeatures, SwitchLink
 from lark_controller.openflow.replies import Description, MeterFeatures
 from lark_controller.openflow.requests import RefusedError
 
-_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # What the NORMAL probe matches: no frame has the broadcast address as its source (IEEE 802.3, 3.2.3: the first bit of a
@@ -96,5 +95,5 @@ async def _takes_normal(link: SwitchLink, n_tables: int) -> bool:
             return True
         if outcome.errors[0].type in (ofp.OFPET_BAD_ACTION, ofp.OFPET_BAD_INSTRUCTION):
             return False
-        _log.info("switch %016x: table %d refuses the NORMAL probe: %s", link.datapath, table, outcome.reason)
+        event("NORMAL probe refused", datapath=f"{link.datapath:016x}", table=table, reason=outcome.reason)
     return False

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
+from collections import Counter
 from typing import Final
 
 from lark_controller.errors import SettingError, SwitchError
+from lark_controller.log import INFO, WARNING, event, failure
 from lark_controller.openflow.connection import Connection, OpenFlowOptions
 from lark_controller.openflow.handshake import handshake
 from lark_controller.openflow.link import SwitchHandler, SwitchLink
-
-_log = logging.getLogger(__name__)
 
 # Switches that are compared at a time: what one holds and should hold takes megabytes meanwhile.
 _TURNS: Final = 16
 # A switch that takes longer than this (seconds) goes on beside the next, so that none holds up another.
 _TURN_SECONDS: Final = 2.0
+# Different reasons that are counted for connections that never became a switch's.
+_REASONS: Final = 1000
+_STOPS: Final = "the controller stops"
 
 
 def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
@@ -66,6 +68,7 @@ class Server:
         self._open: dict[Connection, SwitchLink] = {}
         self._handshakes: dict[SwitchLink, asyncio.Task[None]] = {}
         self._refused = 0
+        self._unfinished: Counter[tuple[str, str]] = Counter()
         self._turns = asyncio.Semaphore(_TURNS)
 
     async def start(self) -> None:
@@ -83,7 +86,7 @@ class Server:
         for server in self._servers:
             server.close()
         for connection in list(self._open):
-            connection.close("the controller stops")
+            connection.close(_STOPS)
         tasks = list(self._handshakes.values())
         while self._open:  # until the loop has told of every connection that it is lost
             await asyncio.sleep(0)
@@ -119,8 +122,8 @@ class Server:
         self._open[connection] = link
         if len(self._handshakes) >= self.options.max_handshakes:
             self._refused += 1
-            if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …: a flood must not fill the log
-                _log.warning("%d connections refused: too many unfinished handshakes", self._refused)
+            if _is_told(self._refused):
+                event("connections refused: too many unfinished handshakes", level=WARNING, times=self._refused)
             connection.close("too many unfinished handshakes")
             return
         self._handshakes[link] = asyncio.get_running_loop().create_task(self._introduce(link))
@@ -138,16 +141,17 @@ class Server:
             self._supersede(link)
             self.links[link.datapath] = link
             link.ready = True
+            event("switch connected", datapath=_dpid(link), address=link.connection.address)
             self._handler.switch_connected(link, dump)
-            _log.info("switch %016x connected from %s", link.datapath, link.connection.address)
             link.when_idle(turn.end)
             turn = None
         except SwitchError as error:
+            self._no_switch(link.connection, str(error))
             link.close(str(error))
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            _log.exception("switch at %s could not be taken in", link.connection.address)
+            failure("switch could not be taken in", error, address=link.connection.address)
             link.close(f"internal error: {error}")
         finally:
             self._handshakes.pop(link, None)
@@ -159,11 +163,13 @@ class Server:
         older = self.links.get(link.datapath)
         if older is None:
             return
-        if older.connection.host != link.connection.host:
-            _log.warning(
-                "datapath %016x connects from %s while connected from %s: the newer one is kept",
-                link.datapath, link.connection.address, older.connection.address,
-            )  # fmt: skip
+        event(
+            "switch connects while it is connected: if that goes on, two have the same datapath id",
+            level=WARNING,
+            datapath=_dpid(link),
+            kept=link.connection.address,
+            closed=older.connection.address,
+        )
         reason = f"superseded by a connection from {link.connection.address}"
         older.close(reason)
         self._gone(older, reason)
@@ -174,7 +180,7 @@ class Server:
         task = self._handshakes.pop(link, None)
         if task is not None:
             task.cancel()
-            _log.info("connection from %s ended before its handshake: %s", connection.address, reason)
+            self._no_switch(connection, reason)
         self._gone(link, reason)
 
     def _gone(self, link: SwitchLink, reason: str) -> None:
@@ -182,8 +188,26 @@ class Server:
             return
         del self.links[link.datapath]
         link.ready = False
-        _log.info("switch %016x is gone: %s", link.datapath, reason)
+        event("switch gone", level=INFO if reason == _STOPS else WARNING, datapath=_dpid(link), reason=reason)
         try:
             self._handler.switch_gone(link, reason)
-        except Exception:
-            _log.exception("the end of switch %016x could not be handled", link.datapath)
+        except Exception as error:
+            failure("the end of a switch could not be handled", error, datapath=_dpid(link))
+
+    def _no_switch(self, connection: Connection, reason: str) -> None:
+        """Say that a connection ended before it was known to be a switch's."""
+        if len(self._unfinished) >= _REASONS:
+            self._unfinished.clear()
+        self._unfinished[connection.host, reason] += 1
+        times = self._unfinished[connection.host, reason]
+        if _is_told(times):
+            event("no switch", level=WARNING, address=connection.address, reason=reason, times=times)
+
+
+def _is_told(times: int) -> bool:
+    """The 1st, 2nd, 4th, 8th … time is logged: a flood must not fill the log."""
+    return times & (times - 1) == 0
+
+
+def _dpid(link: SwitchLink) -> str:
+    return f"{link.datapath:016x}"
