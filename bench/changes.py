@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import insert
 
 from bench.percentiles import median
-from bench.population import CORE, WORKERS, ads, jobs, policy_text, ports, switches
+from bench.population import CORE, STARTED, WORKERS, ads, jobs, policy_text, ports, switches
 from lark_controller.ads import parse_post
 from lark_controller.controller import Controller
 from lark_controller.flows.pool import Pool
@@ -146,15 +146,17 @@ class Whole:
         """Register each job, wait until its switch has confirmed, end it; the median of the round."""
         controller = self.controller
         took = []
-        for body in self.fresh:
-            job_ad, machine_ad = parse_post(body, "text/plain")
+        # A run that has ended stays ended, so each round has runs of its own.
+        later = b"JobCurrentStartDate = %d\n" % (STARTED + 1 + len(self.millis))
+        for ads_text in self.fresh:
+            body = ads_text.replace(b"JobCurrentStartDate = %d\n" % STARTED, later)
             started = time.perf_counter()
-            job = controller.register(job_ad, machine_ad, "bench").job
-            confirmation = controller.confirm(job.id, 30.0)
+            registered = controller.register(*parse_post(body, "text/plain"), "bench")
+            confirmation = controller.confirm(registered.job.id, 30.0)
             took.append((time.perf_counter() - started) * 1000)
-            if confirmation.waiting:
-                raise RuntimeError(f"a job was not confirmed: {confirmation.waiting}")
-            controller.end(job.id, "bench")
+            if not registered.created or confirmation.waiting or not confirmation.confirmed:
+                raise RuntimeError(f"a job was not registered and confirmed: {confirmation}")
+            controller.end(registered.job.id, "bench")
         self.millis.append(median(took))
 
 
