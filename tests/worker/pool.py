@@ -126,6 +126,8 @@ class Pool:
         (folder / "token").chmod(0o600)
         for program in ("condor_starter", "condor_startd"):
             shutil.copy("/bin/dash", folder / program)
+        # The checkout may be where no other user can read.
+        shutil.copy(SCRIPTS / "starter_hook.sh", folder / "starter_hook.sh")
         self.controller: Controller | None = None
         self._ports = (0, 0)
         self.start_controller()
@@ -222,7 +224,7 @@ class Pool:
         _, said = starter.as_user(
             f"LARK_SOCKET={self.socket} LARK_HOOK_CONF=/nonexistent LARK_WAIT={wait:g} LARK_RETRIES=0"
             f" _CONDOR_MACHINE_AD={machine} _CONDOR_SCRATCH_DIR={starter.scratch}"
-            f" {SCRIPTS}/starter_hook.sh {action} exit <{ad}"
+            f" {self.folder}/starter_hook.sh {action} exit <{ad}"
         )
         return said
 
