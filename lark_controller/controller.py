@@ -335,7 +335,7 @@ class Controller:
                 raise
             sent = self._openflow.call(self._reconciler.adopt()).result()
             self._policy, self._version = policy, version
-            self._registration.use(policy, names, self._reconciler.directory.all())
+            self._registration.use(policy, names)
             event("policy in force", version=version.version, actor=actor, flows=sent)
             return version
 

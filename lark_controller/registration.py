@@ -59,16 +59,19 @@ class Registration:
         self._names: Names = (frozenset(), frozenset())
         self._blocks = BlockAllocator((), (26, 122))
 
-    def use(self, policy: Policy, names: Names, jobs: Iterable[Job]) -> None:
+    def use(self, policy: Policy, names: Names, jobs: Iterable[Job] = ()) -> None:
         """Go over to a policy: its job networks and the attributes that its predicates need.
 
-        ``jobs`` are the live ones, whose addresses are held from now on.
+        ``jobs`` are live ones that are not known here yet: at start those of the store.
         """
         with self._lock:
+            # Who lives is known here alone: jobs come and end while the policy changes, and whoever asks elsewhere gets
+            # an answer that is old when it is used.
+            live = (*self._jobs.values(), *jobs)
             reserved = [address for network in policy.hosts for address in network]
             blocks = BlockAllocator(policy.job_networks, policy.block_prefixes, reserved)
             self._ports, self._jobs = {}, {}
-            for job in jobs:
+            for job in live:
                 self._hold(blocks, policy, job)
             self._policy, self._names, self._blocks = policy, names, blocks
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -370,6 +372,35 @@ def test_reactive_decisions_go_when_a_job_starts_or_ends_there(tmp_path: Path, n
         assert network.run(lambda: edge.inject(11, frame)) == ()
         controller.end(stranger.id, "hook")
         until(lambda: decisions() == 0)
+
+
+def test_jobs_that_come_and_end_while_the_policy_changes_leave_nothing_behind(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with running(tmp_path) as controller, ThreadPoolExecutor(4) as hooks:
+        edge = an_edge()
+        connect(network, controller, edge)
+        idle = sum(1 for _ in edge.program.flows)
+        over = Event()
+
+        def come_and_end(slot: int) -> int:
+            count = 0
+            while not over.is_set():
+                count += 1
+                number = slot + 10 * count
+                job = post(controller, number % 250 + 1, slot=f"slot{number}", port=f"p{slot}", started=count).job
+                controller.end(job.id, "hook")
+            return count
+
+        running_hooks = [hooks.submit(come_and_end, slot) for slot in (1, 2, 3)]
+        try:
+            for change in range(30):
+                controller.put_policy(POLICY.replace('"mallory"', f'"nobody{change}"'), "ops")
+        finally:
+            over.set()
+        assert all(each.result(60) for each in running_hooks)
+        until(lambda: sum(controller.job_counts().values()) == 0)
+        until(lambda: len(edge.program.flows) == idle)
 
 
 def test_addresses_come_from_blocks_and_are_given_back(tmp_path: Path) -> None:
