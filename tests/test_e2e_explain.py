@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ovs
 RULES = (
     "block: {when: 'Owner == \"mallory\"'}",
     "slice: {by: Owner}",
-    "wan: {when: 'Owner == \"bob\"', action: drop, except: [192.0.2.1, \"2001:db8:ffff::1\"]}",
+    'wan: {when: \'Owner == "bob"\', action: drop, except: [192.0.2.1, "2001:db8:ffff::1"]}',
 )
 OWNERS = {"a": "alice", "b": "bob", "c": "alice", "d": "alice", "e": "mallory"}
 HOSTS = {"a": WORKER1, "b": WORKER1, "c": WORKER1, "d": WORKER2, "e": WORKER2}

@@ -405,4 +405,3 @@ class _Asker:
         return {switch["datapath"] for switch in switches if switch["in_sync"]} >= {
             f"{datapath:016x}" for datapath in site.bridges
         }
-
