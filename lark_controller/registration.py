@@ -138,16 +138,19 @@ class Registration:
     def end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
         """End a job; of one that has ended the same again. Raises NotFoundError for an id never seen."""
         with self._lock:
-            job = self._store.end(job_id, time.time(), why, exit_ad, actor)
-            if job is None:
-                raise NotFoundError(f"no job has the id {job_id}")
-            live = self._jobs.get(job_id)
-            if live is not None:
-                self._release(live)
-                self._gone(job_id)
-                event("job ended", job=job_id, why=why)
-            self._leases.pop(job_id, None)
-            return job
+            return self._end(job_id, actor, why, exit_ad)
+
+    def _end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
+        job = self._store.end(job_id, time.time(), why, exit_ad, actor)
+        if job is None:
+            raise NotFoundError(f"no job has the id {job_id}")
+        live = self._jobs.get(job_id)
+        if live is not None:
+            self._release(live)
+            self._gone(job_id)
+            event("job ended", job=job_id, why=why)
+        self._leases.pop(job_id, None)
+        return job
 
     def refused(self, job: Job) -> bool:
         """A job was refused by a switch or a limit: its addresses are free again.
@@ -178,8 +181,11 @@ class Registration:
         self.write_leases()
         count = 0
         for job in self._store.expired(now):
-            self.end(job.id, "lark", LEASE_EXPIRED)
-            count += 1
+            with self._lock:
+                # A renewal may have come since the store was asked.
+                if job.id not in self._leases:
+                    self._end(job.id, "lark", LEASE_EXPIRED)
+                    count += 1
         return count
 
     def _described(self, job_ad: JobAd, machine_ad: MachineAd, now: float) -> Job:

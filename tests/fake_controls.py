@@ -132,7 +132,7 @@ class FakeControls:
             ipv4 = machine_ad.ipv4
             block: IPv4Network | None = None
             if machine_ad.address_type == "controller":
-                ipv4, block = IPv4Address(f"10.64.{number // 256 % 256}.{number % 256}"), IPv4Network("10.64.0.0/28")
+                ipv4, block = IPv4Address(f"10.64.{number // 256 % 256}.{number % 256}"), IPv4Network("10.64.0.0/26")
             for other in self.known.values():
                 if other.live and ipv4 is not None and other.ipv4 == ipv4:
                     raise AddressError("LarkInnerAddressIPv4", f"{ipv4} is held by another live job", other.id)

@@ -23,7 +23,9 @@ from lark_controller.jobs import Job
 from lark_controller.metrics import Metrics
 from lark_controller.openflow.connection import OpenFlowOptions
 from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
+from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
+from lark_controller.registration import Registration
 from lark_controller.status import Registered
 from lark_controller.store import Store
 from tests import frames
@@ -466,3 +468,29 @@ def test_explain_names_the_rule_that_takes_all_network_away(
             found = controller.explain(*pair, 5)
             assert found.verdict == "dropped"
             assert f'by {kind} when Owner == "zoe" (policy line' in found.reason
+
+
+def test_a_renewal_that_comes_while_leases_are_looked_through_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
+    store.migrate()
+    registration = Registration(store, 900, lambda job: None, lambda job_id: None)
+    policy = load(POLICY)
+    registration.use(policy, needed_attributes(policy))
+    job_ad, machine_ad = parse_post(
+        b'Owner = "alice"\nGlobalJobId = "s#1.0#1"\n------\nMachine = "w"\nLarkInnerAddressIPv4 = "10.64.0.1"\n',
+        "text/plain",
+    )
+    job = registration.register(job_ad, machine_ad, "hook").job
+
+    def expired(now: float) -> list[Job]:
+        registration.renew(job.id)
+        return [job]
+
+    monkeypatch.setattr(store, "expired", expired)
+    assert registration.expire(time.time() + 10_000) == 0
+    found = store.find(job.id)
+    assert found is not None
+    assert found.live
+    store.close()

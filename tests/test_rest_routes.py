@@ -159,7 +159,7 @@ def test_a_run_is_registered_once(api: Api) -> None:
     assert first.json["state"] == "enforced"
     assert first.json["confirmed"] == [DPID]
     assert first.json["waiting"] == []
-    assert first.json["addresses"] == [{"address": "10.64.0.1", "family": 4, "block": "10.64.0.0/28"}]
+    assert first.json["addresses"] == [{"address": "10.64.0.1", "family": 4, "block": "10.64.0.0/26"}]
     assert first.json["lease_until"] == "2023-11-14T22:28:20.000Z"
     assert api.get(first.headers["Location"]).json["id"] == first.json["id"]
     second = api.post(post_body())
@@ -189,7 +189,7 @@ def test_classad_answer(api: Api) -> None:
     ad = classad2.parseOne(answer.text)
     assert ad["LarkState"] == "enforced"
     assert ad["LarkInnerAddressIPv4"] == "10.64.0.1"
-    assert ad["LarkAddressBlockIPv4"] == "10.64.0.0/28"
+    assert ad["LarkAddressBlockIPv4"] == "10.64.0.0/26"
     assert ad["LarkConfirmed"] == DPID
     assert re.fullmatch("[0-9a-f]{16}", ad["LarkJobId"])
 
