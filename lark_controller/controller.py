@@ -53,7 +53,6 @@ from lark_controller.status import (
 from lark_controller.store import Store
 from lark_controller.upkeep import Upkeep
 
-ACTOR = "lark"
 # The loop answers in milliseconds; a caller that waited this long for it would rather know.
 LOOP_TIMEOUT = 30.0
 FACTS_BATCH = 500

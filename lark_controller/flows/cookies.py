@@ -12,10 +12,8 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 OWNER_TAG: Final = 0x1A4B
-OWNER_MASK: Final = 0xFFFF << 48
 NUMBER_BITS: Final = 40
 NUMBER_MASK: Final = (1 << NUMBER_BITS) - 1
-FULL_MASK: Final = (1 << 64) - 1
 
 
 class Category(IntEnum):
