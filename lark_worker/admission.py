@@ -1,0 +1,110 @@
+"""A new job: whose it is by the startd, what the ads wish, and what network it gets; on disk before it is made."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from lark_controller import log
+from lark_worker.ending import Endings
+from lark_worker.errors import AwayError, CallerError, ForgedError, RefusedError
+from lark_worker.jobs import Jobs
+from lark_worker.link import Link
+from lark_worker.merge import check, merge, post
+from lark_worker.network import Networks, names
+from lark_worker.processes import Process
+from lark_worker.records import Record
+from lark_worker.settings import Settings
+from lark_worker.startd import StartdView
+from lark_worker.wanted import wanted
+
+
+class Admission:
+    """Takes jobs in, and compares what their users hand over with what the startd says; thread-safe."""
+
+    def __init__(
+        self, settings: Settings, jobs: Jobs, link: Link, startd: StartdView, networks: Networks, endings: Endings
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._link = link
+        self._startd = startd
+        self._networks = networks
+        self._endings = endings
+
+    def admit(self, starter: Process, body: bytes) -> Record:
+        """A new job, decided and on disk; nothing is made yet.
+
+        Raises CallerError, ForgedError, AdError, RefusedError, StartdError, NetworkError.
+        """
+        slot = self._startd.slot(starter)
+        try:
+            merged = merge(body, slot)
+        except ForgedError as error:
+            self._forged(slot.run.id, slot.run.slot, slot.owner, error)
+            raise
+        want = wanted(merged, self._settings)
+        job_id = slot.run.id
+        self._endings.supersede(job_id)
+        namespace, port, mac = names(self._settings.prefix, job_id)
+        machine: Any = want.machine
+        addresses: tuple[str, ...] = ()
+        if want.network_type != "none":
+            machine["LarkExternalInterface"] = port
+            machine["LarkInnerMacAddress"] = mac
+            machine["LarkDatapathId"] = self._networks.datapath_id()
+            if want.address_type == "static":
+                given = [address for address in (want.ipv4, want.ipv6) if address is not None]
+                addresses = self._networks.interfaces(given)
+        record = Record(
+            id=job_id,
+            number=self._jobs.number(),
+            boot=self._jobs.boot,
+            starter=starter.pid,
+            started=starter.started,
+            global_job_id=slot.run.global_job_id,
+            run_started=slot.run.started,
+            slot=slot.run.slot,
+            owner=slot.owner,
+            namespace=namespace,
+            port=port,
+            mac=mac,
+            network_type=want.network_type,
+            address_type=want.address_type,
+            body=post(merged.job, machine),
+            addresses=addresses,
+            pending=("register",),
+        )
+        self._jobs.write(record)
+        if not self._endings.watch(record):
+            self._jobs.forget(record)
+            raise CallerError("the job's starter has ended")
+        log.event("job begins", job=record.id, slot=record.slot, owner=record.owner, network=record.network_type)
+        return record
+
+    def check_again(self, record: Record, body: bytes) -> None:
+        """What is handed over for a job that is known counts for nothing; a lie is noted all the same.
+
+        Raises ForgedError, AdError.
+        """
+        try:
+            check(body, record.body)
+        except ForgedError as error:
+            self._forged(record.id, record.slot, record.owner, error)
+            raise
+
+    def _forged(self, job_id: str, slot: str, owner: str, error: ForgedError) -> None:
+        log.event("forged ad refused", level=log.WARNING, job=job_id, slot=slot, owner=owner, reason=error)
+        # The user waits for the refusal, not for the trail.
+        threading.Thread(
+            target=self._tell_forgery, args=(job_id, owner, str(error)), name="forgery", daemon=True
+        ).start()
+
+    def _tell_forgery(self, job_id: str, owner: str, detail: str) -> None:
+        """The controller's audit trail has it too; where the controller is away, the log alone."""
+        # A thousand bytes are accepted there.
+        text = f"job of {owner}: {detail}".encode("ascii", "backslashreplace")[:1000].decode("ascii")
+        try:
+            self._link.forged(job_id, text)
+        except (AwayError, RefusedError) as error:
+            log.event("the audit trail of the controller lacks a forged ad", job=job_id, reason=error)

@@ -1,0 +1,72 @@
+"""The end of a job: noticed or said, its network removed, the controller told."""
+
+from __future__ import annotations
+
+from lark_controller import log
+from lark_worker.errors import NetworkError
+from lark_worker.jobs import Jobs, Key, key_of
+from lark_worker.link import Link
+from lark_worker.network import Networks
+from lark_worker.records import Record
+from lark_worker.spool import Spool
+from lark_worker.watch import Watch
+
+
+class Endings:
+    """Ends the jobs of one worker; thread-safe."""
+
+    def __init__(self, jobs: Jobs, link: Link, networks: Networks, spool: Spool, watch: Watch) -> None:
+        self._jobs = jobs
+        self._link = link
+        self._networks = networks
+        self._spool = spool
+        self._watch = watch
+
+    def watch(self, record: Record) -> bool:
+        """End the job when its starter ends; False where it has ended already."""
+        key = key_of(record)
+        return record.boot == self._jobs.boot and self._watch.add(*key, lambda: self.ended(key))
+
+    def over(self, key: Key, exit_ad: str) -> Record | None:
+        """Note that a job has ended, so that the controller is told in time. May be repeated."""
+        with self._jobs.locked(key):
+            record = self._jobs.of(key)
+            if record is None or record.over:
+                return record
+            record = self._jobs.change(key, over=True, state="ended", exit_ad=exit_ad, then="end")
+            self._spool.add(record.slot, record.id)
+            log.event("job ends", job=record.id, slot=record.slot)
+            return record
+
+    def ended(self, key: Key) -> None:
+        """A job or its starter has ended, whether or not its exit hook was called: its network goes."""
+        with self._jobs.locked(key):
+            record = self.over(key, "")
+            if record is None:
+                return
+            try:
+                self._networks.remove(record)
+            except NetworkError as error:
+                log.failure("a job's network is not all gone; the next start sweeps it", error, job=record.id)
+        self._jobs.forget_starter(record)
+
+    def give_up(self, key: Key, state: str, reason: str) -> Record:
+        """The job does not start here. It may have been registered, so the controller hears of its end alone."""
+        with self._jobs.locked(key):
+            record = self._jobs.change(key, over=True, state=state, reason=reason, pending=("end",))
+            self._spool.add(record.slot, record.id)
+            self._networks.remove(record)
+            return record
+
+    def supersede(self, job_id: str) -> None:
+        """A starter that came before for the same run has nothing more to say."""
+        old = self._jobs.by_id(job_id)
+        if old is not None:
+            self._jobs.change(key_of(old), over=True, pending=())
+            self._networks.remove(old)
+
+    def deliver(self, record: Record) -> None:
+        """Tell the controller that a job has ended. Raises AwayError."""
+        self._link.end(record.id, record.exit_ad)
+        self._jobs.told(key_of(record), "end")
+        self._jobs.forget(record)

@@ -1,0 +1,55 @@
+"""Renew the leases of the jobs that run, so that the controller does not end them."""
+
+from __future__ import annotations
+
+import threading
+
+from lark_controller import log
+from lark_worker.errors import AwayError, RefusedError
+from lark_worker.jobs import Jobs, key_of
+from lark_worker.link import Link
+from lark_worker.records import Record
+from lark_worker.registration import Registrations
+
+
+class Leases:
+    """Renews on a thread of its own, from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self, jobs: Jobs, link: Link, registrations: Registrations) -> None:
+        self._jobs = jobs
+        self._link = link
+        self._registrations = registrations
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="renew", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more."""
+        self._stopping.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        """Renew every job's lease three times within it; a job that the controller has forgotten is posted again."""
+        while not self._stopping.wait(min(300.0, self._registrations.lease / 3)):
+            for record in self._jobs.all():
+                if record.over or "register" in record.pending or record.state == "refused":
+                    continue
+                try:
+                    if not self._link.renew(record.id):
+                        self._post_again(record)
+                except (AwayError, RefusedError) as error:
+                    log.event("leases are not renewed", level=log.WARNING, reason=error)
+                    break
+
+    def _post_again(self, record: Record) -> None:
+        key = key_of(record)
+        with self._jobs.locked(key):
+            current = self._jobs.of(key)
+            if current is None or current.over or current.pending:
+                return
+            record = self._jobs.change(key, state="pending", then="register")
+        self._registrations.later(key, record)
+        log.event("the controller had forgotten a job; posted again", job=record.id)

@@ -1,0 +1,143 @@
+"""A job's way from admitted to confirmed: its network made, the controller's answer put on it, the switches asked."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
+from typing import Final
+
+from lark_controller import log
+from lark_worker.answers import AWAY, lines, said
+from lark_worker.ending import Endings
+from lark_worker.errors import AwayError, NetworkError, RefusedError
+from lark_worker.jobs import Jobs, Key, key_of
+from lark_worker.link import Answer, Link
+from lark_worker.network import Networks
+from lark_worker.records import Record
+from lark_worker.settings import Settings
+from lark_worker.spool import Spool
+
+DEFAULT_LEASE: Final = 900.0
+
+
+class Registrations:
+    """Registers the jobs of one worker; thread-safe. ``lease`` is the seconds that the controller last gave."""
+
+    def __init__(
+        self, settings: Settings, jobs: Jobs, link: Link, networks: Networks, spool: Spool, endings: Endings
+    ) -> None:
+        self.lease = DEFAULT_LEASE
+        self._settings = settings
+        self._jobs = jobs
+        self._link = link
+        self._networks = networks
+        self._spool = spool
+        self._endings = endings
+        self._lock = threading.Lock()
+        self._registering: dict[str, Future[Answer]] = {}
+
+    def bring_up(self, key: Key, record: Record, wait: float) -> str:
+        """Network and registration side by side; then the switches' confirmation. The caller holds the job's lock.
+
+        Answers the job as ClassAd lines. Raises RefusedError, NetworkError, and what :func:`answers.said` raises.
+        """
+        future = self._soon(record) if "register" in record.pending else None
+        if not record.made:
+            self._networks.make(record)
+            record = self._jobs.change(key, made=True)
+        if future is not None:
+            try:
+                answer = future.result(self._settings.timeout)
+            except FutureTimeoutError:
+                return self._without_controller(key, record, future)
+            except RefusedError as error:
+                self._endings.give_up(key, "refused", str(error))
+                raise
+            record = self._configure(key, answer)
+        if record.network_type != "none" and wait > 0:
+            record = self._confirm(key, record, wait)
+        return lines(record)
+
+    def later(self, key: Key, record: Record) -> None:
+        """Let the registration take its time; the job runs meanwhile."""
+        self._soon(record).add_done_callback(lambda done: self._late(key, done))
+
+    def deliver(self, record: Record) -> None:
+        """Post a job, and let whoever waits have the answer. Raises AwayError."""
+        answer: Answer | RefusedError
+        try:
+            answer = self._link.register(record.body)
+        except RefusedError as error:
+            log.event("the controller refused a job", level=log.WARNING, job=record.id, reason=error)
+            answer = error
+        self._jobs.told(key_of(record), "register")
+        with self._lock:
+            future = self._registering.pop(record.id, None)
+        if future is None:
+            return
+        if isinstance(answer, RefusedError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _soon(self, record: Record) -> Future[Answer]:
+        with self._lock:
+            future = self._registering.get(record.id)
+            if future is not None:
+                return future
+            future = self._registering[record.id] = Future()
+        self._spool.add(record.slot, record.id)
+        return future
+
+    def _confirm(self, key: Key, record: Record, wait: float) -> Record:
+        """Wait until the switches hold the job's flows; its port is there by now."""
+        try:
+            answer = self._link.register(record.body, wait)
+        except AwayError as error:
+            return self._jobs.change(key, state="pending", reason=str(error))
+        except RefusedError as error:
+            self._endings.give_up(key, "refused", str(error))
+            raise
+        return self._jobs.change(key, state=answer.state, reason=answer.reason)
+
+    def _configure(self, key: Key, answer: Answer) -> Record:
+        """Put the addresses that the controller gave on the job's interface."""
+        record = self._jobs.of(key)
+        assert record is not None  # the caller holds its lock
+        self.lease = answer.lease
+        addresses = record.addresses
+        if record.network_type != "none":
+            addresses = self._networks.interfaces(answer.addresses)
+            self._networks.configure(replace(record, addresses=addresses), record.addresses)
+        return self._jobs.change(key, state=answer.state, reason=answer.reason, addresses=addresses)
+
+    def _without_controller(self, key: Key, record: Record, future: Future[Answer]) -> str:
+        """What the site chose for jobs that start while the controller is away."""
+        choice = self._settings.on_failure
+        reason = "the controller cannot be asked"
+        log.event("job starts without the controller", level=log.WARNING, job=record.id, choice=choice)
+        if choice == "start":
+            record = self._jobs.change(key, state="pending", reason=reason)
+            if record.addresses:
+                self._networks.configure(record)
+            future.add_done_callback(lambda done: self._late(key, done))
+            return lines(record)
+        return said(self._endings.give_up(key, AWAY, reason), choice)
+
+    def _late(self, key: Key, done: Future[Answer]) -> None:
+        """The controller has answered after the job has started."""
+        with self._jobs.locked(key):
+            record = self._jobs.of(key)
+            if record is None or record.over:
+                return
+            try:
+                record = self._configure(key, done.result())
+                log.event("job registered late", job=record.id, state=record.state)
+            except RefusedError as error:
+                # It runs without a network: its port passes nothing as long as the controller does not know it.
+                self._jobs.change(key, state="refused", reason=str(error))
+            except NetworkError as error:
+                self._jobs.change(key, state="pending", reason=str(error))
+                log.failure("a late job's network is not whole", error, job=record.id)
