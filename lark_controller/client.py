@@ -153,6 +153,14 @@ class Client:
         found: list[Answer] = self._json("GET", "/v1/groups")["groups"]
         return found
 
+    def overview(self) -> Answer:
+        """The whole pool in a few numbers, and the switches that ask for attention."""
+        return self._json("GET", "/v1/overview")
+
+    def token(self) -> Answer:
+        """What the token of this client allows."""
+        return self._json("GET", "/v1/token")
+
     def audit(self, subject: str | None = None) -> Iterator[Answer]:
         """The audit trail, newest first, page by page."""
         return self._pages("/v1/audit", "entries", {"subject": subject})

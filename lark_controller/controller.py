@@ -19,7 +19,16 @@ from typing import TypeVar
 
 from lark_controller import ads, planning, views
 from lark_controller.ads import JobAd, MachineAd
-from lark_controller.errors import AdError, LarkError, Mistake, NotFoundError, PolicyError, StoreError, SwitchError
+from lark_controller.errors import (
+    AdError,
+    ChangedError,
+    LarkError,
+    Mistake,
+    NotFoundError,
+    PolicyError,
+    StoreError,
+    SwitchError,
+)
 from lark_controller.explain import Ends, Held, concerned, explain
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.pool import Pool
@@ -308,19 +317,25 @@ class Controller:
             )
             return planning.plan(self._policy, new, jobs, switches)
 
-    def put_policy(self, text: str, actor: str) -> PolicyVersion:
-        """Put a policy in force. Raises PolicyError, RuleLimitError, UnsupportedError; then nothing has changed."""
+    def put_policy(self, text: str, actor: str, instead_of: str | None = None) -> PolicyVersion:
+        """Put a policy in force; with ``instead_of`` only in place of the one with that digest.
+
+        Raises PolicyError, RuleLimitError, UnsupportedError, ChangedError; then nothing has changed.
+        """
         try:
-            version = self._adopt(text, actor)
+            version = self._adopt(text, actor, instead_of)
         except LarkError:
             self._metrics.policy_changes.labels("refused").inc()
             raise
         self._metrics.policy_changes.labels("accepted").inc()
         return version
 
-    def _adopt(self, text: str, actor: str) -> PolicyVersion:
+    def _adopt(self, text: str, actor: str, instead_of: str | None) -> PolicyVersion:
         policy = load(text)
         with self._policy_lock:
+            if instead_of not in (None, self._policy.digest):
+                now = self._version
+                raise ChangedError(f"version {now.version} by {now.actor} is in force now; look at it and plan again")
             if policy.digest == self._policy.digest:
                 return self._version
             names = needed_attributes(policy)

@@ -7,6 +7,7 @@
     ├── NotFoundError      no such job, switch, address or policy version
     ├── SettingError       a setting (environment or option) that cannot be used
     ├── BusyError          a limit on waiting or queued work was reached
+    ├── ChangedError       the policy in force is another than the one that a change was made for
     ├── StoreError         the database cannot be reached or refuses
     └── SwitchError        a switch that does not do what it was asked
         ├── UnsupportedError   the switch lacks a feature that the policy needs
@@ -81,6 +82,10 @@ class SettingError(LarkError):
 
 class BusyError(LarkError):
     """A limit on waiting or queued work was reached; ask again later."""
+
+
+class ChangedError(LarkError):
+    """The policy in force is another than the one that a change was made for; nothing has changed."""
 
 
 class StoreError(LarkError):

@@ -55,18 +55,22 @@ class JobDetail:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs a list holds; None is any. ``state`` is a JobState value, or ``"live"`` (the default)."""
+    """Which jobs a list holds; None is any. ``state`` is a JobState value, or ``"live"`` (the default).
+
+    ``newest`` puts the job that was registered last first.
+    """
 
     owner: str | None = None
     group: str | None = None
     host: str | None = None
     state: str | None = "live"
     global_job_id: str | None = None
+    newest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """One page of a list in order of number, and the cursor of the next (None: this is the last)."""
+    """One page of a list in order of registration, and the cursor of the next (None: this is the last)."""
 
     jobs: tuple[Job, ...]
     next_cursor: str | None = None
@@ -310,8 +314,11 @@ class Controls(Protocol):
     def plan_policy(self, text: str) -> Plan:
         """What a policy text would change. Raises PolicyError."""
 
-    def put_policy(self, text: str, actor: str) -> PolicyVersion:
-        """Put a policy in force. Raises PolicyError, RuleLimitError, UnsupportedError; then nothing has changed."""
+    def put_policy(self, text: str, actor: str, instead_of: str | None = None) -> PolicyVersion:
+        """Put a policy in force; with ``instead_of`` only in place of the one with that digest.
+
+        Raises PolicyError, RuleLimitError, UnsupportedError, ChangedError; then nothing has changed.
+        """
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """The accounting groups of the policy in force."""

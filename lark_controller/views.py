@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lark_controller.errors import NotFoundError
 from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey, Program
+from lark_controller.flows.placement import Switch
 from lark_controller.flows.pool import Pool
 from lark_controller.flows.tables import table_name
 from lark_controller.flows.text import actions_text, match_text
@@ -36,32 +37,15 @@ def find_switch(loop: Reconciler, text: str) -> int:
 
 def switches(loop: Reconciler) -> tuple[SwitchStatus, ...]:
     """All switches that are declared or have been connected, by datapath id."""
-    return tuple(switch(loop, dp) for dp in sorted({*loop.switches, *loop.pool.policy.switches}))
+    return tuple(switch(loop, dp, ports=False) for dp in sorted({*loop.switches, *loop.pool.policy.switches}))
 
 
-def switch(loop: Reconciler, datapath: int) -> SwitchStatus:
-    """One switch."""
+def switch(loop: Reconciler, datapath: int, *, ports: bool = True) -> SwitchStatus:
+    """One switch; without ``ports`` at a cost that does not grow with its jobs."""
     pool = loop.pool_of(datapath)
     state = loop.switches.get(datapath) or SwitchState(datapath)
     spec = pool.policy.switches.get(datapath)
     known = pool.switches.get(datapath)
-    jobs = pool.jobs_at(datapath)
-    ports: tuple[PortStatus, ...] = ()
-    if state.link is not None and known is not None:
-        behind = {placed.port: placed.job.id for placed in jobs if placed.port is not None}
-        roles = dict.fromkeys(known.uplinks, "uplink")
-        roles |= dict.fromkeys(known.lan, "lan") | {wan.number: wan.name for wan in known.wan}
-        roles[PORT_LOCAL] = "local"
-        other = "closed" if known.is_edge else "switch"
-        ports = tuple(
-            PortStatus(
-                port.number,
-                port.name,
-                "job" if port.number in behind else roles.get(port.number, other),
-                behind.get(port.number),
-            )
-            for port in sorted(state.link.features.ports.values(), key=lambda port: port.number)
-        )
     return SwitchStatus(
         datapath=dpid_text(datapath),
         name=state.label(pool),
@@ -74,15 +58,34 @@ def switch(loop: Reconciler, datapath: int) -> SwitchStatus:
         desired=pool.rules.get(datapath, 0),
         installed=state.installed,
         max_rules=0 if spec is None else spec.max_rules,
-        jobs=len(jobs),
+        jobs=pool.count_at(datapath),
         normal=True if known is None else known.normal,
         max_meter=0 if known is None else known.max_meter,
         drift=state.drift,
         packet_ins=state.packet_ins,
         since=state.since,
         reason=state.reason,
-        ports=ports,
-        problems=tuple(state.problems),
+        ports=_ports(pool, state, known) if ports and known is not None else (),
+        problems=tuple(state.problems) if ports else (),
+    )
+
+
+def _ports(pool: Pool, state: SwitchState, known: Switch) -> tuple[PortStatus, ...]:
+    if state.link is None:
+        return ()
+    behind = {placed.port: placed.job.id for placed in pool.jobs_at(state.datapath) if placed.port is not None}
+    roles = dict.fromkeys(known.uplinks, "uplink")
+    roles |= dict.fromkeys(known.lan, "lan") | {wan.number: wan.name for wan in known.wan}
+    roles[PORT_LOCAL] = "local"
+    other = "closed" if known.is_edge else "switch"
+    return tuple(
+        PortStatus(
+            port.number,
+            port.name,
+            "job" if port.number in behind else roles.get(port.number, other),
+            behind.get(port.number),
+        )
+        for port in sorted(state.link.features.ports.values(), key=lambda port: port.number)
     )
 
 
@@ -123,12 +126,8 @@ def flows(pool: Pool, datapath: int, dump: Dump | None) -> tuple[FlowStatus, ...
 
 def groups(loop: Reconciler) -> tuple[GroupStatus, ...]:
     """The accounting groups of the policy in force and how many live jobs each takes."""
-    counts: dict[str, int] = {}
-    for placed in loop.pool.placed.values():
-        counts[placed.decision.group] = counts.get(placed.decision.group, 0) + 1
+    counts = loop.pool.groups
     return tuple(
-        GroupStatus(
-            group.name, counts.get(group.name, 0), group.dscp, group.queue, group.guarantee, group.ceiling, group.port
-        )
+        GroupStatus(group.name, counts[group.name], group.dscp, group.queue, group.guarantee, group.ceiling, group.port)
         for group in loop.pool.policy.groups
     )

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network, ip_address
 from pathlib import Path
 
 from lark_controller.ads import JobAd, MachineAd
-from lark_controller.errors import AddressError, AdError, Mistake, NotFoundError, PolicyError
+from lark_controller.errors import AddressError, AdError, ChangedError, Mistake, NotFoundError, PolicyError
 from lark_controller.jobs import AddressType, Job, JobState, NetworkType, RunKey
 from lark_controller.policies.model import Because, Decision, Kind, SliceKey
 from lark_controller.status import (
@@ -210,13 +210,15 @@ class FakeControls:
         found = [
             job
             for job in self.known.values()
-            if job.number > after
+            if (not cursor or (job.number < after if chosen.newest else job.number > after))
             and chosen.owner in (None, job.owner)
             and chosen.group in (None, job.group)
             and chosen.host in (None, job.host)
             and chosen.global_job_id in (None, job.run.global_job_id)
             and (chosen.state is None or (job.live if chosen.state == "live" else chosen.state == job.state))
         ]
+        if chosen.newest:
+            found.reverse()
         more = len(found) > limit
         return JobPage(tuple(found[:limit]), str(found[limit - 1].number) if more else None)
 
@@ -285,8 +287,10 @@ class FakeControls:
         switch = SwitchPlan(DPID, "worker1", 1, 0, 2, 9, 4096, ("+ table=3 …", "- table=4 …"))
         return Plan(hashlib.sha256(text.encode()).hexdigest(), 2, 1, (change,), (switch,))
 
-    def put_policy(self, text: str, actor: str) -> PolicyVersion:
+    def put_policy(self, text: str, actor: str, instead_of: str | None = None) -> PolicyVersion:
         self._valid(text)
+        if instead_of not in (None, self.version.digest):
+            raise ChangedError(f"version {self.version.version} is in force now")
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.version = PolicyVersion(self.version.version + 1, text, digest, 1.7e9, actor)
         self._note(actor, "policy", "policy")

@@ -15,7 +15,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_controller.ads import parse_post
 from lark_controller.controller import Controller
-from lark_controller.errors import AddressError, AdError, PolicyError, RuleLimitError
+from lark_controller.errors import AddressError, AdError, ChangedError, PolicyError, RuleLimitError
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.tables import Edge
@@ -269,6 +269,8 @@ def test_a_policy_that_does_not_fit_changes_nothing(tmp_path: Path, network: Fak
             controller.put_policy(POLICY.replace("action: drop", f"action: drop, except: [{exceptions}]"), "ops")
         with pytest.raises(PolicyError):
             controller.put_policy("version: 1\npolicies: [{blok: {}}]\n", "ops")
+        with pytest.raises(ChangedError, match="version 1 by test is in force"):
+            controller.put_policy(POLICY.replace('"bob"', '"carol"'), "ops", instead_of="0" * 64)
         assert controller.policy().actor == "test"
         assert core.program.flows == before
         plan = controller.plan_policy(POLICY.replace('"bob"', '"carol"'))

@@ -42,6 +42,8 @@ GUARDED = [
     ("GET", "/v1/explain?src=10.0.0.1&dst=10.0.0.2", {"read", "operate"}),
     ("GET", "/v1/groups", {"read", "operate"}),
     ("GET", "/v1/audit", {"read", "operate"}),
+    ("GET", "/v1/overview", {"read", "operate"}),
+    ("GET", "/v1/token", {"hook", "read", "operate"}),
     ("GET", "/metrics", {"read", "operate"}),
 ]
 PUBLIC = ["/healthz", "/readyz", "/openapi.json"]

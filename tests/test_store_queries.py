@@ -68,6 +68,9 @@ def test_pages_hold_what_the_filter_chooses_once_and_in_order(
             break
         assert len(page.jobs) == 4
     assert seen == [job for job in thirty if fits(job)]
+    first = store.page(replace(chosen, newest=True), None, 4)
+    second = () if first.next_cursor is None else store.page(replace(chosen, newest=True), first.next_cursor, 4).jobs
+    assert [*first.jobs, *second] == seen[::-1][:8]
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "n12", "bjE5OTk=", "bi0x", "bjAx", "🐦", "A" * 1000, cursor_for(1) + "\n"])

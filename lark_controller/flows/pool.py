@@ -7,6 +7,7 @@ the two against each other on random histories. No I/O, no clock.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -54,7 +55,7 @@ class _Net:
 class Pool:
     """The jobs that are admitted, the switches that are known, and one policy.
 
-    ``rules`` counts the flows that each known switch should hold.
+    ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -62,6 +63,7 @@ class Pool:
         self.switches: dict[int, Switch] = {}
         self.placed: dict[int, Placed] = {}
         self.rules: dict[int, int] = {}
+        self.groups: Counter[str] = Counter()
         self._local: dict[int, _Local] = {}
         self._edges_of: dict[SliceKey, set[int]] = {}
         self._slices: LabelledPrefixes = LabelledPrefixes()
@@ -83,6 +85,11 @@ class Pool:
         """The jobs that belong to an edge, by number."""
         local = self._local.get(datapath)
         return [] if local is None else [local.jobs[number] for number in sorted(local.jobs)]
+
+    def count_at(self, datapath: int) -> int:
+        """How many jobs belong to an edge."""
+        local = self._local.get(datapath)
+        return 0 if local is None else len(local.jobs)
 
     def tag_at(self, datapath: int, key: SliceKey | None) -> int:
         """A slice's tag on a switch; 0 where it has none."""
@@ -265,6 +272,7 @@ class Pool:
     def _index(self, old: Placed | None, new: Placed | None) -> None:
         if old is not None:
             del self.placed[old.job.number]
+            self.groups[old.decision.group] -= 1
             if old.datapath is not None:
                 local = self._local[old.datapath]
                 del local.jobs[old.job.number]
@@ -273,6 +281,7 @@ class Pool:
                 self._homeless.get(old.job.host, set()).discard(old.job.number)
         if new is not None:
             self.placed[new.job.number] = new
+            self.groups[new.decision.group] += 1
             if new.datapath is not None:
                 local = self._local.setdefault(new.datapath, _Local())
                 local.jobs[new.job.number] = new

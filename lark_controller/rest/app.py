@@ -14,6 +14,7 @@ from lark_controller.rest import (
     groups,
     health,
     jobs,
+    overview,
     policy,
     problems,
     switches,
@@ -61,7 +62,7 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
     app.before_request(_enter)
     app.teardown_request(_leave)
     app.after_request(_finish)
-    modules = (jobs, addresses, switches, policy, explain, groups, audit, health)
+    modules = (jobs, addresses, switches, policy, explain, groups, audit, overview, health)
     api.register(app, tuple(module.blueprint for module in modules))
     problems.register(app)
     return app

@@ -82,7 +82,14 @@ def register(query: dict[str, Any]) -> Response:
 def index(query: dict[str, Any]) -> dict[str, object]:
     """List jobs."""
     state = None if query["state"] == "any" else query["state"]
-    chosen = JobFilter(query.get("owner"), query.get("group"), query.get("host"), state, query.get("global_job_id"))
+    chosen = JobFilter(
+        query.get("owner"),
+        query.get("group"),
+        query.get("host"),
+        state,
+        query.get("global_job_id"),
+        newest=query["order"] == "newest",
+    )
     page = current().controls.jobs(chosen, query.get("cursor"), query["limit"])
     return {"jobs": page.jobs, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
 

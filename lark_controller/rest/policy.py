@@ -10,6 +10,7 @@ from lark_controller.policies.schema import schema as policy_schema
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import read_text
 from lark_controller.rest.context import actor, current
+from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas import PlanSchema, PolicyCheckSchema, PolicySchema
 from lark_controller.rest.tokens import Scope
 
@@ -32,9 +33,10 @@ def show() -> Any:
     """Show the policy in force; with ``Accept: application/yaml`` its text alone."""
     policy = current().controls.policy()
     wanted = request.accept_mimetypes.best_match(("application/json", *_TYPES), default="application/json")
+    tag = {"ETag": f'"{policy.digest}"'}
     if wanted == "application/json":
-        return policy
-    return Response(policy.text, content_type=f"{wanted}; charset=utf-8")
+        return policy, 200, tag
+    return Response(policy.text, content_type=f"{wanted}; charset=utf-8", headers=tag)
 
 
 @operation(
@@ -44,11 +46,15 @@ def show() -> Any:
     scopes=(Scope.OPERATE,),
     bodies=_BODIES,
     answers={200: PolicySchema},
-    problems=(400, 409, 413, 415, 422, 502),
+    problems=(400, 409, 412, 413, 415, 422, 502),
 )
 def replace() -> Any:
-    """Put a policy in force. A bad one changes nothing."""
-    return current().controls.put_policy(_text(), actor())
+    """Put a policy in force. A bad one changes nothing.
+
+    With ``If-Match: "DIGEST"`` it is put in place of the policy of that digest alone; where another is in force by
+    now, nothing changes either (412).
+    """
+    return current().controls.put_policy(_text(), actor(), _instead_of())
 
 
 @operation(
@@ -93,6 +99,17 @@ def schema() -> Response:
     response = jsonify(policy_schema())
     response.content_type = "application/schema+json"
     return response
+
+
+def _instead_of() -> str | None:
+    """The digest in If-Match; None where there is none, or any policy may be replaced."""
+    tags = request.if_match
+    if not tags or tags.star_tag:
+        return None
+    digests = tags.as_set()
+    if len(digests) != 1:
+        raise Problem(400, "If-Match names more than one policy; one digest in quotation marks is accepted.")
+    return str(next(iter(digests)))
 
 
 def _text() -> str:

@@ -22,6 +22,7 @@ from lark_controller.errors import (
     AddressError,
     AdError,
     BusyError,
+    ChangedError,
     LarkError,
     NotFoundError,
     PolicyError,
@@ -89,6 +90,8 @@ def of_error(error: LarkError) -> Problem:
             return Problem(422, _count(len(error.mistakes)), "policy", mistakes=mistakes(error.mistakes))
         case NotFoundError():
             return Problem(404, str(error))
+        case ChangedError():
+            return Problem(412, str(error), "changed")
         case BusyError():
             return Problem(503, str(error), "busy", {"Retry-After": _BUSY_RETRY})
         case StoreError():
@@ -183,6 +186,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "policy": "The policy has mistakes",
     "busy": "Too much is waiting already",
     "store": "The database cannot be reached",
+    "changed": "The policy in force has changed",
     "rule-limit": "A switch's rule limit would be exceeded",
     "unsupported": "A switch lacks a feature that the policy needs",
     "switch": "A switch does not do what it was asked",

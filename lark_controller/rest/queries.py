@@ -48,12 +48,23 @@ class JobQuery(PageQuery):
         validate=validate.OneOf([*(str(state) for state in JobState), "live", "any"]),
         metadata=_meta("A state; live is all but ended and refused"),
     )
+    order = fields.String(
+        load_default="oldest",
+        validate=validate.OneOf(["oldest", "newest"]),
+        metadata=_meta("Which registration comes first"),
+    )
 
 
 class AuditQuery(PageQuery):
     """Which part of the audit trail."""
 
     subject = fields.String(validate=_WORD, metadata=_meta("A job id, policy or a datapath id"))
+
+
+class FlowQuery(Schema):
+    """Which of a switch's flows."""
+
+    job = fields.String(validate=_WORD, metadata=_meta("The id of a job; its own flows alone"))
 
 
 class ExplainQuery(Schema):

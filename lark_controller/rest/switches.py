@@ -6,6 +6,7 @@ from typing import Any
 
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
+from lark_controller.rest.queries import FlowQuery
 from lark_controller.rest.schemas import FlowListSchema, SwitchDetailSchema, SwitchListSchema
 from lark_controller.rest.tokens import Scope
 
@@ -36,11 +37,14 @@ def show(datapath: str) -> Any:
     "GET",
     "/switches/<datapath>/flows",
     scopes=(Scope.READ,),
+    query=FlowQuery,
     answers={200: FlowListSchema},
-    problems=(404, 502),
+    problems=(404, 422, 502),
 )
-def flows(datapath: str) -> dict[str, object]:
+def flows(query: dict[str, Any], datapath: str) -> dict[str, object]:
     """List a switch's flows, each with the policy that asked for it."""
     context = current()
+    job = query.get("job")
     with context.waiting() as timeout:
-        return {"flows": context.controls.flows(datapath, timeout)}
+        found = context.controls.flows(datapath, timeout)
+    return {"flows": [flow for flow in found if job in (None, flow.job)]}

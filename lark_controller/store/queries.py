@@ -79,7 +79,7 @@ def ads_of_live(connection: Connection, after_number: int, limit: int, stale_for
 
 
 def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
-    """A page in order of number. Raises NotFoundError for a cursor that is none."""
+    """A page in order of number, or from the last number down. Raises NotFoundError for a cursor that is none."""
     query = select(*JOB_COLUMNS)
     for column, value in (
         (runs.c.owner, chosen.owner),
@@ -94,8 +94,10 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
     elif chosen.state is not None:
         query = query.where(runs.c.state == chosen.state)
     if cursor is not None:
-        query = query.where(runs.c.number > number_in(cursor))
-    rows = connection.execute(query.order_by(runs.c.number).limit(limit + 1)).all()
+        number = number_in(cursor)
+        query = query.where(runs.c.number < number if chosen.newest else runs.c.number > number)
+    order = runs.c.number.desc() if chosen.newest else runs.c.number
+    rows = connection.execute(query.order_by(order).limit(limit + 1)).all()
     jobs = tuple(job_from(row) for row in rows[:limit])
     return JobPage(jobs, cursor_for(jobs[-1].number) if len(rows) > limit else None)
 
