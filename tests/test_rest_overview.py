@@ -73,7 +73,7 @@ def test_a_policy_is_put_in_place_of_the_one_that_was_read(api: Api) -> None:
         made = {**bearer("operate"), **{name.replace("_", "-"): value for name, value in headers.items()}}
         answer = api.client.put("/v1/policy", data=text, content_type="application/yaml", headers=made)
         if answer.status_code == 412:
-            assert answer.json["type"] == "urn:lark:problem:changed"
+            assert "urn:lark:problem:changed" in answer.text
         return int(answer.status_code)
 
     assert put("version: 1\n# a\n", If_Match=tag) == 200
