@@ -521,23 +521,6 @@ def test_port_changes_flow_removals_and_stray_errors_are_told() -> None:
     scenario(play)
 
 
-def test_no_flood_is_set_and_looked_at() -> None:
-    async def play() -> None:
-        recorder = Recorder()
-        async with serving(recorder) as server:
-            fake = FakeSwitch(1, {1: "lan", 2: "job"})
-            link = await connected(server, recorder, fake)
-            assert (await link.set_no_flood({2: True})).complete
-            assert fake.ports[2].no_flood
-            assert link.features.ports[2].no_flood
-            missing = await link.set_no_flood({7: True})
-            assert "port 7" in missing.reason
-            assert set(await link.port_stats()) == {1, 2}
-            assert await link.request_role(ofp.OFPCR_ROLE_MASTER, 1) == ofp.OFPCR_ROLE_MASTER
-
-    scenario(play)
-
-
 def test_a_frame_goes_through_the_tables_of_the_fake_switch() -> None:
     async def play() -> None:
         recorder = Recorder()

@@ -242,19 +242,6 @@ def test_a_packet_out_through_the_tables_comes_back_as_packet_in(bridge: OpenVSw
     scenario(play)
 
 
-def test_open_vswitch_says_that_it_does_not_show_no_flood(bridge: OpenVSwitch) -> None:
-    async def play() -> None:
-        recorder = Recorder()
-        async with serving(recorder) as server:
-            await point(bridge, server)
-            link = await recorder.link(DATAPATH)
-            outcome = await link.set_no_flood({PORT_LOCAL: True})
-            assert outcome.complete
-            assert "NO_FLOOD" in outcome.reason
-
-    scenario(play)
-
-
 def test_a_change_of_ports_is_told(bridge: OpenVSwitch) -> None:
     async def play() -> None:
         recorder = Recorder()

@@ -11,7 +11,6 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -64,7 +63,6 @@ class FakeSwitch(asyncio.Protocol):
         self.received = 0
         self.barriers = 0
         self.closed = asyncio.Event()
-        self.role = ofp.OFPCR_ROLE_EQUAL
         self._n_tables = n_tables
         self._normal = normal
         self._max_meter = max_meter
@@ -83,9 +81,7 @@ class FakeSwitch(asyncio.Protocol):
             ofp.OFPT_FLOW_MOD: self._flow_mod,
             ofp.OFPT_METER_MOD: self._meter_mod,
             ofp.OFPT_PACKET_OUT: self._packet_out,
-            ofp.OFPT_PORT_MOD: self._port_mod,
             ofp.OFPT_BARRIER_REQUEST: lambda xid, _message: self._barrier(xid),
-            ofp.OFPT_ROLE_REQUEST: self._role,
             ofp.OFPT_MULTIPART_REQUEST: self._multipart,
         }
 
@@ -215,10 +211,6 @@ class FakeSwitch(asyncio.Protocol):
     def _features(self, xid: int, _message: bytes) -> None:
         self.send_raw(switchside.features_reply(xid, self.datapath, self._n_tables))
 
-    def _role(self, xid: int, message: bytes) -> None:
-        self.role = int.from_bytes(message[8:12])
-        self.send_raw(wire.header(ofp.OFPT_ROLE_REPLY, xid, message[8:]))
-
     def _barrier(self, xid: int) -> None:
         if self._barriers_held is not None:
             self._barriers_held.append(xid)
@@ -295,16 +287,6 @@ class FakeSwitch(asyncio.Protocol):
             self._error(xid, ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER, message)
         else:
             self.tables.meters[meter.number] = meter
-
-    def _port_mod(self, xid: int, message: bytes) -> None:
-        number = int.from_bytes(message[8:12])
-        port = self.ports.get(number)
-        if port is None:
-            self._error(xid, ofp.OFPET_PORT_MOD_FAILED, ofp.OFPPMFC_BAD_PORT, message)
-            return
-        config, mask = int.from_bytes(message[24:28]), int.from_bytes(message[28:32])
-        no_flood = bool(config & wire.PORT_NO_FLOOD) if mask & wire.PORT_NO_FLOOD else port.no_flood
-        self._set_port(replace(port, no_flood=no_flood))
 
     def _set_port(self, info: PortInfo) -> None:
         self.ports[info.number] = info

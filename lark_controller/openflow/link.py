@@ -21,7 +21,7 @@ from lark_controller.openflow.connection import Connection
 from lark_controller.openflow.replies import FlowRecord, FlowRemoved, MeterCounters, PacketIn, PortCounters, PortInfo
 from lark_controller.openflow.requests import Requests
 
-_REPLIES: Final = frozenset({ofp.OFPT_FEATURES_REPLY, ofp.OFPT_MULTIPART_REPLY, ofp.OFPT_ROLE_REPLY})
+_REPLIES: Final = frozenset({ofp.OFPT_FEATURES_REPLY, ofp.OFPT_MULTIPART_REPLY})
 Counters = dict[FlowKey, tuple[int, int]]
 
 
@@ -201,33 +201,6 @@ class SwitchLink:
         build = wire.meter_stats_request
         found = await self.requests.collect("meter counters", ofp.OFPMP_METER, build, replies.meter_stats, limit)
         return {counters.number: counters for counters in found}
-
-    async def set_no_flood(self, wanted: Mapping[int, bool], timeout: float | None = None) -> Outcome:
-        """Take ports out of flooding, or back in, and look whether the switch did it.
-
-        NO_FLOOD is a bit of OpenFlow 1.0 that 1.3 does not name: Open vSwitch keeps it, but neither takes nor shows it
-        in 1.3. Where the bit does not show afterwards, the outcome's ``reason`` names the ports. Raises SwitchError.
-        """
-        limit = self.connection.options.apply_timeout if timeout is None else timeout
-        ports = self.features.ports
-        known = [(ports[number], value) for number, value in sorted(wanted.items()) if number in ports]
-        steps: list[Step] = [
-            (None, partial(wire.port_no_flood, port=port.number, mac=port.mac, no_flood=value)) for port, value in known
-        ]
-        outcome = await self.send(steps, limit)
-        found = await self.requests.collect("ports", ofp.OFPMP_PORT_DESC, wire.ports_request, replies.ports, limit)
-        self.features = replace(self.features, ports={port.number: port for port in found})
-        shown = {port.number: port.no_flood for port in found}
-        missed = [number for number, value in sorted(wanted.items()) if shown.get(number) is not value]
-        if outcome.complete and missed:
-            names = ", ".join(map(str, missed))
-            return replace(outcome, reason=f"the switch does not show NO_FLOOD as asked on port {names}")
-        return outcome
-
-    def request_role(self, role: int, generation: int, timeout: float | None = None) -> asyncio.Future[int]:
-        """Ask for a controller role (OFPCR_ROLE_*); the role that the switch then has. Raises SwitchError."""
-        limit = self.connection.options.apply_timeout if timeout is None else timeout
-        return self.requests.ask("role", lambda xid: wire.role_request(xid, role, generation), replies.role, limit)
 
     # for the server
 

@@ -326,10 +326,3 @@ def speaks_1_3(message: bytes) -> bool:
             break
         position += length + -length % 8
     return message[0] >= VERSION
-
-
-def role(message: bytes) -> int:
-    """Decode ROLE_REPLY: the role (OFPCR_ROLE_*)."""
-    if len(message) != 24:
-        raise WireError(f"role reply of {len(message)} bytes")
-    return int.from_bytes(message[8:12])

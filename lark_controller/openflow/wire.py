@@ -83,11 +83,6 @@ def set_config(xid: int) -> bytes:
     return _serialised(parser.OFPSetConfig(_PROTOCOL, ofp.OFPC_FRAG_NORMAL, ofp.OFPCML_NO_BUFFER), xid)
 
 
-def role_request(xid: int, role: int, generation: int) -> bytes:
-    """ROLE_REQUEST (section 6.3.4); ``generation`` is ignored by the switch for OFPCR_ROLE_EQUAL."""
-    return _serialised(parser.OFPRoleRequest(_PROTOCOL, role, generation), xid)
-
-
 def _flow_mod(xid: int, command: int, flow_cookie: int, cookie_mask: int, key: FlowKey, times: tuple[int, int, int],
               instructions: bytes) -> bytes:  # fmt: skip
     fields = encode_fields(key.match)
@@ -138,12 +133,6 @@ def meter_set(xid: int, meter: Meter, *, new: bool) -> bytes:
 def meter_delete(xid: int, number: int) -> bytes:
     """METER_MOD that deletes a meter."""
     return _serialised(parser.OFPMeterMod(_PROTOCOL, ofp.OFPMC_DELETE, 0, number, []), xid)
-
-
-def port_no_flood(xid: int, port: int, mac: str, no_flood: bool) -> bytes:
-    """PORT_MOD of the NO_FLOOD bit alone (OpenFlow 1.0's; Open vSwitch ignores it when it comes in 1.3)."""
-    config = PORT_NO_FLOOD if no_flood else 0
-    return _serialised(parser.OFPPortMod(_PROTOCOL, port, mac, config, PORT_NO_FLOOD, 0), xid)
 
 
 def multipart_request(xid: int, kind: int, body: bytes = b"") -> bytes:
