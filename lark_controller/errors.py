@@ -4,7 +4,9 @@
     ├── AdError            an ad that cannot be accepted: attribute and reason
     ├── PolicyError        a policy file with mistakes, all of them
     ├── AddressError       no address can be assigned, or one is held by another live job
-    ├── NotFoundError      no such job, switch, address or policy version
+    ├── CapacityError      a reservation for which a link has no room, all such links
+    ├── PathError          the declared topology has no path between two ends
+    ├── NotFoundError      no such job, switch, address, reservation or policy version
     ├── SettingError       a setting (environment or option) that cannot be used
     ├── BusyError          a limit on waiting or queued work was reached
     ├── ChangedError       the policy in force is another than the one that a change was made for
@@ -72,8 +74,53 @@ class AddressError(LarkError):
         self.holder = holder
 
 
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A link that has no room. Rates are Mb/s; ``asked`` is what would have come on top of ``reserved``.
+
+    ``source`` and ``target`` say which direction of a full-duplex link is short; both are ``""`` where both directions
+    share the link.
+    """
+
+    link: str
+    source: str
+    target: str
+    capacity: float
+    reserved: float
+    asked: float
+
+    @property
+    def available(self) -> float:
+        """What the link has left, Mb/s; less than 0 where the policy made it smaller than what was reserved."""
+        return round(self.capacity - self.reserved, 3)
+
+    def __str__(self) -> str:
+        way = f" ({self.source} to {self.target})" if self.source else " (both directions)"
+        return (
+            f"link {self.link}{way} has {max(0.0, self.available):g} of {self.capacity:g} Mb/s left, "
+            f"and {self.asked:g} are asked"
+        )
+
+
+class CapacityError(LarkError):
+    """A reservation that the network has no room for; ``shortages`` holds every link that is short, in path order.
+
+    ``idle`` says what becomes of a job that was refused: True lets it go back to Idle, False puts it on hold.
+    """
+
+    def __init__(self, what: str, shortages: tuple[Shortage, ...], idle: bool = False) -> None:
+        super().__init__(f"the network has no room for {what}: {'; '.join(map(str, shortages))}")
+        self.what = what
+        self.shortages = shortages
+        self.idle = idle
+
+
+class PathError(LarkError):
+    """The declared topology does not say how two ends are connected, or how fast."""
+
+
 class NotFoundError(LarkError):
-    """No job, switch, address or policy version of that name."""
+    """No job, switch, address, reservation or policy version of that name."""
 
 
 class SettingError(LarkError):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lark_controller import ads, classad_text
-from lark_controller.policies import block, connectivity, file, group, switches, wan
+from lark_controller.policies import block, connectivity, file, group, switches, topology, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.predicate import REFUSED_FUNCTIONS
 
@@ -17,7 +17,7 @@ POLICY = (REFERENCE / "policy.md").read_text(encoding="utf-8")
 ADS = (REFERENCE / "ads.md").read_text(encoding="utf-8")
 
 INDENTED = re.findall(r"((?:^    .*\n)+)", POLICY, re.MULTILINE)
-EXAMPLES = [text for text in INDENTED if text.lstrip().startswith("policies")]
+EXAMPLES = [text for text in INDENTED if text.lstrip().startswith(("policies", "topology"))]
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,7 @@ EXAMPLES = [text for text in INDENTED if text.lstrip().startswith("policies")]
     sorted(
         {*file.KEYS, *file.NETWORK_KEYS, *block.KEYS, *slices.KEYS, *wan.KEYS, *connectivity.KEYS, *group.KEYS}
         | {*switches.KEYS, *switches.PORT_KEYS, *connectivity.REACHES, *wan.ACTIONS, *file.KINDS}
+        | {*topology.KEYS, *topology.LINK_KEYS, *topology.HOST_KEYS, *topology.RESERVES, *topology.REFUSED}
     ),
 )
 def test_every_key_is_described(key: str) -> None:
@@ -37,7 +38,7 @@ def test_examples_are_valid(text: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
 
 
 def test_ads_example_is_accepted() -> None:

@@ -9,13 +9,13 @@ from typing import Final, NamedTuple, TypeVar
 
 from lark_controller.errors import Mistake, PolicyError
 from lark_controller.jobs import Network
-from lark_controller.policies import block, connectivity, group, switches, wan
+from lark_controller.policies import block, connectivity, group, switches, topology, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.model import BlockRule, ConnectivityRule, Kind, Policy, SliceRule, WanRule
 from lark_controller.policies.yaml_nodes import Entry, compose
 
 VERSION: Final = 1
-KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups")
+KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups", "topology")
 NETWORK_KEYS: Final = ("jobs", "hosts", "local", "block_prefix")
 # Each network of hosts is kept out of what is given to jobs address by address.
 MOST_HOSTS: Final = 4096
@@ -80,6 +80,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         wans=tuple(rules.wans),
         connectivities=tuple(rules.connectivities),
         groups=group.number(groups),
+        topology=topology.parse(fields["topology"], declared) if "topology" in fields else None,
     )
 
 

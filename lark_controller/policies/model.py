@@ -144,13 +144,75 @@ class GroupSpec:
     priority: int = 0
 
 
+class Duplex(StrEnum):
+    """``full``: each direction of a link has its capacity. ``half``: both directions share it."""
+
+    FULL = "full"
+    HALF = "half"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpec:
+    """A link of the site's network: its ends (switches, hosts, or a WAN) and its capacity in Mb/s."""
+
+    name: str
+    ends: tuple[str, str]
+    capacity: float
+    duplex: Duplex = Duplex.FULL
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """A host's access link: the switch that it hangs on, and its capacity in Mb/s.
+
+    ``capacity`` None means: what the worker's machine ad says (AvailBandwidth). ``addresses`` are those by which a
+    host that runs no jobs is found.
+    """
+
+    name: str
+    switch: str
+    capacity: float | None = None
+    duplex: Duplex = Duplex.FULL
+    addresses: tuple[Network, ...] = ()
+
+
+class Reserves(StrEnum):
+    """What a job's RequestBandwidth reserves: ``host`` its worker's access link, ``wan`` the whole path to the WAN."""
+
+    HOST = "host"
+    WAN = "wan"
+
+
+class Refused(StrEnum):
+    """What becomes of a job that the network has no room for: ``hold``, or back to ``idle``."""
+
+    HOLD = "hold"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class TopologySpec:
+    """The network as far as capacity is concerned, for admission control.
+
+    ``hosts`` maps the names of hosts in lower case to their access links; ``default`` is that of workers that are
+    neither there nor an end of a link.
+    """
+
+    links: tuple[LinkSpec, ...] = ()
+    hosts: Mapping[str, HostSpec] = field(default_factory=lambda: MappingProxyType({}))
+    default: HostSpec | None = None
+    reserves: Reserves = Reserves.HOST
+    refused: Refused = Refused.HOLD
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A whole policy file, valid. ``text`` is what was read, ``digest`` its SHA-256.
 
     ``job_networks`` empty means that jobs live among other hosts (DHCP). ``hosts`` are addresses inside job networks
     that are no job's: gateways and servers. ``edge_uplinks`` are glob patterns (or port
-    numbers) of the ports of undeclared edges that lead away from the worker.
+    numbers) of the ports of undeclared edges that lead away from the worker. ``topology`` None means that nothing is
+    said of capacities: nothing can be reserved, and no job is refused for want of room.
     """
 
     text: str
@@ -166,6 +228,7 @@ class Policy:
     wans: tuple[WanRule, ...] = ()
     connectivities: tuple[ConnectivityRule, ...] = ()
     groups: tuple[GroupSpec, ...] = ()
+    topology: TopologySpec | None = None
 
 
 class SliceKey(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from lark_controller.policies import block, connectivity, group, switches, wan
+from lark_controller.policies import block, connectivity, group, switches, topology, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.file import KEYS, NETWORK_KEYS, SHORTEST_BLOCKS, VERSION
 from lark_controller.policies.yaml_nodes import MAC, MEGABITS
@@ -139,6 +139,40 @@ def schema() -> dict[str, Any]:
         },
         NETWORK_KEYS,
     )
+    duplex = {"enum": list(topology.DUPLEXES)}
+    node = {"type": "string", "pattern": f"^{topology.NAME}$"}
+    link = _record(
+        {
+            "between": _described(
+                {"type": "array", "items": node, "minItems": 2, "maxItems": 2},
+                "two switches or hosts; a name that begins with wan is the world outside",
+            ),
+            "capacity": _described(_RATE, "Mb/s, or with a unit: 10Gbit"),
+            "duplex": duplex,
+        },
+        topology.LINK_KEYS,
+        ("between", "capacity"),
+    )
+    host = _record(
+        {
+            "switch": _described(node, "the switch that the host hangs on"),
+            "capacity": _described(_RATE, "of its access link; without it, AvailBandwidth of the machine ad"),
+            "duplex": duplex,
+            "addresses": _listed(_HOST),
+        },
+        topology.HOST_KEYS,
+        ("switch",),
+    )
+    network_links = _record(
+        {
+            "duplex": _described(duplex, "of links that do not say; half: both directions share the capacity"),
+            "reserves": _described({"enum": list(topology.RESERVES)}, "what RequestBandwidth reserves"),
+            "refused": _described({"enum": list(topology.REFUSED)}, "what becomes of a job that there is no room for"),
+            "links": {"type": "object", "additionalProperties": link},
+            "hosts": {"type": "object", "additionalProperties": host},
+        },
+        topology.KEYS,
+    )
     uplink = {"type": "string", "pattern": f"^{switches.INTERFACE}$"}
     top = {
         "version": {"const": VERSION},
@@ -147,6 +181,7 @@ def schema() -> dict[str, Any]:
         "switches": _optional({"type": "object", "additionalProperties": switch}),
         "policies": _listed(one_rule),
         "groups": _optional({"type": "object", "additionalProperties": groups, "maxProperties": 63}),
+        "topology": _optional(_described(network_links, "links and what they carry, for admission control")),
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,0 +1,229 @@
+"""The paths that reservations take through the declared network. Pure.
+
+Rates are whole kb/s here: sums of whole numbers are exact, so that what is admitted and released leaves no rest. What
+is asked is rounded up, what a link carries is rounded down.
+
+Traffic takes a path with the fewest links. Where several have equally many, nobody knows which one a switch chooses, so
+a reservation counts on every link of all of them: whichever way the packets take, they find room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from lark_controller.errors import PathError
+from lark_controller.jobs import Address
+from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologySpec
+from lark_controller.policies.topology import ACCESS, is_wan
+
+KILO: Final = 1000
+# 10 Tb/s in kb/s: more is nobody's link, and sums of it stay far inside 64 bits.
+MAX_RATE: Final = 10_000_000_000
+
+
+def asked_rate(megabits: float) -> int:
+    """A rate that is asked for, in kb/s, rounded up."""
+    return math.ceil(round(megabits * KILO, 6))
+
+
+def carried_rate(megabits: float) -> int:
+    """A rate that a link carries, in kb/s, rounded down."""
+    return math.floor(round(megabits * KILO, 6))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Channel:
+    """What has a capacity: one direction of a full-duplex link, or a half-duplex link as a whole.
+
+    ``source`` and ``target`` are ``""`` for a half-duplex link. ``capacity`` is kb/s.
+    """
+
+    link: str
+    source: str
+    target: str
+    capacity: int
+
+    @property
+    def key(self) -> str:
+        """The name under which reservations on it are counted."""
+        return f"{self.link} {self.source}>{self.target}" if self.source else self.link
+
+
+# What a reservation takes of each channel, in kb/s, in path order.
+Demand = tuple[tuple[Channel, int], ...]
+
+
+def channel(link: LinkSpec, source: str, target: str) -> Channel:
+    """The channel that a packet from end ``source`` to end ``target`` of a link takes."""
+    capacity = carried_rate(link.capacity)
+    if link.duplex is Duplex.HALF:
+        return Channel(link.name, "", "", capacity)
+    return Channel(link.name, source, target, capacity)
+
+
+def channels(link: LinkSpec) -> tuple[Channel, ...]:
+    """Both directions of a full-duplex link, or the one channel of a half-duplex link."""
+    there, back = link.ends
+    return tuple(dict.fromkeys((channel(link, there, back), channel(link, back, there))))
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The declared network, with the access links of workers as their machine ads tell (Mb/s by host in lower case)."""
+
+    spec: TopologySpec
+    workers: Mapping[str, float]
+
+    def with_worker(self, host: str, megabits: float) -> Topology:
+        """The same network with what a machine ad says of its worker's access link."""
+        return Topology(self.spec, {**self.workers, host.lower(): megabits})
+
+    def learns_from(self, host: str) -> bool:
+        """Whether it is the machine ad that says how much the access link of ``host`` carries."""
+        node = host.lower()
+        spec = self.spec.hosts.get(node, self.spec.default)
+        return spec is not None and spec.capacity is None and node not in self._graph
+
+    def access(self, host: str) -> LinkSpec | None:
+        """The access link of a host; None where the host is an end of a declared link. Raises PathError."""
+        node = host.lower()
+        if node in self._graph:
+            return None
+        spec = self.spec.hosts.get(node, self.spec.default)
+        if spec is None:
+            raise PathError(f"the policy's topology has no host {host}; name it under hosts, or give a default")
+        return self._access(node, spec)
+
+    def _access(self, node: str, spec: HostSpec) -> LinkSpec:
+        capacity = self.workers.get(node) if spec.capacity is None else spec.capacity
+        if capacity is None:
+            raise PathError(
+                f"nothing says how much the access link of {node} carries; give topology.hosts.{spec.name} a capacity, "
+                f"or the machine ad AvailBandwidth"
+            )
+        return LinkSpec(ACCESS + node, (node, spec.switch), capacity, spec.duplex)
+
+    def host_at(self, address: Address) -> str | None:
+        """The host that is declared with this address."""
+        for node, spec in self.spec.hosts.items():
+            if any(address in network for network in spec.addresses):
+                return node
+        return None
+
+    def has(self, node: str) -> bool:
+        """Whether a host, switch or WAN of that name is declared."""
+        return node.lower() in self._graph or node.lower() in self.spec.hosts
+
+    def path(self, source: str, target: str) -> tuple[Channel, ...]:
+        """Every channel that a packet from one node to another may take, in order. Raises PathError.
+
+        Nothing where both are one node: what stays inside a host takes no link.
+        """
+        start, end = source.lower(), target.lower()
+        if start == end:
+            return ()
+        first, last = self.access(start), self.access(end)
+        found: list[Channel] = []
+        here, there = start, end
+        if first is not None:
+            here = first.ends[1]
+            found.append(channel(first, start, here))
+        if last is not None:
+            there = last.ends[1]
+        if here != there:
+            found += self._between(here, there, source, target)
+        if last is not None:
+            found.append(channel(last, there, end))
+        return tuple(found)
+
+    def flow(self, source: str, target: str, kbps: int) -> Demand:
+        """What a flow in one direction takes. Raises PathError."""
+        return _demand((each, kbps) for each in self.path(source, target))
+
+    def both_ways(self, source: str, target: str, kbps: int) -> Demand:
+        """What a guarantee towards and from a node takes: of a half-duplex link twice the rate. Raises PathError."""
+        return _demand((each, kbps) for each in (*self.path(source, target), *self.path(target, source)))
+
+    def host(self, host: str, kbps: int) -> Demand:
+        """What a job's guarantee takes of its worker's access link, both ways. Raises PathError."""
+        node = host.lower()
+        access = self.access(node)
+        links = [link for link in self.spec.links if node in link.ends] if access is None else [access]
+        if len(links) != 1:
+            raise PathError(f"{host} hangs on {len(links)} links, and none of them is its access link")
+        there, back = links[0].ends
+        return _demand([(channel(links[0], there, back), kbps), (channel(links[0], back, there), kbps)])
+
+    def declared(self) -> tuple[LinkSpec, ...]:
+        """All links whose capacity is known, declared ones and access links."""
+        known = [self._access(node, spec) for node, spec in self.spec.hosts.items() if self._knows(node, spec)]
+        if self.spec.default is not None:
+            named = {*self.spec.hosts, *self._graph}
+            default = self.spec.default
+            known += [self._access(node, default) for node in self.workers if node not in named]
+        return (*self.spec.links, *known)
+
+    def _knows(self, node: str, spec: HostSpec) -> bool:
+        return spec.capacity is not None or node in self.workers
+
+    @cached_property
+    def _graph(self) -> dict[str, list[tuple[LinkSpec, str]]]:
+        graph: dict[str, list[tuple[LinkSpec, str]]] = {}
+        for link in self.spec.links:
+            one, other = link.ends
+            graph.setdefault(one, []).append((link, other))
+            graph.setdefault(other, []).append((link, one))
+        return graph
+
+    @cached_property
+    def _paths(self) -> dict[tuple[str, str], tuple[Channel, ...]]:
+        """Paths between nodes of the graph as they were asked for; the links never change."""
+        return {}
+
+    def _between(self, here: str, there: str, source: str, target: str) -> tuple[Channel, ...]:
+        found = self._paths.get((here, there))
+        if found is None:
+            found = self._paths[here, there] = self._search(here, there)
+        if not found:
+            raise PathError(f"the policy's topology has no path from {source} to {target}")
+        return found
+
+    def _search(self, here: str, there: str) -> tuple[Channel, ...]:
+        """The channels of all shortest paths, by their distance from ``here``."""
+        away, left = self._distances(here), self._distances(there)
+        length = away.get(there)
+        if length is None:
+            return ()
+        on_path = [
+            (away[node], channel(link, node, other))
+            for node in away
+            for link, other in self._graph[node]
+            if node in left and other in left and away[node] + 1 + left[other] == length
+        ]
+        return tuple(each for _, each in sorted(on_path))
+
+    def _distances(self, start: str) -> dict[str, int]:
+        """Links from ``start`` to each node; no path leads through a WAN."""
+        distances = {start: 0}
+        waiting = deque([start])
+        while waiting:
+            node = waiting.popleft()
+            if is_wan(node) and node != start:
+                continue
+            for _, other in self._graph.get(node, ()):
+                if other not in distances:
+                    distances[other] = distances[node] + 1
+                    waiting.append(other)
+        return distances
+
+
+def _demand(parts: Iterable[tuple[Channel, int]]) -> Demand:
+    total: dict[Channel, int] = {}
+    for each, kbps in parts:
+        total[each] = total.get(each, 0) + kbps
+    return tuple(total.items())
