@@ -17,6 +17,14 @@ class ReservationKind(StrEnum):
     FLOW = "flow"
 
 
+def words(kind: ReservationKind, kbps: int, source: str, destination: str) -> str:
+    """A reservation in words."""
+    rate = f"{kbps / KILO:g} Mb/s"
+    if kind is ReservationKind.JOB:
+        return f"RequestBandwidth = {rate} on {source}"
+    return f"{rate} from {source} to {destination}"
+
+
 @dataclass(frozen=True, slots=True)
 class Booking:
     """A reservation before it is admitted.
@@ -40,10 +48,7 @@ class Booking:
     @property
     def what(self) -> str:
         """The reservation in words."""
-        rate = f"{self.kbps / KILO:g} Mb/s"
-        if self.kind is ReservationKind.JOB:
-            return f"RequestBandwidth = {rate} on {self.source}"
-        return f"{rate} from {self.source} to {self.destination}"
+        return words(self.kind, self.kbps, self.source, self.destination)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +81,11 @@ class Reservation:
     def is_wan(self) -> bool:
         """True for a flow to the world outside."""
         return self.kind is ReservationKind.FLOW and not self.target
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationPage:
+    """One page of a list in order of number, and the cursor of the next (None: this is the last)."""
+
+    reservations: tuple[Reservation, ...]
+    next_cursor: str | None = None

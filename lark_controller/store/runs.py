@@ -9,6 +9,8 @@ from sqlalchemy import Connection, Select, func, insert, select, update
 
 from lark_controller.errors import AddressError
 from lark_controller.jobs import Address, Job, JobState
+from lark_controller.qos.reservations import Booking
+from lark_controller.store import reservations
 from lark_controller.store.rows import JOB_COLUMNS, columns_of, job_from
 from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, run_ads, runs
 from lark_controller.store.trail import record
@@ -34,7 +36,8 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """One registration: the run, its ads, who posts it and when, and what its facts were taken for."""
+    """One registration: the run, its ads, who posts it and when, what its facts were taken for, and the bandwidth that
+    it needs."""
 
     job: Job
     job_ad: str
@@ -42,11 +45,12 @@ class Post:
     actor: str
     now: float
     facts_for: str
+    booking: Booking | None = None
 
 
 def register(connection: Connection, post: Post) -> Registration:
     """Take a run in, or what is new about a run that is there. A run that its lease alone has ended lives again: it
-    was given up because nothing was heard of it. Raises AddressError. See ``Store.register``."""
+    was given up because nothing was heard of it. Raises AddressError, CapacityError. See ``Store.register``."""
     job, actor, now = post.job, post.actor, post.now
     _lock_slot(connection, job.run.slot)
     stored = find_for_update(connection, job.id)
@@ -63,13 +67,19 @@ def register(connection: Connection, post: Post) -> Registration:
                 over = _stillborn(connection, post, stored, wanted, newer)
                 return Registration(over, stored is None, tuple(ended))
     if stored is None:
-        return Registration(_insert(connection, post, wanted), True, tuple(ended))
-    _update(connection, post, stored, wanted)
-    return Registration(wanted, False, tuple(ended))
+        wanted = _insert(connection, post, wanted)
+    else:
+        _update(connection, post, stored, wanted)
+    if wanted.live and post.booking is not None:
+        reservations.admit(connection, post.booking, now, actor)
+    elif stored is not None:
+        reservations.release_of_job(connection, wanted.id)
+    return Registration(wanted, stored is None, tuple(ended))
 
 
 def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str, actor: str, detail: str = "") -> Job:
-    """End a run that has not ended, in the caller's transaction; returns it as it is then."""
+    """End a run that has not ended, and what is reserved for it, in the caller's transaction; returns it as it is
+    then."""
     connection.execute(
         update(runs)
         .where(runs.c.number == job.number)
@@ -77,6 +87,7 @@ def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str
     )
     keep_exit_ad(connection, job.number, exit_ad)
     record(connection, now, actor, _ENDING_ACTIONS.get(why, "end"), job.id, detail or why)
+    reservations.release_of_jobs(connection, [job.id])
     return replace(job, state=JobState.ENDED, reason=why)
 
 

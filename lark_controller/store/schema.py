@@ -12,6 +12,7 @@ from typing import Final
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    CheckConstraint,
     Column,
     Dialect,
     Float,
@@ -48,6 +49,7 @@ _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 # Bare text, because SQLite uses a partial index only for a query that repeats the index's condition word for word.
 LIVE: Final[TextClause] = text("live")
 HOLDS_ADDRESS: Final[TextClause] = text("live AND network_type IN ('ovs_bridge', 'bridge')")
+IS_OF_JOB: Final[TextClause] = text("kind = 'job'")
 
 runs: Final = Table(
     "runs",
@@ -136,4 +138,45 @@ policy_versions: Final = Table(
     Column("at", Float(53), nullable=False),
     Column("actor", PlainText, nullable=False),
     sqlite_autoincrement=True,
+)
+
+# Rates are whole kb/s: sums of whole numbers are exact.
+reservations: Final = Table(
+    "reservations",
+    metadata,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("id", PlainText, nullable=False),
+    Column("kind", PlainText, nullable=False),
+    Column("kbps", BigInteger, nullable=False),
+    Column("source", PlainText, nullable=False),
+    Column("destination", PlainText, nullable=False),
+    Column("holds", PlainText, nullable=False),
+    Column("job", PlainText),
+    Column("peer", PlainText),
+    Column("target", PlainText, nullable=False),
+    Column("until", Float(53)),
+    Column("created_at", Float(53), nullable=False),
+    Column("actor", PlainText, nullable=False),
+    CheckConstraint("kbps > 0", name="reservations_kbps_positive"),
+    Index("reservations_id", "id", unique=True),
+    Index("reservations_of_job", "job", unique=True, sqlite_where=IS_OF_JOB, postgresql_where=IS_OF_JOB),
+    Index("reservations_job", "job"),
+    Index("reservations_peer", "peer"),
+    Index("reservations_until", "until"),
+    sqlite_autoincrement=True,
+)
+
+reserved: Final = Table(
+    "reserved",
+    metadata,
+    Column("channel", PlainText, primary_key=True),
+    Column("kbps", BigInteger, nullable=False),
+    CheckConstraint("kbps >= 0", name="reserved_kbps_not_negative"),
+)
+
+worker_links: Final = Table(
+    "worker_links",
+    metadata,
+    Column("host", PlainText, primary_key=True),
+    Column("megabits", Float(53), nullable=False),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -13,8 +13,11 @@ from sqlalchemy import Connection, text
 
 from lark_controller.errors import NotFoundError
 from lark_controller.jobs import Facts, Job, JobState
+from lark_controller.qos.admission import Held
+from lark_controller.qos.reservations import Booking, Reservation, ReservationPage
+from lark_controller.qos.topology import Demand
 from lark_controller.status import AuditPage, JobFilter, JobPage, PolicyVersion
-from lark_controller.store import migrate, queries, runs, trail, upkeep
+from lark_controller.store import migrate, queries, reservations, runs, trail, upkeep
 from lark_controller.store.database import Database, connect
 from lark_controller.store.queries import Ending, LiveAds
 from lark_controller.store.runs import Post, Registration
@@ -72,7 +75,14 @@ class Store:
     # Runs
 
     def register(
-        self, job: Job, job_ad: str, machine_ad: str, actor: str, now: float, facts_for: str = ""
+        self,
+        job: Job,
+        job_ad: str,
+        machine_ad: str,
+        actor: str,
+        now: float,
+        facts_for: str = "",
+        booking: Booking | None = None,
     ) -> Registration:
         """Take a run in; ``job.number`` and ``job.created`` are the store's to say.
 
@@ -84,8 +94,11 @@ class Store:
         on the same slot and port; otherwise AddressError names it. An older live run on the same slot ends whatever
         its address. A run that started before one that lives on its slot is recorded as ended. ``facts_for`` is the
         digest of the attribute names that ``job.facts`` were taken for.
+
+        ``booking`` is the bandwidth that the run needs: where there is no room for it, CapacityError says so and
+        nothing of the run is kept. Without one the run gives up what it had.
         """
-        post = Post(job, job_ad, machine_ad, actor, now, facts_for)
+        post = Post(job, job_ad, machine_ad, actor, now, facts_for, booking)
         return self._database.write(partial(runs.register, post=post))
 
     def end(self, job_id: str, now: float, why: str, exit_ad: str, actor: str) -> Job | None:
@@ -190,6 +203,61 @@ class Store:
     def expired(self, now: float) -> list[Job]:
         """The live runs whose lease ended before ``now``."""
         return self._database.read(partial(queries.expired, now=now))
+
+    # Reservations
+
+    def reserve(self, booking: Booking, now: float, actor: str) -> Reservation:
+        """Admit a reservation. Raises CapacityError; then nothing has changed."""
+        return self._database.write(partial(reservations.admit, booking=booking, now=now, actor=actor))
+
+    def change_reservation(
+        self,
+        reservation_id: str,
+        rebook: Callable[[Reservation], tuple[int, float | None, Demand]],
+        now: float,
+        actor: str,
+    ) -> Reservation | None:
+        """Give a reservation the rate (kb/s), end and demand that ``rebook`` makes of it; None where there is none.
+        Raises CapacityError, and what ``rebook`` raises; then nothing has changed."""
+        return self._database.write(
+            partial(reservations.change, reservation_id=reservation_id, rebook=rebook, now=now, actor=actor)
+        )
+
+    def release(self, reservation_id: str, now: float, actor: str) -> Reservation | None:
+        """Release a reservation; returns it as it was, None where there is none."""
+        return self._database.write(partial(reservations.release, reservation_id=reservation_id, now=now, actor=actor))
+
+    def release_expired(self, now: float) -> int:
+        """Release the reservations that are past their end; returns how many."""
+        return self._database.write(partial(reservations.sweep, now=now))
+
+    def reroute(self, demand_of: Callable[[Reservation], Demand]) -> list[str]:
+        """Count all reservations on the links of a new topology; returns the ids of those without a path there."""
+        return self._database.write(partial(reservations.reroute, demand_of=demand_of))
+
+    def reservation(self, reservation_id: str, now: float) -> Reservation | None:
+        """A reservation, unless it is past its end."""
+        return self._database.read(partial(reservations.find, reservation_id=reservation_id, now=now))
+
+    def reserved_flows(self, now: float) -> list[Reservation]:
+        """Every reserved flow that is not past its end."""
+        return self._database.read(partial(reservations.flows, now=now))
+
+    def reservations(self, job: str | None, now: float, cursor: str | None, limit: int) -> ReservationPage:
+        """A page of reservations, of all or of one job. Raises NotFoundError for a cursor that is none."""
+        return self._database.read(partial(reservations.page, job=job, now=now, cursor=cursor, limit=limit))
+
+    def reserved(self) -> Held:
+        """How much of each channel is reserved, in kb/s."""
+        return self._database.read(reservations.use)
+
+    def worker_capacities(self) -> dict[str, float]:
+        """What machine ads said of the access links of workers: Mb/s by host in lower case."""
+        return self._database.read(reservations.worker_capacities)
+
+    def set_worker_capacity(self, host: str, megabits: float) -> None:
+        """Keep what a machine ad says of its worker's access link."""
+        self._database.write(partial(reservations.set_worker_capacity, host=host.lower(), megabits=megabits))
 
     # Audit trail and policies
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, delete, or_, select, update
 
 from lark_controller.jobs import Facts, JobState
+from lark_controller.store import reservations
 from lark_controller.store.rows import facts_text
 from lark_controller.store.schema import LIVE, audit, runs
 
@@ -43,8 +44,9 @@ def extend_leases(connection: Connection, until: float) -> int:
 
 
 def set_states(connection: Connection, states: Collection[tuple[str, JobState, str]]) -> int:
-    """Set state and reason of live runs; returns how many of them live. A refused run gives up its address."""
-    rows = []
+    """Set state and reason of live runs; returns how many of them live. A refused run gives up its address and
+    what is reserved for it."""
+    rows: list[dict[str, Any]] = []
     for job_id, state, reason in states:
         if state is JobState.ENDED:
             raise ValueError("a run is ended by Store.end, which says why and by whom")
@@ -52,7 +54,9 @@ def set_states(connection: Connection, states: Collection[tuple[str, JobState, s
     query = (
         update(runs).where(_BY_ID, LIVE).values(state=bindparam("to"), reason=bindparam("why"), live=bindparam("lives"))
     )
-    return connection.execute(query, rows).rowcount if rows else 0
+    changed = connection.execute(query, rows).rowcount if rows else 0
+    reservations.release_of_jobs(connection, [row["job_id"] for row in rows if not row["lives"]])
+    return changed
 
 
 def update_facts(connection: Connection, facts: Collection[tuple[str, Facts]], facts_for: str) -> int:

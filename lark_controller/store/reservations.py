@@ -1,0 +1,297 @@
+"""Reservations: admitted, changed and released in the transaction of whatever they belong to.
+
+``reserved`` holds the sum for each channel, so that a reservation costs the same however many there are. Whoever
+changes it holds one lock until the transaction ends (PostgreSQL: an advisory lock; SQLite: the database's write lock),
+so that nobody admits on sums that another is about to change. That lock is taken after those of runs.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from ipaddress import ip_network
+from types import MappingProxyType
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, or_, select, update
+
+from lark_controller.errors import NotFoundError, PathError
+from lark_controller.qos.admission import NOTHING, Held, Ledger, held
+from lark_controller.qos.reservations import Booking, Reservation, ReservationKind, ReservationPage, words
+from lark_controller.qos.topology import Demand
+from lark_controller.store.cursors import cursor_for, number_in
+from lark_controller.store.schema import LIVE, reservations, reserved, runs, worker_links
+from lark_controller.store.trail import record
+
+# The key of the advisory lock under which PostgreSQL lets one transaction change what is reserved: "room" in ASCII.
+_ADVISORY_KEY: Final = 0x726F6F6D
+# SQLite takes at most 32,766 variables in a statement.
+_BATCH: Final = 1_000
+
+
+def admit(connection: Connection, booking: Booking, now: float, actor: str) -> Reservation:
+    """Admit a booking; a job's RequestBandwidth takes the place of what the same job had. Raises CapacityError,
+    NotFoundError where a flow's job has ended."""
+    if booking.kind is ReservationKind.FLOW:
+        _keep_alive(connection, [each for each in (booking.job, booking.peer) if each is not None])
+    _lock(connection)
+    sweep(connection, now)
+    before = None
+    if booking.kind is ReservationKind.JOB:
+        before = _one(connection, (reservations.c.kind == ReservationKind.JOB) & (reservations.c.job == booking.job))
+    if before is not None:
+        return _replace(connection, before, booking.kbps, booking.until, booking.demand, now, actor)
+    holds = _move(connection, booking.what, booking.demand)
+    values = {
+        "id": secrets.token_hex(8),
+        "kind": booking.kind.value,
+        "kbps": booking.kbps,
+        "source": booking.source,
+        "destination": booking.destination,
+        "holds": _text(holds),
+        "job": booking.job,
+        "peer": booking.peer,
+        "target": " ".join(map(str, booking.target)),
+        "until": booking.until,
+        "created_at": now,
+        "actor": actor,
+    }
+    row = connection.execute(insert(reservations).values(values).returning(*reservations.c)).one()
+    made = _reservation(row)
+    if booking.kind is ReservationKind.FLOW:
+        record(connection, now, actor, "reserve", made.id, booking.what)
+    return made
+
+
+def change(
+    connection: Connection,
+    reservation_id: str,
+    rebook: Callable[[Reservation], tuple[int, float | None, Demand]],
+    now: float,
+    actor: str,
+) -> Reservation | None:
+    """Give a reservation the rate (kb/s), end and demand that ``rebook`` makes of it; None where there is none (any
+    more). Raises CapacityError, and what ``rebook`` raises; then nothing has changed."""
+    _lock(connection)
+    sweep(connection, now)
+    before = _one(connection, reservations.c.id == reservation_id)
+    if before is None:
+        return None
+    return _replace(connection, before, *rebook(before), now, actor)
+
+
+def release(connection: Connection, reservation_id: str, now: float, actor: str) -> Reservation | None:
+    """Release a reservation; None where there is none (any more)."""
+    _lock(connection)
+    gone = _remove(connection, reservations.c.id == reservation_id)
+    for each in gone:
+        record(connection, now, actor, "release", each.id, "")
+    return gone[0] if gone else None
+
+
+def release_of_jobs(connection: Connection, job_ids: Collection[str]) -> None:
+    """Release what these jobs have, and the flows that go to them."""
+    chosen = list(job_ids)
+    for start in range(0, len(chosen), _BATCH):
+        part = chosen[start : start + _BATCH]
+        theirs = or_(reservations.c.job.in_(part), reservations.c.peer.in_(part))
+        # Most jobs have none, and their ends need not wait for each other.
+        if connection.execute(select(reservations.c.number).where(theirs).limit(1)).first() is not None:
+            _lock(connection)
+            _remove(connection, theirs)
+
+
+def release_of_job(connection: Connection, job_id: str) -> None:
+    """Release a job's RequestBandwidth; its flows stay."""
+    theirs = (reservations.c.kind == ReservationKind.JOB) & (reservations.c.job == job_id)
+    if connection.execute(select(reservations.c.number).where(theirs)).first() is not None:
+        _lock(connection)
+        _remove(connection, theirs)
+
+
+def sweep(connection: Connection, now: float) -> int:
+    """Release what is past its end; returns how many reservations."""
+    past = reservations.c.until <= now
+    if connection.execute(select(reservations.c.number).where(past).limit(1)).first() is None:
+        return 0
+    _lock(connection)
+    gone = _remove(connection, past)
+    for each in gone:
+        record(connection, now, "lark", "expire", each.id, "the time that was reserved is over")
+    return len(gone)
+
+
+def reroute(connection: Connection, demand_of: Callable[[Reservation], Demand]) -> list[str]:
+    """Count every reservation on the links of a new topology, and make the sums anew; returns the ids of those that
+    the topology has no path for. Whoever has a reservation keeps it, also where a link has become too small."""
+    _lock(connection)
+    lost: list[str] = []
+    total: dict[str, int] = {}
+    changed: list[dict[str, Any]] = []
+    for row in connection.execute(select(*reservations.c).order_by(reservations.c.number)):
+        reservation = _reservation(row)
+        try:
+            holds = held(demand_of(reservation))
+        except PathError:
+            holds = NOTHING
+            lost.append(reservation.id)
+        for channel, kbps in holds.items():
+            total[channel] = total.get(channel, 0) + kbps
+        if holds != reservation.holds:
+            changed.append({"of": reservation.number, "now": _text(holds)})
+    if changed:
+        query = update(reservations).where(reservations.c.number == bindparam("of")).values(holds=bindparam("now"))
+        connection.execute(query, changed)
+    if total != dict(use(connection)):
+        connection.execute(delete(reserved))
+        if total:
+            connection.execute(insert(reserved), [{"channel": key, "kbps": kbps} for key, kbps in total.items()])
+    return lost
+
+
+def find(connection: Connection, reservation_id: str, now: float) -> Reservation | None:
+    """A reservation that is not past its end."""
+    return _one(connection, (reservations.c.id == reservation_id) & _valid(now))
+
+
+def flows(connection: Connection, now: float) -> list[Reservation]:
+    """Every reserved flow that is not past its end, in order of number."""
+    query = select(*reservations.c).where(reservations.c.kind == ReservationKind.FLOW.value, _valid(now))
+    return [_reservation(row) for row in connection.execute(query.order_by(reservations.c.number))]
+
+
+def page(connection: Connection, job: str | None, now: float, cursor: str | None, limit: int) -> ReservationPage:
+    """A page of reservations in order of number, of all or of one job (its own, and flows that go to it). Raises
+    NotFoundError for a cursor that is none."""
+    query = select(*reservations.c).where(_valid(now))
+    if job is not None:
+        query = query.where(or_(reservations.c.job == job, reservations.c.peer == job))
+    if cursor is not None:
+        query = query.where(reservations.c.number > number_in(cursor))
+    rows = connection.execute(query.order_by(reservations.c.number).limit(limit + 1)).all()
+    found = tuple(_reservation(row) for row in rows[:limit])
+    return ReservationPage(found, cursor_for(found[-1].number) if len(rows) > limit else None)
+
+
+def use(connection: Connection) -> Held:
+    """How much of each channel is reserved, in kb/s."""
+    rows = connection.execute(select(reserved.c.channel, reserved.c.kbps).where(reserved.c.kbps > 0))
+    return {channel: kbps for channel, kbps in rows}  # noqa: C416  # rows are no pairs to dict()'s type
+
+
+def worker_capacities(connection: Connection) -> dict[str, float]:
+    """What the access links of workers carry, in Mb/s, by host in lower case."""
+    return {row.host: row.megabits for row in connection.execute(select(*worker_links.c))}
+
+
+def set_worker_capacity(connection: Connection, host: str, megabits: float) -> None:
+    """Keep what a machine ad says of its worker's access link."""
+    query = update(worker_links).where(worker_links.c.host == host).values(megabits=megabits)
+    if not connection.execute(query).rowcount:
+        connection.execute(insert(worker_links).values(host=host, megabits=megabits))
+
+
+def _lock(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
+
+
+def _keep_alive(connection: Connection, job_ids: Collection[str]) -> None:
+    """Let these jobs not end before the transaction does. Raises NotFoundError where one has ended already."""
+    query = select(runs.c.id).where(runs.c.id.in_(job_ids), LIVE).order_by(runs.c.number).with_for_update()
+    live = set(connection.execute(query).scalars())
+    for job_id in job_ids:
+        if job_id not in live:
+            raise NotFoundError(f"no live job has the id {job_id}")
+
+
+def _valid(now: float) -> ColumnElement[bool]:
+    return or_(reservations.c.until.is_(None), reservations.c.until > now)
+
+
+def _one(connection: Connection, chosen: ColumnElement[bool]) -> Reservation | None:
+    row = connection.execute(select(*reservations.c).where(chosen)).one_or_none()
+    return None if row is None else _reservation(row)
+
+
+def _replace(
+    connection: Connection,
+    before: Reservation,
+    kbps: int,
+    until: float | None,
+    demand: Demand,
+    now: float,
+    actor: str,
+) -> Reservation:
+    after = replace(before, kbps=kbps, until=until)
+    holds = _move(connection, words(after.kind, kbps, after.source, after.destination), demand, before.holds)
+    after = replace(after, holds=holds)
+    if after != before:
+        connection.execute(
+            update(reservations)
+            .where(reservations.c.number == before.number)
+            .values(kbps=kbps, until=until, holds=_text(holds))
+        )
+        detail = f"{before.rate:g} to {after.rate:g} Mb/s" if before.kbps != kbps else "when it ends"
+        record(connection, now, actor, "change", before.id, detail)
+    return after
+
+
+def _remove(connection: Connection, chosen: ColumnElement[bool]) -> list[Reservation]:
+    rows = connection.execute(delete(reservations).where(chosen).returning(*reservations.c))
+    gone = [_reservation(row) for row in rows]
+    given: dict[str, int] = {}
+    for each in gone:
+        for channel, kbps in each.holds.items():
+            given[channel] = given.get(channel, 0) + kbps
+    _write(connection, given, NOTHING)
+    return sorted(gone, key=lambda each: each.number)
+
+
+def _move(connection: Connection, what: str, demand: Demand, instead_of: Held = NOTHING) -> Held:
+    """Admit a demand in place of what was held; returns what is held now. Raises CapacityError."""
+    holds = held(demand)
+    if holds != instead_of:
+        Ledger(_use_of(connection, {*holds, *instead_of})).admit(what, demand, instead_of)
+        _write(connection, instead_of, holds)
+    return holds
+
+
+def _use_of(connection: Connection, channels: Collection[str]) -> Held:
+    query = select(reserved.c.channel, reserved.c.kbps).where(reserved.c.channel.in_(channels))
+    return {row.channel: row.kbps for row in connection.execute(query)}
+
+
+def _write(connection: Connection, before: Held, after: Held) -> None:
+    """Add what changed to the sums."""
+    for channel in sorted({*before, *after}):
+        more = after.get(channel, 0) - before.get(channel, 0)
+        if not more:
+            continue
+        query = update(reserved).where(reserved.c.channel == channel).values(kbps=reserved.c.kbps + more)
+        if not connection.execute(query).rowcount:
+            connection.execute(insert(reserved).values(channel=channel, kbps=more))
+
+
+def _text(holds: Held) -> str:
+    return json.dumps(dict(holds), separators=(",", ":"), ensure_ascii=False)
+
+
+def _reservation(row: Row[Any]) -> Reservation:
+    return Reservation(
+        number=row.number,
+        id=row.id,
+        kind=ReservationKind(row.kind),
+        kbps=row.kbps,
+        source=row.source,
+        destination=row.destination,
+        holds=MappingProxyType(json.loads(row.holds)),
+        job=row.job,
+        peer=row.peer,
+        target=tuple(ip_network(text) for text in row.target.split()),
+        until=row.until,
+        created=row.created_at,
+        actor=row.actor,
+    )
