@@ -9,7 +9,7 @@ import time
 
 from lab import rootfs
 from lab.boot import Lab
-from lab.inside.topology import BY_NAME, REST_PORT
+from lab.inside.topology import BY_NAME, OPERATOR_TOKEN, REST_PORT
 from lab.run import LabError
 from lab.settings import from_environment
 from lab.terminal import Forward, shell
@@ -19,7 +19,10 @@ The pool is up after {seconds:.0f} s. You are in the lab, beside its machines: {
   on central -u alice             a shell on a machine, as one of alice, bob, carol, mallory (root without -u)
   on central condor_status        a command on a machine
   python3 -m lab.inside.pool off worker1    cut a machine's power; with "on" for "off" it starts again
-http://127.0.0.1:{port}/ leads to port {rest} of the machine "controller". Leave with "exit": everything is gone then.
+  lark jobs                       the controller, as its operator; also lark switches, lark explain A B
+http://127.0.0.1:{port}/ leads to the controller, port {rest} of that machine. Its operator's token:
+  {token}
+Leave with "exit": everything is gone then.
 """
 
 
@@ -46,7 +49,10 @@ def main() -> int:
             if arguments.action == "shell":
                 seconds = time.monotonic() - began
                 machines = ", ".join(BY_NAME)
-                print(WELCOME.format(seconds=seconds, machines=machines, port=forward.port, rest=REST_PORT))
+                token = lab.on("controller", "cat", OPERATOR_TOKEN).stdout.strip()
+                print(
+                    WELCOME.format(seconds=seconds, machines=machines, port=forward.port, rest=REST_PORT, token=token)
+                )
                 status = shell(lab, ["bash", "--login"])
             else:
                 status = shell(lab, arguments.command)

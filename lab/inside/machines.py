@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from lab.inside.topology import OPERATOR, SEGMENTS, Machine, Nic, cable
@@ -45,6 +46,27 @@ def start(machine: str, *command: str, log: str = "/dev/null") -> None:
         ["on", machine, "sh", "-c", script, "lab", log, *command],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
+
+
+def write(machine: str, path: str, text: str, mode: int = 0o644) -> None:
+    """Write a file on ``machine``, owned by root; directories are made."""
+    command = 'mkdir -p "$(dirname "$1")" && cat > "$1" && chmod "$2" "$1"'
+    on(machine, "sh", "-c", command, "lab", path, f"{mode:o}", stdin=text)
+
+
+def script(machine: str, lines: Sequence[str], timeout: float = 60) -> str:
+    """Run shell ``lines`` on ``machine``, ending at the first that fails. Raises LabError then."""
+    return on(machine, "sh", "-ec", "\n".join(lines), timeout=timeout)
+
+
+def whole_text(path: Path) -> str:
+    """A file of one line that another machine is just writing, once it is complete. Raises LabError after 10 s."""
+    deadline = time.monotonic() + 10
+    while not (text := path.read_text()).endswith("\n"):
+        if time.monotonic() > deadline:
+            raise LabError(f"{path}: not complete")
+        time.sleep(POLL)
+    return text
 
 
 def power_on(machine: Machine) -> None:
@@ -117,8 +139,9 @@ def no_detection(address: str) -> str:
 def _plug(machine: Machine, pid: str, nic: Nic) -> None:
     if nic.segment:
         end = cable(machine, nic)
+        address = f" address {nic.mac}" if nic.mac else ""
         outside = [
-            f"link add {end} type veth peer name {nic.name} netns {pid}",
+            f"link add {end} type veth peer name {nic.name}{address} netns {pid}",
             f"link set {end} master {nic.segment} up",
         ]
         run(["ip", "-batch", "-"], stdin="\n".join(outside))

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from lab.inside import machines, services
+from lab.inside import lark, machines, services
 from lab.inside.topology import BY_NAME, MACHINES, Machine
 from lab.run import LabError, run
 
@@ -25,12 +25,13 @@ POOL_TIMEOUT = 120
 
 
 def options_from_environment() -> services.Options:
-    """``LAB_USERSPACE``, as the lab was entered with."""
-    return services.Options(userspace=os.environ.get("LAB_USERSPACE") == "1")
+    """``LAB_USERSPACE`` and ``LAB_KIND``, as the lab was entered with."""
+    # Debian's User Mode Linux is built without CONFIG_NF_CONNTRACK_ZONES, and Open vSwitch's ct needs it.
+    return services.Options(userspace=os.environ.get("LAB_USERSPACE") == "1", zones=os.environ.get("LAB_KIND") != "uml")
 
 
 def start() -> None:
-    """Switch every machine on, all at once, and wait until the collector knows both workers."""
+    """Switch every machine on, all at once, and wait until the collector knows both workers and Lark is ready."""
     began = time.monotonic()
     machines.make_segments()
     for machine in MACHINES:
@@ -40,9 +41,14 @@ def start() -> None:
     with concurrent.futures.ThreadPoolExecutor(len(MACHINES)) as threads:
         for future in [threads.submit(services.boot, machine, options) for machine in MACHINES]:
             future.result()
+    if not options.zones:
+        print("pool: Open vSwitch has no ct here (no conntrack zones): the policy is without one-way connectivity")
     print(f"pool: their services are started after {time.monotonic() - began:.1f} s", flush=True)
     wait_for_workers(set(WORKERS))
     print(f"pool: {' and '.join(WORKERS)} are in the pool after {time.monotonic() - began:.1f} s", flush=True)
+    lark.operator()
+    lark.wait_until_ready(MACHINES)
+    print(f"pool: the controller and all switches are in sync after {time.monotonic() - began:.1f} s", flush=True)
 
 
 def workers_in_pool() -> set[str]:
@@ -61,10 +67,11 @@ def wait_for_workers(wanted: set[str]) -> None:
 
 
 def on(name: str) -> None:
-    """Switch one machine on again and start what it starts at boot."""
+    """Switch one machine on again, start what it starts at boot, and wait until Lark is ready there."""
     machine = _machine(name)
     machines.power_on(machine)
     services.boot(machine, options_from_environment())
+    lark.wait_until_ready(each for each in MACHINES if each is machine or "controller" in machine.roles)
 
 
 def _machine(name: str) -> Machine:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from lab.inside import condor
-from lab.inside.machines import DIRECTORY, no_detection, on, start, wait_for
-from lab.inside.topology import BY_NAME, DOMAIN, LEASES, OPENFLOW_PORT, UPLINK, Machine, hosts_file
+from lab.inside import condor, lark
+from lab.inside.machines import DIRECTORY, no_detection, on, script, start, wait_for, whole_text, write
+from lab.inside.topology import BY_NAME, DOMAIN, LEASES, OPENFLOW_PORT, Machine, hosts_file
 from lab.inside.wan_server import FAST_MARK
-from lab.run import LabError
 
 OVS_TIMEOUT = 60
-DATABASE_URL = "postgresql+psycopg://lark@/lark?host=/run/postgresql"
 CONTROLLER = f"tcp:{BY_NAME['controller'].address}:{OPENFLOW_PORT}"
 TOKEN = "/etc/condor/tokens.d/pool"
 
@@ -24,21 +19,11 @@ class Options:
     """With ``userspace`` the kernel is taken to have neither Open vSwitch nor traffic control.
 
     Then Open vSwitch forwards by itself, the WAN is as near as the LAN, and its hosts answer by the ordinary way
-    alone.
+    alone. Without ``zones`` the kernel's connection tracking has none, and the policy has no one-way connectivity.
     """
 
     userspace: bool = False
-
-
-def write(machine: str, path: str, text: str, mode: int = 0o644) -> None:
-    """Write a file on ``machine``, owned by root; directories are made."""
-    script = 'mkdir -p "$(dirname "$1")" && cat > "$1" && chmod "$2" "$1"'
-    on(machine, "sh", "-c", script, "lab", path, f"{mode:o}", stdin=text)
-
-
-def script(machine: str, lines: Sequence[str], timeout: float = 60) -> str:
-    """Run shell ``lines`` on ``machine``, ending at the first that fails. Raises LabError then."""
-    return on(machine, "sh", "-ec", "\n".join(lines), timeout=timeout)
+    zones: bool = True
 
 
 def base(machine: Machine, options: Options) -> None:
@@ -51,6 +36,8 @@ def base(machine: Machine, options: Options) -> None:
     if options.userspace:
         # The userspace datapath passes on frames whose checksum the sender left to its interface.
         lines += [f"ethtool -K {nic.name} tx off >/dev/null" for nic in machine.nics if nic.segment]
+    # As systemd has it: everybody may ping without privilege, and jobs as their worker.
+    lines.append("echo '0 2147483647' > /proc/sys/net/ipv4/ping_group_range")
     script(machine.name, lines)
 
 
@@ -88,11 +75,10 @@ def openvswitch(machine: Machine, options: Options) -> None:
         command += ["--", "--may-exist", "add-port", bridge.name, port]
         command += ["--", "set", "interface", port, f"ofport_request={number}"]
     on(machine.name, *command, timeout=OVS_TIMEOUT)
-    flows = "priority=0,actions=NORMAL\n"
-    if bridge.addresses:
-        own = ("LOCAL", bridge.ports.index(UPLINK) + 1)
-        flows = "".join(f"priority=1,in_port={port},actions=NORMAL\n" for port in own)
-    on(machine.name, "ovs-ofctl", "-O", "OpenFlow13", "add-flows", bridge.name, "-", stdin=flows)
+    if "execute" in machine.roles:
+        lark.base_flows(machine)
+    else:
+        on(machine.name, "ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge.name, "priority=0,actions=NORMAL")
     lines = [f"address add {address} dev {bridge.name}{no_detection(address)}" for address in bridge.addresses]
     on(machine.name, "ip", "-batch", "-", stdin="\n".join([*lines, f"link set {bridge.name} up"]))
     if options.userspace:
@@ -150,6 +136,8 @@ def database(machine: Machine) -> None:
         "version=$(ls /usr/lib/postgresql)",
         "bin=/usr/lib/postgresql/$version/bin",
         'as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }',
+        # Left by a loss of power; its process id may be another's by now.
+        "rm -f /var/lib/lark-db/postmaster.pid",
         "[ -f /var/lib/lark-db/PG_VERSION ] ||"
         " as_postgres $bin/initdb -D /var/lib/lark-db -A trust --no-sync -U postgres",
         "as_postgres $bin/pg_ctl -D /var/lib/lark-db -w -s"
@@ -163,6 +151,8 @@ def database(machine: Machine) -> None:
 def htcondor(machine: Machine) -> None:
     """Start condor_master. The central machine makes the pool's key and a token, which the others get."""
     write(machine.name, "/etc/condor/config.d/10-lab.conf", condor.config(machine))
+    if "execute" in machine.roles:
+        write(machine.name, "/etc/condor/config.d/60-site.conf", condor.site(machine))
     lines = [
         "install -d -o condor -g condor /run/condor /run/lock/condor /var/log/condor /var/lib/condor/spool",
         "install -d -o condor -g condor -m 755 /var/lib/condor/execute",
@@ -178,17 +168,8 @@ def htcondor(machine: Machine) -> None:
     if "central" not in machine.roles:
         token = DIRECTORY / "central/upper" / TOKEN.lstrip("/")
         wait_for("the pool's token", token)
-        write(machine.name, TOKEN, _read_whole(token), mode=0o600)
+        write(machine.name, TOKEN, whole_text(token), mode=0o600)
     start(machine.name, "condor_master", "-f", log="/var/log/condor/master-output.log")
-
-
-def _read_whole(path: Path) -> str:
-    deadline = time.monotonic() + 10
-    while not (text := path.read_text()).endswith("\n"):
-        if time.monotonic() > deadline:
-            raise LabError(f"{path}: not complete")
-        time.sleep(0.05)
-    return text
 
 
 def boot(machine: Machine, options: Options) -> None:
@@ -197,10 +178,15 @@ def boot(machine: Machine, options: Options) -> None:
     if "openvswitch" in machine.roles:
         openvswitch(machine, options)
     routes(machine)
-    for role, begin in (("router", router), ("dhcp", dhcp), ("database", database)):
+    begins = (("router", router), ("dhcp", dhcp), ("database", database))
+    for role, begin in begins:
         if role in machine.roles:
             begin(machine)
     if "wan" in machine.roles:
         wan(machine, options)
+    if "controller" in machine.roles:
+        lark.controller(machine, connectivity=options.zones)
+    if "execute" in machine.roles:
+        lark.worker(machine)
     if condor.is_in_pool(machine):
         htcondor(machine)

@@ -15,7 +15,13 @@ LOCAL = ("10.0.0.0/8", "2001:db8::/32")
 LEASES = ("10.64.250.1", "10.64.250.250")
 OPENFLOW_PORT = 6653
 REST_PORT = 8080
+# On the machine controller.
+OPERATOR_TOKEN = "/etc/lark/operator.token"
 UPLINK = "eth0"
+DATABASE_URL = "postgresql+psycopg://lark@/lark?host=/run/postgresql"
+# What is inside the jobs' networks and no job's: the routers that jobs have by default, and their name server.
+GATEWAYS = ("10.64.0.1", "2001:db8:64::1")
+NAMESERVER = "10.64.0.4"
 EDGE_BRIDGE = "br0"
 CORE_BRIDGE = "core"
 
@@ -24,13 +30,14 @@ CORE_BRIDGE = "core"
 class Nic:
     """An interface of a machine, plugged into ``segment`` (the loopback into none).
 
-    ``delay_ms`` is how long what the machine sends there is held up (netem).
+    ``delay_ms`` is how long what the machine sends there is held up (netem); ``mac`` is its address, any one if empty.
     """
 
     name: str
     segment: str
     addresses: tuple[str, ...] = ()
     delay_ms: int = 0
+    mac: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class Machine:
         return next(group for group in groups if group)[0].split("/")[0]
 
 
-_TO_JOBS = ("10.64.0.0/16 dev {0}", "2001:db8:64::/64 dev {0}")
+_TO_JOBS = ("10.64.0.0/16 dev {0}", "2001:db8:64::/48 dev {0}")
 _OUT = ("default via 10.0.0.1", "default via 2001:db8::1")
 WAN_DELAY_MS = 20
 FAST_DELAY_MS = 5
@@ -86,8 +93,9 @@ def _worker(name: str, number: int, datapath_id: str) -> Machine:
 
 def _gateway(name: str, number: int, segment: str, wan: int, delay: int) -> Machine:
     """Half of the way's delay on what goes out, half on what comes in."""
-    inside = (*_host(number), f"10.64.0.{number}/16", f"2001:db8:64::{number:x}/64")
-    inner = Nic("in0", f"{segment}-port", inside, delay // 2)
+    inside = (*_host(number), f"10.64.0.{number}/16", f"2001:db8:64::{number:x}/48")
+    # The policy names it as the next hop of its port.
+    inner = Nic("in0", f"{segment}-port", inside, delay // 2, f"02:00:00:00:00:{number:02x}")
     outer = Nic("out0", segment, (f"203.0.113.{wan * 16 + 1}/28", f"3fff:0:f{wan}::1/64"), delay - delay // 2)
     routes = tuple(
         route
@@ -131,7 +139,7 @@ MACHINES = (
     _wan("wan2", 2),
     _site("dhcp", 4, "dhcp"),
     _site("central", 5, "central"),
-    _site("controller", 6, "database"),
+    _site("controller", 6, "database", "controller"),
     _worker("worker1", 11, "00000000000000e1"),
     _worker("worker2", 12, "00000000000000e2"),
 )

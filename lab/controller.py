@@ -1,0 +1,31 @@
+"""The lab's controller from outside: its REST API as the operator, through the lab's byte stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lab.boot import Lab
+from lab.inside.topology import OPERATOR_TOKEN, REST_PORT
+from lab.run import LabError
+
+
+def api(lab: Lab, path: str, method: str = "GET", body: str = "", content_type: str = "application/yaml") -> Any:
+    """What the controller's API answers to the operator (JSON). Raises LabError for any other status than 2xx."""
+    script = (
+        f'exec curl -sS --max-time 30 --fail-with-body -X "$1" -H "Authorization: Bearer $(cat {OPERATOR_TOKEN})"'
+        ' -H "Content-Type: $3" --data-binary @- "http://127.0.0.1:$4$2"'
+    )
+    answer = lab.on(
+        "controller", "sh", "-c", script, "lab", method, path, content_type, str(REST_PORT), stdin=body, check=False
+    )
+    if answer.status != 0:
+        raise LabError(f"{method} {path}: {answer.stdout or answer.stderr}")
+    return json.loads(answer.stdout)
+
+
+def jobs(lab: Lab, **filters: str) -> list[Mapping[str, Any]]:
+    """The live jobs that the controller knows, or those that ``filters`` (state, owner, group, host) choose."""
+    query = "&".join(f"{name}={value}" for name, value in {"limit": "1000", **filters}.items())
+    return list(api(lab, f"/v1/jobs?{query}")["jobs"])
