@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from lab import kernel, rootfs, settings
-from lab.inside import condor, topology
+from lab.inside import condor, lark, topology
 from lab.run import LabError
+from lark_controller.policies.file import load
 
 
 def test_every_setting_can_come_from_the_environment() -> None:
@@ -82,5 +83,17 @@ def test_each_machine_of_the_pool_names_itself_and_the_same_collector() -> None:
     for machine in pool:
         assert f"NETWORK_INTERFACE = {machine.address}" in configs[machine.name]
         assert f"CONDOR_HOST = central.{topology.DOMAIN}" in configs[machine.name]
-    assert "MACHINE_RESOURCE_Bandwidth = 1000" in configs["worker1"]
-    assert "MACHINE_RESOURCE_Bandwidth = 1000" not in configs["central"]
+    assert condor.site(topology.BY_NAME["worker1"]).endswith(f"lark-bandwidth {topology.EDGE_BRIDGE} 1000\n")
+
+
+def test_the_policy_of_the_lab_is_right_with_and_without_one_way_connectivity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lark, "SOURCE", settings.SOURCE)
+    both = [load(lark.policy(connectivity=wanted)) for wanted in (True, False)]
+    assert [bool(policy.connectivities) for policy in both] == [True, False]
+    for policy in both:
+        assert {spec.name: f"{datapath:016x}" for datapath, spec in policy.switches.items()} == {
+            "core1": topology.CORE.bridge and topology.CORE.bridge.datapath_id,
+            **{
+                name: bridge.datapath_id for name in ("worker1", "worker2") if (bridge := topology.BY_NAME[name].bridge)
+            },
+        }

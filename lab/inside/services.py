@@ -132,7 +132,8 @@ def database(machine: Machine) -> None:
     here.
     """
     lines = [
-        "install -d -o postgres -g postgres /run/postgresql /var/log/postgresql /var/lib/lark-db",
+        "install -d -o postgres -g postgres /run/postgresql /var/log/postgresql",
+        "install -d -o postgres -g postgres -m 700 /var/lib/lark-db",
         "version=$(ls /usr/lib/postgresql)",
         "bin=/usr/lib/postgresql/$version/bin",
         'as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }',
