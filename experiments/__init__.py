@@ -1,0 +1,1 @@
+"""The source papers' experiments, run again in the lab: ``python -m experiments``."""

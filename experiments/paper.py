@@ -1,0 +1,47 @@
+"""What the papers report, as data, each with its place. What they show only as a curve is not guessed at.
+
+*Lark*: Z. Zhang, B. Bockelman, D. W. Carder, T. Tannenbaum, "Lark: Bringing Network Awareness to High Throughput
+Computing". *QoS framework*: S. Senapathi, D. K. Panda, D. Stredney, H.-W. Shen, "A QoS Framework for Clusters to
+Support Applications with Resource Adaptivity and Predictable Performance".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Lark, section VII.A.1, Fig. 8: what jobs of users A, B and C request, Mb/s, on a worker's link of 1,000.
+HOST_RATES: Final = {"A": 100.0, "B": 300.0, "C": 600.0}
+HOST_LINK: Final = 1000.0
+
+# Lark, section VII.A.2, Fig. 10: the queues of CMS and of other jobs on a WAN of 1,000, Mb/s; two jobs in each.
+WAN_QUEUES: Final = {"cms": 250.0, "other": 100.0}
+
+# Lark, section VII.B.2, Fig. 11: throughput is "comparable to" the configured limit, 30 s of iperf each.
+SWEEP: Final = (10.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0)
+
+# Lark, section VII.C, Fig. 12: the high-priority job's and the others' queue, Mb/s.
+PRIORITY_RATES: Final = (900.0, 100.0)
+# Lark, Table III: how many times faster the high-priority job is with management, by number of other jobs.
+SPEED_UP: Final = {
+    1: 1.8, 2: 2.7, 3: 3.6, 4: 5.7, 5: 6.5, 6: 7.6, 7: 7.9, 8: 10.6, 9: 11.2, 10: 12.9, 11: 13.5, 12: 17.6, 13: 22.1,
+    14: 22.7, 15: 25.2,
+}  # fmt: skip
+
+# Lark, section VII.B.3: until a new flow's first packet is through, ms.
+FIRST_PACKET_MS: Final = 50.0
+# Lark, section VII.B.1: what a job's network adds to its run, s: with DHCP, with the lease cached.
+OVERHEAD_S: Final = (1.0, 0.4)
+
+# QoS framework, section VI.A: what a link carries in both directions together, MB/s.
+LINK_MBYTES: Final = 210.0
+# QoS framework, section VI.E, Fig. 13a: Integer Sort on four nodes, MB/s a flow -> seconds, alone and in a pair.
+SORT_SECONDS_ALONE: Final = {5.0: 0.1404, 8.0: 0.0925}
+SORT_SECONDS_PAIR: Final = {5.0: 0.1404, 8.0: 0.09175}
+
+
+def flow_limit(nodes: int, link: float = LINK_MBYTES) -> float:
+    """The most that each flow of an all-to-all exchange can reserve, where both directions share a link.
+
+    A node has ``nodes - 1`` flows out and as many in (QoS framework, section VI.C). The unit is that of ``link``.
+    """
+    return link / (2 * nodes - 2)

@@ -1,0 +1,106 @@
+"""The experiments' frame: results survive JSON, are drawn and shown; the exchange application ends on every node."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from experiments import exchange, page, paper, plot
+from experiments.result import Check, Point, Result, Series, read, write
+
+RESULT = Result(
+    name="sweep",
+    title="Delivered against configured",
+    source="Lark, Fig. 11",
+    x_label="configured, Mb/s",
+    y_label="delivered, Mb/s",
+    series=(
+        Series("Lark", (Point.of(10, [9.9, 9.7, 9.8]), Point(100, 99.0))),
+        Series("configured", (Point(10, 10), Point(100, 100)), paper=True),
+    ),
+    checks=(Check("0.98 to 1.00", "0.97", met=False),),
+    setting={"scale": 0.5, "repetitions": 3},
+    notes=("Rates are halved.",),
+)
+
+
+def test_a_point_of_repetitions_has_their_median_and_their_ends() -> None:
+    assert Point.of(3, [5, 1, 2]) == Point(3, 2, 1, 5)
+    assert Point.of(3, [4, 1, 2, 3]) == Point(3, 2.5, 1, 4)
+    with pytest.raises(ValueError, match="nothing was measured at 3"):
+        Point.of(3, [])
+
+
+def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read(write(RESULT, tmp_path / "new")) == RESULT
+
+
+def test_a_result_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
+    png, svg = plot.plot(RESULT, tmp_path)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in svg.read_text()
+
+
+def test_the_page_shows_every_figure_aim_and_setting_between_its_marks(tmp_path: Path) -> None:
+    target = tmp_path / "page.md"
+    target.write_text(f"# Before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    page.replace(target, page.text([RESULT], "pictures"))
+    shown = target.read_text()
+    assert shown.startswith("# Before\n")
+    assert shown.endswith(f"{page.END}\nafter\n")
+    assert "old" not in shown
+    for part in (
+        "## Delivered against configured",
+        "(pictures/sweep.svg)",
+        "| 0.98 to 1.00 | 0.97 | **no** |",
+        "| configured, Mb/s | Lark | configured (paper) |",
+        "| 10 | 9.8 (9.7 to 9.9) | 10 |",
+        "Run with scale 0.5, repetitions 3.",
+    ):
+        assert part in shown
+
+
+def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
+    target = tmp_path / "page.md"
+    target.write_text("none")
+    with pytest.raises(ValueError, match="has no place for results"):
+        page.replace(target, "found")
+    assert target.read_text() == "none"
+
+
+@pytest.mark.parametrize(("nodes", "limit"), [(4, 35.0), (8, 15.0)])
+def test_flow_limits_are_those_of_the_paper(nodes: int, limit: float) -> None:
+    assert paper.flow_limit(nodes) == pytest.approx(limit)
+
+
+def _free_port(hosts: list[str]) -> int:
+    with socket.socket() as probe:
+        probe.bind((hosts[0], 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_every_node_of_an_exchange_ends(nodes: int) -> None:
+    hosts = [f"127.0.77.{number}" for number in range(1, nodes + 1)]
+    port, seconds = _free_port(hosts), dict[int, float]()
+
+    def one(rank: int) -> None:
+        seconds[rank] = exchange.run(rank, hosts, port, size=200_001, rounds=3, compute=0)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(nodes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(seconds) == list(range(nodes))
+    assert all(taken > 0 for taken in seconds.values())
+
+
+def test_an_exchange_says_which_node_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "CONNECT_SECONDS", 0.2)
+    hosts = ["127.0.77.1", "127.0.77.2"]
+    with pytest.raises(exchange.ExchangeError, match=r"rank 1: 127\.0\.77\.1 port"):
+        exchange.connect(1, hosts, _free_port(hosts))
