@@ -190,17 +190,21 @@ def _or(value: int | None, default: int) -> int:
 
 
 def _group(read: Reader, owner: str) -> str:
-    group = read.name("AcctGroup")
-    if group:
-        return group
+    names = (read.name(name) or "" for name in ("AcctGroup", "AccountingGroup", "AcctGroupUser"))
+    return group_of(*names, owner=owner)
+
+
+def group_of(acct_group: str, accounting_group: str, acct_group_user: str, *, owner: str) -> str:
+    """The accounting group of a job by the attributes of these names; ``""`` where it has none."""
+    if acct_group:
+        return acct_group
     # HTCondor writes AccountingGroup as group.user; without a group it is the user alone.
-    whole = read.name("AccountingGroup") or ""
-    for user in (read.name("AcctGroupUser"), owner):
-        if user and whole == user:
+    for user in (acct_group_user, owner):
+        if user and accounting_group == user:
             return ""
-        if user and whole.endswith(f".{user}"):
-            return whole[: -len(user) - 1]
-    return whole
+        if user and accounting_group.endswith(f".{user}"):
+            return accounting_group[: -len(user) - 1]
+    return accounting_group
 
 
 def _machine_ad(read: Reader, text: str) -> MachineAd:

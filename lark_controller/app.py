@@ -10,6 +10,7 @@ from pathlib import Path
 from lark_controller import log
 from lark_controller.controller import Controller
 from lark_controller.errors import SettingError
+from lark_controller.htcondor.watch import PoolOptions
 from lark_controller.limits import raise_open_files
 from lark_controller.metrics import Metrics
 from lark_controller.openflow.connection import OpenFlowOptions
@@ -60,6 +61,7 @@ class Service:
             lease_seconds=settings.lease_seconds,
             check_seconds=settings.check_seconds,
             retention_days=settings.retention_days,
+            pool=pool_options(settings),
         )
         self.server = Server(
             create_app(self.controller, settings, Tokens(settings.tokens_file), self.metrics), settings
@@ -107,6 +109,19 @@ def openflow_options(settings: Settings) -> OpenFlowOptions:
         write_timeout=settings.switch_timeout,
         outbox_bytes=settings.outbox_bytes,
         apply_timeout=settings.switch_timeout,
+    )
+
+
+def pool_options(settings: Settings) -> PoolOptions | None:
+    """How the pool is asked, None where it is not."""
+    if not settings.collector:
+        return None
+    return PoolOptions(
+        settings.collector,
+        interval=settings.collector_interval,
+        timeout=settings.collector_timeout,
+        margin=settings.collector_margin,
+        ad_seconds=settings.collector_ad_seconds,
     )
 
 

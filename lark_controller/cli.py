@@ -82,7 +82,12 @@ def parser() -> argparse.ArgumentParser:
     jobs.add_argument("job", nargs="?", help="a job id or an address")
     for name in ("owner", "group", "host"):
         jobs.add_argument(f"--{name}", help=f"only jobs of this {name}")
-    jobs.add_argument("--state", help="registering, enforced, pending, refused, ended, live (the default) or any")
+    jobs.add_argument(
+        "--state", help="registering, enforced, pending, quarantined, refused, ended, live (default) or any"
+    )
+
+    lift = _asking(commands, "lift", _lift, "Let a quarantined job pass its traffic again, whatever the pool says.")
+    lift.add_argument("job", help="a job id")
 
     switches = _asking(commands, "switches", _switches, "List switches, or show one.")
     switches.add_argument("datapath", nargs="?", metavar="DPID", help="a datapath id or a name")
@@ -205,6 +210,11 @@ def _jobs(arguments: Arguments) -> int:
         return _show(arguments, found, printing.job)
     chosen = {name: getattr(arguments, name) for name in ("owner", "group", "host", "state")}
     return _show(arguments, list(client.jobs(**chosen)), printing.jobs)
+
+
+def _lift(arguments: Arguments) -> int:
+    found = _client(arguments).lift(arguments.job)
+    return _show(arguments, found, lambda job: print(f"job {job['id']} is in no quarantine"))
 
 
 def _switches(arguments: Arguments) -> int:

@@ -98,6 +98,10 @@ class Client:
         """Note in the audit trail that a forged ad was refused."""
         return self._json("POST", f"/v1/jobs/{_part(job_id)}/forgery", None, detail)
 
+    def lift(self, job_id: str) -> Answer:
+        """End a job's quarantine, whatever the pool says against it."""
+        return self._json("DELETE", f"/v1/jobs/{_part(job_id)}/quarantine")
+
     def job(self, job_id: str) -> Answer:
         """A job, live or ended."""
         return self._json("GET", f"/v1/jobs/{_part(job_id)}")

@@ -32,13 +32,14 @@ from lark_controller.errors import (
 from lark_controller.explain import Ends, Held, concerned, explain
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.pool import Pool
+from lark_controller.htcondor.watch import PoolOptions, PoolWatch
 from lark_controller.jobs import Address, Facts, Job, JobState
 from lark_controller.log import event
 from lark_controller.metrics import Metrics
 from lark_controller.openflow.app import OpenFlow
 from lark_controller.openflow.connection import OpenFlowOptions
 from lark_controller.openflow.link import Dump
-from lark_controller.policies.decide import decide, needed_attributes
+from lark_controller.policies.decide import decide, needed_attributes, quarantined
 from lark_controller.policies.facts import facts
 from lark_controller.policies.file import load
 from lark_controller.reconcile import Reconciler
@@ -82,6 +83,7 @@ class Controller:
         lease_seconds: float = 900.0,
         check_seconds: float = 60.0,
         retention_days: float = 90.0,
+        pool: PoolOptions | None = None,
     ) -> None:
         self._store = store
         self._metrics = metrics
@@ -90,7 +92,8 @@ class Controller:
         self._policy = load(policy.text)
         self._reconciler = Reconciler(self._policy, self._state_changed, metrics)
         self._openflow = OpenFlow(options, self._reconciler)
-        self._registration = Registration(store, lease_seconds, self._put, self._gone)
+        self._registration = Registration(store, lease_seconds, self._put, self._gone, self._why_kept)
+        self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
         self._policy_lock = threading.Lock()
         self._upkeep = Upkeep(
             store,
@@ -117,9 +120,13 @@ class Controller:
         event("directory loaded", jobs=len(jobs))
         self._openflow.start()
         self._upkeep.start()
+        if self._pool is not None:
+            self._pool.start()
 
     def stop(self) -> None:
         """Stop listening; switches keep what they hold, the store what is known."""
+        if self._pool is not None:
+            self._pool.stop()
         self._openflow.stop()
         self._upkeep.stop()
 
@@ -174,13 +181,20 @@ class Controller:
         """Write into the audit trail that a worker refused a forged ad for this job."""
         self._store.audit(time.time(), actor, "forged ad", job_id, detail)
 
+    def lift(self, job_id: str, actor: str) -> Job:
+        """End a job's quarantine on an operator's word, for as long as the job lives. Raises NotFoundError."""
+        job = self._registration.lift(job_id, "lifted by an operator", actor, vouched=True)
+        if job is None:
+            raise NotFoundError(f"no live job has the id {job_id}")
+        return self._found(job_id)
+
     def job(self, job_id: str) -> JobDetail:
         """A live or ended job. Raises NotFoundError."""
         job = self._found(job_id)
         job_ad, machine_ad = self._store.ads(job_id) or ("", "")
         ending = self._store.ending(job_id)
         confirmation = self._on_loop(lambda: self._confirmation(job))
-        decision = decide(job.facts, self._policy)
+        decision = quarantined(decide(job.facts, self._policy), job)
         return JobDetail(
             confirmation.job, decision, confirmation, job_ad, machine_ad, None if ending is None else ending.at
         )
@@ -403,6 +417,9 @@ class Controller:
     def _live(self, job_id: str) -> Job | None:
         return self._reconciler.directory.by_id.get(job_id)
 
+    def _why_kept(self, job: Job) -> str:
+        return "" if self._pool is None else self._pool.why_kept(job)
+
     def _put(self, job: Job) -> None:
         self._openflow.loop.call_soon_threadsafe(self._reconciler.put, job)
 
@@ -435,9 +452,7 @@ def _as_now(job: Job, now: Job | None) -> Job:
 
 
 def _placed(pool: Pool, job: Job | None) -> Placed | None:
-    """Where a job is; its state is the directory's, which changes without being placed anew."""
-    placed = None if job is None else pool.placed.get(job.number)
-    return None if job is None or placed is None else replace(placed, job=job)
+    return None if job is None else pool.placed.get(job.number)
 
 
 def _address(text: str) -> Address:

@@ -11,6 +11,7 @@
     ├── BusyError          a limit on waiting or queued work was reached
     ├── ChangedError       the policy in force is another than the one that a change was made for
     ├── StoreError         the database cannot be reached or refuses
+    ├── PoolError          HTCondor's collector cannot be asked
     └── SwitchError        a switch that does not do what it was asked
         ├── UnsupportedError   the switch lacks a feature that the policy needs
         └── RuleLimitError     the switch's rule limit would be exceeded
@@ -137,6 +138,10 @@ class ChangedError(LarkError):
 
 class StoreError(LarkError):
     """The database cannot be reached, or refuses."""
+
+
+class PoolError(LarkError):
+    """HTCondor's collector cannot be asked, or what it answers cannot be read."""
 
 
 class SwitchError(LarkError):

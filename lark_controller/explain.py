@@ -71,6 +71,8 @@ def _who(address: Address, placed: Placed | None) -> list[Step]:
     if placed is None:
         return [Step("directory", f"{address} is no job's address")]
     steps = [Step("directory", f"{address} is {describe(placed.job)}, {placed.job.state}")]
+    if placed.decision.quarantine:
+        steps.append(Step("pool", f"job {placed.job.id} is quarantined: {placed.decision.quarantine}"))
     if not placed.decision.because:
         steps.append(Step("policy", f"no rule applies to job {placed.job.id}"))
     steps += [Step("policy", f"job {placed.job.id}: {sentence(because)}") for because in placed.decision.because]

@@ -40,13 +40,15 @@ class JobState(StrEnum):
     """Where a job is in its life.
 
     ``registering``: its flows are on their way. ``enforced``: every switch concerned has confirmed by barrier.
-    ``pending``: a switch concerned is away, or the address is not known yet; ``reason`` says which. ``refused``: bad
-    address, no capacity, a rule limit; ``reason`` says what. ``ended``: over; its address is free.
+    ``pending``: a switch concerned is away, or the address is not known yet; ``reason`` says which. ``quarantined``:
+    the pool contradicts it, as ``reason`` says, and nothing passes. ``refused``: bad address, no capacity, a rule
+    limit; ``reason`` says what. ``ended``: over; its address is free.
     """
 
     REGISTERING = "registering"
     ENFORCED = "enforced"
     PENDING = "pending"
+    QUARANTINED = "quarantined"
     REFUSED = "refused"
     ENDED = "ended"
 
@@ -88,7 +90,8 @@ class Job:
     the OpenFlow datapath id of the worker's bridge and ``port`` the name of the job's port on it (the machine ad's
     ExternalInterface); ``mac`` is the address inside the job. ``bandwidth`` is RequestBandwidth in Mb/s. ``inbound``
     and ``outbound`` are what the job ad asks (Table I), None where it does not ask. ``lease_until`` and ``created``
-    are seconds since 1970.
+    are seconds since 1970. ``quarantine`` is what the pool says against the job (``""``: nothing), and ``vouched``
+    means that an operator has let it pass in spite of that.
     """
 
     number: int
@@ -118,6 +121,8 @@ class Job:
     lease_until: float = 0.0
     created: float = 0.0
     facts: Facts = Facts()
+    quarantine: str = ""
+    vouched: bool = False
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -58,6 +58,30 @@ class Metrics:
         self.leases_expired = Counter(
             "lark_leases_expired",
             "Jobs that were ended because their lease ran out.",
+            registry=self.registry,
+        )
+
+        self.leases_kept = Counter(
+            "lark_leases_kept",
+            "Jobs that live on beyond their lease, because the pool says so or cannot be asked.",
+            registry=self.registry,
+        )
+        self.quarantines = Counter(
+            "lark_quarantines",
+            "Jobs that were quarantined because the pool contradicts them.",
+            registry=self.registry,
+        )
+        self.pool_readings = Counter(
+            "lark_pool_readings",
+            "Questions to HTCondor's collector, by result: read or failed.",
+            ("result",),
+            registry=self.registry,
+        )
+        for result in ("read", "failed"):
+            self.pool_readings.labels(result)
+        self.pool_read_at = Gauge(
+            "lark_pool_reading_timestamp_seconds",
+            "When the collector was asked last with success, seconds since 1970; 0 where it never was.",
             registry=self.registry,
         )
 

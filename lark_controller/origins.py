@@ -34,7 +34,9 @@ def origin(pool: Pool, datapath: int, data: FlowData) -> Origin:
                 return Origin(f"job number {parts.number}, which is over")
             job = placed.job
             text = f"job {job.cluster}.{job.proc} of {job.owner} on {job.run.slot}"
-            if placed.decision.isolated:
+            if placed.decision.quarantine:
+                text += f", quarantined: {placed.decision.quarantine}"
+            elif placed.decision.isolated:
                 kind = Kind.BLOCK if placed.decision.blocked else Kind.CONNECTIVITY
                 why = next(because for because in placed.decision.because if because.kind is kind)
                 text += f", without any network by {kind} when {why.when} (policy line {why.line})"

@@ -52,7 +52,7 @@ def _pool(policy: Policy, jobs: Sequence[Job], switches: list[Switch]) -> tuple[
     pool, decider = Pool(policy), Decider(policy)
     decisions = {}
     for job in jobs:
-        decisions[job.number] = decider.decide(job.facts)
+        decisions[job.number] = decider.of(job)
         pool.put(job, decisions[job.number])
     for switch in switches:
         pool.set_switch(switch, (switch.name,))

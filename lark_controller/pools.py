@@ -52,7 +52,7 @@ class Pools:
         done: list[tuple[Pool, Decider]] = []
         try:
             for place, (pool, decider) in enumerate(self.all()):
-                decision = decider.decide(job.facts)
+                decision = decider.of(job)
                 _check_support(pool, job, decision)
                 limited = any(spec.max_rules for spec in pool.policy.switches.values())
                 counts = dict(pool.rules) if limited else {}
@@ -66,9 +66,14 @@ class Pools:
                 if old is None:
                     pool.remove(job.number)
                 else:
-                    pool.put(old, decider.decide(old.facts))
+                    pool.put(old, decider.of(old))
             raise
         return changes
+
+    def refresh(self, job: Job) -> None:
+        """Hold this object for a job of which nothing has changed that flows are made of."""
+        for pool, _ in self.all():
+            pool.refresh(job)
 
     def remove(self, number: int) -> PoolChanges:
         """Take a job out of every pool."""
@@ -88,7 +93,7 @@ class Pools:
             for count, number in enumerate(list(directory.by_number)):
                 job = directory.by_number.get(number)
                 if job is not None:
-                    pool.put(job, decider.decide(job.facts))
+                    pool.put(job, decider.of(job))
                 if count % PORTION == 0:
                     await asyncio.sleep(0)
             for switch, hosts in switches():

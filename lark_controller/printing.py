@@ -17,6 +17,7 @@ _COLOURS: Final = {
     "installed": "32",
     "pending": "33",
     "registering": "33",
+    "quarantined": "31",
     "unknown": "33",
     "foreign": "33",
     "refused": "31",
@@ -163,7 +164,7 @@ def _addresses(found: Answer) -> str:
 
 
 def _decision(decision: Answer) -> str:
-    words = ["blocked"] if decision["blocked"] else []
+    words = [word for word, true in (("quarantined", decision["quarantine"]), ("blocked", decision["blocked"])) if true]
     if decision["slice"]:
         words.append(f"slice {decision['slice']['value']}")
     if decision["wan"]:

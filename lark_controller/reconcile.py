@@ -26,6 +26,7 @@ from lark_controller.flows.placement import Placed, Switch, mac_number, place_sw
 from lark_controller.flows.pool import Pool
 from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.flows.text import flow_text, key_text
+from lark_controller.job_states import state_of
 from lark_controller.jobs import Address, Directory, Facts, Job, JobState, NetworkType
 from lark_controller.log import WARNING, event
 from lark_controller.metrics import Metrics
@@ -67,16 +68,15 @@ class Reconciler:
             return self._refused(job, str(refusal))
         self.directory.put(job)
         self._send_all(changes, job.number)
-        fresh = job.addresses if old is None or old.addresses != job.addresses else ()
-        gone = () if old is None or old.addresses == job.addresses else old.addresses
-        self._forget_addresses((*fresh, *gone), job.number)
+        if old is None or (old.addresses, old.quarantine) != (job.addresses, job.quarantine):
+            self._forget_addresses((*job.addresses, *(() if old is None else old.addresses)), job.number)
         self._expect(job)
         return self._settle(job.number)
 
     def load(self, jobs: Iterable[Job]) -> None:
         """Take the store's live jobs in, before any switch is told anything."""
         for job in jobs:
-            decision = self.decider.decide(job.facts)
+            decision = self.decider.of(job)
             self.directory.put(job)
             self.pool.put(job, decision)
             self._expect(job)
@@ -145,19 +145,18 @@ class Reconciler:
         """Set a job's state by what is confirmed; answers the job."""
         job = self.directory.by_number[number]
         waiting = self.confirmations.waiting(number)
-        state, reason = JobState.ENFORCED, ""
-        if waiting:
-            datapath, why = min(waiting.items())
-            connected = all(self._connected(dp) for dp in waiting)
-            state = JobState.REGISTERING if connected and not self._blocked(number) else JobState.PENDING
-            reason = why if datapath == 0 else f"switch {self._label(datapath)}: {why}"
-        elif not job.addresses and job.network_type is not NetworkType.NONE:
-            state, reason = JobState.PENDING, f"the address is not known yet ({job.address_type})"
+        moving = bool(waiting) and all(self._connected(dp) for dp in waiting) and not self._blocked(number)
+        state, reason = state_of(job, waiting, moving=moving, label=self._label)
         if (state, reason) != (job.state, job.reason):
             job = replace(job, state=state, reason=reason)
-            self.directory.put(job)
+            self._refresh(job)
             self._on_state(job)
         return job
+
+    def _refresh(self, job: Job) -> None:
+        """Hold one object for a job, in the directory and in every pool; nothing that flows are made of has changed."""
+        self.directory.put(job)
+        self.pools.refresh(job)
 
     def _connected(self, datapath: int) -> bool:
         state = self.switches.get(datapath)
@@ -474,7 +473,7 @@ class Reconciler:
         for job_id, facts in found.items():
             job = self.directory.by_id.get(job_id)
             if job is not None:
-                self.directory.put(replace(job, facts=facts))
+                self._refresh(replace(job, facts=facts))
 
     async def adopt(self) -> int:
         """Bring the switches over to the prepared policy, one by one; answers how many flows were sent."""

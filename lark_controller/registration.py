@@ -17,11 +17,14 @@ from lark_controller.addresses import BlockAllocator
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.errors import AddressError, AdError, NotFoundError
 from lark_controller.jobs import Address, AddressType, Facts, Job, JobState, NetworkType, RunKey
-from lark_controller.log import event
+from lark_controller.log import INFO, WARNING, event
 from lark_controller.policies.facts import facts
 from lark_controller.policies.model import Policy
 from lark_controller.status import Registered
 from lark_controller.store import LEASE_EXPIRED, Store
+
+# How long a job lives on that is kept beyond its lease, in seconds, until it is asked about again.
+KEPT_SECONDS = 60.0
 
 Names = tuple[frozenset[str], frozenset[str]]
 
@@ -35,7 +38,8 @@ def names_digest(names: Names) -> str:
 class Registration:
     """Registers, renews and ends jobs; thread-safe.
 
-    ``put`` and ``gone`` hand a job to the reconcile loop, in the order of the calls.
+    ``put`` and ``gone`` hand a job to the reconcile loop, in the order of the calls. ``why_kept`` says why a job lives
+    on though its lease is over (``""``: it does not).
     """
 
     def __init__(
@@ -44,11 +48,13 @@ class Registration:
         lease_seconds: float,
         put: Callable[[Job], None],
         gone: Callable[[str], None],
+        why_kept: Callable[[Job], str] = lambda _: "",
     ) -> None:
         self._store = store
         self._lease = lease_seconds
         self._put = put
         self._gone = gone
+        self._why_kept = why_kept
         # The live jobs as of this moment; the reconcile loop's directory follows a little later.
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
@@ -177,16 +183,52 @@ class Registration:
             raise
 
     def expire(self, now: float) -> int:
-        """End the jobs whose lease is over; answers how many."""
+        """End the jobs whose lease is over, but for those that are kept; answers how many ended."""
         self.write_leases()
         count = 0
         for job in self._store.expired(now):
+            if self._why_kept(job):
+                # As long as nobody knows better, its address is not to be taken either.
+                self._store.renew(job.id, now + min(self._lease, KEPT_SECONDS))
+                continue
             with self._lock:
                 # A renewal may have come since the store was asked.
                 if job.id not in self._leases:
                     self._end(job.id, "lark", LEASE_EXPIRED)
                     count += 1
         return count
+
+    def live(self) -> list[Job]:
+        """The live jobs, a copy."""
+        with self._lock:
+            return list(self._jobs.values())
+
+    def quarantine(self, job_id: str, reason: str, actor: str) -> Job | None:
+        """Let nothing pass of a live job; None where it does not live any more. Raises StoreError."""
+        with self._lock:
+            job = self._store.quarantine(job_id, reason, actor, time.time())
+            return self._changed(job, "job quarantined", WARNING, reason, actor)
+
+    def lift(self, job_id: str, reason: str, actor: str, *, vouched: bool = False) -> Job | None:
+        """End a live job's quarantine; None where it does not live any more. Raises StoreError.
+
+        ``vouched``: an operator says so, and the pool's word against this run counts no more.
+        """
+        with self._lock:
+            job = self._store.lift(job_id, reason, actor, time.time(), vouched=vouched)
+            return self._changed(job, "job released from quarantine", INFO, reason, actor)
+
+    def _changed(self, stored: Job | None, what: str, level: int, reason: str, actor: str) -> Job | None:
+        known = None if stored is None else self._jobs.get(stored.id)
+        if stored is None or known is None:
+            return None
+        changed = (stored.quarantine, stored.vouched) != (known.quarantine, known.vouched)
+        job = replace(known, quarantine=stored.quarantine, vouched=stored.vouched)
+        if changed:
+            self._jobs[job.id] = job
+            self._put(job)
+            event(what, level=level, job=job.id, reason=reason, actor=actor)
+        return job
 
     def _described(self, job_ad: JobAd, machine_ad: MachineAd, now: float) -> Job:
         run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)

@@ -159,6 +159,35 @@ class Settings:
     retention_days: Annotated[
         float, About("How long ended jobs and the audit trail are kept; 0 for ever.", "days", 0, 36500)
     ] = 90.0
+    collector: Annotated[
+        str,
+        About(
+            "HTCondor's collector (`host`, `host:port`, several with commas between), with whose ads the directory is "
+            "compared; empty for no comparison."
+        ),
+    ] = ""
+    collector_interval: Annotated[float, About("How often the collector is asked.", "seconds", 1, 3600)] = 60.0
+    collector_timeout: Annotated[float, About("How long the collector may take to answer.", "seconds", 1, 600)] = 30.0
+    collector_margin: Annotated[
+        float,
+        About(
+            "How far the clocks of controller, collector and workers may differ and ads be late; what could be a late "
+            "ad must stand as long before it counts against a job.",
+            "seconds",
+            1,
+            3600,
+        ),
+    ] = 60.0
+    collector_ad_seconds: Annotated[
+        float,
+        About(
+            "How old a slot's ad may be: twice the startds' UPDATE_INTERVAL. So long a collector that has just started "
+            "is not believed that a slot is gone.",
+            "seconds",
+            1,
+            86400,
+        ),
+    ] = 600.0
     log_level: Annotated[
         str, About("The least important events that are logged.", choices=("debug", "info", "warning", "error"))
     ] = "info"

@@ -198,7 +198,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of an explanation: where (a switch and table, or ``directory``, ``policy``), what, and the proof.
+    """One step of an explanation: where (a switch and table, or ``directory``, ``pool``, ``policy``), what, the proof.
 
     ``flow`` is the flow in words, ``packets`` and ``bytes`` its counters where they could be read.
     """
@@ -283,6 +283,12 @@ class Controls(Protocol):
 
     def forged(self, job_id: str, actor: str, detail: str) -> None:
         """Write into the audit trail that a worker refused a forged ad for this job. Raises StoreError."""
+
+    def lift(self, job_id: str, actor: str) -> Job:
+        """End a job's quarantine on an operator's word, for as long as the job lives; of a job in none the same again.
+
+        Raises NotFoundError where no such job lives.
+        """
 
     def job(self, job_id: str) -> JobDetail:
         """A live or ended job. Raises NotFoundError."""

@@ -188,6 +188,14 @@ class FakeControls:
         self._called()
         self.trail.append(AuditEntry(len(self.trail) + 1, 1.7e9, actor, "forged ad", job_id, detail))
 
+    def lift(self, job_id: str, actor: str) -> Job:
+        job = self._get(job_id)
+        if not job.live:
+            raise NotFoundError(f"The job {job_id} has ended.")
+        self.known[job_id] = replace(job, quarantine="", vouched=True)
+        self._note(actor, "lift", job_id)
+        return self.known[job_id]
+
     def end(self, job_id: str, actor: str, exit_ad: str = "") -> Job:
         job = self._get(job_id)
         self.known[job_id] = replace(job, state=JobState.ENDED)

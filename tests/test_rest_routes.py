@@ -29,6 +29,7 @@ GUARDED = [
     ("GET", f"/v1/jobs/{JOB}", {"hook", "read", "operate"}),
     ("POST", f"/v1/jobs/{JOB}/renew", {"hook"}),
     ("POST", f"/v1/jobs/{JOB}/forgery", {"hook"}),
+    ("DELETE", f"/v1/jobs/{JOB}/quarantine", {"operate"}),
     ("DELETE", f"/v1/jobs/{JOB}", {"hook"}),
     ("GET", "/v1/addresses/10.64.0.1", {"read", "operate"}),
     ("GET", "/v1/switches", {"read", "operate"}),

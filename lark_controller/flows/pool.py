@@ -194,6 +194,14 @@ class Pool:
         """Admit a job, or change it; answers what changes on each known switch."""
         return self._change(job.number, self.where(job, decision))
 
+    def refresh(self, job: Job) -> None:
+        """Hold this object for a job that is here and of which nothing has changed that flows are made of."""
+        old = self.placed.get(job.number)
+        if old is not None:
+            new = self.placed[job.number] = replace(old, job=job)
+            if old.datapath is not None:
+                self._local[old.datapath].jobs[job.number] = new
+
     def remove(self, number: int) -> dict[int, Changes]:
         """A job goes; answers what changes on each known switch."""
         return self._change(number, None)

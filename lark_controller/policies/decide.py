@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
-from lark_controller.jobs import Facts
+from lark_controller.jobs import Facts, Job
 from lark_controller.policies import block, connectivity, group, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.model import Decision, Policy
@@ -59,6 +60,11 @@ def decide(facts: Facts, policy: Policy) -> Decision:
     )
 
 
+def quarantined(decision: Decision, job: Job) -> Decision:
+    """A decision with the job's quarantine, where it is in one."""
+    return replace(decision, quarantine=job.quarantine) if job.quarantine else decision
+
+
 class Decider:
     """Decides under one policy and remembers: equal facts get the same Decision object.
 
@@ -73,6 +79,10 @@ class Decider:
     def decide(self, facts: Facts) -> Decision:
         """As :func:`decide`."""
         return self._entry(facts)[1]
+
+    def of(self, job: Job) -> Decision:
+        """As :func:`decide`, with the job's quarantine."""
+        return quarantined(self.decide(job.facts), job)
 
     def shared(self, facts: Facts) -> Facts:
         """The one object that stands for all facts equal to these, so that many jobs can hold it in little memory."""

@@ -258,6 +258,7 @@ class Decision:
     ``wan`` is the position of the WAN rule that applies (0: none). ``inbound`` and ``outbound`` say whether the
     job may be called and may call; both False is no network at all. ``group`` is the name of its GroupSpec, ``""``
     where the policy has no groups that take it. ``because`` explains each, in the order in which they are met.
+    ``quarantine`` is no policy's: what the pool says against the job, which then passes nothing.
     """
 
     blocked: bool = False
@@ -267,6 +268,7 @@ class Decision:
     outbound: bool = True
     group: str = ""
     because: tuple[Because, ...] = ()
+    quarantine: str = ""
 
     @property
     def one_way(self) -> bool:
@@ -276,4 +278,4 @@ class Decision:
     @property
     def isolated(self) -> bool:
         """True where nothing at all may pass."""
-        return self.blocked or not (self.inbound or self.outbound)
+        return self.blocked or bool(self.quarantine) or not (self.inbound or self.outbound)

@@ -151,6 +151,17 @@ def forgery(job_id: str) -> dict[str, str]:
     return {"subject": known, "action": "forged ad"}
 
 
+@operation(
+    blueprint, "DELETE", "/jobs/<job_id>/quarantine", scopes=(Scope.OPERATE,), answers={200: JobSchema}, problems=(404,)
+)
+def lift(job_id: str) -> Any:
+    """End a job's quarantine.
+
+    Whatever the pool says against this run afterwards, it is not quarantined again. May be repeated.
+    """
+    return current().controls.lift(_known(job_id), actor())
+
+
 def joined(detail: JobDetail) -> Joined:
     """A job with its confirmation as one value."""
     return Joined(detail, detail.confirmation, detail.job)

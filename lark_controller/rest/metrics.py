@@ -33,7 +33,7 @@ class ControlsCollector(Collector):
     def _jobs(self) -> list[Metric]:
         counts = self._controls.job_counts()
         jobs = GaugeMetricFamily("lark_jobs", "Live jobs, by state.", labels=("state",))
-        for state in (JobState.REGISTERING, JobState.ENFORCED, JobState.PENDING):
+        for state in (JobState.REGISTERING, JobState.ENFORCED, JobState.PENDING, JobState.QUARANTINED):
             jobs.add_metric((str(state),), counts.get(state, 0))
         return [jobs]
 

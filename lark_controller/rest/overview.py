@@ -33,6 +33,7 @@ class JobCountsSchema(Schema):
     registering = fields.Integer(required=True, metadata=_meta("Flows on their way"))
     pending = fields.Integer(required=True, metadata=_meta("A switch is away, or the address is not known yet"))
     enforced = fields.Integer(required=True, metadata=_meta("Confirmed by every switch concerned"))
+    quarantined = fields.Integer(required=True, metadata=_meta("Contradicted by the pool"))
 
 
 class SwitchCountsSchema(Schema):
@@ -90,7 +91,8 @@ def show() -> dict[str, object]:
         "ready": readiness.ready,
         "reasons": readiness.reasons,
         "jobs": {
-            str(state): counts.get(state, 0) for state in (JobState.REGISTERING, JobState.PENDING, JobState.ENFORCED)
+            str(state): counts.get(state, 0)
+            for state in (JobState.REGISTERING, JobState.PENDING, JobState.ENFORCED, JobState.QUARANTINED)
         },
         "switches": {
             "known": len(switches),

@@ -135,7 +135,7 @@ class JobSchema(Schema):
 
     id = _text("The job's id: the same for the same run on every controller")
     state = _choice("Where the job is in its life", JobState)
-    reason = _text("Why it is pending or refused")
+    reason = _text("Why it is pending, quarantined or refused")
     global_job_id = _text("GlobalJobId", attribute="run.global_job_id")
     started = _number("JobCurrentStartDate, seconds since 1970", attribute="run.started")
     slot = _text("The slot", attribute="run.slot")
@@ -159,6 +159,7 @@ class JobSchema(Schema):
     outbound = _maybe_flag("OutboundConnectivity as the job asks")
     created = Time("When it was registered")
     lease_until = Time("When its lease runs out")
+    vouched = _flag("An operator has lifted its quarantine; the pool's word counts no more against it")
 
 
 class WaitingSchema(Schema):
@@ -226,6 +227,7 @@ class DecisionSchema(Schema):
     inbound = _flag("May be called")
     outbound = _flag("May call")
     group = _text("Its group of the policy")
+    quarantine = _text("What the pool says against it; it then passes nothing")
     because = _many(BecauseSchema, "Why, in the order in which a packet meets it")
 
 

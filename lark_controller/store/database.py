@@ -41,8 +41,10 @@ class Database:
     row, and once when the server went away before anything was committed.
     """
 
-    def __init__(self, engine: Engine, place: str, password: str = "") -> None:
+    def __init__(self, engine: Engine, place: str, password: str = "", file: Path | None = None) -> None:
         self.engine = engine
+        self._file = file
+        self._inode: tuple[int, int] | None = None
         self.place = place
         self._password = password
         # SQLite has one writer at a time, and a thread that waits in its busy handler polls; a lock hands over at once.
@@ -92,6 +94,25 @@ class Database:
                 if not self._again(error, attempt):
                     raise self.failure(error) from error
         raise AssertionError("unreachable: the last attempt raises")
+
+    def check_file(self) -> None:
+        """Raise StoreError where SQLite's file is not the one that was there at the first call.
+
+        Connections that are open go on with a deleted file, so that nothing else would tell.
+        """
+        if self._file is None:
+            return
+        try:
+            found = self._file.stat()
+        except OSError as error:
+            raise StoreError(
+                f"{self.place}: its file cannot be found ({error.strerror}). Restore it and start the controller again."
+            ) from None
+        inode = (found.st_dev, found.st_ino)
+        if self._inode is None:
+            self._inode = inode
+        if inode != self._inode:
+            raise StoreError(f"{self.place}: another file has taken its place. Start the controller again.")
 
     def close(self) -> None:
         """Close every connection."""
@@ -159,6 +180,7 @@ def connect(url: str) -> Database:
         raise StoreError(f"LARK_DATABASE_URL names the database {backend!r}; accepted: {ACCEPTED}.")
     try:
         database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
+        database.check_file()
     except StoreError:
         database.close()
         raise
@@ -198,7 +220,7 @@ def _sqlite(url: URL) -> Database:
 
     event.listen(engine, "connect", configure)
     event.listen(engine, "begin", begin)
-    return Database(engine, f"SQLite database {path}")
+    return Database(engine, f"SQLite database {path}", file=path)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ _NAMES: Final = (
     "number", "global_job_id", "started", "slot", "id", "owner", "user_name", "group_name", "cluster", "proc", "host",
     "network_type", "address_type", "ipv4", "ipv6", "ipv4_block", "ipv6_block", "datapath", "port", "mac", "vlan",
     "bandwidth", "inbound", "outbound", "state", "reason", "lease_until", "created_at", "facts",
+    "quarantine", "vouched",
 )  # fmt: skip
 
 JOB_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(runs.c[name] for name in _NAMES)
@@ -32,7 +33,7 @@ def job_from(row: Sequence[Any]) -> Job:
     (
         number, global_job_id, started, slot, job_id, owner, user, group, cluster, proc, host,
         network_type, address_type, ipv4, ipv6, ipv4_block, ipv6_block, datapath, port, mac, vlan,
-        bandwidth, inbound, outbound, state, reason, lease_until, created, facts,
+        bandwidth, inbound, outbound, state, reason, lease_until, created, facts, quarantine, vouched,
     ) = row  # fmt: skip
     return Job(
         number,
@@ -62,6 +63,8 @@ def job_from(row: Sequence[Any]) -> Job:
         lease_until,
         created,
         facts_from(facts),
+        intern(quarantine),
+        vouched,
     )
 
 
@@ -98,6 +101,8 @@ def columns_of(job: Job) -> dict[str, Any]:
         "lease_until": job.lease_until,
         "created_at": job.created,
         "facts": facts_text(job.facts),
+        "quarantine": job.quarantine,
+        "vouched": job.vouched,
     }
 
 

@@ -151,6 +151,8 @@ def _merged(stored: Job, said: Job) -> Job:
         state=stored.state if stored.live else said.state,
         reason=stored.reason if stored.live else said.reason,
         lease_until=max(stored.lease_until, said.lease_until),
+        quarantine=stored.quarantine,
+        vouched=stored.vouched,
     )
 
 

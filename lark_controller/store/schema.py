@@ -24,6 +24,7 @@ from sqlalchemy import (
     Text,
     TextClause,
     TypeDecorator,
+    false,
     text,
 )
 
@@ -86,6 +87,8 @@ runs: Final = Table(
     Column("ended_at", Float(53)),
     Column("facts", PlainText, nullable=False),
     Column("facts_for", PlainText, nullable=False),
+    Column("quarantine", PlainText, nullable=False, server_default=""),
+    Column("vouched", Boolean, nullable=False, server_default=false()),
     Index("runs_id", "id", unique=True),
     Index("runs_ipv4_held", "ipv4", unique=True, sqlite_where=HOLDS_ADDRESS, postgresql_where=HOLDS_ADDRESS),
     Index("runs_ipv6_held", "ipv6", unique=True, sqlite_where=HOLDS_ADDRESS, postgresql_where=HOLDS_ADDRESS),

@@ -17,7 +17,7 @@ from lark_controller.qos.admission import Held
 from lark_controller.qos.reservations import Booking, Reservation, ReservationPage
 from lark_controller.qos.topology import Demand
 from lark_controller.status import AuditPage, JobFilter, JobPage, PolicyVersion
-from lark_controller.store import migrate, queries, reservations, runs, trail, upkeep
+from lark_controller.store import migrate, quarantine, queries, reservations, runs, trail, upkeep
 from lark_controller.store.database import Database, connect
 from lark_controller.store.queries import Ending, LiveAds
 from lark_controller.store.runs import Post, Registration
@@ -53,8 +53,12 @@ class Store:
         self._database.close()
 
     def ping(self) -> None:
-        """Ask the database one question; returns when it has answered."""
+        """Ask the database one question; returns when it has answered.
+
+        Raises StoreError, too, where the file of an SQLite database is gone: what is written to it then goes with it.
+        """
         self._database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
+        self._database.check_file()
 
     def migrate(self) -> None:
         """Make or change the tables as this program needs them. Of two that start at once, one does it.
@@ -258,6 +262,16 @@ class Store:
     def set_worker_capacity(self, host: str, megabits: float) -> None:
         """Keep what a machine ad says of its worker's access link."""
         self._database.write(partial(reservations.set_worker_capacity, host=host.lower(), megabits=megabits))
+
+    def quarantine(self, job_id: str, reason: str, actor: str, now: float) -> Job | None:
+        """Note against a live run, and in the audit trail, what speaks against it; None where no such run lives."""
+        return self._database.write(partial(quarantine.quarantine, job_id=job_id, reason=reason, actor=actor, now=now))
+
+    def lift(self, job_id: str, reason: str, actor: str, now: float, *, vouched: bool = False) -> Job | None:
+        """End a live run's quarantine; None where no such run lives. With ``vouched`` it will not be in one again."""
+        return self._database.write(
+            partial(quarantine.lift, job_id=job_id, reason=reason, actor=actor, now=now, vouched=vouched)
+        )
 
     # Audit trail and policies
 

@@ -1,0 +1,130 @@
+"""Startd ads as values: which slot runs which job, by the pool's own word. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from lark_controller.ads import group_of
+
+# What is asked of the collector. Owner, AcctGroup, AcctGroupUser, JobCurrentStartDate and JobUniverse are there where
+# STARTD_JOB_ATTRS of the workers names them (etc/condor/50-lark.conf does); the others HTCondor writes by itself.
+ATTRIBUTES: Final = (
+    "Name", "Machine", "LastHeardFrom", "MyCurrentTime", "State", "GlobalJobId", "RemoteOwner", "AccountingGroup",
+    "Owner", "AcctGroup", "AcctGroupUser", "JobCurrentStartDate", "JobUniverse", "SlotType", "NumDynamicSlots",
+    "ChildName",
+)  # fmt: skip
+PARALLEL: Final = 11
+
+AdValues = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One slot as its ad describes it.
+
+    ``heard`` is when that was so, in seconds since 1970: the earlier of the startd's and the collector's clock.
+    ``global_job_id`` is ``""`` where the slot runs no job. ``started`` is JobCurrentStartDate, 0 where the ad does not
+    say it. ``owner`` is ``""`` and ``group`` None where the ad does not say whose the job is. ``children`` are the
+    dynamic slots of a partitionable one, None where the ad does not list them.
+    """
+
+    name: str
+    machine: str
+    heard: float
+    global_job_id: str = ""
+    started: int = 0
+    owner: str = ""
+    group: str | None = None
+    universe: int | None = None
+    children: frozenset[str] | None = None
+
+
+def slot_of(ad: AdValues) -> Slot | None:
+    """The slot of a startd ad's values; None for an ad without Name, Machine or time."""
+    name, machine = _text(ad, "Name"), _text(ad, "Machine")
+    times = [time for key in ("LastHeardFrom", "MyCurrentTime") if (time := _number(ad, key)) is not None]
+    if not name or not machine or not times:
+        return None
+    owner = _text(ad, "Owner") or _text(ad, "RemoteOwner").partition("@")[0]
+    return Slot(
+        name,
+        machine,
+        min(times),
+        _text(ad, "GlobalJobId"),
+        int(_number(ad, "JobCurrentStartDate") or 0),
+        owner,
+        _group(ad, owner),
+        None if (universe := _number(ad, "JobUniverse")) is None else int(universe),
+        _children(ad),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the collector said at one time.
+
+    ``at`` is when it was asked and ``began`` when it had started (its own clock; it forgets everything when it stops),
+    in seconds since 1970. ``machines`` maps each machine (lower case) to when it was heard of last.
+    """
+
+    at: float
+    began: float
+    slots: Mapping[str, Slot]
+    runs: Mapping[str, tuple[Slot, ...]] = field(repr=False)
+    machines: Mapping[str, float] = field(repr=False)
+
+
+def reading(at: float, began: float, slots: Iterable[Slot]) -> Reading:
+    """A reading of these slots; of two ads with one name the later counts."""
+    by_name: dict[str, Slot] = {}
+    for slot in slots:
+        known = by_name.get(slot.name)
+        if known is None or known.heard <= slot.heard:
+            by_name[slot.name] = slot
+    runs: dict[str, tuple[Slot, ...]] = {}
+    machines: dict[str, float] = {}
+    for slot in by_name.values():
+        if slot.global_job_id:
+            runs[slot.global_job_id] = (*runs.get(slot.global_job_id, ()), slot)
+        machine = slot.machine.lower()
+        machines[machine] = max(slot.heard, machines.get(machine, 0.0))
+    return Reading(at, began, by_name, runs, machines)
+
+
+def parent_of(name: str) -> str | None:
+    """The partitionable slot that a dynamic slot (``slot1_2@host``) is part of; None for a name of another form."""
+    slot, at, host = name.partition("@")
+    parent, under, number = slot.partition("_")
+    return f"{parent}@{host}" if at and under and number.isdecimal() else None
+
+
+def _group(ad: AdValues, owner: str) -> str | None:
+    """The job's group; None where the ad does not say it.
+
+    An ad without a group says that there is none only where STARTD_JOB_ATTRS puts groups there, as other names show.
+    """
+    acct_group, whole, user = (_text(ad, name) for name in ("AcctGroup", "AccountingGroup", "AcctGroupUser"))
+    if not acct_group and not whole and not (_text(ad, "Owner") and _number(ad, "JobCurrentStartDate") is not None):
+        return None
+    return group_of(acct_group, whole, user, owner=owner)
+
+
+def _children(ad: AdValues) -> frozenset[str] | None:
+    if _text(ad, "SlotType") != "Partitionable":
+        return None
+    if _number(ad, "NumDynamicSlots") == 0:
+        return frozenset()
+    names = ad.get("ChildName")
+    return frozenset(map(str, names)) if isinstance(names, list) else None
+
+
+def _text(ad: AdValues, name: str) -> str:
+    value = ad.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _number(ad: AdValues, name: str) -> float | None:
+    value = ad.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

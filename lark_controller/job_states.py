@@ -1,0 +1,26 @@
+"""A live job's state, from what it waits for and what speaks against it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lark_controller.jobs import Job, JobState, NetworkType
+
+
+def state_of(
+    job: Job, waiting: Mapping[int, str], *, moving: bool, label: Callable[[int], str]
+) -> tuple[JobState, str]:
+    """The state and the reason for it.
+
+    ``waiting`` holds the datapaths that have not confirmed, each with the reason (datapath 0: no switch is known at
+    all); ``moving`` says that nothing but a barrier reply of each is missing; ``label`` names a switch.
+    """
+    if job.quarantine:
+        return JobState.QUARANTINED, job.quarantine
+    if waiting:
+        datapath, why = min(waiting.items())
+        reason = why if datapath == 0 else f"switch {label(datapath)}: {why}"
+        return JobState.REGISTERING if moving else JobState.PENDING, reason
+    if not job.addresses and job.network_type is not NetworkType.NONE:
+        return JobState.PENDING, f"the address is not known yet ({job.address_type})"
+    return JobState.ENFORCED, ""
