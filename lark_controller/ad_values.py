@@ -35,6 +35,7 @@ PREFIXED: Final = frozenset(
         "innermacaddress",
         "internalinterface",
         "ipprotocol",
+        "leaseover",
         "networkaccounting",
         "networktype",
         "vlan",

@@ -51,7 +51,7 @@ class MachineAd:
     """A machine ad that was accepted. ``port`` is ExternalInterface, ``mac`` the MAC address inside the job.
 
     ``network_type`` and ``address_type`` are values of jobs.NetworkType and jobs.AddressType; ``available_bandwidth``
-    is AvailBandwidth in Mb/s.
+    is AvailBandwidth in Mb/s. ``lease_over``: the IPv4 address that the run had from DHCP is its own no more.
     """
 
     machine: str
@@ -71,6 +71,7 @@ class MachineAd:
     accounting: bool | None = None
     bridge_interface: str | None = None
     internal_interface: str | None = None
+    lease_over: bool = False
 
 
 def parse_post(body: bytes, content_type: str, limit: int = MAX_BYTES) -> tuple[JobAd, MachineAd]:
@@ -222,6 +223,9 @@ def _machine_ad(read: Reader, text: str) -> MachineAd:
             "LarkInnerAddressIPv4",
             "missing, and so is LarkInnerAddressIPv6; without an address AddressType must be controller or dhcp",
         )
+    lease_over = read.boolean("LeaseOver") or False
+    if lease_over and (address_type != "dhcp" or ipv4 is not None):
+        raise AdError("LarkLeaseOver", "is for AddressType dhcp, and for an ad without LarkInnerAddressIPv4")
     return MachineAd(
         machine=machine,
         slot=slot or machine,
@@ -240,4 +244,5 @@ def _machine_ad(read: Reader, text: str) -> MachineAd:
         accounting=read.boolean("NetworkAccounting"),
         bridge_interface=read.interface("BridgeInterface"),
         internal_interface=read.interface("InternalInterface"),
+        lease_over=lease_over,
     )

@@ -112,6 +112,8 @@ class Registration:
                 self._release(old)
                 self._gone(old.id)
             job = registration.job
+            if machine_ad.lease_over and job.live and job.ipv4 is not None:
+                job = self._store.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
             if job.live:
                 if known is not None:
                     self._release(known)

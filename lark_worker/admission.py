@@ -11,7 +11,7 @@ from lark_worker.errors import AwayError, CallerError, ForgedError, RefusedError
 from lark_worker.jobs import Jobs
 from lark_worker.link import Link
 from lark_worker.merge import check, merge, post
-from lark_worker.network import Networks, names
+from lark_worker.network import Networks, names, slot_mac
 from lark_worker.processes import Process
 from lark_worker.records import Record
 from lark_worker.settings import Settings
@@ -53,7 +53,9 @@ class Admission:
             machine["LarkExternalInterface"] = port
             machine["LarkInnerMacAddress"] = mac
             machine["LarkDatapathId"] = self._networks.datapath_id()
-            if want.address_type == "static":
+            if want.address_type == "dhcp":
+                machine["LarkInnerMacAddress"] = mac = slot_mac(slot.run.slot)
+            if want.address_type in ("static", "dhcp"):
                 given = [address for address in (want.ipv4, want.ipv6) if address is not None]
                 addresses = self._networks.interfaces(given)
         record = Record(

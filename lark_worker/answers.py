@@ -6,9 +6,12 @@ from typing import Final
 
 from lark_worker.errors import CallerError, RefusedError
 from lark_worker.records import Record
+from lark_worker.settings import Settings
 
 # The state of a job that did not start because the controller was away.
 AWAY: Final = "away"
+# The same where no DHCP server gave it an address.
+NO_LEASE: Final = "no lease"
 # HookStatusCode of a prepare hook: 1 to 299 hold the job, 300 and above let it go back to Idle.
 HOLD: Final = 20
 IDLE: Final = 300
@@ -32,15 +35,15 @@ def lines(record: Record) -> str:
     return "".join(f'{name} = "{value}"\n' for name, value in entries.items())
 
 
-def said(record: Record, on_failure: str) -> str:
+def said(record: Record, settings: Settings) -> str:
     """What was said of a job that did not start, again; a hook asks twice when an answer takes its time.
 
-    ``on_failure`` is the site's choice for jobs that start while the controller is away. Raises RefusedError or
-    CallerError where that was the answer.
+    Raises RefusedError or CallerError where that was the answer.
     """
     if record.state == "refused":
         raise RefusedError(record.reason)
-    if record.state != AWAY:
+    if record.state not in (AWAY, NO_LEASE):
         raise CallerError("this job has ended")
-    code = HOLD if on_failure == "hold" else IDLE
+    choice = settings.on_failure if record.state == AWAY else settings.dhcp_on_failure
+    code = HOLD if choice == "hold" else IDLE
     return f'{lines(record)}HookStatusCode = {code}\nHookStatusMessage = "Lark: {record.reason}"\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lark_controller import log
+from lark_worker.dhcp.jobs import DhcpJobs
 from lark_worker.errors import NetworkError
 from lark_worker.jobs import Jobs, Key, key_of
 from lark_worker.link import Link
@@ -15,12 +16,13 @@ from lark_worker.watch import Watch
 class Endings:
     """Ends the jobs of one worker; thread-safe."""
 
-    def __init__(self, jobs: Jobs, link: Link, networks: Networks, spool: Spool, watch: Watch) -> None:
+    def __init__(self, jobs: Jobs, link: Link, networks: Networks, spool: Spool, watch: Watch, dhcp: DhcpJobs) -> None:
         self._jobs = jobs
         self._link = link
         self._networks = networks
         self._spool = spool
         self._watch = watch
+        self._dhcp = dhcp
 
     def watch(self, record: Record) -> bool:
         """End the job when its starter ends; False where it has ended already."""
@@ -45,7 +47,7 @@ class Endings:
             if record is None:
                 return
             try:
-                self._networks.remove(record)
+                self._remove(record)
             except NetworkError as error:
                 log.failure("a job's network is not all gone; the next start sweeps it", error, job=record.id)
         self._jobs.forget_starter(record)
@@ -55,7 +57,7 @@ class Endings:
         with self._jobs.locked(key):
             record = self._jobs.change(key, over=True, state=state, reason=reason, pending=("end",))
             self._spool.add(record.slot, record.id)
-            self._networks.remove(record)
+            self._remove(record)
             return record
 
     def supersede(self, job_id: str) -> None:
@@ -63,7 +65,11 @@ class Endings:
         old = self._jobs.by_id(job_id)
         if old is not None:
             self._jobs.change(key_of(old), over=True, pending=())
-            self._networks.remove(old)
+            self._remove(old)
+
+    def _remove(self, record: Record) -> None:
+        self._dhcp.end(record)
+        self._networks.remove(record)
 
     def deliver(self, record: Record) -> None:
         """Tell the controller that a job has ended. Raises AwayError."""

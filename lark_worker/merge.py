@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from typing import Final
 
 import classad2
@@ -48,6 +49,20 @@ def check(body: bytes, posted: str) -> None:
     Raises as :func:`merge` does.
     """
     _compare(_job_ad(body), _job_ad(posted.encode("utf-8", "surrogatepass")))
+
+
+def with_lease(posted: str, address: IPv4Address | None) -> str:
+    """A body that was posted, completed by the address that a lease gives; None says that the lease is over."""
+    job, _, machine = posted.partition(f"\n{SEPARATOR}\n")
+    changed = parse_ad(machine)[0]
+    for name in ("LarkInnerAddressIPv4", "LarkLeaseOver"):
+        if name in changed:
+            del changed[name]
+    if address is None:
+        changed["LarkLeaseOver"] = True
+    else:
+        changed["LarkInnerAddressIPv4"] = str(address)
+    return f"{job}\n{SEPARATOR}\n{as_text(changed).rstrip()}\n"
 
 
 def _job_ad(body: bytes) -> classad2.ClassAd:

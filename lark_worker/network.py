@@ -13,6 +13,7 @@ import re
 import socket
 import struct
 from collections.abc import Iterable
+from hashlib import sha256
 from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,16 @@ def names(prefix: str, job_id: str) -> tuple[str, str, str]:
     """A job's namespace, outer device (at most 15 bytes) and MAC address (locally administered)."""
     mac = ":".join(("02", *(job_id[at : at + 2] for at in range(0, 10, 2))))
     return f"{prefix}-{job_id}", f"{prefix}{job_id[:11]}", mac
+
+
+def slot_mac(slot: str) -> str:
+    """The MAC address (locally administered) that every job of a slot has, so that a DHCP server knows it again.
+
+    46 bits of a hash of the slot's name, which has the worker's in it: in a pool of 200,000 slots two are the same with
+    a chance of 0.03 %.
+    """
+    digest = sha256(f"lark slot {slot}".encode()).digest()[:6]
+    return bytes((digest[0] & 0xFC | 0x02, *digest[1:])).hex(":")
 
 
 def link_local(mac: str) -> IPv6Address:
@@ -173,9 +184,14 @@ class Networks:
         (folder / "resolv.conf").write_text(lines)
 
 
+def resolv_path(namespace: str) -> Path:
+    """Where a namespace's own resolv.conf stands, if it has one."""
+    return RESOLV / namespace / "resolv.conf"
+
+
 def resolv_conf(namespace: str) -> Path | None:
     """The resolv.conf that a namespace has for itself, if it has one."""
-    path = RESOLV / namespace / "resolv.conf"
+    path = resolv_path(namespace)
     return path if path.exists() else None
 
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from lark_controller import log
-from lark_worker.answers import AWAY, lines, said
+from lark_worker.answers import AWAY, NO_LEASE, lines, said
+from lark_worker.dhcp.jobs import NO_ANSWER, DhcpJobs, has_dhcp, leased
 from lark_worker.ending import Endings
 from lark_worker.errors import AwayError, NetworkError, RefusedError
 from lark_worker.jobs import Jobs, Key, key_of
@@ -26,7 +27,14 @@ class Registrations:
     """Registers the jobs of one worker; thread-safe. ``lease`` is the seconds that the controller last gave."""
 
     def __init__(
-        self, settings: Settings, jobs: Jobs, link: Link, networks: Networks, spool: Spool, endings: Endings
+        self,
+        settings: Settings,
+        jobs: Jobs,
+        link: Link,
+        networks: Networks,
+        spool: Spool,
+        endings: Endings,
+        dhcp: DhcpJobs,
     ) -> None:
         self.lease = DEFAULT_LEASE
         self._settings = settings
@@ -35,6 +43,7 @@ class Registrations:
         self._networks = networks
         self._spool = spool
         self._endings = endings
+        self._dhcp = dhcp
         self._lock = threading.Lock()
         self._registering: dict[str, Future[Answer]] = {}
 
@@ -56,9 +65,43 @@ class Registrations:
                 self._endings.give_up(key, "refused", str(error))
                 raise
             record = self._configure(key, answer)
+        if has_dhcp(record):
+            return self._lease(key, record, wait)
         if record.network_type != "none" and wait > 0:
             record = self._confirm(key, record, wait)
         return lines(record)
+
+    def _lease(self, key: Key, record: Record, wait: float) -> str:
+        """With DHCP: once the job's port is open for that alone, its lease, and then a second post that says it."""
+        if not leased(record):
+            record = self._confirm(key, record, self._settings.wait)
+            given = self._dhcp.obtain(key, record)
+            if given is None:
+                return self._without_lease(key)
+            # Noted before it is told: it is told after a crash as well.
+            record = self._jobs.change(key, then="register")
+        try:
+            answer = self._link.register(record.body, wait)
+        except AwayError as error:
+            record = self._jobs.change(key, state="pending", reason=str(error))
+            self.later(key, record)
+            return lines(record)
+        except RefusedError as error:
+            self._endings.give_up(key, "refused", str(error))
+            raise
+        self._jobs.told(key, "register")
+        return lines(self._jobs.change(key, state=answer.state, reason=answer.reason))
+
+    def _without_lease(self, key: Key) -> str:
+        """What the site chose for jobs that no DHCP server gives an address."""
+        choice = self._settings.dhcp_on_failure
+        if choice == "start":
+            record = self._jobs.change(key, state="pending", reason=NO_ANSWER)
+            log.event("job starts without an address", level=log.WARNING, job=record.id)
+            return lines(record)
+        record = self._endings.give_up(key, NO_LEASE, NO_ANSWER)
+        log.event("job does not start", level=log.WARNING, job=record.id, reason=NO_ANSWER, choice=choice)
+        return said(record, self._settings)
 
     def later(self, key: Key, record: Record) -> None:
         """Let the registration take its time; the job runs meanwhile."""
@@ -108,7 +151,11 @@ class Registrations:
         assert record is not None  # the caller holds its lock
         self.lease = answer.lease
         addresses = record.addresses
-        if record.network_type != "none":
+        if has_dhcp(record):
+            # Its IPv4 address is the lease's alone.
+            fixed = tuple(text for text in addresses if ":" in text)
+            self._networks.configure(replace(record, addresses=fixed))
+        elif record.network_type != "none":
             addresses = self._networks.interfaces(answer.addresses)
             self._networks.configure(replace(record, addresses=addresses), record.addresses)
         return self._jobs.change(key, state=answer.state, reason=answer.reason, addresses=addresses)
@@ -120,11 +167,11 @@ class Registrations:
         log.event("job starts without the controller", level=log.WARNING, job=record.id, choice=choice)
         if choice == "start":
             record = self._jobs.change(key, state="pending", reason=reason)
-            if record.addresses:
+            if record.addresses and not has_dhcp(record):
                 self._networks.configure(record)
             future.add_done_callback(lambda done: self._late(key, done))
             return lines(record)
-        return said(self._endings.give_up(key, AWAY, reason), choice)
+        return said(self._endings.give_up(key, AWAY, reason), self._settings)
 
     def _late(self, key: Key, done: Future[Answer]) -> None:
         """The controller has answered after the job has started."""
@@ -134,6 +181,8 @@ class Registrations:
                 return
             try:
                 record = self._configure(key, done.result())
+                if has_dhcp(record):
+                    self._dhcp.begin(record)
                 log.event("job registered late", job=record.id, state=record.state)
             except RefusedError as error:
                 # It runs without a network: its port passes nothing as long as the controller does not know it.

@@ -56,7 +56,7 @@ class Settings:
         str, About("NetworkType of jobs where the slot's ad has none.", choices=("ovs_bridge", "none"))
     ] = "ovs_bridge"
     address_type: Annotated[
-        str, About("AddressType of jobs where the slot's ad has none.", choices=("controller", "static"))
+        str, About("AddressType of jobs where the slot's ad has none.", choices=("controller", "static", "dhcp"))
     ] = "controller"
     script: Annotated[
         Path | None,
@@ -71,6 +71,16 @@ class Settings:
         float,
         About("How long a start waits for the controller; with `WAIT` less than the hook waits.", "seconds", 0.1, 60),
     ] = 4.0
+    dhcp_timeout: Annotated[
+        float, About("How long the start of a job with AddressType dhcp waits for its lease.", "seconds", 0.1, 60)
+    ] = 6.0
+    dhcp_on_failure: Annotated[
+        str,
+        About(
+            "When no DHCP server gives an address: what happens to the job. `start`: it runs, and is given one later.",
+            choices=("start", "hold", "idle"),
+        ),
+    ] = "idle"
     prefix: Annotated[str, About("Begins the name of every interface and namespace; 1 to 4 letters, digits.")] = "lark"
     startd_address_file: Annotated[
         Path | None, About("File with the startd's address. Empty: as HTCondor's configuration says.")

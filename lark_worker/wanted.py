@@ -27,7 +27,7 @@ MAX_OUTPUT: Final = 65536
 # What the service itself decides; neither slot ad nor script has a say in it.
 OWN: Final = ("ExternalInterface", "InternalInterface", "InnerMacAddress", "DatapathId")
 HERE: Final = ("ovs_bridge", "none")
-ADDRESSES_HERE: Final = ("controller", "static")
+ADDRESSES_HERE: Final = ("controller", "static", "dhcp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,13 @@ def wanted(merged: Merged, settings: Settings) -> Wanted:
         raise RefusedError(
             "AddressType static: the slot's ad has neither LarkInnerAddressIPv4 nor LarkInnerAddressIPv6"
         )
+    if network != "none" and address == "dhcp":
+        if network == "nat":
+            raise RefusedError(
+                "AddressType dhcp: behind NAT no server's network is reached; NetworkType nat has its own"
+            )
+        if ipv4 is not None:
+            raise RefusedError("AddressType dhcp: the slot's ad has a LarkInnerAddressIPv4, which DHCP alone may say")
     for name, value in (("LarkNetworkType", network), ("LarkAddressType", address)):
         machine[name] = value
     return Wanted(network, address, ipv4, ipv6, machine)

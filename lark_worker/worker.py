@@ -11,9 +11,10 @@ from dataclasses import replace
 from lark_controller import log
 from lark_worker.admission import Admission
 from lark_worker.answers import lines, said
+from lark_worker.dhcp.jobs import DhcpJobs, has_dhcp
 from lark_worker.ending import Endings
 from lark_worker.errors import CallerError
-from lark_worker.jobs import Jobs, key_of
+from lark_worker.jobs import Jobs, Key, key_of
 from lark_worker.leases import Leases
 from lark_worker.link import Link
 from lark_worker.network import Networks
@@ -35,9 +36,12 @@ class Worker:
         self._jobs = Jobs(settings.state_dir / "jobs")
         self._spool = Spool(self._deliver)
         self._watch = Watch()
-        self._endings = Endings(self._jobs, link, networks, self._spool, self._watch)
+        self._dhcp = DhcpJobs(settings, self._jobs, self._again)
+        self._endings = Endings(self._jobs, link, networks, self._spool, self._watch, self._dhcp)
         self._admission = Admission(settings, self._jobs, link, startd, networks, self._endings)
-        self._registrations = Registrations(settings, self._jobs, link, networks, self._spool, self._endings)
+        self._registrations = Registrations(
+            settings, self._jobs, link, networks, self._spool, self._endings, self._dhcp
+        )
         self._leases = Leases(self._jobs, link, self._registrations)
 
     def start(self) -> None:
@@ -46,11 +50,15 @@ class Worker:
         self._watch.start()
         live = [record for record in known if not record.over and self._jobs.lives(record)]
         self._networks.sweep(live)
+        self._dhcp.start()
         for record in known:
             key = key_of(record)
             if not record.over and not self._endings.watch(record):
                 self._endings.ended(key)
-            elif record.made and "register" in record.pending:
+                continue
+            if record.made and not record.over and has_dhcp(record):
+                self._dhcp.resume(record)
+            if record.made and "register" in record.pending:
                 self._registrations.later(key, record)
             elif record.pending:
                 self._spool.add(record.slot, record.id)
@@ -62,6 +70,7 @@ class Worker:
     def stop(self) -> None:
         """Stop; jobs that run keep their networks."""
         self._leases.stop()
+        self._dhcp.stop()
         self._spool.stop()
         self._watch.stop()
 
@@ -78,7 +87,7 @@ class Worker:
             elif body:
                 self._admission.check_again(record, body)
             if record.over:
-                return said(record, self._settings.on_failure)
+                return said(record, self._settings)
             if record.made and record.state == "pending" and "register" in record.pending:
                 return lines(record)
             if record.made and "register" not in record.pending and record.state not in ("registering", "pending"):
@@ -116,6 +125,9 @@ class Worker:
         if record.id != job_id:
             raise CallerError(f"{job_id} is not this job")
         return record
+
+    def _again(self, key: Key, record: Record) -> None:
+        self._registrations.later(key, record)
 
     def _deliver(self, job_id: str) -> None:
         """Tell the controller what is pending of a job, in order. Raises AwayError."""

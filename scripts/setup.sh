@@ -42,6 +42,7 @@ need openssl openssl
 need procps ps
 need util-linux setpriv
 need busybox busybox
+need dnsmasq-base dnsmasq
 need mmdebstrap mmdebstrap
 need shellcheck shellcheck
 has_postgres || missing="$missing postgresql"

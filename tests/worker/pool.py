@@ -47,7 +47,7 @@ class Starter:
     def __init__(self, folder: Path, slot: str) -> None:
         self.folder = folder / slot
         self.scratch = self.folder / "scratch"
-        self.scratch.mkdir(parents=True)
+        self.scratch.mkdir(parents=True, exist_ok=True)
         for path in (*reversed(self.folder.relative_to("/tmp").parents), Path(slot)):
             Path("/tmp", path).chmod(0o755) if path != Path(slot) else self.folder.chmod(0o755)
         shutil.chown(self.scratch, NOBODY, NOBODY)
@@ -112,7 +112,7 @@ class FakeStartd:
 class Pool:
     """One worker with its service, below ``folder``; the controller may be absent."""
 
-    def __init__(self, folder: Path, ovs: OpenVSwitch, net: Net, extra: dict[str, str]) -> None:
+    def __init__(self, folder: Path, ovs: OpenVSwitch, net: Net, extra: dict[str, str], policy: str = POLICY) -> None:
         self.folder = folder
         self.ovs = ovs
         self.startd = FakeStartd()
@@ -120,7 +120,7 @@ class Pool:
         self.bridge = net.name("b")
         self.prefix = "wt" + net.prefix[-2:]
         self.socket = folder / "worker.sock"
-        (folder / "policy.yaml").write_text(POLICY)
+        (folder / "policy.yaml").write_text(policy)
         self.token = add(folder / "tokens.yaml", "worker", [Scope.HOOK, Scope.OPERATE])
         (folder / "token").write_text(self.token)
         (folder / "token").chmod(0o600)
@@ -132,7 +132,7 @@ class Pool:
         self._ports = (0, 0)
         self.start_controller()
         ovs.add_bridge(self.bridge, DATAPATH, f"tcp:127.0.0.1:{self._ports[0]}")
-        self._environment = {
+        self.environment = {
             "LARK_WORKER_URL": f"http://127.0.0.1:{self._ports[1]}",
             "LARK_WORKER_TOKEN_FILE": str(folder / "token"),
             "LARK_WORKER_SOCKET": str(self.socket),
@@ -157,7 +157,7 @@ class Pool:
 
     @property
     def settings(self) -> Settings:
-        return worker_settings(self._environment)
+        return worker_settings(self.environment)
 
     def start_controller(self) -> None:
         settings = controller_settings(
@@ -259,9 +259,9 @@ def _listed(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def a_pool(folder: Path, ovs: OpenVSwitch, net: Net, **extra: str) -> Iterator[Pool]:
+def a_pool(folder: Path, ovs: OpenVSwitch, net: Net, policy: str = POLICY, **extra: str) -> Iterator[Pool]:
     """A pool for one test."""
-    pool = Pool(folder, ovs, net, {f"LARK_WORKER_{name.upper()}": value for name, value in extra.items()})
+    pool = Pool(folder, ovs, net, {f"LARK_WORKER_{name.upper()}": value for name, value in extra.items()}, policy)
     try:
         yield pool
     finally:

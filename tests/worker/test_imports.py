@@ -24,7 +24,7 @@ def imported(path: Path) -> set[str]:
 
 
 def test_the_worker_service_shares_low_modules_alone() -> None:
-    for path in (ROOT / "lark_worker").glob("*.py"):
+    for path in (ROOT / "lark_worker").rglob("*.py"):
         shared = {name.split(".")[1] for name in imported(path) if name.startswith("lark_controller.")}
         assert shared <= SHARED, path
 

@@ -67,7 +67,7 @@ def test_a_job_ad_of_another_job_is_forged(body: str) -> None:
     [
         ("", "WantDocker = true\n"),
         ("", 'LarkNetworkType = "nat"\n'),
-        ("", 'LarkAddressType = "dhcp"\n'),
+        ("", 'LarkAddressType = "dhcp"\nLarkInnerAddressIPv4 = "10.64.0.9"\n'),
         ("", 'LarkAddressType = "static"\n'),
         ("", 'LarkVLAN = "chemistry"\n'),
         ('InboundConnectivity = false\nOutboundConnectivity = "no"\n', ""),

@@ -1,0 +1,223 @@
+"""The DHCP clients of a worker's jobs: one thread asks, renews and notices expiry for all of them."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from random import SystemRandom
+from typing import Final, Protocol
+
+from lark_controller import log
+from lark_worker.dhcp.channel import Channel
+from lark_worker.dhcp.lease import Cache, Lease
+from lark_worker.dhcp.protocol import Bound, Client, Lost, Outcome, Send
+from lark_worker.errors import NetworkError
+
+_LONGEST_WAIT: Final = 60.0
+_REOPEN: Final = 5.0
+
+# Called with a job's id.
+Changed = Callable[[str], None]
+
+
+class Opens(Protocol):
+    """Opens the sockets of a client: :class:`Channel`."""
+
+    def __call__(self, namespace: str, interface: str) -> Channel:
+        """Raises NetworkError."""
+
+
+@dataclass(slots=True)
+class _Running:
+    job: str
+    mac: str
+    namespace: str
+    client: Client
+    first: Future[Lease] = field(default_factory=Future)
+    told: Lease | None = None
+    channel: Channel | None = None
+
+
+class Clients:
+    """Clients by MAC address; thread-safe. ``clock`` is in seconds since 1970.
+
+    ``changed`` is called when a job's lease is new, differs or is lost, on a thread of its own; :meth:`lease` says what
+    is so by then.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        interface: str,
+        changed: Changed,
+        *,
+        opens: Opens = Channel,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._cache = cache
+        self._interface = interface
+        self._changed = changed
+        self._opens = opens
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running: dict[str, _Running] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="dhcp", daemon=True)
+
+    def start(self) -> None:
+        """Begin; leases that have expired are forgotten."""
+        self._cache.sweep(self._clock())
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more; leases stay."""
+        self._stopping = True
+        self._poke()
+        self._thread.join(10)
+        with self._lock:
+            for running in self._running.values():
+                self._close(running)
+            self._running.clear()
+        self._selector.close()
+        os.close(self._wake)
+
+    def begin(self, job: str, mac: str, namespace: str, *, held: bool = False) -> Future[Lease]:
+        """Ask for a job's address, the cached one first; the future has the first lease.
+
+        Who had a client with this MAC address before (the slot's last job) has none from now on. ``held``: the job's
+        interface has the cached lease already, since it ran before the service was started.
+        """
+        now = self._clock()
+        cached = self._cache.read(mac, now)
+        client = Client(
+            bytes.fromhex(mac.replace(":", "")), SystemRandom(), cached, held=held and cached is not None
+        )  # fmt: skip
+        running = _Running(job, mac, namespace, client, told=client.lease)
+        with self._lock:
+            old = self._running.get(mac)
+            if old is not None and old.job == job:
+                return old.first
+            if old is not None:
+                self._close(old)
+            self._running[mac] = running
+            self._do(running, client.start(now))
+        self._poke()
+        return running.first
+
+    def take_cached(self, job: str) -> bool:
+        """No server answers: let the job have what is left of the cached lease; False where there is none."""
+        with self._lock:
+            running = self._of(job)
+            if running is None:
+                return False
+            self._do(running, running.client.take_cached(self._clock()))
+            taken = running.client.lease is not None
+        self._poke()
+        return taken
+
+    def end(self, job: str) -> None:
+        """A job is over: nothing more is asked for it. Its lease stays, in the cache and at the server."""
+        with self._lock:
+            running = self._of(job)
+            if running is not None:
+                del self._running[running.mac]
+                self._close(running)
+        self._poke()
+
+    def lease(self, job: str) -> Lease | None:
+        """The lease that a job has now."""
+        with self._lock:
+            running = self._of(job)
+            return None if running is None else running.client.lease
+
+    def _of(self, job: str) -> _Running | None:
+        return next((each for each in self._running.values() if each.job == job), None)
+
+    def _run(self) -> None:
+        swept = self._clock()
+        while not self._stopping:
+            with self._lock:
+                wakes = [running.client.wakes for running in self._running.values()]
+            pause = min([_LONGEST_WAIT, *(wake - self._clock() for wake in wakes)])
+            ready = self._selector.select(max(0.0, pause))
+            now = self._clock()
+            with self._lock:
+                for key, _ in ready:
+                    if key.fd == self._wake:
+                        os.eventfd_read(self._wake)
+                    elif key.data.channel is not None:
+                        self._receive(key.data, now)
+                for running in list(self._running.values()):
+                    self._do(running, running.client.tick(now))
+            if now - swept > _LONGEST_WAIT or now < swept:
+                swept = now
+                self._cache.sweep(now)
+
+    def _receive(self, running: _Running, now: float) -> None:
+        assert running.channel is not None
+        for message in running.channel.receive():
+            self._do(running, running.client.receive(message, now))
+
+    def _do(self, running: _Running, outcomes: list[Outcome]) -> None:
+        """Carry out what the client's states ask for. The caller holds the lock."""
+        for outcome in outcomes:
+            match outcome:
+                case Send():
+                    self._send(running, outcome)
+                case Bound(lease):
+                    self._bound(running, lease)
+                case Lost(reason):
+                    self._cache.remove(running.mac)
+                    log.event("lease lost", level=log.WARNING, job=running.job, mac=running.mac, reason=reason)
+                    running.told = None
+                    self._tell(running)
+        if not running.client.waits_for_answers:
+            self._close(running)
+
+    def _send(self, running: _Running, send: Send) -> None:
+        try:
+            if running.channel is None:
+                running.channel = self._opens(running.namespace, self._interface)
+                self._selector.register(running.channel, selectors.EVENT_READ, running)
+        except NetworkError as error:
+            # A job that ends just now, most of all; otherwise its time comes again.
+            log.failure("DHCP cannot be asked", error, job=running.job)
+            running.client.wakes = self._clock() + _REOPEN
+            return
+        running.channel.send(send.message, send.source, send.target)
+
+    def _bound(self, running: _Running, lease: Lease) -> None:
+        try:
+            self._cache.write(running.mac, lease)
+        except OSError as error:
+            log.failure("a lease cannot be kept on disk", error, job=running.job)
+        log.event(
+            "lease", job=running.job, mac=running.mac, address=lease.address, server=lease.server,
+            seconds=round(lease.expires - self._clock()) if lease.expires < float("inf") else None,
+        )  # fmt: skip
+        if running.told is None or not lease.same_network(running.told):
+            running.told = lease
+            self._tell(running)
+        if not running.first.done():
+            running.first.set_result(lease)
+
+    def _close(self, running: _Running) -> None:
+        if running.channel is not None:
+            self._selector.unregister(running.channel)
+            running.channel.close()
+            running.channel = None
+
+    def _tell(self, running: _Running) -> None:
+        """Whoever is told may take its time, and has to wait for the job's other business."""
+        threading.Thread(target=self._changed, args=(running.job,), name=f"lease {running.job}", daemon=True).start()
+
+    def _poke(self) -> None:
+        os.eventfd_write(self._wake, 1)
