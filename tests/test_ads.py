@@ -483,3 +483,11 @@ def test_an_ad_comes_out_whole_or_not_at_all(pieces: list[str]) -> None:
     assert parse_ad(kept)[0] == ad
     if not text.lstrip().startswith("["):
         assert len({line.partition("=")[0].strip().lower() for line in text.split("\n") if line.strip()}) == len(ad)
+
+
+def test_that_a_lease_is_over_is_said_for_dhcp_alone() -> None:
+    ads = 'Owner = "a"\nGlobalJobId = "s#1.0#1"\n------\nMachine = "w"\nLarkLeaseOver = true\n'
+    assert parse_post(f'{ads}AddressType = "dhcp"\n'.encode(), "text/plain")[1].lease_over
+    for wrong in ('AddressType = "controller"\n', 'AddressType = "dhcp"\nLarkInnerAddressIPv4 = "10.64.0.1"\n'):
+        with pytest.raises(AdError, match="LeaseOver"):
+            parse_post(f"{ads}{wrong}".encode(), "text/plain")
