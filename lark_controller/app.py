@@ -15,6 +15,7 @@ from lark_controller.limits import raise_open_files
 from lark_controller.metrics import Metrics
 from lark_controller.openflow.connection import OpenFlowOptions
 from lark_controller.policy_source import PolicyFile, first_policy
+from lark_controller.qos.ovsdb import OvsdbOptions
 from lark_controller.rest.app import create_app
 from lark_controller.rest.server import Server
 from lark_controller.rest.tokens import Tokens
@@ -62,6 +63,7 @@ class Service:
             check_seconds=settings.check_seconds,
             retention_days=settings.retention_days,
             pool=pool_options(settings),
+            ovsdb=ovsdb_options(settings),
         )
         self.server = Server(
             create_app(self.controller, settings, Tokens(settings.tokens_file), self.metrics), settings
@@ -123,6 +125,11 @@ def pool_options(settings: Settings) -> PoolOptions | None:
         margin=settings.collector_margin,
         ad_seconds=settings.collector_ad_seconds,
     )
+
+
+def ovsdb_options(settings: Settings) -> OvsdbOptions:
+    """The way to switches' databases as the settings want it."""
+    return OvsdbOptions(settings.ovsdb, settings.openflow_tls_key, settings.openflow_tls_cert, settings.openflow_tls_ca)
 
 
 def _make_state_dir(path: Path) -> None:

@@ -42,6 +42,8 @@ from lark_controller.openflow.link import Dump
 from lark_controller.policies.decide import decide, needed_attributes, quarantined
 from lark_controller.policies.facts import facts
 from lark_controller.policies.file import load
+from lark_controller.qos.ovsdb import Ovsdb, OvsdbOptions, Report
+from lark_controller.queues import QUEUES
 from lark_controller.reconcile import Reconciler
 from lark_controller.registration import Names, Registration, names_digest
 from lark_controller.status import (
@@ -84,13 +86,16 @@ class Controller:
         check_seconds: float = 60.0,
         retention_days: float = 90.0,
         pool: PoolOptions | None = None,
+        ovsdb: OvsdbOptions | None = None,
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._lease = lease_seconds
         self._version = policy
         self._policy = load(policy.text)
-        self._reconciler = Reconciler(self._policy, self._state_changed, metrics)
+        ovsdb = ovsdb or OvsdbOptions()
+        self._ovsdb = Ovsdb(ovsdb, self._queues_told)
+        self._reconciler = Reconciler(self._policy, self._state_changed, metrics, self._ovsdb, ovsdb)
         self._openflow = OpenFlow(options, self._reconciler)
         self._registration = Registration(store, lease_seconds, self._put, self._gone, self._why_kept)
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
@@ -118,6 +123,7 @@ class Controller:
         self._registration.use(self._policy, names, jobs)
         self._reconciler.load(jobs)
         event("directory loaded", jobs=len(jobs))
+        self._ovsdb.start()
         self._openflow.start()
         self._upkeep.start()
         if self._pool is not None:
@@ -125,6 +131,7 @@ class Controller:
 
     def stop(self) -> None:
         """Stop listening; switches keep what they hold, the store what is known."""
+        self._ovsdb.stop()
         if self._pool is not None:
             self._pool.stop()
         self._openflow.stop()
@@ -230,10 +237,10 @@ class Controller:
         job = _as_now(job, self._now(job.id))
         seen = self._reconciler.confirmations
         waiting = tuple(
-            Waiting(views.dpid_text(datapath) if datapath else "", reason)
+            Waiting(views.dpid_text(datapath & ~QUEUES) if datapath else "", reason)
             for datapath, reason in sorted(seen.waiting(job.number).items())
         )
-        return Confirmation(job, tuple(views.dpid_text(dp) for dp in seen.done(job.number) if dp), waiting)
+        return Confirmation(job, tuple(views.dpid_text(dp) for dp in seen.done(job.number) if 0 < dp < QUEUES), waiting)
 
     # -- switches ----------------------------------------------------------------------------------------------------
 
@@ -438,6 +445,11 @@ class Controller:
 
     def _state_changed(self, job: Job) -> None:
         self._upkeep.state_changed(job)
+
+    def _queues_told(self, report: Report) -> None:
+        # The loop may have ended already when a controller stops.
+        with suppress(RuntimeError):
+            self._openflow.loop.call_soon_threadsafe(self._reconciler.queues.told, report)
 
     def _check(self, datapath: int) -> None:
         with suppress(SwitchError, FutureTimeoutError):

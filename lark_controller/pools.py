@@ -75,6 +75,11 @@ class Pools:
         for pool, _ in self.all():
             pool.refresh(job)
 
+    def set_queue(self, number: int, queue: int | None) -> PoolChanges:
+        """A job's own queue stands, or no longer; answers what that changes in every pool."""
+        changes = {place: pool.set_queue(number, queue) for place, (pool, _) in enumerate(self.all())}
+        return {place: change for place, change in changes.items() if change}
+
     def remove(self, number: int) -> PoolChanges:
         """Take a job out of every pool."""
         return {place: pool.remove(number) for place, (pool, _) in enumerate(self.all())}
@@ -87,7 +92,7 @@ class Pools:
         ``switches`` gives the connected switches as the new policy places them, with their workers' names. Raises
         RuleLimitError or UnsupportedError where the policy cannot be enforced; nothing has changed then.
         """
-        pool, decider = Pool(policy), Decider(policy)
+        pool, decider = Pool(policy, self.pool.queues), Decider(policy)
         self._coming = (pool, decider)
         try:
             for count, number in enumerate(list(directory.by_number)):

@@ -19,13 +19,11 @@ from functools import partial
 from lark_controller.confirmations import Confirmations
 from lark_controller.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows import core
-from lark_controller.flows.cookies import Category, parse
-from lark_controller.flows.diff import diff
-from lark_controller.flows.model import PORT_LOCAL, Changes, FlowData, FlowKey, Program
-from lark_controller.flows.placement import Placed, Switch, mac_number, place_switch
+from lark_controller.flows.diff import diff, drift
+from lark_controller.flows.model import Changes
+from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.pool import Pool
 from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
-from lark_controller.flows.text import flow_text, key_text
 from lark_controller.job_states import state_of
 from lark_controller.jobs import Address, Directory, Facts, Job, JobState, NetworkType
 from lark_controller.log import WARNING, event
@@ -36,18 +34,27 @@ from lark_controller.openflow.replies import FlowRemoved, PacketIn
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy, SwitchRole
 from lark_controller.pools import PoolChanges, Pools
+from lark_controller.qos.ovsdb import OvsdbOptions
+from lark_controller.queues import BEING_MADE, QUEUES, Driver, Queues
 from lark_controller.reactive import Reactions
 from lark_controller.status import SwitchProblem
-from lark_controller.switch_state import SwitchState, dpid_text
+from lark_controller.switch_state import SwitchState, blamed, dpid_text, placed_switch
 
 
 class Reconciler:
     """Desired against installed, for all switches. Every method is for the event-loop thread.
 
-    ``on_state`` is told of every job whose state changed.
+    ``on_state`` is told of every job whose state changed; ``driver`` makes queues.
     """
 
-    def __init__(self, policy: Policy, on_state: Callable[[Job], None], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        on_state: Callable[[Job], None],
+        metrics: Metrics,
+        driver: Driver,
+        ovsdb: OvsdbOptions,
+    ) -> None:
         self.directory = Directory()
         self.pools = Pools(policy)
         self.switches: dict[int, SwitchState] = {}
@@ -55,6 +62,7 @@ class Reconciler:
         self._metrics = metrics
         self._on_state = on_state
         self._reactions = Reactions(self)
+        self.queues = Queues(self, driver, ovsdb)
         self._hosts_seen: dict[int, tuple[str, ...]] = {}
 
     # -- jobs --------------------------------------------------------------------------------------------------------
@@ -67,7 +75,7 @@ class Reconciler:
         except (RuleLimitError, UnsupportedError) as refusal:
             return self._refused(job, str(refusal))
         self.directory.put(job)
-        self._send_all(changes, job.number)
+        self.send(changes, job.number)
         if old is None or (old.addresses, old.quarantine) != (job.addresses, job.quarantine):
             self._forget_addresses((*job.addresses, *(() if old is None else old.addresses)), job.number)
         self._expect(job)
@@ -87,11 +95,12 @@ class Reconciler:
         if job is None:
             return None
         placed = self.pool.placed.get(job.number)
-        self._send_all(self.pools.remove(job.number), None)
+        self.send(self.pools.remove(job.number), None)
         self._forget_addresses(job.addresses, None)
         if placed is not None and placed.decision.one_way and placed.datapath is not None:
             self._forget_connections(placed)
         self.confirmations.forget(job.number)
+        self._refresh_queues(placed)
         return job
 
     @property
@@ -111,12 +120,18 @@ class Reconciler:
     def _refused(self, job: Job, reason: str) -> Job:
         """Refuse a job: nothing of it stays on any switch."""
         job = replace(job, state=JobState.REFUSED, reason=reason)
+        placed = self.pool.placed.get(job.number)
         self.directory.remove(job.id)
-        self._send_all(self.pools.remove(job.number), None)
+        self.send(self.pools.remove(job.number), None)
         self.confirmations.forget(job.number)
+        self._refresh_queues(placed)
         event("job refused", level=WARNING, job=job.id, reason=reason)
         self._on_state(job)
         return job
+
+    def _refresh_queues(self, placed: Placed | None) -> None:
+        if placed is not None and placed.datapath is not None:
+            self.queues.refresh(placed.datapath)
 
     def _expect(self, job: Job) -> None:
         """Say what keeps a job from the switches that it needs: its own edge, and cores where a WAN rule applies."""
@@ -136,6 +151,7 @@ class Reconciler:
         elif placed.port is None:
             why = self.pool.switches[placed.datapath].why_no_job_port(job.port)
             self.confirmations.blocked(job.number, placed.datapath, why)
+        self.queues.expect(placed)
 
     def _why_away(self, datapath: int) -> str:
         state = self.switches.get(datapath)
@@ -145,7 +161,9 @@ class Reconciler:
         """Set a job's state by what is confirmed; answers the job."""
         job = self.directory.by_number[number]
         waiting = self.confirmations.waiting(number)
-        moving = bool(waiting) and all(self._connected(dp) for dp in waiting) and not self._blocked(number)
+        moving = (
+            bool(waiting) and all(self._moves(dp, why) for dp, why in waiting.items()) and not self._blocked(number)
+        )
         state, reason = state_of(job, waiting, moving=moving, label=self._label)
         if (state, reason) != (job.state, job.reason):
             job = replace(job, state=state, reason=reason)
@@ -162,18 +180,23 @@ class Reconciler:
         state = self.switches.get(datapath)
         return state is not None and state.told
 
+    def _moves(self, waited: int, why: str) -> bool:
+        """Whether what a job waits for is under way: a barrier reply of a switch, or queues."""
+        return why == BEING_MADE if waited & QUEUES else self._connected(waited)
+
     def _blocked(self, number: int) -> bool:
         placed = self.pool.placed.get(number)
         return placed is None or (placed.job.network_type is NetworkType.OVS_BRIDGE and placed.port is None)
 
-    def _label(self, datapath: int) -> str:
+    def _label(self, waited: int) -> str:
+        datapath = waited & ~QUEUES
         state = self.switches.get(datapath)
         return dpid_text(datapath) if state is None else state.label(self.pool_of(datapath))
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _send_all(self, changes: PoolChanges, number: int | None) -> None:
-        """Send each switch the changes of the pool that it holds."""
+    def send(self, changes: PoolChanges, number: int | None) -> None:
+        """Send each switch the changes of the pool that it holds; ``number`` is the job that waits for them."""
         for place, by_switch in changes.items():
             for datapath, change in by_switch.items():
                 if (place == 1) != (datapath in self.pools.moved):
@@ -212,9 +235,10 @@ class Reconciler:
         if number is not None and (
             self.confirmations.confirmed(number, state.datapath) or self.confirmations.stuck(number)
         ):
-            self._settle_if_live(number)
+            self.settle(number)
 
-    def _settle_if_live(self, number: int) -> None:
+    def settle(self, number: int) -> None:
+        """A job may wait for something else than before."""
         if number in self.directory.by_number:
             self._settle(number)
 
@@ -231,7 +255,7 @@ class Reconciler:
         refused: dict[Job, str] = {}
         nobodys = []
         for error in errors:
-            flow, job = self._blamed(flows, error)
+            flow, job = blamed(self.directory, flows, error)
             job_id = None if job is None else job.id
             state.problems.append(SwitchProblem(time.time(), error.text, flow, job_id))
             where = dpid_text(state.datapath)
@@ -243,18 +267,6 @@ class Reconciler:
         for job, reason in refused.items():
             self._refused(job, reason)
         return f"refused {len(nobodys)} flows or meters of the policy: {nobodys[0]}" if nobodys else ""
-
-    def _blamed(self, flows: Mapping[FlowKey, FlowData], error: FlowError) -> tuple[str, Job | None]:
-        """The flow or meter of an error in words, and the job that it belongs to."""
-        key = error.subject
-        if not isinstance(key, FlowKey):
-            return "" if key is None else f"meter={key}", None
-        data = flows.get(key)
-        if data is None:
-            return key_text(key), None
-        parts = parse(data.cookie)
-        job = self.directory.by_number.get(parts.number) if parts.category == Category.JOB else None
-        return flow_text(key, data), job
 
     # -- switches (called by the connections) ------------------------------------------------------------------------
 
@@ -270,12 +282,14 @@ class Reconciler:
         self._hosts_seen[link.datapath] = hosts
         homeless = {p.job.number for p in self.pool.placed.values() if p.datapath is None} if hosts else set()
         for pool, _ in self.pools.all():
-            pool.set_switch(self._facts(pool.policy, link), hosts)
+            pool.set_switch(placed_switch(pool.policy, link), hosts)
         state.installed = len(dump.program.flows)
         self._reactions.switch_gone(link.datapath)
+        self.queues.switch_connected(link, dump)
         for number in homeless:
             self._expect(self.directory.by_number[number])
         self._compare(state, link, dump)
+        self.queues.refresh(link.datapath)
 
     def _compare(self, state: SwitchState, link: SwitchLink, dump: Dump) -> None:
         pool = self.pool_of(link.datapath)
@@ -326,9 +340,9 @@ class Reconciler:
         for number in portless:
             self._expect(pool.placed[number].job)
         for number in self.confirmations.synced(state.datapath, portless):
-            self._settle_if_live(number)
+            self.settle(number)
         for placed in pool.jobs_at(state.datapath):
-            self._settle_if_live(placed.job.number)
+            self.settle(placed.job.number)
 
     def switch_gone(self, link: SwitchLink, reason: str) -> None:
         """A switch's connection ended; its flows stay on it, and it is compared anew when it returns."""
@@ -345,7 +359,7 @@ class Reconciler:
         for placed in self.pool.jobs_at(state.datapath):
             self.confirmations.blocked(placed.job.number, state.datapath, state.reason)
         for number in self.confirmations.lost(state.datapath, state.reason):
-            self._settle_if_live(number)
+            self.settle(number)
 
     def ports_changed(self, link: SwitchLink) -> None:
         """Ports came, went or were renumbered."""
@@ -357,7 +371,7 @@ class Reconciler:
         held = {p.job.number: p.port for p in self.pool.jobs_at(link.datapath) if p.port is not None}
         holds = self.pool_of(link.datapath)
         for pool, _ in self.pools.all():
-            changes = pool.set_switch(self._facts(pool.policy, link), self._hosts_seen.get(link.datapath, ()))
+            changes = pool.set_switch(placed_switch(pool.policy, link), self._hosts_seen.get(link.datapath, ()))
             if pool is holds and state.told and changes:
                 arrived = [n for n in waiting if (p := pool.placed.get(n)) is not None and p.port is not None]
                 for number in arrived:
@@ -368,6 +382,10 @@ class Reconciler:
             if placed is not None and placed.port is None:
                 self._expect(placed.job)
                 self._settle(number)
+        self.queues.refresh(link.datapath)
+        for number in waiting:
+            if (placed := self.pool.placed.get(number)) is not None:
+                self.queues.expect(placed)
 
     def _arrived(self, state: SwitchState, link: SwitchLink, numbers: list[int], done: asyncio.Future[Outcome]) -> None:
         if not done.cancelled():
@@ -390,19 +408,6 @@ class Reconciler:
         state = self.switches.get(link.datapath)
         if state is not None and state.link is link:
             self._flow_errors(state, (error,))
-
-    def _facts(self, policy: Policy, link: SwitchLink) -> Switch:
-        features = link.features
-        return place_switch(
-            policy,
-            link.datapath,
-            {port.name: port.number for port in features.ports.values()},
-            normal=features.normal,
-            tracks=features.tracks,
-            local_mac=None if (local := features.ports.get(PORT_LOCAL)) is None else mac_number(local.mac),
-            max_meter=features.max_meter if features.meter_drop else 0,
-            description=features.description,
-        )
 
     def _forget_addresses(self, addresses: Iterable[Address], number: int | None) -> None:
         for datapath, keys in self._reactions.forget(addresses).items():
@@ -428,17 +433,7 @@ class Reconciler:
         if state.link is not link or not state.told:
             return 0
         now = self.pool_of(datapath).build(datapath)
-        # What changed while the dump was under way is on its way already; only what stood still can be judged.
-        keys = {k for k in then.flows.keys() | now.flows.keys() if then.flows.get(k) != now.flows.get(k)}
-        live = {
-            k
-            for k, d in dump.program.flows.items()
-            if parse(d.cookie).category in (Category.REACTIVE, Category.LEARNED)
-        }
-        held = Program(
-            {k: d for k, d in dump.program.flows.items() if k not in keys and k not in live}, dump.program.meters
-        )
-        changes = diff(Program({k: d for k, d in now.flows.items() if k not in keys}, now.meters), held)
+        changes = drift(then, now, dump.program)
         if changes:
             state.drift += len(changes)
             event("switch drifted", level=WARNING, datapath=dpid_text(datapath), changes=len(changes))
@@ -455,7 +450,7 @@ class Reconciler:
 
     def _connected_switches(self, policy: Policy) -> list[tuple[Switch, tuple[str, ...]]]:
         return [
-            (self._facts(policy, state.link), self._hosts_seen.get(state.datapath, ()))
+            (placed_switch(policy, state.link), self._hosts_seen.get(state.datapath, ()))
             for state in self.switches.values()
             if state.link is not None
         ]
@@ -463,7 +458,7 @@ class Reconciler:
     def placed_switches(self, policy: Policy) -> list[tuple[Switch, Switch]]:
         """The connected switches as they are placed now, and as another policy would place them."""
         return [
-            (self.pool.switches[state.datapath], self._facts(policy, state.link))
+            (self.pool.switches[state.datapath], placed_switch(policy, state.link))
             for state in self.switches.values()
             if state.link is not None
         ]
@@ -487,6 +482,7 @@ class Reconciler:
                 self._send(datapath, changes, None)
             if state.link is not None:
                 self._say_shortcomings(state, pool)
+            self.queues.policy_changed(datapath)
             await asyncio.sleep(0)
         self.pools.finish()
         for datapath, keys in self._reactions.forget_all().items():

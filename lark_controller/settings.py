@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from lark_controller.errors import SettingError
 PREFIX: Final = "LARK_"
 # What scripts and the command line take from the environment under the same prefix.
 CLIENT_VARIABLES: Final = frozenset({"LARK_URL", "LARK_TOKEN", "LARK_TOKEN_FILE", "LARK_CA"})
+OVSDB_PATTERN: Final = r"unix:/\S+|(ssl|tcp):(\{host\}|\[[0-9a-fA-F:]+\]|[\w.-]+):[0-9]{1,5}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,14 @@ class Settings:
     openflow_tls_cert: Annotated[Path | None, About("Certificate (PEM) that the controller shows to switches.")] = None
     openflow_tls_key: Annotated[Path | None, About("Private key (PEM) of that certificate.")] = None
     openflow_tls_ca: Annotated[Path | None, About("CA certificates (PEM) that switches' own must chain to.")] = None
+    ovsdb: Annotated[
+        str,
+        About(
+            "Where switches' OVSDB servers listen, for queues: `ssl:{host}:6640`, `tcp:{host}:6640` (`{host}`: the "
+            "host from which the switch has connected) or `unix:/path`; empty for none. Over ssl the controller shows "
+            "the certificate that it shows to switches."
+        ),
+    ] = ""
     rest_listen: Annotated[
         Listens,
         About("Comma-separated addresses of the REST API: `host:port` or `unix:/path`.", unix=True),
@@ -318,6 +328,10 @@ def _together(settings: Settings) -> Iterator[str]:
     tls = (settings.openflow_tls_cert, settings.openflow_tls_key, settings.openflow_tls_ca)
     if settings.openflow_tls_listen and None in tls:
         yield "LARK_OPENFLOW_TLS_LISTEN: needs LARK_OPENFLOW_TLS_CERT, LARK_OPENFLOW_TLS_KEY and LARK_OPENFLOW_TLS_CA"
+    if settings.ovsdb and not re.fullmatch(OVSDB_PATTERN, settings.ovsdb):
+        yield f"LARK_OVSDB={settings.ovsdb}: accepted: ssl:{{host}}:PORT, tcp:{{host}}:PORT or unix:/absolute/path"
+    if settings.ovsdb.startswith("ssl:") and None in tls:
+        yield "LARK_OVSDB=ssl:…: needs LARK_OPENFLOW_TLS_CERT, LARK_OPENFLOW_TLS_KEY and LARK_OPENFLOW_TLS_CA"
     if not settings.openflow_listen and not settings.openflow_tls_listen:
         yield "LARK_OPENFLOW_LISTEN: no switch can connect without it or LARK_OPENFLOW_TLS_LISTEN"
     if not settings.rest_listen:

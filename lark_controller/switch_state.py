@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lark_controller.flows.cookies import Category, parse
+from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey
+from lark_controller.flows.placement import Switch, mac_number, place_switch
 from lark_controller.flows.pool import Pool
-from lark_controller.jobs import Address
+from lark_controller.flows.text import flow_text, key_text
+from lark_controller.jobs import Address, Directory, Job
+from lark_controller.openflow.applies import FlowError
 from lark_controller.openflow.link import SwitchLink
+from lark_controller.policies.model import Policy
 from lark_controller.status import SwitchProblem
 
 KEPT_PROBLEMS = 100
@@ -45,3 +52,32 @@ class SwitchState:
         switch = pool.switches.get(self.datapath)
         spec = pool.policy.switches.get(self.datapath)
         return spec.name if spec is not None else switch.name if switch is not None else dpid_text(self.datapath)
+
+
+def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
+    """A connected switch as a policy places it, with what its handshake found out."""
+    features = link.features
+    return place_switch(
+        policy,
+        link.datapath,
+        {port.name: port.number for port in features.ports.values()},
+        normal=features.normal,
+        tracks=features.tracks,
+        local_mac=None if (local := features.ports.get(PORT_LOCAL)) is None else mac_number(local.mac),
+        max_meter=features.max_meter if features.meter_drop else 0,
+        description=features.description,
+        speeds={port.number: port.speed / 1000 for port in features.ports.values() if port.speed},
+    )
+
+
+def blamed(directory: Directory, flows: Mapping[FlowKey, FlowData], error: FlowError) -> tuple[str, Job | None]:
+    """The flow or meter of an error in words, and the live job that it belongs to; ``flows`` are those desired."""
+    key = error.subject
+    if not isinstance(key, FlowKey):
+        return "" if key is None else f"meter={key}", None
+    data = flows.get(key)
+    if data is None:
+        return key_text(key), None
+    parts = parse(data.cookie)
+    job = directory.by_number.get(parts.number) if parts.category == Category.JOB else None
+    return flow_text(key, data), job

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("status",),
     ("store", "openflow", "htcondor"),
     ("confirmations", "job_states", "origins", "policy_source", "pools", "switch_state"),
-    ("reactive", "registration", "explain", "planning"),
+    ("queues", "reactive", "registration", "explain", "planning"),
     ("reconcile", "upkeep"),
     ("views",),
     ("controller",),

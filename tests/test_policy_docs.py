@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from lark_controller import ads, classad_text
-from lark_controller.policies import block, connectivity, file, group, switches, topology, wan
+from lark_controller.policies import bandwidth, block, connectivity, file, group, switches, topology, wan
 from lark_controller.policies import slice as slices
+from lark_controller.policies.model import InboundShares
 from lark_controller.policies.predicate import REFUSED_FUNCTIONS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
@@ -23,9 +24,19 @@ EXAMPLES = [text for text in INDENTED if text.lstrip().startswith(("policies", "
 @pytest.mark.parametrize(
     "key",
     sorted(
-        {*file.KEYS, *file.NETWORK_KEYS, *block.KEYS, *slices.KEYS, *wan.KEYS, *connectivity.KEYS, *group.KEYS}
-        | {*switches.KEYS, *switches.PORT_KEYS, *connectivity.REACHES, *wan.ACTIONS, *file.KINDS}
+        {
+            *file.KEYS,
+            *file.NETWORK_KEYS,
+            *file.EDGE_KEYS,
+            *block.KEYS,
+            *slices.KEYS,
+            *wan.KEYS,
+            *connectivity.KEYS,
+            *group.KEYS,
+        }
+        | {*switches.KEYS, *switches.PORT_KEYS, *connectivity.REACHES, *InboundShares, *wan.ACTIONS, *file.KINDS}
         | {*topology.KEYS, *topology.LINK_KEYS, *topology.HOST_KEYS, *topology.RESERVES, *topology.REFUSED}
+        | {*bandwidth.KEYS, *bandwidth.MODES}
     ),
 )
 def test_every_key_is_described(key: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.model import Changes, Flow, Program
 
 
@@ -26,3 +27,20 @@ def diff(desired: Program, installed: Program) -> Changes:
         flows_gone=tuple(flows_gone),
         meters_gone=tuple(meters_gone),
     )
+
+
+def drift(then: Program, now: Program, installed: Program) -> Changes:
+    """What somebody else changed on a switch: ``then`` and ``now`` are desired before and after its dump was taken.
+
+    What changed meanwhile is on its way already, so only what stood still can be judged; what was decided on packets
+    or learned is desired by no program.
+    """
+    moving = {key for key in then.flows.keys() | now.flows.keys() if then.flows.get(key) != now.flows.get(key)}
+    passing = (Category.REACTIVE, Category.LEARNED)
+    held = {
+        key: data
+        for key, data in installed.flows.items()
+        if key not in moving and parse(data.cookie).category not in passing
+    }
+    wanted = {key: data for key, data in now.flows.items() if key not in moving}
+    return diff(Program(wanted, now.meters), Program(held, installed.meters))

@@ -30,6 +30,7 @@ from lark_controller.flows.model import (
     PopVlan,
     PushVlan,
     SetField,
+    SetQueue,
     Track,
     match,
 )
@@ -262,15 +263,19 @@ def _groups(policy: Policy) -> Iterator[Flow]:
             )
 
 
-def job_flows(placed: Placed, switch: Switch, tag: int, dscp: int) -> Iterator[Flow]:
-    """One job's own flows on the edge where it is attached; ``tag`` is its slice's there (0: not sliced)."""
+def job_flows(placed: Placed, switch: Switch, tag: int, dscp: int | None) -> Iterator[Flow]:
+    """One job's own flows on the edge where it is attached; ``tag`` is its slice's there (0: not sliced).
+
+    ``dscp`` marks its group (0: none), and None is a policy without groups, under which DSCP stays as it is.
+    """
     if placed.port is None:
         return
     mark = cookie(Category.JOB, placed.job.number)
     if placed.decision.isolated:
         yield from _isolated(placed, mark)
         return
-    yield from _admit(placed, mark, _sender(placed, tag, dscp))
+    yield from _admit(placed, mark, _sender(placed, tag, dscp or 0))
+    yield from _queued(placed, mark, dscp)
     yield from _receiver(placed, mark, tag)
     yield from _deliver(placed, mark)
     yield from _announce(placed, switch, mark)
@@ -364,6 +369,18 @@ def _admit_ipv6(placed: Placed, mark: int, port: Fields, admit: Admit) -> Iterat
     if job.address_type is AddressType.DHCP:
         client: Fields = {"eth_type": ETH_IPV6, "ip_proto": UDP, "udp_src": 546, "udp_dst": 547}
         yield admit(t.P_ALLOW + 1, {**client, "ipv6_src": local})
+
+
+def _queued(placed: Placed, mark: int, dscp: int | None) -> Iterator[Flow]:
+    """What the job sends goes through its own queue at the uplinks, and is marked as its group's."""
+    if placed.queue is None:
+        return
+    assert placed.port is not None
+    marking: tuple[Action, ...] = () if dscp is None else (SetField("ip_dscp", dscp),)
+    for ethertype in (ETH_IPV4, ETH_IPV6):
+        fields: Fields = {"in_port": placed.port, "eth_type": ethertype}
+        actions = (*marking, SetQueue(placed.queue))
+        yield flow(Edge.QOS, t.P_EXACT, fields, mark, goto=Edge.LEARN, actions=actions)
 
 
 def _receiver(placed: Placed, mark: int, tag: int) -> Iterator[Flow]:

@@ -28,8 +28,9 @@ class WanPort(NamedTuple):
 class Switch:
     """What the flow builder needs to know of a connected switch.
 
-    ``ports`` is every port's name -> number. ``uplinks`` (edge) lead away from the worker; ``lan`` and ``wan`` (core)
-    are as the policy declares them. ``normal`` says whether NORMAL works; ``max_meter`` 0 means no meters.
+    ``ports`` is every port's name -> number; ``speeds`` is Mb/s by number of the ports whose speed is known.
+    ``uplinks`` (edge) lead away from the worker; ``lan`` and ``wan`` (core) are as the policy declares them. ``normal``
+    says whether NORMAL works; ``max_meter`` 0 means no meters.
     """
 
     datapath: int
@@ -44,6 +45,7 @@ class Switch:
     max_meter: int = 0
     max_rules: int = 0
     local_mac: int | None = None
+    speeds: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def is_edge(self) -> bool:
@@ -70,12 +72,16 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A job, what was decided for it, and where it is attached (None: at no port of a connected edge)."""
+    """A job, what was decided for it, and where it is attached (None: at no port of a connected edge).
+
+    ``queue`` is the number of its own queue at the uplinks, None as long as none stands there.
+    """
 
     job: Job
     decision: Decision
     datapath: int | None = None
     port: int | None = None
+    queue: int | None = None
 
     @property
     def mac(self) -> int | None:
@@ -110,27 +116,31 @@ def place_switch(
     max_meter: int,
     local_mac: int | None = None,
     description: str = "",
+    speeds: Mapping[int, float] = MappingProxyType({}),
 ) -> Switch:
     """A connected switch with the roles that the policy gives it; undeclared switches are edges.
 
-    ``ports`` is what the switch itself says it has. Declared ports that it lacks are left out (they come with a port
-    status message when they appear).
+    ``ports`` and ``speeds`` (Mb/s by number) are what the switch itself says; a speed that the policy gives wins.
+    Declared ports that it lacks are left out (they come with a port status message when they appear).
     """
     spec = policy.switches.get(datapath)
+    uplinks: tuple[int, ...]
     if spec is None:
+        uplinks = _matching(policy.edge_uplinks, ports)
         return Switch(
             datapath,
             description or f"{datapath:016x}",
             SwitchRole.EDGE,
             MappingProxyType(dict(ports)),
-            uplinks=_matching(policy.edge_uplinks, ports),
+            uplinks=uplinks,
             normal=normal,
             tracks=tracks,
             max_meter=max_meter,
             local_mac=local_mac,
+            speeds=_speeds(policy, speeds, uplinks, {}),
         )
     named = _declared(spec, ports)
-    uplinks: tuple[int, ...] = ()
+    uplinks = ()
     if spec.role is SwitchRole.EDGE:
         declared = tuple(sorted(number for name, number in named.items() if name.startswith("uplink")))
         uplinks = declared or _matching(policy.edge_uplinks, ports)
@@ -151,7 +161,15 @@ def place_switch(
         max_meter=max_meter,
         max_rules=spec.max_rules,
         local_mac=local_mac,
+        speeds=_speeds(policy, speeds, uplinks, {n: speed for p, n in named.items() if (speed := spec.ports[p].speed)}),
     )
+
+
+def _speeds(
+    policy: Policy, said: Mapping[int, float], uplinks: Iterable[int], declared: Mapping[int, float]
+) -> Mapping[int, float]:
+    edges = {} if policy.edge_speed is None else dict.fromkeys(uplinks, policy.edge_speed)
+    return MappingProxyType({**said, **edges, **declared})
 
 
 def _declared(spec: SwitchSpec, ports: Mapping[str, int]) -> dict[str, int]:

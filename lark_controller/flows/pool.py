@@ -8,8 +8,9 @@ the two against each other on random histories. No I/O, no clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from lark_controller.flows import core, edge
 from lark_controller.flows.diff import diff
@@ -56,9 +57,10 @@ class Pool:
     """The jobs that are admitted, the switches that are known, and one policy.
 
     ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy.
+    ``queues`` are the jobs' own queues that stand, by the job's number.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, queues: Mapping[int, int] = MappingProxyType({})) -> None:
         self.policy = policy
         self.switches: dict[int, Switch] = {}
         self.placed: dict[int, Placed] = {}
@@ -70,6 +72,7 @@ class Pool:
         self._classes: LabelledPrefixes = LabelledPrefixes()
         self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
         self._homeless: dict[str, set[int]] = {}
+        self.queues: dict[int, int] = dict(queues)
         self._dscp = {group.name: group.dscp for group in policy.groups}
         self._classed = {rule.position: rule for rule in policy.wans if rule.action is not WanAction.ALLOW}
 
@@ -121,7 +124,10 @@ class Pool:
         """A job at its port, as far as its edge is known."""
         datapath = self.datapath_of(job)
         switch = None if datapath is None else self.switches.get(datapath)
-        return Placed(job, decision, datapath, None if switch is None else switch.job_port(job.port))
+        port = None if switch is None else switch.job_port(job.port)
+        limited = decision.bandwidth is not None and decision.bandwidth.rate(job.bandwidth) is not None
+        queue = self.queues.get(job.number) if limited and port is not None else None
+        return Placed(job, decision, datapath, port, queue)
 
     def build(self, datapath: int) -> Program:
         """Everything that a known switch should hold, from scratch. Raises KeyError for an unknown one."""
@@ -145,7 +151,7 @@ class Pool:
     def _job_flows(self, placed: Placed, switch: Switch, tags: dict[SliceKey, int]) -> Iterator[Flow]:
         key = placed.decision.slice
         tag = 0 if key is None else tags.get(key, 0)
-        return edge.job_flows(placed, switch, tag, self.dscp_of(placed.decision))
+        return edge.job_flows(placed, switch, tag, self.dscp_of(placed.decision) if self.policy.groups else None)
 
     # -- switches ----------------------------------------------------------------------------------------------------
 
@@ -177,7 +183,7 @@ class Pool:
         wanted, gone = Program(), set[FlowKey]()
         for placed in self.jobs_at(switch.datapath):
             new = self.where(placed.job, placed.decision)
-            if new.port == placed.port:
+            if (new.port, new.queue) == (placed.port, placed.queue):
                 continue
             change = self._change(placed.job.number, new).get(switch.datapath, Changes())
             for key in change.flows_gone:
@@ -204,7 +210,22 @@ class Pool:
 
     def remove(self, number: int) -> dict[int, Changes]:
         """A job goes; answers what changes on each known switch."""
+        self.queues.pop(number, None)
         return self._change(number, None)
+
+    def set_queue(self, number: int, queue: int | None) -> dict[int, Changes]:
+        """A job's own queue at its worker's uplinks stands (None: no longer); answers what changes on each switch.
+
+        May be said of a job before it is put.
+        """
+        if self.queues.get(number) == queue:
+            return {}
+        if queue is None:
+            del self.queues[number]
+        else:
+            self.queues[number] = queue
+        placed = self.placed.get(number)
+        return {} if placed is None else self.put(placed.job, placed.decision)
 
     def _change(self, number: int, new: Placed | None) -> dict[int, Changes]:
         old = self.placed.get(number)
@@ -341,7 +362,7 @@ class Pool:
 
 def _same_frame(one: Switch, other: Switch) -> bool:
     """True where the two differ at most in ports that concern no frame flow."""
-    return (one.normal or one.is_edge) and replace(one, ports=other.ports) == other
+    return (one.normal or one.is_edge) and replace(one, ports=other.ports, speeds=other.speeds) == other
 
 
 def _slice_label(placed: Placed) -> SliceKey | None:

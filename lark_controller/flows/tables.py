@@ -31,7 +31,7 @@ class Edge(IntEnum):
     WAN = 4  # WAN drop and its exceptions, both directions
     TRACK = 5  # jobs with one-way connectivity: look the connection up
     CONNECT = 6  # jobs with one-way connectivity: new connections in the allowed direction only
-    QOS = 7  # DSCP by accounting group
+    QOS = 7  # DSCP by accounting group, the queue of a job with bandwidth of its own
     LEARN = 8  # source learning, on switches without NORMAL
     FORWARD = 9  # exact delivery to local jobs; everything else as a plain switch
 

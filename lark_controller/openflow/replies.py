@@ -94,13 +94,15 @@ class PortCounters(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PortInfo:
-    """A port: ``up`` is both administratively up and with link; ``no_flood`` as the switch shows it."""
+    """A port: ``up`` is both administratively up and with link; ``no_flood`` as the switch shows it. ``speed`` is the
+    current bit rate in kb/s, 0 where the switch does not know it."""
 
     number: int
     name: str
     mac: str
     up: bool
     no_flood: bool
+    speed: int = 0
 
 
 class Description(NamedTuple):
@@ -257,7 +259,7 @@ def _by_os_ken(read: Callable[[bytes, int], Any], message: bytes, start: int, si
 def _port(port: parser.OFPPort) -> PortInfo:
     name = port.name.rstrip(b"\x00").decode("utf-8", "replace")
     up = not (port.config & ofp.OFPPC_PORT_DOWN or port.state & ofp.OFPPS_LINK_DOWN)
-    return PortInfo(port.port_no, name, port.hw_addr, up, bool(port.config & PORT_NO_FLOOD))
+    return PortInfo(port.port_no, name, port.hw_addr, up, bool(port.config & PORT_NO_FLOOD), port.curr_speed)
 
 
 def ports(message: bytes) -> list[PortInfo]:

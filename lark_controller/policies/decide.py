@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from lark_controller.jobs import Facts, Job
-from lark_controller.policies import block, connectivity, group, wan
+from lark_controller.policies import bandwidth, block, connectivity, group, wan
 from lark_controller.policies import slice as slices
-from lark_controller.policies.model import Decision, Policy
+from lark_controller.policies.model import BandwidthMode, Decision, Policy
 from lark_controller.policies.predicate import ads_of, references
 
 # Facts that name something of which each job has its own (ClusterId) would fill the memory of a controller that runs
@@ -20,6 +20,8 @@ MAX_REMEMBERED: Final = 262144
 def needed_attributes(policy: Policy) -> tuple[frozenset[str], frozenset[str]]:
     """The attributes, in lower case, of the job ad and of the machine ad that :func:`decide` may look at."""
     job = {"acctgroup", connectivity.INBOUND.lower(), connectivity.OUTBOUND.lower()}
+    if any(rule.mode is BandwidthMode.REQUESTED for rule in policy.bandwidths):
+        job.add(bandwidth.ATTRIBUTE.lower())
     machine: set[str] = set()
     for text in _expressions(policy):
         needed = references(text)
@@ -34,6 +36,7 @@ def _expressions(policy: Policy) -> Iterable[str]:
         *(rule.when for rule in policy.slices),
         *(rule.when for rule in policy.wans),
         *(rule.when for rule in policy.connectivities),
+        *(rule.when for rule in policy.bandwidths),
         *(spec.when for spec in policy.groups),
     )
     yield from (text for text in predicates if text is not None)
@@ -48,7 +51,8 @@ def decide(facts: Facts, policy: Policy) -> Decision:
     position, because_wan = wan.decide(policy.wans, ads)
     inbound, outbound, because_connectivity = connectivity.decide(policy.connectivities, ads)
     name, because_group = group.decide(policy.groups, ads)
-    reasons = (because_block, because_slice, because_wan, because_connectivity, because_group)
+    share, because_bandwidth = bandwidth.decide(policy.bandwidths, ads)
+    reasons = (because_block, because_slice, because_wan, because_connectivity, because_group, because_bandwidth)
     return Decision(
         blocked=blocked,
         slice=key,
@@ -56,6 +60,7 @@ def decide(facts: Facts, policy: Policy) -> Decision:
         inbound=inbound,
         outbound=outbound,
         group=name,
+        bandwidth=share,
         because=tuple(reason for reason in reasons if reason is not None),
     )
 

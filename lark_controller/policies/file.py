@@ -9,22 +9,32 @@ from typing import Final, NamedTuple, TypeVar
 
 from lark_controller.errors import Mistake, PolicyError
 from lark_controller.jobs import Network
-from lark_controller.policies import block, connectivity, group, switches, topology, wan
+from lark_controller.policies import bandwidth, block, connectivity, group, switches, topology, wan
 from lark_controller.policies import slice as slices
-from lark_controller.policies.model import BlockRule, ConnectivityRule, Kind, Policy, SliceRule, WanRule
+from lark_controller.policies.model import (
+    BandwidthRule,
+    BlockRule,
+    ConnectivityRule,
+    InboundShares,
+    Kind,
+    Policy,
+    SliceRule,
+    WanRule,
+)
 from lark_controller.policies.yaml_nodes import Entry, compose
 
 VERSION: Final = 1
 KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups", "topology")
+EDGE_KEYS: Final = ("uplinks", "speed", "inbound")
 NETWORK_KEYS: Final = ("jobs", "hosts", "local", "block_prefix")
 # Each network of hosts is kept out of what is given to jobs address by address.
 MOST_HOSTS: Final = 4096
-KINDS: Final = (Kind.BLOCK.value, Kind.SLICE.value, Kind.WAN.value, Kind.CONNECTIVITY.value)
+KINDS: Final = (Kind.BLOCK.value, Kind.SLICE.value, Kind.WAN.value, Kind.CONNECTIVITY.value, Kind.BANDWIDTH.value)
 BLOCK_PREFIXES: Final = (26, 122)
 # Shorter than this, a block would be a larger network than any pool's.
 SHORTEST_BLOCKS: Final = (8, 16)
 
-Rule = TypeVar("Rule", BlockRule, SliceRule, WanRule, ConnectivityRule)
+Rule = TypeVar("Rule", BlockRule, SliceRule, WanRule, ConnectivityRule, BandwidthRule)
 
 
 def load(text: str, source: str = "policy.yaml") -> Policy:
@@ -53,10 +63,14 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         fields["version"].integer(VERSION, VERSION)
     networks = _networks(fields["networks"]) if "networks" in fields else Networks()
     uplinks: tuple[str, ...] = switches.DEFAULT_UPLINKS
+    speed, inbound = None, InboundShares.SPLIT
     if "edge" in fields:
-        edge = fields["edge"].mapping(("uplinks",))
+        edge = fields["edge"].mapping(EDGE_KEYS)
         if "uplinks" in edge:
             uplinks = switches.uplinks(edge["uplinks"])
+        speed = edge["speed"].megabits() if "speed" in edge else None
+        chosen = edge["inbound"].choice(tuple(InboundShares)) if "inbound" in edge else None
+        inbound = InboundShares(chosen) if chosen else inbound
     declared = switches.parse(fields["switches"]) if "switches" in fields else {}
     ports = switches.wan_ports(declared)
     rules = _rules(fields["policies"], ports) if "policies" in fields else Rules()
@@ -73,12 +87,15 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         hosts=networks.hosts,
         local_networks=networks.local,
         edge_uplinks=uplinks,
+        edge_speed=speed,
+        edge_inbound=inbound,
         block_prefixes=networks.blocks,
         switches=MappingProxyType(declared),
         blocks=tuple(rules.blocks),
         slices=tuple(rules.slices),
         wans=tuple(rules.wans),
         connectivities=tuple(rules.connectivities),
+        bandwidths=tuple(rules.bandwidths),
         groups=group.number(groups),
         topology=topology.parse(fields["topology"], declared) if "topology" in fields else None,
     )
@@ -92,6 +109,7 @@ class Rules:
     slices: list[SliceRule] = field(default_factory=list)
     wans: list[WanRule] = field(default_factory=list)
     connectivities: list[ConnectivityRule] = field(default_factory=list)
+    bandwidths: list[BandwidthRule] = field(default_factory=list)
 
 
 def _rules(entry: Entry, ports: frozenset[str]) -> Rules:
@@ -111,8 +129,10 @@ def _rules(entry: Entry, ports: frozenset[str]) -> Rules:
                 _keep(rules.slices, slices.parse(member, position))
             elif kind == Kind.WAN:
                 _keep(rules.wans, wan.parse(member, position, ports))
-            else:
+            elif kind == Kind.CONNECTIVITY:
                 _keep(rules.connectivities, connectivity.parse(member, position))
+            else:
+                _keep(rules.bandwidths, bandwidth.parse(member, position))
     return rules
 
 

@@ -1,7 +1,8 @@
 """What a policy is once it is read, and what it decides for a job. Frozen; reading and deciding stand elsewhere.
 
-The kinds, in the order in which a packet meets them: block, slice, wan, connectivity; a job's group is decided beside
-them. Within a kind the first rule whose ``when`` is true decides, and the rest of that kind is not looked at.
+The kinds, in the order in which a packet meets them: block, slice, wan, connectivity; a job's group and its bandwidth
+on its worker are decided beside them. Within a kind the first rule whose ``when`` is true decides, and the rest of that
+kind is not looked at.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Kind(StrEnum):
     SLICE = "slice"
     WAN = "wan"
     CONNECTIVITY = "connectivity"
+    BANDWIDTH = "bandwidth"
     GROUP = "group"
 
 
@@ -44,12 +46,31 @@ class Reach(StrEnum):
     DENY = "deny"
 
 
+class InboundShares(StrEnum):
+    """What a worker does with what nobody on it has requested, towards its jobs: ``split`` it evenly among those that
+    may use it, so that nobody's guarantee suffers; or leave it ``open`` to whoever takes it."""
+
+    SPLIT = "split"
+    OPEN = "open"
+
+
+class BandwidthMode(StrEnum):
+    """What RequestBandwidth means on the worker: the most that the job gets, a share that it has for certain and may
+    exceed while others leave something, or whichever of the two the job's attribute BandwidthMode says."""
+
+    CAP = "cap"
+    GUARANTEE = "guarantee"
+    REQUESTED = "requested"
+
+
 @dataclass(frozen=True, slots=True)
 class PortSpec:
-    """A named port of a declared switch: its number or its interface name, and for a WAN port its next hop's MAC."""
+    """A named port of a declared switch: its number or its interface name, for a WAN port its next hop's MAC, and its
+    speed in Mb/s of L2 frame bytes (None: as the switch says)."""
 
     port: int | str
     next_hop: str | None = None
+    speed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +78,7 @@ class SwitchSpec:
     """A switch that the policy names.
 
     ``host`` is the Machine whose jobs are attached to it (edges). ``normal`` None means: find out by asking the
-    switch. ``max_rules`` 0 is no limit.
+    switch. ``max_rules`` 0 is no limit. ``ovsdb`` is where its OVSDB server listens, None: as the setting says.
     """
 
     name: str
@@ -67,6 +88,7 @@ class SwitchSpec:
     host: str | None = None
     max_rules: int = 0
     normal: bool | None = None
+    ovsdb: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +142,23 @@ class ConnectivityRule:
     inbound: Reach
     outbound: Reach
     when: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthRule:
+    """How RequestBandwidth is enforced on the worker. Rates in Mb/s.
+
+    ``default`` is for jobs that request none, ``maximum`` the most that counts of what is requested, ``ceiling`` the
+    most that a guaranteed job may borrow up to; None: unlimited, no limit, the link.
+    """
+
+    position: int
+    line: int
+    mode: BandwidthMode
+    when: str | None = None
+    default: float | None = None
+    maximum: float | None = None
+    ceiling: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +250,10 @@ class Policy:
 
     ``job_networks`` empty means that jobs live among other hosts (DHCP). ``hosts`` are addresses inside job networks
     that are no job's: gateways and servers. ``edge_uplinks`` are glob patterns (or port
-    numbers) of the ports of undeclared edges that lead away from the worker. ``topology`` None means that nothing is
-    said of capacities: nothing can be reserved, and no job is refused for want of room.
+    numbers) of the ports of undeclared edges that lead away from the worker; ``edge_speed`` is the speed of edges'
+    uplinks in Mb/s (None: as the switch says), where the port's own declaration does not say it.
+    ``topology`` None means that nothing is said of capacities: nothing can be reserved, and no job is refused for want
+    of room.
     """
 
     text: str
@@ -221,14 +262,35 @@ class Policy:
     hosts: tuple[Network, ...] = ()
     local_networks: tuple[Network, ...] = ()
     edge_uplinks: tuple[str, ...] = ()
+    edge_speed: float | None = None
+    edge_inbound: InboundShares = InboundShares.SPLIT
     block_prefixes: tuple[int, int] = (26, 122)
     switches: Mapping[int, SwitchSpec] = field(default_factory=lambda: MappingProxyType({}))
     blocks: tuple[BlockRule, ...] = ()
     slices: tuple[SliceRule, ...] = ()
     wans: tuple[WanRule, ...] = ()
     connectivities: tuple[ConnectivityRule, ...] = ()
+    bandwidths: tuple[BandwidthRule, ...] = ()
     groups: tuple[GroupSpec, ...] = ()
     topology: TopologySpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostBandwidth:
+    """How a job's bandwidth is enforced on its worker. Rates in Mb/s, None as in :class:`BandwidthRule`.
+
+    ``borrows`` is True where what the job requests is guaranteed, and False where it is the job's limit.
+    """
+
+    borrows: bool
+    default: float | None = None
+    maximum: float | None = None
+    ceiling: float | None = None
+
+    def rate(self, requested: float | None) -> float | None:
+        """What a job that requests so much (None: nothing) gets, in Mb/s; None: it is not limited."""
+        rate = self.default if requested is None else requested
+        return rate if rate is None or self.maximum is None else min(rate, self.maximum)
 
 
 class SliceKey(NamedTuple):
@@ -257,7 +319,8 @@ class Decision:
 
     ``wan`` is the position of the WAN rule that applies (0: none). ``inbound`` and ``outbound`` say whether the
     job may be called and may call; both False is no network at all. ``group`` is the name of its GroupSpec, ``""``
-    where the policy has no groups that take it. ``because`` explains each, in the order in which they are met.
+    where the policy has no groups that take it. ``bandwidth`` is None where RequestBandwidth is not enforced.
+    ``because`` explains each, in the order in which they are met.
     ``quarantine`` is no policy's: what the pool says against the job, which then passes nothing.
     """
 
@@ -267,6 +330,7 @@ class Decision:
     inbound: bool = True
     outbound: bool = True
     group: str = ""
+    bandwidth: HostBandwidth | None = None
     because: tuple[Because, ...] = ()
     quarantine: str = ""
 

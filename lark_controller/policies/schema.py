@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from lark_controller.policies import block, connectivity, group, switches, topology, wan
+from lark_controller.policies import bandwidth, block, connectivity, group, switches, topology, wan
 from lark_controller.policies import slice as slices
-from lark_controller.policies.file import KEYS, NETWORK_KEYS, SHORTEST_BLOCKS, VERSION
+from lark_controller.policies.file import EDGE_KEYS, KEYS, NETWORK_KEYS, SHORTEST_BLOCKS, VERSION
+from lark_controller.policies.model import InboundShares
 from lark_controller.policies.yaml_nodes import MAC, MEGABITS
 
 # In ECMA 262, the language of JSON Schema's patterns, there is no flag for "any case".
@@ -59,11 +60,12 @@ def schema() -> dict[str, Any]:
         "maximum": switches.MAX_PORT,
         "pattern": f"^{switches.INTERFACE}$",
     }
+    speed = _described(_RATE, "of the link, Mb/s or with a unit: 10Gbit")
     port = {
         "anyOf": [
             number_or_name,
             _record(
-                {"port": number_or_name, "next_hop": {"type": "string", "pattern": f"^{MAC}$"}},
+                {"port": number_or_name, "next_hop": {"type": "string", "pattern": f"^{MAC}$"}, "speed": speed},
                 switches.PORT_KEYS,
                 ("port",),
             ),
@@ -93,6 +95,19 @@ def schema() -> dict[str, Any]:
             ),
             "anyOf": [{"required": ["inbound"]}, {"required": ["outbound"]}],
         },
+        "bandwidth": _described(
+            _record(
+                {
+                    "when": when,
+                    "mode": {"enum": list(bandwidth.MODES)},
+                    "default": _described(_RATE, "for jobs that request none"),
+                    "maximum": _described(_RATE, "the most that counts of what a job requests"),
+                    "ceiling": _described(_RATE, "the most that a guaranteed job may borrow up to"),
+                },
+                bandwidth.KEYS,
+            ),
+            "what RequestBandwidth means on the worker",
+        ),
     }
     one_rule = {
         "type": "object",
@@ -122,6 +137,7 @@ def schema() -> dict[str, Any]:
             "ports": {"type": "object", "additionalProperties": port},
             "max_rules": {"type": "integer", "minimum": 0, "maximum": switches.MAX_RULES},
             "normal": {"enum": ["auto", True, False]},
+            "ovsdb": {"type": "string", "pattern": f"^({switches.OVSDB})$"},
         },
         switches.KEYS,
         ("datapath", "role"),
@@ -177,7 +193,9 @@ def schema() -> dict[str, Any]:
     top = {
         "version": {"const": VERSION},
         "networks": _optional(networks),
-        "edge": _optional(_record({"uplinks": _listed(uplink)}, ("uplinks",))),
+        "edge": _optional(
+            _record({"uplinks": _listed(uplink), "speed": speed, "inbound": {"enum": list(InboundShares)}}, EDGE_KEYS)
+        ),
         "switches": _optional({"type": "object", "additionalProperties": switch}),
         "policies": _listed(one_rule),
         "groups": _optional({"type": "object", "additionalProperties": groups, "maxProperties": 63}),

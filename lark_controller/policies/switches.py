@@ -8,8 +8,8 @@ from typing import Final
 from lark_controller.policies.model import PortSpec, SwitchRole, SwitchSpec
 from lark_controller.policies.yaml_nodes import MAC, Entry
 
-KEYS: Final = ("datapath", "role", "host", "ports", "max_rules", "normal")
-PORT_KEYS: Final = ("port", "next_hop")
+KEYS: Final = ("datapath", "role", "host", "ports", "max_rules", "normal", "ovsdb")
+PORT_KEYS: Final = ("port", "next_hop", "speed")
 DEFAULT_UPLINKS: Final = ("uplink*", "eth*", "en*", "bond*")
 WAN: Final = "wan"
 LAN: Final = "lan"
@@ -19,6 +19,8 @@ NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 DATAPATH: Final = r"[0-9a-fA-F]{16}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){7}"
 # Linux's IFNAMSIZ leaves 15 bytes for an interface's name.
 INTERFACE: Final = r"[!-.0-~]{1,15}"
+# Where an OVSDB server listens: a Unix socket, or an address (of IPv6 in brackets) and a port.
+OVSDB: Final = r"unix:/\S+|(tcp|ssl):(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):[0-9]{1,5}"
 # OFPP_MAX (OpenFlow 1.3.5, section 7.2.1).
 MAX_PORT: Final = 0xFFFFFF00
 MAX_RULES: Final = 10_000_000
@@ -83,6 +85,9 @@ def _switch(name: str, entry: Entry) -> SwitchSpec | None:
         fields["host"].mistake("a host beside role: core", "host beside role: edge only")
     max_rules = fields["max_rules"].integer(0, MAX_RULES) if "max_rules" in fields else 0
     normal = _normal(fields["normal"]) if "normal" in fields else None
+    ovsdb = (
+        fields["ovsdb"].text("tcp:ADDRESS:PORT, ssl:ADDRESS:PORT or unix:/PATH", OVSDB) if "ovsdb" in fields else None
+    )
     if datapath is None or role is None:
         return None
     return SwitchSpec(
@@ -93,6 +98,7 @@ def _switch(name: str, entry: Entry) -> SwitchSpec | None:
         host=host,
         max_rules=max_rules or 0,
         normal=normal,
+        ovsdb=ovsdb,
     )
 
 
@@ -135,7 +141,8 @@ def _port(name: str, entry: Entry) -> PortSpec | None:
             next_hop = None
         if not name.startswith(WAN):
             fields["next_hop"].mistake(f"a next hop on {name}", "next_hop on ports whose names begin with wan")
-    return PortSpec(port, next_hop.lower() if next_hop else None) if port is not None else None
+    speed = fields["speed"].megabits() if "speed" in fields else None
+    return PortSpec(port, next_hop.lower() if next_hop else None, speed) if port is not None else None
 
 
 def _number_or_name(entry: Entry) -> int | str | None:

@@ -1,0 +1,55 @@
+"""Host bandwidth: whose RequestBandwidth (paper, Table I) is enforced on the worker, and how."""
+
+from __future__ import annotations
+
+from lark_controller.policies.model import BandwidthMode, BandwidthRule, Because, HostBandwidth, Kind
+from lark_controller.policies.predicate import Ads, holds, values_met
+from lark_controller.policies.yaml_nodes import Entry
+
+KEYS = ("when", "mode", "default", "maximum", "ceiling")
+MODES = tuple(mode.value for mode in BandwidthMode)
+ATTRIBUTE = "BandwidthMode"
+
+
+def parse(entry: Entry, position: int) -> BandwidthRule | None:
+    """A bandwidth rule out of its mapping; None where there is none."""
+    fields = entry.mapping(KEYS)
+    if not entry.is_mapping:
+        return None
+    mode = fields["mode"].choice(MODES) if "mode" in fields else BandwidthMode.CAP
+    default = fields["default"].megabits() if "default" in fields else None
+    maximum = fields["maximum"].megabits() if "maximum" in fields else None
+    ceiling = fields["ceiling"].megabits() if "ceiling" in fields else None
+    if default is not None and maximum is not None and default > maximum:
+        fields["default"].mistake(
+            f"a default of {default:g} Mb/s is above the maximum of {maximum:g} Mb/s", "the maximum or less"
+        )
+    if ceiling is not None and mode == BandwidthMode.CAP:
+        fields["ceiling"].mistake(
+            "a ceiling beside mode: cap, where what a job requests is its ceiling",
+            f"ceiling beside mode: {BandwidthMode.GUARANTEE} or {BandwidthMode.REQUESTED}",
+        )
+    elif ceiling is not None and (floor := max(default or 0.0, maximum or 0.0)) > ceiling:
+        fields["ceiling"].mistake(
+            f"a ceiling of {ceiling:g} Mb/s is below a guarantee of {floor:g} Mb/s that the rule gives",
+            "the default and the maximum, or more",
+        )
+    when = fields["when"].predicate() if "when" in fields else None
+    if mode is None:
+        return None
+    return BandwidthRule(position, entry.line, BandwidthMode(mode), when, default, maximum, ceiling)
+
+
+def decide(rules: tuple[BandwidthRule, ...], ads: Ads) -> tuple[HostBandwidth | None, Because | None]:
+    """How the job's bandwidth is enforced on its worker, and the rule that says so; None: it is not."""
+    for rule in rules:
+        if not holds(rule.when, ads):
+            continue
+        met = dict(values_met(rule.when, ads))
+        borrows = rule.mode is BandwidthMode.GUARANTEE
+        if rule.mode is BandwidthMode.REQUESTED:
+            borrows = holds(f'MY.{ATTRIBUTE} =?= "{BandwidthMode.GUARANTEE}"', ads)
+            met |= dict(values_met(f"MY.{ATTRIBUTE}", ads))
+        because = Because(Kind.BANDWIDTH, rule.position, rule.line, rule.when or "true", tuple(met.items()))
+        return HostBandwidth(borrows, rule.default, rule.maximum, rule.ceiling), because
+    return None, None

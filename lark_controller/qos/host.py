@@ -1,0 +1,124 @@
+"""Host bandwidth: what a worker's jobs request, as queues at its uplinks and at the jobs' own ports. Pure.
+
+Away from the worker every limited job has a queue of its own at each uplink, and all others share the default queue:
+its rate is what is left, it may use what is idle, and it takes nothing that was requested. Towards a job its own port
+limits it. Nothing on a worker can queue what comes in before it came over the link; so the guarantees of others hold
+towards jobs because nobody is let to have more than what is left (policy: ``edge.inbound``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from lark_controller.policies.model import InboundShares
+from lark_controller.qos.queues import DEFAULT_QUEUE, PortQueues, Queue, bits
+
+# What the default queue has at least, as a share of the link: over it the worker talks to its pool and to the switch's
+# controller, and HTB serves a queue up to its own rate whatever the others do.
+LEAST_REST: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one job asks of its worker. ``rate`` in Mb/s, None for a job that is not limited.
+
+    ``number`` is its queue at the uplinks, ``port`` the name of its own port (None: nothing is done towards it).
+    ``borrows`` is True where ``rate`` is guaranteed and not the limit; ``ceiling`` (Mb/s) then is the limit, None the
+    link. Order among demands is that of ``order``: where the link cannot hold all, the last comes short.
+    """
+
+    order: int
+    number: int
+    port: str | None
+    rate: float | None = None
+    borrows: bool = False
+    ceiling: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """The queues of a worker's ports, by the port's name, and what cannot be promised, by a demand's ``order``."""
+
+    ports: Mapping[str, PortQueues] = field(default_factory=lambda: MappingProxyType({}))
+    short: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def host_plan(
+    demands: Iterable[Demand], uplinks: Mapping[str, float | None], inbound: InboundShares = InboundShares.SPLIT
+) -> HostPlan:
+    """The plan for a worker with these uplinks (name: speed in Mb/s, None where it is not known).
+
+    No queue stands at an uplink while no job is limited. A demand that the link cannot hold beside those before it is
+    limited to its rate, gets no guarantee, and is named in ``short``; so is every demand while a speed is not known.
+    """
+    jobs = sorted(demands, key=lambda demand: demand.order)
+    limited = [(each, each.rate) for each in jobs if each.rate is not None]
+    if not limited:
+        return HostPlan()
+    short: dict[int, str] = {}
+    ports: dict[str, PortQueues] = {}
+    unknown = sorted(name for name, speed in uplinks.items() if speed is None)
+    known = [speed for speed in uplinks.values() if speed is not None]
+    for name in unknown:
+        for each, _ in limited:
+            short[each.order] = f"the speed of uplink {name} is not known; the policy can say it (speed)"
+    if not uplinks:
+        for each, _ in limited:
+            short[each.order] = "the switch has no uplink as the policy describes them"
+    for name, speed in uplinks.items():
+        if speed is not None:
+            ports[name] = _uplink(limited, name, speed, short)
+    # A job may use any uplink, so what comes in is promised by the slowest.
+    link = min(known, default=None)
+    ports |= _inbound(jobs, link, short, inbound)
+    return HostPlan(MappingProxyType(ports), MappingProxyType(short))
+
+
+def _uplink(limited: list[tuple[Demand, float]], name: str, speed: float, short: dict[int, str]) -> PortQueues:
+    link, promised = bits(speed), 0
+    queues: dict[int, Queue] = {}
+    for each, rate in limited:
+        wanted = bits(rate)
+        fits = promised + wanted <= link
+        if not fits:
+            left = (link - promised) / 1e6
+            short[each.order] = (
+                f"uplink {name} of {speed:g} Mb/s has {left:g} Mb/s left, and this job needs {rate:g}; it is limited "
+                f"to what it needs, without a guarantee"
+            )
+        promised += wanted if fits else 0
+        most = wanted if not each.borrows or not fits else _most(each, link)
+        queues[each.number] = Queue(wanted if fits else 0, min(most, link))
+    rest = max(link - promised, round(link * LEAST_REST))
+    queues[DEFAULT_QUEUE] = Queue(rest, link)
+    return PortQueues(link, MappingProxyType(queues))
+
+
+def _most(demand: Demand, link: int) -> int:
+    return link if demand.ceiling is None else min(bits(demand.ceiling), link)
+
+
+def _inbound(
+    jobs: list[Demand], link: float | None, short: Mapping[int, str], inbound: InboundShares
+) -> dict[str, PortQueues]:
+    """Each job's own port: a cap is its rate; who may exceed it gets an even part of what nobody has requested."""
+    sharers = [each for each in jobs if each.rate is None or each.borrows]
+    promised = sum(bits(each.rate) for each in jobs if each.rate is not None and each.order not in short)
+    part = None
+    if link is not None and inbound is InboundShares.SPLIT and sharers:
+        part = max(bits(link) - promised, round(bits(link) * LEAST_REST)) // len(sharers)
+    ports = {}
+    for each in jobs:
+        most: int | None = None
+        if each.rate is not None and (not each.borrows or each.order in short):
+            most = bits(each.rate)
+        elif part is not None:
+            most = part if each.rate is None else min(bits(each.rate) + part, _most(each, bits(link or 0)))
+        elif each.ceiling is not None and each.rate is not None:
+            most = bits(each.ceiling)
+        if most is not None and each.port is not None:
+            ports[each.port] = PortQueues(most, MappingProxyType({DEFAULT_QUEUE: Queue(most, most)}))
+    return ports

@@ -1,0 +1,228 @@
+"""Queues as rows of Open vSwitch's database: what is there, what differs, and the operations that set it right. Pure.
+
+``Port.qos`` names a row of QoS, whose ``queues`` name rows of Queue (ovs-vswitchd.conf.db(5)). Rows that Lark made say
+so in ``external_ids``; rows without its mark are never touched, and a port that has one keeps it. Operations are those
+of RFC 7047, section 5.2; one list of them is one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from lark_controller.qos.queues import PortQueues, Queue
+
+TYPE: Final = "linux-htb"
+# external_ids of Lark's rows: the bridge's datapath id, the port, and the queue's number.
+MARK: Final = "lark-datapath"
+PORT: Final = "lark-port"
+NUMBER: Final = "lark-queue"
+
+Operation = dict[str, Any]
+Text = Mapping[str, str]
+
+
+def _none() -> Text:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class QosRow:
+    """A row of QoS; ``queues`` are uuids by number."""
+
+    kind: str
+    config: Text = field(default_factory=_none)
+    ids: Text = field(default_factory=_none)
+    queues: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A row of Queue."""
+
+    config: Text = field(default_factory=_none)
+    ids: Text = field(default_factory=_none)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a switch's database holds: the QoS of every port that has one, and all rows of QoS and Queue, by uuid."""
+
+    ports: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    qos: Mapping[str, QosRow] = field(default_factory=lambda: MappingProxyType({}))
+    queues: Mapping[str, QueueRow] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The operations that make a database hold what is desired, and by port why that cannot be."""
+
+    operations: tuple[Operation, ...] = ()
+    problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def difference(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> Difference:
+    """What to do so that the ports of ``datapath`` (16 hexadecimal digits) have the desired queues, and no others of
+    Lark's are left of that datapath."""
+    operations: list[Operation] = []
+    problems: dict[str, str] = {}
+    kept: set[str] = set()
+    for number, (port, wanted) in enumerate(sorted(desired.items())):
+        at = rows.ports.get(port)
+        if at is None:
+            operations += _new(datapath, port, wanted, number)
+        elif at not in rows.qos or rows.qos[at].ids.get(MARK) != datapath:
+            problems[port] = f"port {port} has a QoS that is not Lark's; it is left as it is"
+        else:
+            kept.add(at)
+            operations += _changed(datapath, port, wanted, at, rows)
+    operations += _removed(datapath, kept, rows)
+    return Difference(tuple(operations), MappingProxyType(problems))
+
+
+def standing(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> dict[str, PortQueues]:
+    """The ports of ``desired`` whose rows are exactly as desired, or else what they hold of Lark's."""
+    found = {}
+    for port in desired:
+        row = rows.qos.get(rows.ports.get(port, ""))
+        if row is None or row.ids.get(MARK) != datapath or row.kind != TYPE:
+            continue
+        held = {
+            number: queue
+            for number, uuid in row.queues.items()
+            if uuid in rows.queues and (queue := _queue_of(rows.queues[uuid].config)) is not None
+        }
+        rate = row.config.get("max-rate", "")
+        found[port] = PortQueues(int(rate) if rate.isdecimal() else 0, MappingProxyType(held))
+    return found
+
+
+def queue_config(queue: Queue) -> dict[str, str]:
+    """A queue as ``Queue.other_config``; what is Open vSwitch's default is left out."""
+    config = {"max-rate": str(queue.most)}
+    if queue.least:
+        config["min-rate"] = str(queue.least)
+    if queue.priority:
+        config["priority"] = str(queue.priority)
+    if queue.burst:
+        config["burst"] = str(queue.burst)
+    return config
+
+
+def _queue_of(config: Text) -> Queue | None:
+    names = ("min-rate", "max-rate", "priority", "burst")
+    if not config.keys() <= set(names) or not all(value.isdecimal() for value in config.values()):
+        return None
+    return Queue(*(int(config.get(name, "0")) for name in names))
+
+
+def _new(datapath: str, port: str, wanted: PortQueues, place: int) -> Iterator[Operation]:
+    names = {}
+    for number, queue in sorted(wanted.queues.items()):
+        names[number] = f"queue_{place}_{number}"
+        yield _insert_queue(datapath, port, number, queue, names[number])
+    yield {
+        "op": "insert",
+        "table": "QoS",
+        "uuid-name": f"qos_{place}",
+        "row": {
+            "type": TYPE,
+            "other_config": _map({"max-rate": str(wanted.rate)}),
+            "external_ids": _map({MARK: datapath, PORT: port}),
+            "queues": ["map", [[number, ["named-uuid", name]] for number, name in names.items()]],
+        },
+    }
+    yield {
+        "op": "update",
+        "table": "Port",
+        # Whoever gave the port another QoS in the meantime keeps it.
+        "where": [["name", "==", port], ["qos", "==", ["set", []]]],
+        "row": {"qos": ["named-uuid", f"qos_{place}"]},
+    }
+
+
+def _insert_queue(datapath: str, port: str, number: int, queue: Queue, name: str) -> Operation:
+    return {
+        "op": "insert",
+        "table": "Queue",
+        "uuid-name": name,
+        "row": {
+            "other_config": _map(queue_config(queue)),
+            "external_ids": _map({MARK: datapath, PORT: port, NUMBER: str(number)}),
+        },
+    }
+
+
+def _changed(datapath: str, port: str, wanted: PortQueues, uuid: str, rows: Rows) -> Iterator[Operation]:
+    row = rows.qos[uuid]
+    config = {"max-rate": str(wanted.rate)}
+    changed: dict[str, Any] = {}
+    if row.kind != TYPE:
+        changed["type"] = TYPE
+    if row.config != config:
+        changed["other_config"] = _map(config)
+    if changed:
+        yield {"op": "update", "table": "QoS", "where": _where(uuid), "row": changed}
+    gone = [number for number in row.queues if number not in wanted.queues]
+    fresh: list[list[Any]] = []
+    for number, queue in sorted(wanted.queues.items()):
+        held = rows.queues.get(row.queues.get(number, ""))
+        if held is None or held.ids.get(MARK) != datapath:
+            if number in row.queues:
+                gone.append(number)
+            name = f"queue_{uuid.replace('-', '_')}_{number}"
+            yield _insert_queue(datapath, port, number, queue, name)
+            fresh.append([number, ["named-uuid", name]])
+        elif held.config != queue_config(queue):
+            yield {
+                "op": "update",
+                "table": "Queue",
+                "where": _where(row.queues[number]),
+                "row": {"other_config": _map(queue_config(queue))},
+            }
+    if gone or fresh:
+        mutations: list[list[Any]] = []
+        if gone:
+            mutations.append(["queues", "delete", ["set", sorted(gone)]])
+        if fresh:
+            mutations.append(["queues", "insert", ["map", fresh]])
+        yield {"op": "mutate", "table": "QoS", "where": _where(uuid), "mutations": mutations}
+    for number in sorted(gone):
+        if _is_ours(datapath, rows.queues.get(row.queues[number])):
+            yield _delete("Queue", row.queues[number])
+
+
+def _removed(datapath: str, kept: set[str], rows: Rows) -> Iterator[Operation]:
+    """Lark's rows of this datapath that nothing needs any more."""
+    used = {uuid for qos in rows.qos if qos in kept for uuid in rows.qos[qos].queues.values()}
+    gone = [uuid for uuid, row in rows.qos.items() if row.ids.get(MARK) == datapath and uuid not in kept]
+    for uuid in sorted(gone):
+        yield {
+            "op": "update",
+            "table": "Port",
+            "where": [["qos", "==", ["uuid", uuid]]],
+            "row": {"qos": ["set", []]},
+        }
+        yield _delete("QoS", uuid)
+    foreign = {uuid for qos, row in rows.qos.items() if qos not in gone for uuid in row.queues.values()} - used
+    for uuid in sorted(rows.queues):
+        if _is_ours(datapath, rows.queues[uuid]) and uuid not in used and uuid not in foreign:
+            yield _delete("Queue", uuid)
+
+
+def _is_ours(datapath: str, row: QueueRow | None) -> bool:
+    return row is not None and row.ids.get(MARK) == datapath
+
+
+def _map(values: Text) -> list[Any]:
+    return ["map", [[key, value] for key, value in sorted(values.items())]]
+
+
+def _where(uuid: str) -> list[Any]:
+    return [["_uuid", "==", ["uuid", uuid]]]
+
+
+def _delete(table: str, uuid: str) -> Operation:
+    return {"op": "delete", "table": table, "where": _where(uuid)}

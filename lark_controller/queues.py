@@ -1,0 +1,285 @@
+"""Queues of all switches: what each should have, what stands, and which flows may therefore use them.
+
+For the reconcile loop's thread. A queue stands before a flow chooses it, and the flow is gone before the queue goes;
+a job is enforced only when its queues stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from lark_controller.confirmations import Confirmations
+from lark_controller.flows.cookies import Category, parse
+from lark_controller.flows.model import FlowData, SetQueue
+from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.pool import Pool
+from lark_controller.openflow.link import Dump, SwitchLink
+from lark_controller.pools import PoolChanges, Pools
+from lark_controller.qos.host import Demand, HostPlan, host_plan
+from lark_controller.qos.ovsdb import OvsdbOptions, Report
+from lark_controller.qos.queues import FIRST_JOB_QUEUE, LAST_JOB_QUEUE, PortQueues
+from lark_controller.switch_state import SwitchState
+
+# A datapath id with this bit stands, among what a job waits for, for the queues of that switch.
+QUEUES: Final = 1 << 64
+BEING_MADE: Final = "its queues are being made"
+
+
+class Driver(Protocol):
+    """Who makes queues on switches (:class:`lark_controller.qos.ovsdb.Ovsdb`)."""
+
+    def want(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
+        """From now on a switch should have these queues."""
+
+
+class Owner(Protocol):
+    """The reconcile loop, as far as queues concern it."""
+
+    @property
+    def pools(self) -> Pools:
+        """The pool in force and the one that comes."""
+
+    @property
+    def switches(self) -> Mapping[int, SwitchState]:
+        """The switches by datapath id."""
+
+    @property
+    def confirmations(self) -> Confirmations:
+        """What jobs wait for."""
+
+    def pool_of(self, datapath: int) -> Pool:
+        """The pool whose program a switch holds."""
+
+    def send(self, changes: PoolChanges, number: int | None) -> None:
+        """Send each switch the changes of the pool that it holds; ``number`` is the job that waits for them."""
+
+    def settle(self, number: int) -> None:
+        """A job may wait for something else than before."""
+
+
+@dataclass(slots=True)
+class _State:
+    """One switch: its jobs' queue numbers and demands, those of jobs whose flows are not gone yet, plan and report."""
+
+    numbers: dict[int, int] = field(default_factory=dict)
+    demands: dict[int, Demand] = field(default_factory=dict)
+    leaving: dict[int, Demand] = field(default_factory=dict)
+    plan: HostPlan = field(default_factory=HostPlan)
+    revision: int = 0
+    address: str = ""
+    wanted: bool = False
+    report: Report | None = None
+
+
+class Queues:
+    """Queues for all switches. ``options`` say where switches' databases are."""
+
+    def __init__(self, owner: Owner, driver: Driver, options: OvsdbOptions) -> None:
+        self._owner = owner
+        self._driver = driver
+        self._options = options
+        self._states: dict[int, _State] = {}
+
+    # -- what the reconcile loop tells ---------------------------------------------------------------------------------
+
+    def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
+        """A switch is here; flows of Lark's that choose a queue say that it stood when they were made."""
+        state = self._states.setdefault(link.datapath, _State())
+        spec = self._owner.pool_of(link.datapath).policy.switches.get(link.datapath)
+        state.address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
+        state.wanted = False
+        for data in dump.program.flows.values():
+            number, queue = _chosen(data)
+            if number is None or number in state.numbers or queue in state.numbers.values():
+                continue
+            if any(placed.job.number == number for placed in self._owner.pool_of(link.datapath).jobs_at(link.datapath)):
+                state.numbers[number] = queue
+                self._owner.pools.set_queue(number, queue)
+
+    def refresh(self, datapath: int) -> None:
+        """A switch's jobs, ports or policy changed: calculate its queues anew, and want them if they differ."""
+        state = self._states.setdefault(datapath, _State())
+        demands = self._demands(datapath, state)
+        gone = {number: each for number, each in state.demands.items() if number not in demands}
+        state.demands = demands
+        for number, each in gone.items():
+            state.leaving[number] = replace(each, port=None)
+        plan = self._plan(datapath, state)
+        if plan.ports != state.plan.ports or not state.wanted:
+            state.plan = plan
+            self._want(datapath, state)
+        state.plan = plan
+        if gone:
+            link = self._link(datapath)
+            if link is None:
+                self._released(datapath, gone)
+            else:
+                link.when_idle(lambda: self._released(datapath, gone))
+
+    def expect(self, placed: Placed) -> None:
+        """Say what keeps a job's queues from standing, among what it waits for."""
+        datapath = placed.datapath
+        if datapath is None or not self._owner.pool_of(datapath).policy.bandwidths:
+            return
+        self.refresh(datapath)
+        if _limited(placed):
+            self._judge(placed, self._states[datapath])
+
+    def policy_changed(self, datapath: int) -> None:
+        """A switch has gone over to another policy: its jobs may ask for something else."""
+        self.refresh(datapath)
+        for placed in self._owner.pool_of(datapath).jobs_at(datapath):
+            self._judge(placed, self._states[datapath])
+            self._owner.settle(placed.job.number)
+
+    def told(self, report: Report) -> None:
+        """What stands on a switch now."""
+        state = self._states.get(report.datapath)
+        if state is None:
+            return
+        state.report = report
+        for placed in self._owner.pool_of(report.datapath).jobs_at(report.datapath):
+            number = placed.job.number
+            queue = state.numbers.get(number)
+            if queue is None or number not in state.demands:
+                continue
+            if report.ports is not None:
+                stands = self._queue_stands(state, queue, report.ports)
+                if changes := self._owner.pools.set_queue(number, queue if stands else None):
+                    self._owner.send(changes, number)
+            self._judge(placed, state)
+            self._owner.settle(number)
+
+    def problems(self, datapath: int) -> tuple[str, ...]:
+        """What cannot be done with the queues of a switch now, in sentences."""
+        state = self._states.get(datapath)
+        if state is None or not state.plan.ports or state.report is None:
+            return ()
+        report = state.report
+        said = [report.reason, report.ineffective, *report.problems.values()]
+        return tuple(dict.fromkeys(sentence for sentence in said if sentence))
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _demands(self, datapath: int, state: _State) -> dict[int, Demand]:
+        pool = self._owner.pool_of(datapath)
+        if not pool.policy.bandwidths:
+            return {}
+        demands = {}
+        for placed in pool.jobs_at(datapath):
+            if placed.port is None or placed.decision.isolated:
+                continue
+            job, share = placed.job, placed.decision.bandwidth
+            rate = None if share is None else share.rate(job.bandwidth)
+            if share is None or rate is None:
+                demands[job.number] = Demand(job.number, 0, job.port)
+                continue
+            queue = state.numbers.get(job.number)
+            if queue is None:
+                queue = state.numbers[job.number] = _free(job.number, set(state.numbers.values()))
+            demands[job.number] = Demand(job.number, queue, job.port, rate, share.borrows, share.ceiling)
+        return demands
+
+    def _plan(self, datapath: int, state: _State) -> HostPlan:
+        pool = self._owner.pool_of(datapath)
+        switch = pool.switches.get(datapath)
+        demands = [*state.demands.values(), *state.leaving.values()]
+        if switch is None or not switch.is_edge or not demands:
+            return HostPlan()
+        return host_plan(demands, _uplinks(switch), pool.policy.edge_inbound)
+
+    def _want(self, datapath: int, state: _State) -> None:
+        state.wanted = bool(state.address)
+        if state.wanted:
+            state.revision += 1
+            self._driver.want(datapath, state.revision, state.address, state.plan.ports)
+
+    def _link(self, datapath: int) -> SwitchLink | None:
+        known = self._owner.switches.get(datapath)
+        return None if known is None else known.link
+
+    def _released(self, datapath: int, gone: Iterable[int]) -> None:
+        """The flows of these jobs are gone, so their queues may go."""
+        state = self._states[datapath]
+        for number in gone:
+            state.leaving.pop(number, None)
+            if number not in state.demands:
+                state.numbers.pop(number, None)
+        self.refresh(datapath)
+
+    def _judge(self, placed: Placed, state: _State) -> None:
+        """Set what the job waits for as far as its queues are concerned."""
+        number, datapath = placed.job.number, placed.datapath
+        assert datapath is not None
+        seen, key = self._owner.confirmations, QUEUES | datapath
+        why = self._why_not(placed, state)
+        if not why:
+            seen.confirmed(number, key)
+        elif seen.waiting(number).get(key) != why:
+            seen.blocked(number, key, why)
+
+    def _why_not(self, placed: Placed, state: _State) -> str:
+        demand = state.demands.get(placed.job.number)
+        if demand is None or demand.rate is None:
+            return ""
+        if demand.order in state.plan.short:
+            return f"bandwidth: {state.plan.short[demand.order]}"
+        if not state.wanted:
+            return "bandwidth: nobody has said where its database is (LARK_OVSDB)"
+        report = state.report
+        if report is None:
+            return BEING_MADE
+        if report.ineffective:
+            return f"bandwidth: {report.ineffective}"
+        for port, wanted in _ports_of(demand, state.plan.ports):
+            held = None if report.ports is None else report.ports.get(port)
+            for number, queue in wanted.queues.items():
+                if held is None or held.queues.get(number) != queue:
+                    why = report.problems.get(port) or report.reason
+                    return f"bandwidth: {why}" if why else BEING_MADE
+        return ""
+
+    @staticmethod
+    def _queue_stands(state: _State, queue: int, ports: Mapping[str, PortQueues]) -> bool:
+        at = [port for port, wanted in state.plan.ports.items() if queue in wanted.queues]
+        return bool(at) and all(port in ports and queue in ports[port].queues for port in at)
+
+
+def _limited(placed: Placed) -> bool:
+    share = placed.decision.bandwidth
+    isolated = placed.decision.isolated or placed.port is None
+    return share is not None and share.rate(placed.job.bandwidth) is not None and not isolated
+
+
+def _uplinks(switch: Switch) -> dict[str, float | None]:
+    names = {number: name for name, number in switch.ports.items()}
+    return {names[number]: switch.speeds.get(number) for number in switch.uplinks}
+
+
+def _ports_of(demand: Demand, ports: Mapping[str, PortQueues]) -> Iterator[tuple[str, PortQueues]]:
+    """The queues of a plan that are one job's: at each uplink one, and all of its own port."""
+    for port, wanted in ports.items():
+        if port == demand.port:
+            yield port, wanted
+        elif demand.number in wanted.queues:
+            yield port, PortQueues(wanted.rate, {demand.number: wanted.queues[demand.number]})
+
+
+def _free(number: int, taken: set[int]) -> int:
+    """A queue number for a job: the same on every controller unless another job has it."""
+    count = LAST_JOB_QUEUE - FIRST_JOB_QUEUE + 1
+    queue = number % count
+    while queue + FIRST_JOB_QUEUE in taken:
+        queue = (queue + 1) % count
+    return queue + FIRST_JOB_QUEUE
+
+
+def _chosen(data: FlowData) -> tuple[int | None, int]:
+    """The number of the job whose own flow this is, and the queue that it chooses."""
+    parts = parse(data.cookie)
+    for action in data.actions:
+        if isinstance(action, SetQueue) and parts.category == Category.JOB:
+            return parts.number, action.queue
+    return None, 0

@@ -1,0 +1,152 @@
+"""Queues on a real Open vSwitch: which rows and flows a job's bandwidth makes, changes and leaves behind.
+
+The userspace datapath has no effect for queues, and says so; what traffic does is measured in the lab.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.namespaces import Net, temporary_directory
+from lab.openvswitch import OpenVSwitch
+from tests.service import WORKER1, Lark, Site, wait
+
+pytestmark = pytest.mark.ovs
+
+USERSPACE = "userspace datapath"
+
+
+@pytest.fixture
+def started(ovs: OpenVSwitch) -> Iterator[tuple[Site, Lark]]:
+    with temporary_directory() as directory, Net() as net:
+        site = Site(ovs, net, {"a": WORKER1, "b": WORKER1}, core=False)
+        up, _ = net.link("ue1", "out")
+        ovs.add_port(site.bridges[WORKER1], up)
+        lark = Lark(Path(directory), policy(site), LARK_OVSDB=f"unix:{ovs.database_socket}")
+        lark.start()
+        try:
+            site.connect(lark)
+            yield site, lark
+        finally:
+            lark.stop()
+            for bridge in site.bridges.values():
+                ovs.vsctl("--if-exists", "del-br", bridge)
+            ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
+
+
+def policy(site: Site, rule: str = "{mode: cap}") -> str:
+    return site.policy(f"bandwidth: {rule}").replace("edge: {", "edge: {speed: 1Gbit, ")
+
+
+def rows(ovs: OpenVSwitch, table: str) -> list[dict[str, Any]]:
+    shown = json.loads(ovs.vsctl("--format=json", "list", table))
+    return [dict(zip(shown["headings"], row, strict=True)) for row in shown["data"]]
+
+
+def queues(ovs: OpenVSwitch) -> dict[str, dict[int, tuple[int, int]]]:
+    """(min, max) in Mb/s of each queue of each port that has queues."""
+    made = {row["_uuid"][1]: dict(row["other_config"][1]) for row in rows(ovs, "queue")}
+    of = {row["_uuid"][1]: dict(row["queues"][1]) for row in rows(ovs, "qos")}
+    found = {}
+    for row in rows(ovs, "port"):
+        if row["qos"][0] == "uuid":
+            found[row["name"]] = {
+                number: tuple(int(made[queue[1]].get(key, 0)) // 10**6 for key in ("min-rate", "max-rate"))
+                for number, queue in of[row["qos"][1]].items()
+            }
+    return found  # type: ignore[return-value]  # of two keys come two values
+
+
+def bandwidth(rate: int) -> dict[str, str]:
+    return {"job": f"RequestBandwidth={rate}"}
+
+
+def post(site: Site, lark: Lark, name: str, owner: str, **more: Any) -> dict[str, Any]:
+    answer = lark.post(site.ads(name, owner, **more), 0.2)
+    assert answer.status in (200, 201), answer
+    body: dict[str, Any] = answer.body
+    return body
+
+
+def chosen(site: Site) -> list[str]:
+    return [flow for flow in site.flows(WORKER1) if "set_queue" in flow]
+
+
+def test_a_jobs_queues_come_change_and_go(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
+    site, lark = started
+    uplink, a = site.net.name("ue1"), site.hosts["a"].port
+    job = post(site, lark, "a", "alice", number=7, **bandwidth(100))
+    assert (job["state"], USERSPACE in job["reason"]) == ("pending", True), job
+    wait(lambda: chosen(site))
+    number = int(chosen(site)[0].split("set_queue:")[1].split(",")[0])
+    assert queues(ovs) == {uplink: {0: (900, 1000), number: (100, 100)}, a: {0: (100, 100)}}
+    assert all(f"set_queue:{number}" in flow and f"in_port={site.ports['a']} " in flow for flow in chosen(site))
+    before = {row["_uuid"][1] for row in rows(ovs, "queue")}
+    post(site, lark, "a", "alice", number=7, **bandwidth(300))
+    wait(lambda: queues(ovs) == {uplink: {0: (700, 1000), number: (300, 300)}, a: {0: (300, 300)}})
+    assert {row["_uuid"][1] for row in rows(ovs, "queue")} == before
+    lark.end(job)
+    wait(lambda: not queues(ovs) and not rows(ovs, "qos") and not rows(ovs, "queue"))
+    assert not chosen(site)
+
+
+def test_unlimited_jobs_share_what_is_left(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
+    site, lark = started
+    b = site.hosts["b"].port
+    other = post(site, lark, "b", "bob")
+    assert other["state"] == "enforced"
+    assert queues(ovs) == {}
+    job = post(site, lark, "a", "alice", **bandwidth(600))
+    wait(lambda: queues(ovs).get(b) == {0: (400, 400)})
+    lark.end(job)
+    wait(lambda: queues(ovs) == {})
+
+
+def test_another_policy_changes_rates_in_place(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
+    site, lark = started
+    uplink, a = site.net.name("ue1"), site.hosts["a"].port
+    post(site, lark, "a", "alice", **bandwidth(600))
+    wait(lambda: chosen(site))
+    kept = chosen(site)
+    lark.put_policy(policy(site, "{mode: guarantee, maximum: 500Mbit}"))
+    wait(lambda: queues(ovs).get(a) == {0: (1000, 1000)})
+    assert sorted(queues(ovs)[uplink].values()) == [(500, 1000), (500, 1000)]
+    assert chosen(site) == kept
+    lark.put_policy(site.policy())
+    wait(lambda: not queues(ovs) and not chosen(site))
+
+
+def test_a_restart_keeps_what_stands(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
+    site, lark = started
+    post(site, lark, "a", "alice", **bandwidth(100))
+    wait(lambda: chosen(site))
+    before = (sorted(row["_uuid"][1] for row in rows(ovs, "queue")), chosen(site))
+    lark.stop()
+    lark.start()
+    lark.wait_in_sync(WORKER1)
+    post(site, lark, "b", "bob", **bandwidth(200))
+    wait(lambda: len(rows(ovs, "queue")) == 5)
+    assert set(before[0]) <= {row["_uuid"][1] for row in rows(ovs, "queue")}
+    assert set(before[1]) <= set(chosen(site))
+
+
+def test_what_others_made_is_left_alone_and_said(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
+    site, lark = started
+    uplink = site.net.name("ue1")
+    ovs.vsctl(
+        "set", "port", uplink, "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", "queues:3=@c",
+        "--", "--id=@c", "create", "queue", "other_config:max-rate=5000000",
+    )  # fmt: skip
+    job = post(site, lark, "a", "alice", **bandwidth(100))
+    assert "not Lark's" in job["reason"] or USERSPACE in job["reason"]
+    wait(lambda: queues(ovs).get(site.hosts["a"].port))
+    assert queues(ovs)[uplink] == {3: (0, 5)}
+    assert not chosen(site)
+    lark.end(job)
+    wait(lambda: queues(ovs) == {uplink: {3: (0, 5)}})
+    assert len(rows(ovs, "queue")) == 1
