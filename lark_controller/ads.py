@@ -199,7 +199,9 @@ def group_of(acct_group: str, accounting_group: str, acct_group_user: str, *, ow
     """The accounting group of a job by the attributes of these names; ``""`` where it has none."""
     if acct_group:
         return acct_group
-    # HTCondor writes AccountingGroup as group.user; without a group it is the user alone.
+    # HTCondor writes AccountingGroup as group.user, in a slot's ad with the user's domain; without a group it is the
+    # user alone.
+    accounting_group = accounting_group.partition("@")[0]
     for user in (acct_group_user, owner):
         if user and accounting_group == user:
             return ""

@@ -119,6 +119,7 @@ def test_a_slots_ad_is_read() -> None:
         "RemoteOwner": "alice@example", "AccountingGroup": "group_cms.alice", "SlotType": "Dynamic",
     }  # fmt: skip
     assert slot_of(ad) == Slot(SLOT, HOST, 990, "s#1.0#1", 0, "alice", "group_cms")
+    assert slot_of({**ad, "AccountingGroup": "group_cms.alice@example"}) == slot_of(ad)
     assert slot_of({**ad, "AccountingGroup": "alice"}) == Slot(SLOT, HOST, 990, "s#1.0#1", 0, "alice", "")
     bare = {name: value for name, value in ad.items() if name != "AccountingGroup"}
     assert slot_of(bare) == Slot(SLOT, HOST, 990, "s#1.0#1", 0, "alice", None)
