@@ -158,7 +158,7 @@ class Client:
         return found
 
     def overview(self) -> Answer:
-        """The whole pool in a few numbers, and the switches that ask for attention."""
+        """The whole pool in a few numbers, and the switches that are worth a look."""
         return self._json("GET", "/v1/overview")
 
     def token(self) -> Answer:

@@ -89,7 +89,8 @@ def sentence(because: Because) -> str:
     """One reason in words: which rule, where it stands, which values it met."""
     met = ", ".join(f"{name} = {value}" for name, value in because.values)
     where = f" (policy line {because.line})" if because.line else ""
-    return f"{because.kind} rule {because.position}{where} applies: {because.when}{f'; met {met}' if met else ''}"
+    why = "; ".join(part for part in (because.when, f"met {met}" if met else "") if part)
+    return f"{because.kind} rule {because.position}{where} applies{f': {why}' if why else ''}"
 
 
 class _Walk:

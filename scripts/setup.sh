@@ -43,6 +43,7 @@ need procps ps
 need util-linux setpriv
 need busybox busybox
 need dnsmasq-base dnsmasq
+need chromium chromium
 need mmdebstrap mmdebstrap
 need shellcheck shellcheck
 has_postgres || missing="$missing postgresql"

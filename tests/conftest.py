@@ -4,4 +4,4 @@ from tests import own_network
 
 own_network.enter()
 
-pytest_plugins = ["tests.postgres", "tests.ovs"]
+pytest_plugins = ["tests.postgres", "tests.ovs", "tests.browser"]

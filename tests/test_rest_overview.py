@@ -26,8 +26,8 @@ def test_the_overview_counts_jobs_and_switches_and_names_the_switches_to_look_at
     found = api.get("/v1/overview").json
     assert found["jobs"] == {"registering": 0, "pending": 1, "enforced": 2, "quarantined": 0}
     assert found["switches"] == {"known": 2, "connected": 1, "in_sync": 1, "desired": 10, "installed": 10}
-    # worker1 was changed by somebody else, core1 never connected.
-    assert [switch["name"] for switch in found["attention"]] == ["worker1", "core1"]
+    # Both ask for attention: core1 never connected, worker1 was changed by somebody else.
+    assert [switch["name"] for switch in found["shown"]] == ["core1", "worker1"]
     assert found["policy"]["version"] == 1
     assert "text" not in found["policy"]
     assert found["ready"] is True

@@ -15,6 +15,7 @@ from lark_controller.rest import (
     health,
     jobs,
     overview,
+    pages,
     policy,
     problems,
     switches,
@@ -64,6 +65,7 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
     app.after_request(_finish)
     modules = (jobs, addresses, switches, policy, explain, groups, audit, overview, health)
     api.register(app, tuple(module.blueprint for module in modules))
+    app.register_blueprint(pages.blueprint())
     problems.register(app)
     return app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from typing import Final, cast
 
@@ -17,7 +18,7 @@ from lark_controller.status import SwitchStatus
 
 blueprint = resource("overview", "The whole pool in a few numbers, and what asks for attention.")
 
-# Switches named in an overview: with a thousand away the first of them say enough.
+# Switches named in an overview: of a thousand the first ones say enough.
 NAMED: Final = 20
 # A switch asks for attention when this part of its rule limit is used.
 NEARLY_FULL: Final = 0.9
@@ -63,10 +64,10 @@ class OverviewSchema(Schema):
     reasons = fields.List(fields.String(), required=True, metadata=_meta("What is missing where it cannot"))
     jobs = fields.Nested(JobCountsSchema, required=True, metadata=_meta("Live jobs by state"))
     switches = fields.Nested(SwitchCountsSchema, required=True, metadata=_meta("Switches"))
-    attention = fields.List(
+    shown = fields.List(
         fields.Nested(SwitchSchema),
         required=True,
-        metadata=_meta("The first switches that are out of sync, nearly full, or were changed by somebody else"),
+        metadata=_meta(f"{NAMED} switches: those that ask for attention first, then cores, then by rules in use"),
     )
     policy = fields.Nested(PolicyHeadSchema, required=True, metadata=_meta("The policy in force"))
 
@@ -81,7 +82,7 @@ class TokenSchema(Schema):
 
 @operation(blueprint, "GET", "/overview", scopes=(Scope.READ,), answers={200: OverviewSchema})
 def show() -> dict[str, object]:
-    """Show the whole pool in a few numbers, and the switches that ask for attention."""
+    """Show the whole pool in a few numbers, and the switches that are worth a look."""
     controls = current().controls
     switches = controls.switches()
     counts = controls.job_counts()
@@ -101,7 +102,7 @@ def show() -> dict[str, object]:
             "desired": sum(switch.desired for switch in switches),
             "installed": sum(switch.installed for switch in switches),
         },
-        "attention": [switch for switch in switches if asks_for_attention(switch)][:NAMED],
+        "shown": heapq.nsmallest(NAMED, switches, key=_rank),
         "policy": controls.policy(),
     }
 
@@ -111,6 +112,10 @@ def token() -> dict[str, object]:
     """Show what the token of this request allows."""
     held = cast("Token", g.lark_token)
     return {"name": held.name, "scopes": sorted(map(str, held.scopes)), "expires": held.expires}
+
+
+def _rank(switch: SwitchStatus) -> tuple[bool, bool, int, str]:
+    return not asks_for_attention(switch), switch.role != "core", -switch.desired, switch.name
 
 
 def asks_for_attention(switch: SwitchStatus) -> bool:

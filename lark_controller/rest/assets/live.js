@@ -1,0 +1,59 @@
+// Asking again and again: pauses while the page is hidden, waits longer after each failure, and as long as it is told to.
+
+const LONGEST_MS = 60000;
+
+// Start to call `load(signal)` every so many milliseconds and hand what it answers to `show`. `report` hears how it goes:
+// {state: "live" | "paused" | "failed", error, again}. The answer has `stop()` and `now()`.
+export function poll(every, load, show, report) {
+  let timer = 0;
+  let failures = 0;
+  let running = null;
+  let stopped = false;
+
+  async function turn() {
+    clearTimeout(timer);
+    if (stopped) return;
+    if (document.hidden) {
+      report({ state: "paused" });
+      return;
+    }
+    if (running) running.abort();
+    const mine = (running = new AbortController());
+    let pause = every;
+    try {
+      const data = await load(mine.signal);
+      if (stopped || mine.signal.aborted) return;
+      failures = 0;
+      show(data);
+      report({ state: "live" });
+    } catch (error) {
+      if (stopped || mine.signal.aborted) return;
+      if (error.status === undefined) throw error;
+      failures += 1;
+      pause = Math.max(error.retryAfter * 1000, Math.min(LONGEST_MS, every * 2 ** failures));
+      // So that the pages of a whole shift do not come back in the same moment.
+      pause *= 1 + Math.random() / 4;
+      report({ state: "failed", error, again: Date.now() + pause, first: failures === 1 });
+    } finally {
+      if (running === mine) running = null;
+      if (!stopped && !mine.signal.aborted) timer = setTimeout(turn, pause);
+    }
+  }
+
+  function visible() {
+    clearTimeout(timer);
+    turn();
+  }
+
+  document.addEventListener("visibilitychange", visible);
+  turn();
+  return {
+    now: turn,
+    stop() {
+      stopped = true;
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", visible);
+      running?.abort();
+    },
+  };
+}

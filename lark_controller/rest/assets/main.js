@@ -1,0 +1,246 @@
+// The frame of all pages: log-in, navigation, which view an address shows, and how fresh what it shows is.
+
+import { get } from "./api.js";
+import { h, patch } from "./dom.js";
+import { clock } from "./format.js";
+import { poll } from "./live.js";
+import { note, problem, to } from "./parts.js";
+import { find } from "./search.js";
+import * as session from "./session.js";
+import * as events from "./views/events.js";
+import * as explain from "./views/explain.js";
+import * as group from "./views/group.js";
+import * as groups from "./views/groups.js";
+import * as job from "./views/job.js";
+import * as jobs from "./views/jobs.js";
+import * as overview from "./views/overview.js";
+import * as policy from "./views/policy.js";
+import * as oneSwitch from "./views/switch.js";
+import * as switches from "./views/switches.js";
+import * as user from "./views/user.js";
+
+// [first part of the address, view of the list, view of one]
+const VIEWS = { "": [overview], jobs: [jobs, job], users: [jobs, user], groups: [groups, group], switches: [switches, oneSwitch],
+  explain: [explain], policy: [policy], events: [events] };
+const MENU = [["", "Overview"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["explain", "Explain"],
+  ["policy", "Policy"], ["events", "Events"]];
+const HEADING = "heading";
+
+const bar = document.getElementById("bar");
+const main = document.getElementById("main");
+const said = document.getElementById("said");
+
+let who = null;
+let current = null;
+let freshness = { state: "live" };
+
+// -- log-in ------------------------------------------------------------------------------------------------------------
+
+async function begin() {
+  if (!session.token()) {
+    const found = await session.askOtherTabs();
+    if (found) session.keep(found);
+  }
+  if (session.token()) await enter();
+  else showLogIn();
+}
+
+// Look at the token, then show the view; true where the token was accepted.
+async function enter() {
+  try {
+    const found = await get(["token"]);
+    if (!found.scopes.some((scope) => scope === "read" || scope === "operate")) {
+      session.forget({ everywhere: false });
+      showLogIn(`The token ${found.name} allows only: ${found.scopes.join(", ")}. These pages need read or operate.`);
+      return;
+    }
+    who = found;
+  } catch (error) {
+    if (error.status === undefined) throw error;
+    if (error.status === 401) session.forget({ everywhere: false });
+    showLogIn(error.status === 401 ? error.message : [error.title, error.message].filter(Boolean).join(": "));
+    return;
+  }
+  show();
+}
+
+function signOut(reason) {
+  session.forget({ everywhere: true });
+  showLogIn(reason);
+}
+
+function showLogIn(reason) {
+  leave();
+  who = null;
+  document.title = "Log in – Lark";
+  patch(bar, h("a", { class: "brand", href: "#/" }, "Lark"));
+  patch(main, h("form", { class: "log-in", on: { submit: logIn } },
+    h("h1", { id: HEADING, tabindex: "-1" }, "Log in"),
+    reason && h("p", { class: "note bad", role: "alert" }, reason),
+    h("label", { for: "token" }, "Token"),
+    h("input", { id: "token", name: "token", type: "password", autocomplete: "current-password", required: true, spellcheck: "false" }),
+    h("button", { type: "submit", class: "primary" }, "Log in"),
+    h("p", { class: "hint" }, "A token with the scope ", h("code", {}, "read"), " shows everything; ", h("code", {}, "operate"),
+      " may change the policy as well. On the controller’s host, ", h("code", {}, "lark token NAME --scope read"), " makes one."),
+    h("p", { class: "hint" }, "The token stays in this tab until you sign out or close it.")));
+  document.getElementById("token").focus();
+}
+
+async function logIn(event) {
+  event.preventDefault();
+  session.keep(new FormData(event.target).get("token").trim());
+  const button = event.target.querySelector("button");
+  button.disabled = true;
+  await enter();
+  button.disabled = false;
+}
+
+// -- frame -------------------------------------------------------------------------------------------------------------
+
+function paintBar() {
+  const here = parts()[0];
+  const section = here === "users" ? "jobs" : here;
+  patch(bar,
+    h("a", { class: "brand", href: "#/" }, "Lark"),
+    h("nav", { "aria-label": "Views" }, MENU.map(([name, text]) =>
+      h("a", { href: to(name), "aria-current": section === name ? "page" : null }, text))),
+    h("form", { class: "find", role: "search", on: { submit: search } },
+      h("input", { type: "search", name: "what", "aria-label": "Find a job, address, user, group, host or switch",
+        placeholder: "Job, address, user, host, switch", autocomplete: "off", spellcheck: "false", maxlength: "1024" })),
+    h("div", { class: "session" }, freshnessText(),
+      h("span", { class: "who", title: `Scope: ${who.scopes.join(", ")}` }, who.name),
+      h("button", { type: "button", class: "quiet", on: { click: () => signOut() } }, "Sign out")));
+}
+
+function freshnessText() {
+  const { state, error, again, at } = freshness;
+  if (state === "failed") {
+    const wait = `Again at ${clock(new Date(again))}.`;
+    return h("span", { class: "fresh bad", title: `${error.message} ${wait}` }, error.status === 429 ? "Waiting" : "Not current");
+  }
+  if (state === "paused") return h("span", { class: "fresh" }, "Paused");
+  return h("span", { class: "fresh good", title: at ? `As of ${clock(new Date(at))}` : null }, "Live");
+}
+
+function report(found) {
+  if (found.error?.status === 401) {
+    session.forget({ everywhere: false });
+    showLogIn(found.error.message);
+    return;
+  }
+  const before = freshness.state;
+  freshness = { ...found, at: found.state === "live" ? Date.now() : freshness.at };
+  if (found.state === "failed" && found.first) say(`Not current: ${found.error.message}`);
+  if (found.state === "live" && before === "failed") say("Live again.");
+  if (who) paintBar();
+}
+
+function say(text) {
+  said.textContent = text;
+}
+
+async function search(event) {
+  event.preventDefault();
+  const field = event.target.elements.what;
+  const text = field.value.trim();
+  if (!text) return;
+  try {
+    location.hash = await find(text);
+    field.value = "";
+  } catch (error) {
+    if (error.status === undefined) throw error;
+    say(error.message);
+    field.setCustomValidity(error.message);
+    field.reportValidity();
+    field.addEventListener("input", () => field.setCustomValidity(""), { once: true });
+  }
+}
+
+// -- views -------------------------------------------------------------------------------------------------------------
+
+function address() {
+  return location.hash.replace(/^#?\/?/, "");
+}
+
+function parts() {
+  return address().split("?")[0].split("/").map((part) => {
+    try {
+      return decodeURIComponent(part);
+    } catch {
+      return part;
+    }
+  });
+}
+
+function leave() {
+  current?.abort();
+  current = null;
+}
+
+function show() {
+  leave();
+  if (!who) return;
+  const [name, ...rest] = parts();
+  const one = rest.join("/");
+  const view = Object.hasOwn(VIEWS, name) ? VIEWS[name][one ? 1 : 0] : undefined;
+  const query = Object.fromEntries(new URLSearchParams(address().split("?")[1] || ""));
+  const mine = (current = new AbortController());
+  const polls = [];
+  mine.signal.addEventListener("abort", () => polls.forEach((each) => each.stop()));
+  freshness = { state: "live" };
+  paintBar();
+  bar.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  patch(main);
+  window.scrollTo(0, 0);
+  if (!view) {
+    paint("Not found", note("bad", "There is no such page. ", h("a", { href: "#/" }, "Overview")));
+    focusHeading();
+    return;
+  }
+
+  // Show a view's content below its heading; what is left over from an earlier address is not shown any more.
+  function paint(title, ...content) {
+    if (mine.signal.aborted) return;
+    document.title = `${title.text || title} – Lark`;
+    patch(main, h("div", { class: "title" }, h("h1", { id: HEADING, tabindex: "-1" }, title.text || title), title.aside), content);
+  }
+
+  view.open({
+    one, query, who, say, paint, signal: mine.signal,
+    // Ask now and every so many seconds; an error before the first answer is shown in place of the view.
+    live(seconds, load, shown) {
+      let answered = false;
+      const made = poll(seconds * 1000, load, (data) => {
+        answered = true;
+        shown(data);
+      }, (found) => {
+        if (mine.signal.aborted) return;
+        if (found.error?.status === 404 || (found.state === "failed" && !answered)) paint("Lark", problem(found.error));
+        report(found);
+      });
+      polls.push(made);
+      return made;
+    },
+    signedOut: (reason) => signOut(reason),
+    // Another address in place of this one, without a step in the history.
+    replace(...where) {
+      history.replaceState(null, "", to(...where));
+    },
+  });
+  focusHeading();
+}
+
+// A new view begins at its heading, for the keyboard and for whoever listens; the first one begins at the top.
+let first = true;
+function focusHeading() {
+  if (!first) (document.getElementById(HEADING) || main).focus({ preventScroll: true });
+  first = false;
+}
+
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+window.addEventListener("hashchange", () => (who ? show() : undefined));
+session.whenSignedOut(() => showLogIn("You have signed out in another tab."));
+begin();

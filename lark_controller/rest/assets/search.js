@@ -1,0 +1,41 @@
+// The one field that finds anything: which address of these pages a text leads to.
+
+import { get } from "./api.js";
+import { to } from "./parts.js";
+
+const HEX16 = /^[0-9a-f]{16}$/i;
+const ADDRESS = /^(\d{1,3}(\.\d{1,3}){3}|[0-9a-f:]*:[0-9a-f:.]*)$/i;
+
+async function known(parts, query) {
+  try {
+    return await get(parts, query);
+  } catch (error) {
+    if (error.status === 404 || error.status === 422) return null;
+    throw error;
+  }
+}
+
+// Where a text leads. Throws a Problem where nothing has that name.
+export async function find(text) {
+  if (ADDRESS.test(text)) {
+    const job = await get(["addresses", text]);
+    return to("jobs", job.id);
+  }
+  if (HEX16.test(text) && (await known(["jobs", text.toLowerCase()]))) return to("jobs", text.toLowerCase());
+  const one = await known(["switches", text]);
+  if (one) return to("switches", one.datapath);
+  for (const [filter, place] of [
+    ["owner", () => to("users", text)],
+    ["global_job_id", (job) => to("jobs", job.id)],
+    ["host", () => to("jobs", { host: text })],
+    ["group", () => to("groups", text)],
+  ]) {
+    const page = await known(["jobs"], { [filter]: text, state: "any", order: "newest", limit: 1 });
+    if (page?.jobs.length) return place(page.jobs[0]);
+  }
+  const groups = await get(["groups"]);
+  if (groups.groups.some((group) => group.name === text)) return to("groups", text);
+  const error = new Error(`Nothing is called ${text}.`);
+  error.status = 404;
+  throw error;
+}

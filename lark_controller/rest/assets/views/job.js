@@ -1,0 +1,112 @@
+// One job: where it is in its life, what the policy decided and why, its flows, its ads.
+
+import { get } from "../api.js";
+import { h } from "../dom.js";
+import { count, moment, several, since } from "../format.js";
+import { closed, facts, groupLink, headed, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
+import { eventList } from "./events.js";
+import { flowTable } from "./switch.js";
+
+const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Connectivity", group: "Group" };
+
+export function open({ one, paint, live, signal }) {
+  let [job, flows, failed, events, names] = [null, null, null, null, new Map()];
+  const title = () => {
+    if (!job) return `Job ${one}`;
+    return { text: `Job ${job.cluster}.${job.proc} of ${job.owner}`, aside: state(job.state) };
+  };
+  const draw = () => paint(title(), job ? content() : h("p", { class: "empty" }, "Loading…"));
+  const content = () => [
+    job.reason && note(job.state === "refused" ? "bad" : job.state === "pending" ? "poor" : "plain", job.reason),
+    h("div", { class: "columns" },
+      h("div", {},
+        section("Run", about(job)),
+        section("Decision", decision(job))),
+      h("div", {},
+        section("Switches", confirmations(job, names)),
+        section("Events", events ? eventList(events, { subject: false }) : h("p", { class: "empty" }, "Loading…")))),
+    job.state === "ended" ? null : headed("Flows", flows && several(flows.reduce((sum, [, some]) => sum + some.length, 0), "flow"), flowsContent()),
+    closed("Job ad", h("pre", { tabindex: "0" }, job.job_ad)),
+    closed("Machine ad", h("pre", { tabindex: "0" }, job.machine_ad)),
+  ];
+  const flowsContent = () => {
+    if (failed) return problem(failed);
+    if (!flows) return h("p", { class: "empty" }, "Asking the switches…");
+    return flows.map(([datapath, some]) => h("div", { key: datapath, class: "one-table" },
+      h("h3", {}, "On ", switchLink(datapath, names.get(datapath))),
+      flowTable(`Flows on ${names.get(datapath) || datapath}`, some, { tables: true, jobs: false })));
+  };
+
+  draw();
+  live(3, (stop) => get(["jobs", one], {}, stop), (found) => {
+    job = found;
+    draw();
+  });
+  live(10, async (stop) => {
+    const held = await get(["jobs", one], {}, stop);
+    const here = [...new Set([held.datapath, ...held.confirmed, ...held.waiting.map((each) => each.datapath)].filter(Boolean))];
+    const { entries } = await get(["audit"], { subject: one, limit: 20 }, stop);
+    const known = await Promise.all(here.map((datapath) => get(["switches", datapath], {}, stop).catch(orNothing)));
+    const asked = held.state === "ended" ? [] : await Promise.all(here.map(async (datapath) => {
+      try {
+        return [datapath, (await get(["switches", datapath, "flows"], { job: one }, stop)).flows];
+      } catch (error) {
+        return orNothing(error) || [datapath, null, error];
+      }
+    }));
+    return { entries, known: known.filter(Boolean), asked };
+  }, ({ entries, known, asked }) => {
+    events = entries;
+    names = new Map(known.map((each) => [each.datapath, each.name]));
+    failed = asked.find(([, some]) => !some)?.[2] || null;
+    flows = asked.filter(([, some]) => some?.length);
+    draw();
+  });
+  signal.addEventListener("abort", () => (job = null));
+}
+
+// A switch that is not known (any more) or does not answer spoils nothing else.
+function orNothing(error) {
+  if (error.status === 404 || error.status === 502) return null;
+  throw error;
+}
+
+function about(job) {
+  return facts(["GlobalJobId", h("code", {}, job.global_job_id)], ["User", userLink(job.owner)],
+    ["Group", job.decision.group ? [groupLink(job.decision.group), job.group && job.group !== job.decision.group ? ` (AcctGroup ${job.group})` : ""] : job.group],
+    ["Slot", job.slot], ["Host", h("a", { href: to("jobs", { host: job.host }) }, job.host)],
+    ["Address", job.addresses.map((each) => h("div", { key: each.address }, h("code", {}, each.address),
+      each.block && h("span", { class: "reason" }, `from the block ${each.block}`)))],
+    ["Network", `${job.network_type}, address by ${job.address_type}`], ["MAC", job.mac && h("code", {}, job.mac)],
+    ["Port", job.port && h("code", {}, job.port)], ["VLAN", job.vlan], ["RequestBandwidth", job.bandwidth && `${count(job.bandwidth)} Mb/s`],
+    ["Started", job.started > 0 && moment(new Date(job.started * 1000).toISOString())], ["Registered", moment(job.created)],
+    job.ended ? ["Ended", moment(job.ended)] : ["Lease until", moment(job.lease_until)],
+    ["For", job.ended || job.state === "refused" ? null : since(job.created)]);
+}
+
+function decision(job) {
+  const { blocked, slice, inbound, outbound, because } = job.decision;
+  const words = blocked ? ["It is blocked: nothing passes."] : [
+    slice ? ["It may exchange packets with jobs of the slice ", h("code", {}, slice.value), "."] : "It is in no slice.",
+    inbound && outbound ? "It may call and be called." : inbound ? "It may be called, but not call." : outbound ? "It may call, but not be called."
+      : "It may neither call nor be called.",
+    job.decision.group && ["It is accounted to the group ", groupLink(job.decision.group), "."],
+  ];
+  return [
+    h("p", {}, words.filter(Boolean).map((each, at) => [at > 0 && " ", each])),
+    because.length ? h("ol", { class: "because" }, because.map((each) => h("li", {},
+      h("strong", {}, `${KINDS[each.kind] || each.kind} rule ${each.position}`), each.line ? [" (", h("a", { href: to("policy", { line: each.line }) }, `line ${each.line}`), ")"] : "",
+      each.when && each.when !== "true" ? [": ", h("code", {}, each.when)] : "",
+      Object.entries(each.values).length > 0 && h("span", { class: "met" }, Object.entries(each.values).map(([name, value]) =>
+        h("code", { key: name }, `${name} = ${value}`))))))
+      : h("p", { class: "empty" }, "No rule of the policy applies to it."),
+  ];
+}
+
+function confirmations(job, names) {
+  const name = (datapath) => names.get(datapath) || datapath;
+  if (!job.confirmed.length && !job.waiting.length) return h("p", { class: "empty" }, job.state === "ended" ? "It has ended." : "No switch is concerned.");
+  return h("ul", { class: "plain" },
+    job.confirmed.map((datapath) => h("li", { key: datapath }, switchLink(datapath, name(datapath)), " has confirmed")),
+    job.waiting.map((each) => h("li", { key: each.datapath }, each.datapath ? switchLink(each.datapath, name(each.datapath)) : "The controller", ": ", h("span", { class: "poor-text" }, each.reason))));
+}

@@ -1,0 +1,71 @@
+// The whole pool at a glance: what needs somebody, groups against their rates, switches, events.
+
+import { get } from "../api.js";
+import { h } from "../dom.js";
+import { count, moment, several } from "../format.js";
+import { headed, link, note, rules, state, switchLink, switchState, table, to } from "../parts.js";
+import { eventList } from "./events.js";
+import { groupTable } from "./groups.js";
+import { jobTable } from "./jobs.js";
+
+const REFUSED = 8;
+
+export function open({ live, paint, signal }) {
+  let found = {};
+  paint("Overview", h("p", { class: "empty" }, "Loading…"));
+
+  const draw = () => found.overview && found.groups && found.jobs && found.events && paint("Overview", content(found));
+  live(2, async (stop) => {
+    const [overview, groups] = await Promise.all([get(["overview"], {}, stop), get(["groups"], {}, stop)]);
+    return { overview, groups: groups.groups };
+  }, (answer) => {
+    found = { ...found, ...answer };
+    draw();
+  });
+  live(4, async (stop) => {
+    const some = (which) => get(["jobs"], { state: which, order: "newest", limit: REFUSED }, stop);
+    const [pending, refused, events] = await Promise.all([some("pending"), some("refused"), get(["audit"], { limit: 12 }, stop)]);
+    return { jobs: { pending: pending.jobs, refused: refused.jobs }, events: events.entries };
+  }, (answer) => {
+    found = { ...found, ...answer };
+    draw();
+  });
+  signal.addEventListener("abort", () => (found = {}));
+}
+
+function content({ overview, groups, jobs, events }) {
+  const { switches } = overview;
+  const waiting = [...jobs.pending, ...jobs.refused];
+  return [
+    !overview.ready && note("bad", h("strong", {}, "The controller is not ready: "), overview.reasons.join("; ")),
+    figures(overview),
+    h("div", { class: "columns" },
+      h("div", {},
+        headed("Groups", link("All groups", "groups"), groupTable(groups)),
+        headed("Pending and refused jobs", [link("All pending", "jobs", { state: "pending" }), " ", link("All refused", "jobs", { state: "refused" })],
+          waiting.length ? jobTable(waiting, { label: "Pending and refused jobs", columns: ["job", "state", "owner", "host", "reason"] })
+            : h("p", { class: "empty" }, "None. Every job has the network that the policy gives it."))),
+      h("div", {},
+        headed("Switches", link(`All ${count(switches.known)}`, "switches"),
+          switches.in_sync < switches.known && h("p", { class: "poor-text" }, `${several(switches.known - switches.in_sync, "switch", "switches")} not in sync`),
+          table("Switches", [
+            { head: "Switch", cell: (one) => switchLink(one.datapath, one.name) },
+            { head: "State", cell: (one) => [state(switchState(one)), one.in_sync ? "" : h("span", { class: "reason" }, one.reason)] },
+            { head: "Rules", number: true, cell: rules },
+            { head: "Jobs", number: true, cell: (one) => count(one.jobs) },
+          ], overview.shown, { key: (one) => one.datapath, empty: "No switch is declared or has connected." })),
+        headed("Events", link("All events", "events"), eventList(events)))),
+  ];
+}
+
+function figures({ jobs, switches, policy }) {
+  const figure = (name, value, more, address) =>
+    h("a", { class: "figure", href: address }, h("span", { class: "name" }, name), h("span", { class: "value" }, value), h("span", { class: "beside" }, more));
+  const other = [jobs.registering && `${count(jobs.registering)} registering`, jobs.pending && `${count(jobs.pending)} pending`].filter(Boolean);
+  return h("div", { class: "figures" },
+    figure("Jobs enforced", count(jobs.enforced), other.join(", ") || "none waits", to("jobs")),
+    figure("Switches in sync", `${count(switches.in_sync)} of ${count(switches.known)}`, `${count(switches.connected)} connected`, to("switches")),
+    figure("Rules installed", count(switches.installed),
+      switches.desired === switches.installed ? "as desired" : `${count(switches.desired)} desired`, to("switches")),
+    figure("Policy", `Version ${count(policy.version)}`, [`${policy.actor}, `, moment(policy.at)], to("policy")));
+}

@@ -1,0 +1,441 @@
+"""The operator's pages in a real browser: log-in, what each view shows, and that it follows the controller."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.browser import CORE, POLICY, WORKER1, WORKER2, Reader, Site, reading
+
+pytestmark = pytest.mark.browser
+
+VIEWS = ["", "jobs", "groups", "switches", "explain", "policy", "events"]
+
+
+@pytest.fixture(autouse=True)
+def patience() -> Iterator[None]:
+    """How long an expectation may take to come true; only a test that fails waits so long."""
+    expect.set_options(timeout=15_000)
+    yield
+    expect.set_options(timeout=5_000)
+
+
+def panel(page: Page, title: str) -> Locator:
+    return page.locator(".panel", has=page.get_by_role("heading", name=title, exact=True))
+
+
+# -- log-in ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_token_and_one_that_may_not_read_are_told_why(reader: Reader, site: Site) -> None:
+    reader.expected = ("401",)
+    page = reader.page
+    page.goto(f"{site.url}/")
+    assert page.url.endswith("/pages/")
+    for token, reason in (("lark_wrong", "The token is not known."), (site.hook, "These pages need read or operate.")):
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text(reason)
+        assert page.evaluate("sessionStorage.length") == 0
+    page.get_by_label("Token").fill(site.reader)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+@pytest.mark.parametrize("where", [*VIEWS, "jobs/0123456789abcdef", "users/alice", "groups/default", "switches/core1"])
+def test_no_view_shows_anything_before_the_log_in(reader: Reader, site: Site, where: str) -> None:
+    asked = []
+    reader.page.on("request", lambda request: asked.append(request.url) if "/v1/" in request.url else None)
+    reader.go(f"#/{where}")
+    expect(reader.page.get_by_role("heading", name="Log in")).to_be_visible()
+    assert reader.page.get_by_role("navigation").count() == 0
+    assert asked == []
+
+
+def test_signing_out_forgets_the_token_in_every_tab(reader: Reader, site: Site) -> None:
+    first = reader.log_in(site.reader)
+    second = reader.new_tab()
+    second.goto(f"{site.url}/pages/#/groups")
+    expect(second.get_by_role("heading", name="Groups")).to_be_visible()
+    first.get_by_role("button", name="Sign out").click()
+    for page in (first, second):
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        assert page.evaluate("sessionStorage.length + document.cookie.length + localStorage.length") == 0
+    first.reload()
+    expect(first.get_by_role("heading", name="Log in")).to_be_visible()
+
+
+def test_a_token_that_is_taken_away_ends_the_log_in(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    reader.expected = ("401",)
+    tokens = site.lark.directory / "tokens.yaml"
+    tokens.write_text(re.sub(r"(?m)^reader: .*\n", "", tokens.read_text()))
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("The token is not known.")
+
+
+# -- live --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_overview_follows_jobs_that_come_and_go(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    enforced = page.locator(".figure", has_text="Jobs enforced").locator(".value")
+    expect(enforced).to_have_text("0")
+    expect(page.locator(".figure", has_text="Switches in sync").locator(".value")).to_have_text("3 of 4")
+    expect(page.get_by_role("row", name=re.compile("worker3.*away"))).to_be_visible()
+    page.evaluate("window.before = true")
+    job = site.run("alice")
+    expect(enforced).to_have_text("1")
+    expect(page.get_by_role("row", name=re.compile(r"group_cms 1\b"))).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile(f"register {job['id']}"))).to_be_visible()
+    site.run("dave", 0xE3, seconds=0)
+    expect(page.get_by_role("row", name=re.compile("pending dave worker3.example"))).to_be_visible()
+    site.lark.end(job)
+    expect(enforced).to_have_text("0")
+    assert page.evaluate("window.before"), "the page was loaded anew"
+
+
+def test_a_controller_that_is_away_is_said_and_its_return_is_noticed(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    reader.expected = ("Failed to load resource",)
+    page.route("**/v1/**", lambda route: route.abort())
+    expect(page.get_by_text("Not current", exact=True)).to_be_visible()
+    expect(page.get_by_role("status")).to_contain_text("The controller does not answer")
+    expect(page.get_by_role("heading", name="Groups")).to_be_visible()
+    page.unroute("**/v1/**")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible(timeout=30_000)
+
+
+def test_a_hidden_page_asks_nothing(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
+    fire = "document.dispatchEvent(new Event('visibilitychange'))"
+    page.evaluate(hide % "true" + fire)
+    expect(page.get_by_text("Paused", exact=True)).to_be_visible()
+    page.evaluate(hide % "false" + fire)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+
+
+def test_what_has_the_focus_keeps_it_while_the_page_goes_on(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/switches")
+    field = page.get_by_label("Name, host, role or state")
+    field.fill("work")
+    expect(page.get_by_role("row")).to_have_count(4)
+    with page.expect_response("**/v1/switches"):
+        pass
+    expect(field).to_be_focused()
+    expect(field).to_have_value("work")
+
+
+# -- views -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_with_its_decision_flows_and_ads(reader: Reader, site: Site) -> None:
+    job = site.run("bob")
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    expect(page.get_by_role("heading", name="Job 101.0 of bob")).to_be_visible()
+    expect(page.locator(".title .state")).to_have_text("enforced")
+    decision = panel(page, "Decision")
+    expect(decision).to_contain_text('WAN rule 1 (line 15): Owner == "bob"')
+    expect(decision).to_contain_text('Owner = "bob"')
+    expect(page.get_by_role("row", name=re.compile("0 admit 200 .*nw_src=10.64.0.*installed"))).to_be_visible()
+    expect(panel(page, "Switches").get_by_text("worker1 has confirmed")).to_be_visible()
+    page.get_by_text("Job ad").click()
+    expect(page.locator("pre", has_text='GlobalJobId = "submit.example#101.0#1790000000"')).to_be_visible()
+    site.lark.end(job)
+    expect(page.locator(".title .state")).to_have_text("ended")
+    expect(page.locator("pre", has_text="GlobalJobId")).to_be_visible()
+
+
+def test_a_job_that_is_not_there_is_said(reader: Reader, site: Site) -> None:
+    reader.expected = ("404",)
+    page = reader.log_in(site.reader, "#/jobs/0123456789abcdef")
+    expect(page.get_by_role("alert")).to_contain_text("no job has the id 0123456789abcdef")
+
+
+def test_jobs_are_filtered_and_shown_page_by_page(reader: Reader, site: Site) -> None:
+    for number in range(55):
+        site.run("alice" if number % 11 else "bob", WORKER1 if number % 2 else WORKER2, seconds=0)
+    page = reader.log_in(site.reader, "#/jobs")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(50)
+    page.get_by_role("link", name="Next page").click()
+    expect(rows).to_have_count(5)
+    page.get_by_role("link", name="First page").click()
+    page.get_by_label("User", exact=True).fill("bob")
+    page.get_by_role("button", name="Show").click()
+    expect(rows).to_have_count(5)
+    assert page.url.endswith("#/jobs?owner=bob&state=live&order=newest")
+    page.get_by_label("State").select_option("Pending")
+    expect(page.get_by_text("No job is like that.")).to_be_visible()
+    page.go_back()
+    expect(rows).to_have_count(5)
+
+
+def test_user_and_group(reader: Reader, site: Site) -> None:
+    for owner in ("alice", "alice", "bob"):
+        site.run(owner)
+    page = reader.log_in(site.reader, "#/users/alice")
+    expect(panel(page, "Live jobs").locator("tbody tr")).to_have_count(2)
+    page.get_by_role("link", name="group_cms").first.click()
+    expect(page.get_by_role("heading", name="Group group_cms")).to_be_visible()
+    expect(page.locator(".facts")).to_contain_text("Guarantee250 Mb/s")
+    expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_a_switch_with_the_origin_of_each_flow(reader: Reader, site: Site) -> None:
+    job = site.run("bob")
+    page = reader.log_in(site.reader, "#/switches")
+    page.get_by_role("link", name="worker1").click()
+    expect(page.get_by_role("heading", name="Switch worker1")).to_be_visible()
+    expect(page.get_by_role("heading", name=re.compile(r"Table 4 wan \(\d+\)"))).to_be_visible()
+    origin = page.get_by_role("row", name=re.compile('wan drop when Owner == "bob" \\(policy line 15\\)'))
+    expect(origin.first).to_be_visible()
+    page.get_by_label("Flows that contain").fill(job["id"])
+    expect(page.locator(".one-table")).to_have_count(3)
+    expect(origin).to_have_count(0)
+    page.get_by_text("Ports (61)").click()
+    expect(page.get_by_role("row", name=re.compile("11 job1 job"))).to_contain_text(job["id"])
+
+
+def test_explain_step_by_step(reader: Reader, site: Site) -> None:
+    alice, bob = site.run("alice"), site.run("bob", WORKER2)
+    page = reader.log_in(site.reader, "#/explain")
+    page.get_by_label("From").fill(alice["id"])
+    page.get_by_label("To").fill(bob["addresses"][0]["address"])
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator(".verdict")).to_contain_text("dropped")
+    expect(page.locator(".verdict")).to_contain_text("worker1 drops it in table slice-from")
+    expect(page.get_by_role("status")).to_contain_text("dropped")
+    expect(page.locator(".steps li").first).to_contain_text("is job 101.0")
+    expect(page.locator(".steps li").last).to_contain_text("actions=drop")
+    page.get_by_label("To").fill("192.0.2.1")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator(".verdict")).to_contain_text("forwarded")
+    reader.expected = ("404",)
+    page.get_by_label("To").fill("nobody")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.get_by_role("alert")).to_contain_text("neither an address nor the id of a live job")
+
+
+def test_the_one_field_finds_jobs_addresses_users_hosts_and_switches(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    page = reader.log_in(site.reader)
+    reader.expected = ("404", "422")
+    for text, title in (
+        (job["id"], "Job 101.0 of alice"),
+        (job["addresses"][0]["address"], "Job 101.0 of alice"),
+        ("submit.example#101.0#1790000000", "Job 101.0 of alice"),
+        ("alice", "User alice"),
+        ("worker1.example", "Jobs"),
+        ("core1", "Switch core1"),
+        (f"{CORE:016x}", "Switch core1"),
+        ("group_cms", "Group group_cms"),
+        ("group_atlas", "Group group_atlas"),
+    ):
+        field = page.get_by_role("searchbox")
+        field.fill(text)
+        field.press("Enter")
+        expect(page.get_by_role("heading", name=title, exact=True, level=1)).to_be_visible()
+        page.goto(f"{site.url}/pages/#/events")
+        expect(page.get_by_role("heading", name="Events", exact=True, level=1)).to_be_visible()
+    page.get_by_role("searchbox").fill("nobody")
+    page.get_by_role("searchbox").press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Nothing is called nobody.")
+
+
+# -- policy ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mistake_in_a_policy_is_shown_with_its_line(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.operator, "#/policy")
+    text = page.get_by_label("The policy in force")
+    text.fill(POLICY.replace("- slice: {by: Owner}", "- slise: {by: Owner}"))
+    page.get_by_role("button", name="Check").click()
+    mistakes = page.locator(".mistakes")
+    expect(mistakes).to_contain_text("Line 14")
+    expect(mistakes).to_contain_text("slise")
+    expect(page.get_by_role("status")).to_contain_text("1 mistake found.")
+    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+    page.get_by_role("button", name="Line 14").click()
+    chosen = "const t = document.activeElement; t.value.slice(t.selectionStart, t.selectionEnd)"
+    assert page.evaluate(chosen) == "  - slise: {by: Owner}"
+
+
+def test_a_policy_is_put_in_force_only_after_its_plan_was_seen(reader: Reader, site: Site) -> None:
+    job = site.run("carol")
+    page = reader.log_in(site.operator, "#/policy")
+    apply, text = page.get_by_role("button", name="Apply"), page.locator("textarea")
+    expect(page.get_by_text("Version 1 by policy file")).to_be_visible()
+    text.fill(POLICY.replace('"mallory"', '"carol"'))
+    expect(apply).to_be_disabled()
+    page.get_by_role("button", name="Check").click()
+    expect(page.get_by_text("No mistake was found.").last).to_be_visible()
+    expect(apply).to_be_disabled()
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("row", name=re.compile(f"{job['id']} carol is blocked"))).to_be_visible()
+    expect(page.locator(".diff .gone").first).to_contain_text("13 -   - block: {when: 'Owner == \"mallory\"'}")
+    expect(page.locator(".diff .added").first).to_contain_text("13 +   - block: {when: 'Owner == \"carol\"'}")
+    expect(page.get_by_role("row", name=re.compile("worker1 "))).to_be_visible()
+    expect(apply).to_be_enabled()
+    text.press_sequentially("#")
+    expect(apply).to_be_disabled()
+    text.press("Backspace")
+    expect(apply).to_be_enabled()
+    apply.click()
+    expect(page.get_by_text("Version 2 is in force.").last).to_be_visible()
+    expect(page.get_by_text("Version 2 by operator")).to_be_visible()
+    assert site.lark.get("/v1/policy")["text"] == POLICY.replace('"mallory"', '"carol"')
+    assert "operator" in [entry["actor"] for entry in site.lark.get("/v1/audit?subject=policy")["entries"]]
+
+
+def test_a_plan_for_a_policy_that_was_replaced_since_cannot_be_applied(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.operator, "#/policy")
+    page.locator("textarea").fill(POLICY + "# mine\n")
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("button", name="Apply")).to_be_enabled()
+    # The page does not hear of it: what it knows of the policy stays what it was.
+    known = site.lark.get("/v1/policy")
+    page.route("**/v1/policy", lambda it: it.fulfill(json=known) if it.request.method == "GET" else it.continue_())
+    reader.expected = ("412",)
+    site.lark.put_policy(POLICY + "# theirs\n")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("alert")).to_contain_text("version 2 by test is in force now")
+    assert site.lark.get("/v1/policy")["text"] == POLICY + "# theirs\n"
+    page.unroute("**/v1/policy")
+    expect(page.get_by_text("Version 2 by test has come into force. Your text is still here")).to_be_visible()
+    expect(page.locator("textarea")).to_have_value(POLICY + "# mine\n")
+    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+
+
+def test_a_reader_may_plan_but_not_apply(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/policy")
+    page.locator("textarea").fill(POLICY + "# mine\n")
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("heading", name="What would change")).to_be_visible()
+    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+    expect(page.get_by_text("Applying needs a token with the scope operate.")).to_be_visible()
+
+
+# -- what an ad may hold -----------------------------------------------------------------------------------------------
+
+
+def test_markup_in_an_ad_is_text_wherever_it_is_shown(reader: Reader, site: Site) -> None:
+    evil = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>"
+    ads = site.ads("alice", more=f'Cmd = "{evil}"').replace('"alice', f'"{evil}')
+    answer = site.lark.post(ads)
+    assert answer.status == 201, answer
+    job, owner = answer.body["id"], answer.body["owner"]
+    assert owner == evil
+    site.lark.request("POST", f"/v1/jobs/{job}/forgery", evil)
+    page = reader.log_in(site.reader)
+    places = ["", "jobs", f"jobs/{job}", "switches/worker1", "events", f"explain?src={job}&dst=192.0.2.1"]
+    for where in places:
+        reader.go(f"#/{where}")
+        expect(page.locator("main").get_by_text("<script>").first).to_be_attached()
+        expect(page.locator("main").get_by_text("taken").first).to_be_attached()
+        assert page.locator("main img, main script").count() == 0
+        assert "taken" not in page.title().replace(evil, "")
+    reader.go("#/jobs")
+    page.get_by_role("link", name=evil).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"User {evil}")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    reader.go("#/%3Cimg%20src=x%3E/<script>")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
+
+
+def test_the_browser_itself_refuses_markup_and_foreign_scripts(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    reader.expected = ("Content Security Policy", "requires 'Trusted")
+    for attempt in (
+        "document.body.innerHTML = '<p>x</p>'",
+        "document.body.insertAdjacentHTML('beforeend', '<p>x</p>')",
+        "document.createElement('script').textContent = 'window.x = 1'",
+    ):
+        assert page.evaluate(
+            f"() => {{ try {{ {attempt}; return 'done' }} catch (error) {{ return error.name }} }}"
+        ) in (
+            "TypeError",
+            "EvalError",
+        )
+    page.evaluate(
+        "() => { const s = document.createElement('p'); s.setAttribute('style', 'color: red'); s.id = 'styled';"
+        " document.body.append(s) }"
+    )
+    assert page.evaluate("getComputedStyle(document.getElementById('styled')).color") != "rgb(255, 0, 0)"
+
+
+# -- keyboard, phone, dark ---------------------------------------------------------------------------------------------
+
+
+def test_the_way_by_keyboard_alone(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    page = reader.page
+    page.goto(f"{site.url}/pages/")
+    expect(page.get_by_label("Token")).to_be_focused()
+    page.keyboard.type(site.reader)
+    page.keyboard.press("Enter")
+    expect(page.locator(".figures")).to_be_visible()
+    page.reload()
+    expect(page.locator(".figures")).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    assert page.locator(".skip").bounding_box()["x"] >= 0  # type: ignore[index]  # it is visible now
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator(".figure").first).to_be_focused()
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_focused()
+    expect(page.get_by_role("link", name="101.0")).to_be_visible()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "101.0":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Job 101.0 of alice")).to_be_focused()
+    assert page.url.endswith(f"#/jobs/{job['id']}")
+
+
+def test_every_view_has_one_heading_named_fields_and_tables_with_heads(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    page = reader.log_in(site.reader)
+    for where in [*VIEWS, f"jobs/{job['id']}", "users/alice", "groups/group_cms", "switches/worker1"]:
+        reader.go(f"#/{where}")
+        expect(page.get_by_text("Loading…")).to_have_count(0)
+        assert page.locator("h1").count() == 1, where
+        unnamed = (
+            "[...document.querySelectorAll('input, select, textarea')].filter(e => !e.labels.length && !e.ariaLabel)"
+        )
+        assert page.evaluate(f"{unnamed}.length") == 0, where
+        bare = (
+            "[...document.querySelectorAll('table')].filter(t => !t.caption || !t.querySelector('thead th[scope=col]'))"
+        )
+        assert page.evaluate(f"{bare}.length") == 0, where
+
+
+def test_on_a_phone_in_the_dark_nothing_is_wider_than_the_screen(phone: Reader, site: Site) -> None:
+    job = site.run("alice")
+    site.run("bob", 0xE3, seconds=0)
+    page = phone.log_in(site.operator)
+    for where in [*VIEWS, f"jobs/{job['id']}", "users/alice", "groups/group_cms", "switches/worker1",
+                  f"explain?src={job['id']}&dst=10.64.0.9"]:  # fmt: skip
+        phone.go(f"#/{where}")
+        expect(page.locator("h1")).to_be_visible()
+        expect(page.get_by_text(re.compile("Loading…|Asking the switch"))).to_have_count(0)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, where
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 20, 24)"
+
+
+def test_a_light_page_for_who_prefers_one(chromium: Browser, site: Site) -> None:
+    with reading(chromium, site, color_scheme="light") as made:
+        made.log_in(site.reader)
+        assert made.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(244, 245, 247)"
