@@ -93,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     switches.add_argument("datapath", nargs="?", metavar="DPID", help="a datapath id or a name")
     switches.add_argument("--flows", action="store_true", help="its flows, with the policy that asked for each")
 
+    _reserve_commands(commands)
     _policy_commands(commands)
     _database_commands(commands)
 
@@ -105,6 +106,27 @@ def parser() -> argparse.ArgumentParser:
 
     _command(commands, "schema", _schema, "Print the JSON Schema of policy files.")
     return top
+
+
+def _reserve_commands(commands: Any) -> None:
+    reserve = commands.add_parser("reserve", help="Reserve bandwidth, or show what is reserved and what is left.")
+    actions = reserve.add_subparsers(title="actions", metavar="ACTION", required=True)
+    add = _asking(actions, "add", _reserve_add, "Reserve bandwidth for what SRC sends to DST.")
+    add.add_argument("src", help="a job's id or address, or a host of the topology")
+    add.add_argument("dst", help="the same, or wan, or an address or network")
+    add.add_argument("rate", type=float, help="Mb/s of L2 bytes")
+    add.add_argument("--seconds", type=float, help="how long [as long as its jobs live]")
+    listed = _asking(actions, "list", _reserve_list, "List reservations.")
+    listed.add_argument("--job", help="only those of this job id, and flows that go to it")
+    show = _asking(actions, "show", _reserve_show, "Show a reservation.")
+    show.add_argument("reservation")
+    change = _asking(actions, "change", _reserve_change, "Change a reservation; traffic is not interrupted.")
+    change.add_argument("reservation")
+    change.add_argument("--rate", type=float, help="the new rate, Mb/s")
+    change.add_argument("--seconds", type=float, help="it ends in so many seconds")
+    release = _asking(actions, "release", _reserve_release, "Release a reservation.")
+    release.add_argument("reservation")
+    _asking(actions, "links", _reserve_links, "Show what each link carries, and what is reserved and left.")
 
 
 def _policy_commands(commands: Any) -> None:
@@ -226,6 +248,36 @@ def _switches(arguments: Arguments) -> int:
     if arguments.flows:
         return _show(arguments, client.flows(arguments.datapath), printing.flows)
     return _show(arguments, client.switch(arguments.datapath), printing.switch)
+
+
+def _reserve_add(arguments: Arguments) -> int:
+    found = _client(arguments).reserve(arguments.src, arguments.dst, arguments.rate, arguments.seconds)
+    return _show(arguments, found, printing.reservation)
+
+
+def _reserve_list(arguments: Arguments) -> int:
+    return _show(arguments, list(_client(arguments).reservations(arguments.job)), printing.reservations)
+
+
+def _reserve_show(arguments: Arguments) -> int:
+    return _show(arguments, _client(arguments).reservation(arguments.reservation), printing.reservation)
+
+
+def _reserve_change(arguments: Arguments) -> int:
+    named = (("rate", arguments.rate), ("duration", arguments.seconds))
+    change: dict[str, float | None] = {name: value for name, value in named if value is not None}
+    if not change:
+        raise SettingError("nothing is to change: lark reserve change RESERVATION --rate MBITS --seconds SECONDS")
+    found = _client(arguments).change_reservation(arguments.reservation, **change)
+    return _show(arguments, found, printing.reservation)
+
+
+def _reserve_release(arguments: Arguments) -> int:
+    return _show(arguments, _client(arguments).release(arguments.reservation), printing.reservation)
+
+
+def _reserve_links(arguments: Arguments) -> int:
+    return _show(arguments, _client(arguments).links(), printing.links)
 
 
 def _policy_show(arguments: Arguments) -> int:

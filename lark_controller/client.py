@@ -165,6 +165,37 @@ class Client:
         """What the token of this client allows."""
         return self._json("GET", "/v1/token")
 
+    def reserve(self, source: str, destination: str, rate: float, duration: float | None = None) -> Answer:
+        """Reserve ``rate`` Mb/s for what ``source`` sends to ``destination``, for so many seconds (None: as long as its
+        jobs live). Each is a job's id or address, or a host of the topology; the destination also ``wan``, or an
+        address or network."""
+        wish = {"source": source, "destination": destination, "rate": rate, "duration": duration}
+        return self._json("POST", "/v1/reservations", None, json.dumps(wish), "application/json")
+
+    def reservations(self, job: str | None = None) -> Iterator[Answer]:
+        """All valid reservations, of all or of one job, page by page."""
+        return self._pages("/v1/reservations", "reservations", {"job": job})
+
+    def reservation(self, reservation_id: str) -> Answer:
+        """A reservation."""
+        return self._json("GET", f"/v1/reservations/{_part(reservation_id)}")
+
+    def change_reservation(self, reservation_id: str, **change: float | None) -> Answer:
+        """Give a reservation another ``rate`` (Mb/s), another ``duration`` (seconds from now, None: until its jobs
+        end), or both."""
+        return self._json(
+            "PATCH", f"/v1/reservations/{_part(reservation_id)}", None, json.dumps(change), "application/json"
+        )
+
+    def release(self, reservation_id: str) -> Answer:
+        """Release a reservation."""
+        return self._json("DELETE", f"/v1/reservations/{_part(reservation_id)}")
+
+    def links(self) -> list[Answer]:
+        """What the links carry, and what is reserved and left of each."""
+        found: list[Answer] = self._json("GET", "/v1/links")["links"]
+        return found
+
     def audit(self, subject: str | None = None) -> Iterator[Answer]:
         """The audit trail, newest first, page by page."""
         return self._pages("/v1/audit", "entries", {"subject": subject})

@@ -20,7 +20,6 @@ from typing import TypeVar
 from lark_controller import ads, planning, views
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.errors import (
-    AdError,
     ChangedError,
     LarkError,
     Mistake,
@@ -29,8 +28,7 @@ from lark_controller.errors import (
     StoreError,
     SwitchError,
 )
-from lark_controller.explain import Ends, Held, concerned, explain
-from lark_controller.flows.placement import Placed
+from lark_controller.explain import Ends, Held, concerned, ends_of, explain
 from lark_controller.flows.pool import Pool
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
 from lark_controller.jobs import Address, Facts, Job, JobState
@@ -46,6 +44,7 @@ from lark_controller.qos.ovsdb import Ovsdb, OvsdbOptions, Report
 from lark_controller.queues import QUEUES
 from lark_controller.reconcile import Reconciler
 from lark_controller.registration import Names, Registration, names_digest
+from lark_controller.reservations import Reservations
 from lark_controller.status import (
     AuditPage,
     Confirmation,
@@ -97,12 +96,16 @@ class Controller:
         self._ovsdb = Ovsdb(ovsdb, self._queues_told)
         self._reconciler = Reconciler(self._policy, self._state_changed, metrics, self._ovsdb, ovsdb)
         self._openflow = OpenFlow(options, self._reconciler)
-        self._registration = Registration(store, lease_seconds, self._put, self._gone, self._why_kept)
+        self._reservations = Reservations(store, self._live_at, self._flows_changed, self._resized)
+        self._registration = Registration(
+            store, lease_seconds, self._put, self._gone, self._reservations, self._why_kept
+        )
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
         self._policy_lock = threading.Lock()
         self._upkeep = Upkeep(
             store,
             self._registration,
+            self._reservations,
             metrics,
             lease_seconds=lease_seconds,
             check_seconds=check_seconds,
@@ -121,7 +124,7 @@ class Controller:
         decider = self._reconciler.decider
         jobs = [replace(job, facts=decider.shared(job.facts)) for job in self._store.live_jobs()]
         self._registration.use(self._policy, names, jobs)
-        self._reconciler.load(jobs)
+        self._reconciler.load([self._with_flows(job) for job in jobs])
         event("directory loaded", jobs=len(jobs))
         self._ovsdb.start()
         self._openflow.start()
@@ -273,7 +276,7 @@ class Controller:
 
         async def read() -> tuple[Pool, Ends, dict[int, Held]]:
             pool = self._reconciler.pool
-            ends = self._ends(pool, src, dst)
+            ends = ends_of(pool, self._reconciler.directory, src, dst)
             held = {}
             for datapath in concerned(pool, ends):
                 state = self._reconciler.switches.get(datapath)
@@ -290,27 +293,6 @@ class Controller:
 
         pool, ends, held = self._wait(self._openflow.call(read()), 2 * timeout + 1.0)
         return explain(pool, ends, held)
-
-    def _ends(self, pool: Pool, src: str, dst: str) -> Ends:
-        first, second = self._end_of(src), self._end_of(dst)
-        for version in (4, 6):
-            pair = [[a for a in addresses if a.version == version] for addresses, _ in (first, second)]
-            if pair[0] and pair[1]:
-                return Ends(pair[0][0], pair[1][0], _placed(pool, first[1]), _placed(pool, second[1]))
-        raise AdError("", f"{src} and {dst} have no address of the same IP version")
-
-    def _end_of(self, what: str) -> tuple[tuple[Address, ...], Job | None]:
-        directory = self._reconciler.directory
-        job = directory.by_id.get(what)
-        if job is not None:
-            if not job.addresses:
-                raise NotFoundError(f"job {what} has no address yet")
-            return job.addresses, job
-        try:
-            address = ip_address(what)
-        except ValueError:
-            raise NotFoundError(f"{what} is neither an address nor the id of a live job") from None
-        return (address,), directory.by_address.get(address)
 
     # -- policy --------------------------------------------------------------------------------------------------------
 
@@ -402,6 +384,38 @@ class Controller:
         """The accounting groups of the policy in force."""
         return self._on_loop(lambda: views.groups(self._reconciler))
 
+    # -- reservations --------------------------------------------------------------------------------------------------
+
+    @property
+    def reservations(self) -> Reservations:
+        """What is reserved, and for whom."""
+        return self._reservations
+
+    def _live_at(self, text: str) -> Job | None:
+        """The live job of an id or an address."""
+        try:
+            return self._reconciler.directory.by_address.get(ip_address(text))
+        except ValueError:
+            return self._registration.find(text)
+
+    def _with_flows(self, job: Job) -> Job:
+        flows = self._reservations.flows_of(job.id)
+        return replace(job, reserved=flows) if flows or job.reserved else job
+
+    def _flows_changed(self, job_id: str) -> None:
+        """The reserved flows that a job sends have changed."""
+        self._openflow.loop.call_soon_threadsafe(self._change, job_id, self._with_flows)
+
+    def _resized(self, job_id: str, bandwidth: float | None) -> None:
+        """What is reserved for a job's RequestBandwidth has changed."""
+        self._registration.resized(job_id, bandwidth)
+        self._openflow.loop.call_soon_threadsafe(self._change, job_id, lambda job: replace(job, bandwidth=bandwidth))
+
+    def _change(self, job_id: str, changed: Callable[[Job], Job]) -> None:
+        job = self._live(job_id)
+        if job is not None and (now := changed(job)) != job:
+            self._reconciler.put(now)
+
     # -- the rest ------------------------------------------------------------------------------------------------------
 
     def audit(self, subject: str | None, cursor: str | None, limit: int) -> AuditPage:
@@ -461,10 +475,6 @@ def _as_now(job: Job, now: Job | None) -> Job:
     if now is None or job.state is JobState.ENDED:
         return job
     return replace(job, state=now.state, reason=now.reason)
-
-
-def _placed(pool: Pool, job: Job | None) -> Placed | None:
-    return None if job is None else pool.placed.get(job.number)
 
 
 def _address(text: str) -> Address:

@@ -4,8 +4,9 @@
     ├── AdError            an ad that cannot be accepted: attribute and reason
     ├── PolicyError        a policy file with mistakes, all of them
     ├── AddressError       no address can be assigned, or one is held by another live job
-    ├── CapacityError      a reservation for which a link has no room, all such links
-    ├── PathError          the declared topology has no path between two ends
+    ├── AdmissionError     bandwidth that cannot be promised
+    │   ├── CapacityError      a link has no room; all such links
+    │   └── PathError          the declared topology has no path between two ends, or there is none
     ├── NotFoundError      no such job, switch, address, reservation or policy version
     ├── SettingError       a setting (environment or option) that cannot be used
     ├── BusyError          a limit on waiting or queued work was reached
@@ -103,21 +104,26 @@ class Shortage:
         )
 
 
-class CapacityError(LarkError):
-    """A reservation that the network has no room for; ``shortages`` holds every link that is short, in path order.
+class AdmissionError(LarkError):
+    """Bandwidth that cannot be promised.
 
-    ``idle`` says what becomes of a job that was refused: True lets it go back to Idle, False puts it on hold.
+    ``idle`` says what becomes of a job that was refused for it: True lets it go back to Idle, False puts it on hold.
     """
 
-    def __init__(self, what: str, shortages: tuple[Shortage, ...], idle: bool = False) -> None:
+    idle = False
+
+
+class CapacityError(AdmissionError):
+    """The network has no room; ``shortages`` holds every link that is short, in path order."""
+
+    def __init__(self, what: str, shortages: tuple[Shortage, ...]) -> None:
         super().__init__(f"the network has no room for {what}: {'; '.join(map(str, shortages))}")
         self.what = what
         self.shortages = shortages
-        self.idle = idle
 
 
-class PathError(LarkError):
-    """The declared topology does not say how two ends are connected, or how fast."""
+class PathError(AdmissionError):
+    """The declared topology does not say how two ends are connected, or how fast; or none is declared."""
 
 
 class NotFoundError(LarkError):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 
+from lark_controller.errors import AdError, NotFoundError
 from lark_controller.flows.classifier import Tables
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch
@@ -18,7 +20,7 @@ from lark_controller.flows.simulate import PortView, Result, run_fields
 from lark_controller.flows.tables import table_name
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks
-from lark_controller.jobs import Address, Job
+from lark_controller.jobs import Address, Directory, Job
 from lark_controller.origins import origin
 from lark_controller.policies.model import Because
 from lark_controller.status import Explanation, Step
@@ -46,6 +48,33 @@ class Ends:
     dst: Address
     src_job: Placed | None
     dst_job: Placed | None
+
+
+def ends_of(pool: Pool, directory: Directory, src: str, dst: str) -> Ends:
+    """The ends that two texts name, each an address or a live job's id. Raises NotFoundError, AdError."""
+    first, second = _end_of(directory, src), _end_of(directory, dst)
+    for version in (4, 6):
+        pair = [[each for each in addresses if each.version == version] for addresses, _ in (first, second)]
+        if pair[0] and pair[1]:
+            return Ends(pair[0][0], pair[1][0], _placed(pool, first[1]), _placed(pool, second[1]))
+    raise AdError("", f"{src} and {dst} have no address of the same IP version")
+
+
+def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job | None]:
+    job = directory.by_id.get(what)
+    if job is not None:
+        if not job.addresses:
+            raise NotFoundError(f"job {what} has no address yet")
+        return job.addresses, job
+    try:
+        address = ip_address(what)
+    except ValueError:
+        raise NotFoundError(f"{what} is neither an address nor the id of a live job") from None
+    return (address,), directory.by_address.get(address)
+
+
+def _placed(pool: Pool, job: Job | None) -> Placed | None:
+    return None if job is None else pool.placed.get(job.number)
 
 
 def concerned(pool: Pool, ends: Ends) -> list[int]:

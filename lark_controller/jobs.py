@@ -82,6 +82,18 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class ReservedFlow:
+    """Bandwidth reserved for what a job sends to some addresses (empty: to the WAN), in kb/s of L2 bytes.
+
+    ``number`` is the reservation's in the store.
+    """
+
+    number: int
+    kbps: int
+    target: tuple[Network, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One run of a job on one slot, as far as policy and switches need it.
 
@@ -91,7 +103,8 @@ class Job:
     ExternalInterface); ``mac`` is the address inside the job. ``bandwidth`` is RequestBandwidth in Mb/s. ``inbound``
     and ``outbound`` are what the job ad asks (Table I), None where it does not ask. ``lease_until`` and ``created``
     are seconds since 1970. ``quarantine`` is what the pool says against the job (``""``: nothing), and ``vouched``
-    means that an operator has let it pass in spite of that.
+    means that an operator has let it pass in spite of that. ``reserved`` are the flows of its own that have bandwidth
+    reserved.
     """
 
     number: int
@@ -123,6 +136,7 @@ class Job:
     facts: Facts = Facts()
     quarantine: str = ""
     vouched: bool = False
+    reserved: tuple[ReservedFlow, ...] = ()
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -123,6 +123,53 @@ def flows(found: Sequence[Answer]) -> None:
     _table(("TABLE", "PRIORITY", "MATCH", "ACTIONS", "PACKETS", "STATE", "ORIGIN"), rows)
 
 
+def reservations(found: Sequence[Answer]) -> None:
+    """A table of reservations."""
+    rows = [
+        (
+            each["id"],
+            each["kind"],
+            f"{each['rate']:g}",
+            each["source"],
+            each["destination"],
+            each["job"] or "",
+            each["until"] or "its jobs end",
+        )
+        for each in found
+    ]
+    _table(("RESERVATION", "KIND", "MBIT/S", "FROM", "TO", "JOB", "UNTIL"), rows)
+
+
+def reservation(found: Answer) -> None:
+    """One reservation, with what it takes of each link."""
+    pairs = [
+        ("reservation", found["id"]),
+        ("kind", found["kind"]),
+        ("rate", f"{found['rate']:g} Mb/s"),
+        ("from", found["source"] + (f", job {found['job']}" if found["job"] else "")),
+        ("to", found["destination"] + (f", job {found['peer']}" if found["peer"] else "")),
+        ("addresses", " ".join(found["addresses"]) or "all"),
+        ("until", found["until"] or "its jobs end"),
+        ("made", f"{found['created']} by {found['actor']}"),
+    ]
+    _pairs(pairs + [("takes", f"{each['rate']:g} Mb/s of {each['channel']}") for each in found["holds"]])
+
+
+def links(found: Sequence[Answer]) -> None:
+    """A table of links: what they carry, what is reserved, what is left."""
+    rows = [
+        (
+            each["name"],
+            f"{each['source']} to {each['target']}" if each["source"] else "both",
+            f"{each['capacity']:g}",
+            f"{each['reserved']:g}",
+            f"{each['best_effort']:g}",
+        )
+        for each in found
+    ]
+    _table(("LINK", "DIRECTION", "MBIT/S", "RESERVED", "BEST EFFORT"), rows)
+
+
 def policy(found: Answer) -> None:
     """A policy's text, after a comment that says which it is."""
     print(f"# version {found['version']}, in force since {found['at']}, by {found['actor']}")

@@ -15,11 +15,12 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from lark_controller.addresses import BlockAllocator
 from lark_controller.ads import JobAd, MachineAd
-from lark_controller.errors import AddressError, AdError, NotFoundError
+from lark_controller.errors import AddressError, AdError, CapacityError, NotFoundError
 from lark_controller.jobs import Address, AddressType, Facts, Job, JobState, NetworkType, RunKey
 from lark_controller.log import INFO, WARNING, event
 from lark_controller.policies.facts import facts
 from lark_controller.policies.model import Policy
+from lark_controller.reservations import Reservations
 from lark_controller.status import Registered
 from lark_controller.store import LEASE_EXPIRED, Store
 
@@ -48,9 +49,11 @@ class Registration:
         lease_seconds: float,
         put: Callable[[Job], None],
         gone: Callable[[str], None],
+        reservations: Reservations,
         why_kept: Callable[[Job], str] = lambda _: "",
     ) -> None:
         self._store = store
+        self._reservations = reservations
         self._lease = lease_seconds
         self._put = put
         self._gone = gone
@@ -71,6 +74,7 @@ class Registration:
         ``jobs`` are live ones that are not known here yet: at start those of the store.
         """
         with self._lock:
+            self._reservations.use(policy)
             # Who lives is known here alone: jobs come and end while the policy changes, and whoever asks elsewhere gets
             # an answer that is old when it is used.
             live = (*self._jobs.values(), *jobs)
@@ -87,7 +91,11 @@ class Registration:
             self._names = (self._names[0] | names[0], self._names[1] | names[1])
 
     def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
-        """Take a run in, or what a second post says of it. Raises AdError, AddressError, StoreError."""
+        """Take a run in, or what a second post says of it.
+
+        Raises AdError, AddressError, StoreError; CapacityError or PathError where the network has no room for its
+        RequestBandwidth.
+        """
         with self._lock:
             policy = self._policy
             if policy is None:
@@ -96,25 +104,31 @@ class Registration:
             job = self._described(job_ad, machine_ad, now)
             _check_networks(policy, job)
             self._check_port(job)
+            booking = self._reservations.booking(job, machine_ad.available_bandwidth)
             known = self._jobs.get(job.id)
             assigned: tuple[Address, ...] = ()
             if job.address_type is AddressType.CONTROLLER and job.network_type is not NetworkType.NONE:
                 job, assigned = self._addressed(policy, job, known)
             try:
                 registration = self._store.register(
-                    job, job_ad.text, machine_ad.text, actor, now, names_digest(self._names)
+                    job, job_ad.text, machine_ad.text, actor, now, names_digest(self._names), booking
                 )
-            except BaseException:
+            except BaseException as error:
                 for address in assigned:
                     self._blocks.release(address)
+                if isinstance(error, CapacityError):
+                    event("job refused", job=job.id, owner=job.owner, host=job.host, reason=str(error))
+                    raise self._reservations.judged(error) from None
                 raise
             for old in registration.superseded:
                 self._release(old)
                 self._gone(old.id)
+                self._reservations.ended(old.id)
             job = registration.job
             if machine_ad.lease_over and job.live and job.ipv4 is not None:
                 job = self._store.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
             if job.live:
+                job = replace(job, reserved=self._reservations.flows_of(job.id))
                 if known is not None:
                     self._release(known)
                 self._hold(self._blocks, policy, job)
@@ -132,6 +146,17 @@ class Registration:
                 state=job.state.value,
             )
             return Registered(job, registration.created)
+
+    def find(self, job_id: str) -> Job | None:
+        """The live job of that id, as of this moment."""
+        return self._jobs.get(job_id)
+
+    def resized(self, job_id: str, bandwidth: float | None) -> None:
+        """What is reserved for a live job's RequestBandwidth has changed, in the store already."""
+        with self._lock:
+            job = self._jobs.get(job_id)
+            if job is not None:
+                self._jobs[job_id] = replace(job, bandwidth=bandwidth)
 
     def renew(self, job_id: str) -> Job:
         """Renew a live job's lease; it is written to the store with others. Raises NotFoundError."""
@@ -156,6 +181,7 @@ class Registration:
         if live is not None:
             self._release(live)
             self._gone(job_id)
+            self._reservations.ended(job_id)
             event("job ended", job=job_id, why=why)
         self._leases.pop(job_id, None)
         return job
@@ -170,6 +196,7 @@ class Registration:
             if held is not None and held.lease_until != job.lease_until:
                 return False
             self._release(job)
+            self._reservations.ended(job.id)
             return True
 
     def write_leases(self) -> None:

@@ -14,6 +14,7 @@ from lark_controller.jobs import Job, JobState
 from lark_controller.log import ERROR, WARNING, event
 from lark_controller.metrics import Metrics
 from lark_controller.registration import Registration
+from lark_controller.reservations import Reservations
 from lark_controller.store import Store
 
 # Seconds that states are gathered before they are written together, and before a failed write is tried again.
@@ -33,6 +34,7 @@ class Upkeep:
         self,
         store: Store,
         registration: Registration,
+        reservations: Reservations,
         metrics: Metrics,
         *,
         lease_seconds: float,
@@ -43,6 +45,7 @@ class Upkeep:
     ) -> None:
         self._store = store
         self._registration = registration
+        self._reservations = reservations
         self._metrics = metrics
         self._lease = lease_seconds
         self._check_every = check_seconds
@@ -108,6 +111,7 @@ class Upkeep:
         pruned = 0.0
         while not self._stopping.wait(min(5.0, self._lease / 4)):
             self._guarded(self._expire)
+            self._guarded(lambda: self._reservations.expire(time.time()))
             if self._retention and time.time() - pruned > PRUNE_EVERY:
                 pruned = time.time()
                 self._guarded(lambda: self._store.prune(time.time() - self._retention))

@@ -37,6 +37,7 @@ from lark_controller.status import (
     SwitchStatus,
     Waiting,
 )
+from tests.fake_reservations import FakeReservations
 
 DPID = "00000000000000e1"
 TOKENS = {scope: f"lark_{scope}_secret" for scope in ("hook", "read", "operate", "expired")}
@@ -107,6 +108,7 @@ class FakeControls:
         self.waiting = 0
         self.arrived = threading.Condition()
         self.is_ready = True
+        self.reservations = FakeReservations(self._called, self.known)
 
     def _called(self) -> None:
         if self.error is not None:

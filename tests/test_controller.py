@@ -26,6 +26,7 @@ from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.registration import Registration
+from lark_controller.reservations import Reservations
 from lark_controller.status import Registered
 from lark_controller.store import Store
 from tests import frames
@@ -477,7 +478,8 @@ def test_a_renewal_that_comes_while_leases_are_looked_through_is_not_lost(
 ) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/lark.db")
     store.migrate()
-    registration = Registration(store, 900, lambda job: None, lambda job_id: None)
+    none = Reservations(store, lambda text: None, lambda job_id: None, lambda job_id, bandwidth: None)
+    registration = Registration(store, 900, lambda job: None, lambda job_id: None, none)
     policy = load(POLICY)
     registration.use(policy, needed_attributes(policy))
     job_ad, machine_ad = parse_post(

@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("flows",),
     ("status",),
     ("store", "openflow", "htcondor"),
-    ("confirmations", "job_states", "origins", "policy_source", "pools", "switch_state"),
+    ("confirmations", "job_states", "origins", "policy_source", "pools", "reservations", "switch_state"),
     ("queues", "reactive", "registration", "explain", "planning"),
     ("reconcile", "upkeep"),
     ("views",),

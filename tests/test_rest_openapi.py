@@ -53,7 +53,7 @@ def test_the_api_does_what_its_openapi_document_says(tmp_path: Path) -> None:
 
         conforms()
         tried.add(operation.label)
-    assert len(tried) == 24
+    assert len(tried) == 30
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -71,7 +71,7 @@ def test_the_api_does_what_its_openapi_document_says(tmp_path: Path) -> None:
         ),
     ),
     st.sampled_from(["text/plain", "application/json", "text/plain; charset=latin-1", "", "a/b"]),
-    st.sampled_from(["/v1/jobs", "/v1/policy/check", "/v1/policy/plan"]),
+    st.sampled_from(["/v1/jobs", "/v1/policy/check", "/v1/policy/plan", "/v1/reservations"]),
 )
 def test_no_body_makes_the_controller_fail(tmp_path_factory: Any, body: bytes, kind: str, path: str) -> None:
     if _FUZZED.get("api") is None:

@@ -43,6 +43,12 @@ GUARDED = [
     ("GET", "/v1/explain?src=10.0.0.1&dst=10.0.0.2", {"read", "operate"}),
     ("GET", "/v1/groups", {"read", "operate"}),
     ("GET", "/v1/audit", {"read", "operate"}),
+    ("POST", "/v1/reservations", {"hook", "operate"}),
+    ("GET", "/v1/reservations", {"read", "operate"}),
+    ("GET", f"/v1/reservations/{JOB}", {"hook", "read", "operate"}),
+    ("PATCH", f"/v1/reservations/{JOB}", {"hook", "operate"}),
+    ("DELETE", f"/v1/reservations/{JOB}", {"hook", "operate"}),
+    ("GET", "/v1/links", {"hook", "read", "operate"}),
     ("GET", "/v1/overview", {"read", "operate"}),
     ("GET", "/v1/token", {"hook", "read", "operate"}),
     ("GET", "/metrics", {"read", "operate"}),
@@ -113,7 +119,6 @@ def test_every_answer_carries_security_headers_and_no_cors(api: Api) -> None:
 
 def test_unknown_routes_and_methods_are_problems(api: Api) -> None:
     assert_problem(api.client.get("/v1/nowhere"), 404)
-    assert_problem(api.client.get("/v1/reservations"), 404)
     answer = api.client.patch("/v1/policy")
     assert "GET" in assert_problem(answer, 405)["detail"]
     assert "PUT" in answer.headers["Allow"]

@@ -77,11 +77,6 @@ class Reservation:
         """The rate in Mb/s."""
         return self.kbps / KILO
 
-    @property
-    def is_wan(self) -> bool:
-        """True for a flow to the world outside."""
-        return self.kind is ReservationKind.FLOW and not self.target
-
 
 @dataclass(frozen=True, slots=True)
 class ReservationPage:

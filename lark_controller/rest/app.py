@@ -18,6 +18,7 @@ from lark_controller.rest import (
     pages,
     policy,
     problems,
+    reservations,
     switches,
 )
 from lark_controller.rest.limits import FAILURE_SECONDS, FAILURES, Buckets, Places
@@ -63,7 +64,7 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
     app.before_request(_enter)
     app.teardown_request(_leave)
     app.after_request(_finish)
-    modules = (jobs, addresses, switches, policy, explain, groups, audit, overview, health)
+    modules = (jobs, addresses, switches, policy, explain, groups, audit, overview, health, reservations)
     api.register(app, tuple(module.blueprint for module in modules))
     app.register_blueprint(pages.blueprint())
     problems.register(app)

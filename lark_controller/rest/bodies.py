@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 from urllib.parse import urlencode
 
 from flask import request
+from marshmallow import Schema, ValidationError
 
 from lark_controller.rest.problems import Problem
 
@@ -49,6 +51,31 @@ def refuse_malformed_json(body: bytes) -> None:
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise Problem(400, f"The body is not JSON: {reason}.", "json") from None
+
+
+def read_json(limit: int, schema: Schema) -> dict[str, Any]:
+    """The body, a JSON object that fits a schema. Raises Problem as :func:`read`, 400 where it is not JSON, and 422
+    with every member that does not fit."""
+    body, _ = read(limit, ("application/json",))
+    refuse_malformed_json(body)
+    try:
+        found: dict[str, Any] = schema.loads(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Problem(400, f"Byte {error.start} of the body is not UTF-8; the body must be UTF-8 text.") from None
+    except ValidationError as error:
+        wrong = [
+            {"parameter": "body" if name == "_schema" else str(name), "problem": str(reason)}
+            for name, reasons in _messages(error).items()
+            for reason in (reasons if isinstance(reasons, list) else [reasons])
+        ]
+        detail = "; ".join(f"{entry['parameter']}: {entry['problem']}" for entry in wrong)
+        raise Problem(422, detail, "parameters", errors=wrong) from None
+    return found
+
+
+def _messages(error: ValidationError) -> dict[str, Any]:
+    """What is wrong, by member; of the body as a whole under ``_schema``."""
+    return error.messages if isinstance(error.messages, dict) else {"_schema": error.messages}
 
 
 def next_url(cursor: str | None) -> str | None:

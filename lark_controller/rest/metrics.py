@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from lark_controller import log
 from lark_controller.jobs import JobState
+from lark_controller.policies.topology import ACCESS
 from lark_controller.status import Controls
 
 
@@ -23,8 +24,8 @@ class ControlsCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Jobs by state, switches in total, groups, the policy in force, readiness."""
-        for part in (self._jobs, self._switches, self._policy):
+        """Jobs by state, switches in total, the policy in force, readiness, the links of the topology."""
+        for part in (self._jobs, self._switches, self._policy, self._links):
             try:
                 yield from part()
             except Exception as error:
@@ -66,3 +67,14 @@ class ControlsCollector(Collector):
             ),
             GaugeMetricFamily("lark_ready", "1 where the controller can do its work.", self._controls.ready().ready),
         ]
+
+    def _links(self) -> list[Metric]:
+        labels = ("link", "source", "target")
+        capacity = GaugeMetricFamily("lark_link_capacity_bits_per_second", "What a link carries.", labels=labels)
+        reserved = GaugeMetricFamily("lark_link_reserved_bits_per_second", "What is reserved of it.", labels=labels)
+        for link in self._controls.reservations.links():
+            # Every worker has an access link, and the number of series must not grow with the pool.
+            if not link.name.startswith(ACCESS):
+                capacity.add_metric((link.name, link.source, link.target), link.capacity * 1e6)
+                reserved.add_metric((link.name, link.source, link.target), link.reserved * 1e6)
+        return [capacity, reserved]

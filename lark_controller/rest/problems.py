@@ -2,7 +2,7 @@
 
 ``type`` is ``about:blank`` where the status says it all, else ``urn:lark:problem:<kind>``; ``title``, ``status`` and
 ``detail`` are always there. Extension members carry what a program needs: ``attribute``, ``reason``, ``holder``,
-``mistakes``, ``errors``.
+``mistakes``, ``errors``, ``links``, ``refused``.
 """
 
 from __future__ import annotations
@@ -21,16 +21,21 @@ from lark_controller import log
 from lark_controller.errors import (
     AddressError,
     AdError,
+    AdmissionError,
     BusyError,
+    CapacityError,
     ChangedError,
     LarkError,
     NotFoundError,
+    PathError,
     PolicyError,
     RuleLimitError,
+    Shortage,
     StoreError,
     SwitchError,
     UnsupportedError,
 )
+from lark_controller.policies.model import Refused
 
 CONTENT_TYPE: Final = "application/problem+json"
 # Busy is over as soon as one waiting request is answered; a database takes longer to come back.
@@ -88,6 +93,10 @@ def of_error(error: LarkError) -> Problem:
             )
         case PolicyError():
             return Problem(422, _count(len(error.mistakes)), "policy", mistakes=mistakes(error.mistakes))
+        case CapacityError():
+            return Problem(409, str(error), "capacity", links=shortages(error.shortages), refused=_refused(error))
+        case PathError():
+            return Problem(422, str(error), "topology", refused=_refused(error))
         case NotFoundError():
             return Problem(404, str(error))
         case ChangedError():
@@ -118,6 +127,26 @@ def mistakes(found: tuple[Any, ...]) -> list[dict[str, object]]:
         }
         for mistake in found
     ]
+
+
+def shortages(found: tuple[Shortage, ...]) -> list[dict[str, object]]:
+    """Links that are short as JSON objects."""
+    return [
+        {
+            "link": each.link,
+            "source": each.source,
+            "target": each.target,
+            "capacity": each.capacity,
+            "reserved": each.reserved,
+            "available": each.available,
+            "asked": each.asked,
+        }
+        for each in found
+    ]
+
+
+def _refused(error: AdmissionError) -> str:
+    return str(Refused.IDLE if error.idle else Refused.HOLD)
 
 
 def register(app: Flask) -> None:
@@ -183,6 +212,8 @@ def _count(number: int) -> str:
 _TITLES: Final[Mapping[str, str]] = {
     "ad": "An ad cannot be accepted",
     "address": "The address cannot be used",
+    "capacity": "The network has no room",
+    "topology": "The declared topology has no such path",
     "policy": "The policy has mistakes",
     "busy": "Too much is waiting already",
     "store": "The database cannot be reached",

@@ -67,6 +67,12 @@ class FlowQuery(Schema):
     job = fields.String(validate=_WORD, metadata=_meta("The id of a job; its own flows alone"))
 
 
+class ReservationQuery(PageQuery):
+    """Which reservations."""
+
+    job = fields.String(validate=_WORD, metadata=_meta("A job's id: its own, and flows that go to it"))
+
+
 class ExplainQuery(Schema):
     """From where to where."""
 

@@ -94,13 +94,27 @@ class ProblemSchema(Schema):
     holder = fields.String(metadata=_meta("The id of the job that holds the address (address)"))
     mistakes = fields.List(fields.Nested("MistakeSchema"), metadata=_meta("Every mistake, in file order (policy)"))
     errors = fields.List(fields.Nested("ParameterErrorSchema"), metadata=_meta("Every one refused (parameters)"))
+    links = fields.List(fields.Nested("ShortageSchema"), metadata=_meta("Every link without room (capacity)"))
+    refused = fields.String(metadata=_meta("What becomes of a job that was refused: hold or idle (capacity, topology)"))
 
 
 class ParameterErrorSchema(Schema):
-    """A query parameter that was refused."""
+    """A parameter of the query, or a member of the body, that was refused."""
 
     parameter = _text("Its name")
     problem = _text("What is wrong with it")
+
+
+class ShortageSchema(Schema):
+    """A link that has no room."""
+
+    link = _text("Its name")
+    source = _text("From; empty where both directions share the link")
+    target = _text("To; empty where both directions share the link")
+    capacity = fields.Float(required=True, metadata=_meta("What it carries, Mb/s"))
+    reserved = fields.Float(required=True, metadata=_meta("What is reserved, Mb/s"))
+    available = fields.Float(required=True, metadata=_meta("What it has left, Mb/s"))
+    asked = fields.Float(required=True, metadata=_meta("What would have come on top, Mb/s"))
 
 
 class MistakeSchema(Schema):
@@ -240,12 +254,14 @@ class JobDetailSchema(RegisteredSchema):
     machine_ad = _text("The machine ad, in old syntax")
 
 
-class _Page(Schema):
+class Page(Schema):
+    """Where a list goes on."""
+
     next = _maybe_text("The next page's URL, null on the last")
     next_cursor = _maybe_text("The cursor of the next page")
 
 
-class JobPageSchema(_Page):
+class JobPageSchema(Page):
     """A page of jobs, in the order of their registration."""
 
     jobs = _many(JobSchema, "The jobs")
@@ -425,7 +441,7 @@ class AuditEntrySchema(Schema):
     detail = _text("More of it")
 
 
-class AuditPageSchema(_Page):
+class AuditPageSchema(Page):
     """A page of the audit trail, newest first."""
 
     entries = _many(AuditEntrySchema, "The entries")

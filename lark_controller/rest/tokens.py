@@ -32,8 +32,9 @@ _KEYS: Final = frozenset({"sha256", "scopes", "expires"})
 
 
 class Scope(StrEnum):
-    """What a token allows. ``hook``: to register, renew and end jobs, and to read a job by its id. ``read``: to read
-    everything. ``operate``: to read everything and to change the policy."""
+    """What a token allows. ``hook``: to register, renew and end jobs, to reserve what they send, and to read a job or a
+    reservation by its id. ``read``: to read everything. ``operate``: to read everything, to change the policy, and to
+    reserve anything."""
 
     HOOK = "hook"
     READ = "read"

@@ -87,6 +87,8 @@ def release(connection: Connection, reservation_id: str, now: float, actor: str)
     _lock(connection)
     gone = _remove(connection, reservations.c.id == reservation_id)
     for each in gone:
+        if each.kind is ReservationKind.JOB:
+            _resize(connection, each.job, None)
         record(connection, now, actor, "release", each.id, "")
     return gone[0] if gone else None
 
@@ -234,9 +236,16 @@ def _replace(
             .where(reservations.c.number == before.number)
             .values(kbps=kbps, until=until, holds=_text(holds))
         )
+        if after.kind is ReservationKind.JOB and after.kbps != before.kbps:
+            _resize(connection, after.job, after.rate)
         detail = f"{before.rate:g} to {after.rate:g} Mb/s" if before.kbps != kbps else "when it ends"
         record(connection, now, actor, "change", before.id, detail)
     return after
+
+
+def _resize(connection: Connection, job_id: str | None, bandwidth: float | None) -> None:
+    """Let a job's row say what is reserved for it."""
+    connection.execute(update(runs).where(runs.c.id == job_id, LIVE).values(bandwidth=bandwidth))
 
 
 def _remove(connection: Connection, chosen: ColumnElement[bool]) -> list[Reservation]:

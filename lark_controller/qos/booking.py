@@ -1,0 +1,118 @@
+"""From what a job or an operator asks for to what it would take of each link. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+
+from lark_controller.errors import PathError
+from lark_controller.jobs import Job, Network, NetworkType
+from lark_controller.policies.decide import decide
+from lark_controller.policies.model import Policy, Reserves, WanAction
+from lark_controller.policies.switches import WAN
+from lark_controller.policies.topology import is_wan
+from lark_controller.qos.reservations import Booking, Reservation, ReservationKind
+from lark_controller.qos.topology import Demand, Topology, asked_rate
+
+# The live job of an id or an address, None where there is none.
+Finder = Callable[[str], Job | None]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a flow: its node in the topology, the job that it is, and its addresses (empty for the WAN)."""
+
+    node: str
+    job: Job | None = None
+    networks: tuple[Network, ...] = ()
+
+
+def job_booking(job: Job, policy: Policy, topology: Topology) -> Booking | None:
+    """What a job's RequestBandwidth would take; None where it asks for none. Raises PathError."""
+    if not job.bandwidth or job.network_type is NetworkType.NONE:
+        return None
+    kbps = asked_rate(job.bandwidth)
+    node = job.host.lower()
+    to = wan_node(job, policy, topology) if topology.spec.reserves is Reserves.WAN else node
+    return Booking(ReservationKind.JOB, kbps, node, to, _job_demand(topology, node, to, kbps), job=job.id)
+
+
+def flow_booking(source: End, destination: End, rate: float, until: float | None, topology: Topology) -> Booking:
+    """What a flow would take; ``rate`` is Mb/s. Raises PathError."""
+    kbps = asked_rate(rate)
+    return Booking(
+        ReservationKind.FLOW,
+        kbps,
+        source.node,
+        destination.node,
+        topology.flow(source.node, destination.node, kbps),
+        job=None if source.job is None else source.job.id,
+        peer=None if destination.job is None else destination.job.id,
+        target=destination.networks,
+        until=until,
+    )
+
+
+def demand_of(reservation: Reservation, topology: Topology, kbps: int | None = None) -> Demand:
+    """What a reservation takes of a topology, at another rate where one is given. Raises PathError."""
+    rate = reservation.kbps if kbps is None else kbps
+    if reservation.kind is ReservationKind.JOB:
+        return _job_demand(topology, reservation.source, reservation.destination, rate)
+    return topology.flow(reservation.source, reservation.destination, rate)
+
+
+def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology: Topology) -> End:
+    """The end that a text names: a job's id or address, a host or WAN of the topology, or an address or network.
+
+    ``sender`` is the job whose policy says which WAN port its traffic takes. Raises PathError.
+    """
+    job = find(text)
+    if job is not None:
+        if job.has_pool_address and not job.addresses:
+            raise PathError(f"job {job.id} has no address yet")
+        own = job.addresses if job.has_pool_address else ()
+        return End(job.host.lower(), job, tuple(ip_network(address) for address in own))
+    node = text.lower()
+    if is_wan(node):
+        return End(node if topology.has(node) else wan_node(sender, policy, topology))
+    if topology.has(node):
+        spec = topology.spec.hosts.get(node)
+        return End(node, None, () if spec is None else spec.addresses)
+    try:
+        network = ip_network(text)
+    except ValueError:
+        raise PathError(
+            f"{text} is neither a live job, nor a host or WAN of the policy's topology, nor an address"
+        ) from None
+    host = topology.host_at(ip_address(network.network_address))
+    if host is not None:
+        return End(host, None, (network,))
+    if any(network.overlaps(each) for each in policy.local_networks if each.version == network.version):
+        raise PathError(f"{text} is no WAN address, and no live job or host of the policy's topology has it")
+    return End(wan_node(sender, policy, topology), None, (network,))
+
+
+def wan_node(job: Job | None, policy: Policy, topology: Topology) -> str:
+    """The WAN that a job's traffic takes: where a rule steers it, else its group's port, else the only one, or
+    ``wan``. Raises PathError."""
+    wans = sorted({end for link in topology.spec.links for end in link.ends if is_wan(end)})
+    if not wans:
+        raise PathError("no link of the policy's topology leads to a WAN")
+    chosen = None if job is None else _steered(job, policy)
+    if chosen is not None and chosen.lower() in wans:
+        return chosen.lower()
+    if len(wans) == 1 or WAN not in wans:
+        return wans[0]
+    return WAN
+
+
+def _steered(job: Job, policy: Policy) -> str | None:
+    decision = decide(job.facts, policy)
+    if decision.wan and policy.wans[decision.wan - 1].action is WanAction.STEER:
+        return policy.wans[decision.wan - 1].port
+    return next((group.port for group in policy.groups if group.name == decision.group), None)
+
+
+def _job_demand(topology: Topology, node: str, to: str, kbps: int) -> Demand:
+    return topology.host(node, kbps) if node == to else topology.both_ways(node, to, kbps)

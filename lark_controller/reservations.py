@@ -1,0 +1,270 @@
+"""Who has reserved what: from a wish to an admitted reservation, and the reserved flows in memory.
+
+One lock keeps topology, store and memory in the same order in this process; that no link is promised more than it
+carries is the store's doing, for all processes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from lark_controller.errors import AdmissionError, NotFoundError, PathError
+from lark_controller.jobs import Job, ReservedFlow
+from lark_controller.log import WARNING, event
+from lark_controller.policies.model import Policy, Refused
+from lark_controller.qos.admission import Ledger
+from lark_controller.qos.booking import Finder, demand_of, end_of, flow_booking, job_booking
+from lark_controller.qos.reservations import Booking, Reservation, ReservationKind, ReservationPage
+from lark_controller.qos.topology import KILO, Demand, Topology, asked_rate, channels
+from lark_controller.status import Change, LinkStatus, Wish
+from lark_controller.store import Store
+
+NO_TOPOLOGY = "the policy declares no topology, so nothing can be reserved"
+
+
+class Reservations:
+    """Reservations of this controller; thread-safe.
+
+    ``find`` gives the live job of an id or an address. ``changed`` is called with the id of a job whenever the reserved
+    flows that it sends have changed; ``resized`` with the id of a job and its new RequestBandwidth (Mb/s, None: none
+    any more).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        find: Finder,
+        changed: Callable[[str], None],
+        resized: Callable[[str, float | None], None],
+    ) -> None:
+        self._store = store
+        self._find = find
+        self._changed = changed
+        self._resized = resized
+        self._lock = threading.RLock()
+        self._policy: Policy | None = None
+        self._topology: Topology | None = None
+        # Reserved flows by id, and their ids by the jobs at either end.
+        self._flows: dict[str, Reservation] = {}
+        self._of_job: dict[str, set[str]] = {}
+
+    def use(self, policy: Policy) -> None:
+        """Go over to a policy: every reservation counts on its links from now on. Raises StoreError.
+
+        At the first policy nobody is told of flows: whoever loads jobs asks for theirs.
+        """
+        with self._lock:
+            is_first, self._policy = self._policy is None, policy
+            self._topology = None
+            if policy.topology is not None:
+                self._topology = Topology(policy.topology, self._store.worker_capacities())
+            lost = self._store.reroute(self._demand_of)
+            before, self._flows, self._of_job = self._flows, {}, {}
+            for reservation in self._store.reserved_flows(time.time()):
+                self._keep(reservation)
+            jobs = {each.job for flows in (before, self._flows) for each in flows.values()}
+        for job_id in sorted(job_id for job_id in jobs if job_id is not None and not is_first):
+            self._changed(job_id)
+        if lost and policy.topology is not None:
+            event("reservations without a path", level=WARNING, reservations=",".join(lost))
+        for link in self.links():
+            if link.best_effort < 0:
+                event(
+                    "a link carries less than was reserved before",
+                    level=WARNING,
+                    link=link.name,
+                    capacity=link.capacity,
+                    reserved=link.reserved,
+                )
+
+    def booking(self, job: Job, available: float | None) -> Booking | None:
+        """What a job's RequestBandwidth would take; ``available`` is its machine ad's AvailBandwidth in Mb/s.
+
+        Raises PathError, whose ``idle`` says what becomes of the job.
+        """
+        with self._lock:
+            topology, policy = self._topology, self._policy
+            if topology is None or policy is None:
+                return None
+            if available and topology.learns_from(job.host):
+                topology = self._learn(topology, job.host, available)
+            try:
+                return job_booking(job, policy, topology)
+            except AdmissionError as error:
+                raise self.judged(error) from None
+
+    def judged(self, error: AdmissionError) -> AdmissionError:
+        """The error with what the site chose for jobs that are refused."""
+        spec = None if self._topology is None else self._topology.spec
+        error.idle = spec is not None and spec.refused is Refused.IDLE
+        return error
+
+    def reserve(self, wish: Wish, actor: str, of_job: bool) -> Reservation:
+        """Reserve a flow; ``of_job`` accepts only flows that a live job sends.
+
+        Raises CapacityError, PathError, NotFoundError, StoreError.
+        """
+        now = time.time()
+        with self._lock:
+            topology, policy = self._topology, self._policy
+            if topology is None or policy is None:
+                raise PathError(NO_TOPOLOGY)
+            source = end_of(wish.source, self._find, self._find(wish.source), policy, topology)
+            if of_job and source.job is None:
+                raise PathError(f"{wish.source} is no live job; a job may reserve what it sends itself")
+            destination = end_of(wish.destination, self._find, source.job, policy, topology)
+            if destination.job is not None and not destination.networks:
+                raise PathError(f"job {destination.job.id} has no address of its own")
+            if wish.duration is None and source.job is None and destination.job is None:
+                raise PathError("a reservation between hosts needs a duration: no job ends it")
+            until = None if wish.duration is None else now + wish.duration
+            made = self._store.reserve(flow_booking(source, destination, wish.rate, until, topology), now, actor)
+            self._keep(made)
+        event("reserved", job=made.job, reservation=made.id, rate=made.rate, to=made.destination, actor=actor)
+        self._tell(made)
+        return made
+
+    def change(self, reservation_id: str, change: Change, actor: str, of_job: bool) -> Reservation:
+        """Change rate, end or both. Raises CapacityError, PathError, NotFoundError, StoreError."""
+        now = time.time()
+
+        def rebook(before: Reservation) -> tuple[int, float | None, Demand]:
+            _check_owner(before, of_job)
+            if change.reschedule and before.kind is ReservationKind.JOB:
+                raise PathError("a job's RequestBandwidth ends with the job; only its rate can be changed")
+            kbps = before.kbps if change.rate is None else asked_rate(change.rate)
+            until = before.until
+            if change.reschedule:
+                until = None if change.duration is None else now + change.duration
+                if until is None and before.job is None and before.peer is None:
+                    raise PathError("a reservation between hosts needs a duration: no job ends it")
+            return kbps, until, self._demand_of(before, kbps)
+
+        with self._lock:
+            made = self._store.change_reservation(reservation_id, rebook, now, actor)
+            if made is None:
+                raise _missing(reservation_id)
+            if made.kind is ReservationKind.FLOW:
+                self._keep(made)
+        event("reservation changed", job=made.job, reservation=made.id, rate=made.rate, actor=actor)
+        self._tell(made)
+        return made
+
+    def release(self, reservation_id: str, actor: str, of_job: bool) -> Reservation:
+        """Release a reservation. Raises NotFoundError, StoreError."""
+        now = time.time()
+        with self._lock:
+            before = self._store.reservation(reservation_id, now)
+            if before is not None:
+                _check_owner(before, of_job)
+                before = self._store.release(reservation_id, now, actor)
+            if before is None:
+                raise _missing(reservation_id)
+            self._drop(reservation_id)
+        event("reservation released", job=before.job, reservation=before.id, actor=actor)
+        self._tell(before, gone=True)
+        return before
+
+    def ended(self, job_id: str) -> None:
+        """A job has ended, and in the store what was reserved for it: forget that."""
+        with self._lock:
+            gone = [self._drop(each) for each in list(self._of_job.get(job_id, ()))]
+        for each in gone:
+            if each is not None and each.job != job_id:
+                self._tell(each)
+
+    def expire(self, now: float) -> int:
+        """Release what is past its end; returns how many reservations. Raises StoreError."""
+        count = self._store.release_expired(now)
+        with self._lock:
+            past = [each for each in self._flows.values() if each.until is not None and each.until <= now]
+            for each in past:
+                self._drop(each.id)
+        for each in past:
+            event("reservation over", job=each.job, reservation=each.id)
+            self._tell(each)
+        return count
+
+    def flows_of(self, job_id: str) -> tuple[ReservedFlow, ...]:
+        """The reserved flows that a job sends, in order of number."""
+        with self._lock:
+            ids = self._of_job.get(job_id)
+            found = [self._flows[each] for each in ids] if ids else []
+        chosen = sorted((each for each in found if each.job == job_id), key=lambda each: each.number)
+        return tuple(ReservedFlow(each.number, each.kbps, each.target) for each in chosen)
+
+    def find(self, reservation_id: str) -> Reservation:
+        """A valid reservation. Raises NotFoundError, StoreError."""
+        found = self._store.reservation(reservation_id, time.time())
+        if found is None:
+            raise _missing(reservation_id)
+        return found
+
+    def page(self, job: str | None, cursor: str | None, limit: int) -> ReservationPage:
+        """A page of valid reservations. Raises NotFoundError, StoreError."""
+        return self._store.reservations(job, time.time(), cursor, limit)
+
+    def links(self) -> tuple[LinkStatus, ...]:
+        """What the links carry, and what is reserved of each. Raises StoreError."""
+        topology = self._topology
+        if topology is None:
+            return ()
+        ledger = Ledger(self._store.reserved())
+        return tuple(
+            LinkStatus(
+                each.link,
+                each.source,
+                each.target,
+                link.duplex.value,
+                each.capacity / KILO,
+                ledger.reserved.get(each.key, 0) / KILO,
+            )
+            for link in topology.declared()
+            for each in channels(link)
+        )
+
+    def _demand_of(self, reservation: Reservation, kbps: int | None = None) -> Demand:
+        if self._topology is None:
+            raise PathError(NO_TOPOLOGY)
+        return demand_of(reservation, self._topology, kbps)
+
+    def _learn(self, topology: Topology, host: str, available: float) -> Topology:
+        """Keep what a machine ad says of its worker's access link, where it says something new."""
+        if topology.workers.get(host.lower()) != available:
+            self._store.set_worker_capacity(host, available)
+            self._topology = topology = topology.with_worker(host, available)
+        return topology
+
+    def _keep(self, reservation: Reservation) -> None:
+        self._flows[reservation.id] = reservation
+        for job_id in (reservation.job, reservation.peer):
+            if job_id is not None:
+                self._of_job.setdefault(job_id, set()).add(reservation.id)
+
+    def _drop(self, reservation_id: str) -> Reservation | None:
+        gone = self._flows.pop(reservation_id, None)
+        for job_id in (gone.job, gone.peer) if gone is not None else ():
+            if job_id is not None and (ids := self._of_job.get(job_id)) is not None:
+                ids.discard(reservation_id)
+                if not ids:
+                    del self._of_job[job_id]
+        return gone
+
+    def _tell(self, reservation: Reservation, gone: bool = False) -> None:
+        if reservation.job is None:
+            return
+        if reservation.kind is ReservationKind.JOB:
+            self._resized(reservation.job, None if gone else reservation.rate)
+        else:
+            self._changed(reservation.job)
+
+
+def _check_owner(reservation: Reservation, of_job: bool) -> None:
+    if of_job and (reservation.kind is ReservationKind.JOB or reservation.job is None):
+        raise PathError(f"reservation {reservation.id} is not that of a flow that a job sends")
+
+
+def _missing(reservation_id: str) -> NotFoundError:
+    return NotFoundError(f"no reservation has the id {reservation_id}; it may be over")
