@@ -92,6 +92,7 @@ class Service:
     def stop(self) -> None:
         """Stop answering, then the switches' connections, then the store."""
         self.policy_file.stop()
+        self.controller.release()
         self.server.stop()
         self.controller.stop()
         self.store.close()

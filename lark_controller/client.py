@@ -152,6 +152,16 @@ class Client:
         """Why a packet from ``src`` reaches ``dst``, or does not; each an address or a job id."""
         return self._json("GET", "/v1/explain", {"src": src, "dst": dst})
 
+    def host_rules(self, host: str, after: str = "", wait: float = 0.0) -> Answer:
+        """A worker's rules, once their revision is another than ``after``, or after ``wait`` seconds without."""
+        query = {"after": after, "wait": wait}
+        return self._json("GET", f"/v1/hosts/{_part(host)}/rules", query, timeout=self._timeout + wait)
+
+    def confirm_rules(self, host: str, revision: str, refused: Mapping[str, str] | None = None) -> Answer:
+        """Say that a worker has a revision of its rules in place, but for the jobs ``refused`` (id, reason)."""
+        body = json.dumps({"revision": revision, "refused": dict(refused or {})})
+        return self._json("PUT", f"/v1/hosts/{_part(host)}/rules", None, body, "application/json")
+
     def groups(self) -> list[Answer]:
         """The accounting groups of the policy in force."""
         found: list[Answer] = self._json("GET", "/v1/groups")["groups"]

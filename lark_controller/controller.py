@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import replace
@@ -30,9 +29,11 @@ from lark_controller.errors import (
 )
 from lark_controller.explain import Ends, Held, concerned, ends_of, explain
 from lark_controller.flows.pool import Pool
+from lark_controller.host_states import FIRST
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
 from lark_controller.jobs import Address, Facts, Job, JobState
 from lark_controller.log import event
+from lark_controller.loop_calls import LOOP_TIMEOUT, LoopCalls
 from lark_controller.metrics import Metrics
 from lark_controller.openflow.app import OpenFlow
 from lark_controller.openflow.connection import OpenFlowOptions
@@ -51,6 +52,7 @@ from lark_controller.status import (
     Explanation,
     FlowStatus,
     GroupStatus,
+    HostStatus,
     JobDetail,
     JobFilter,
     JobPage,
@@ -64,8 +66,6 @@ from lark_controller.status import (
 from lark_controller.store import Store
 from lark_controller.upkeep import Upkeep
 
-# The loop answers in milliseconds; a caller that waited this long for it would rather know.
-LOOP_TIMEOUT = 30.0
 FACTS_BATCH = 500
 
 T = TypeVar("T")
@@ -96,6 +96,7 @@ class Controller:
         self._ovsdb = Ovsdb(ovsdb, self._queues_told)
         self._reconciler = Reconciler(self._policy, self._state_changed, metrics, self._ovsdb, ovsdb)
         self._openflow = OpenFlow(options, self._reconciler)
+        self._loop = LoopCalls(self._openflow)
         self._reservations = Reservations(store, self._live_at, self._flows_changed, self._resized)
         self._registration = Registration(
             store, lease_seconds, self._put, self._gone, self._reservations, self._why_kept
@@ -132,6 +133,10 @@ class Controller:
         if self._pool is not None:
             self._pool.start()
 
+    def release(self) -> None:
+        """Workers that wait for changes have their answer now: before the REST server stops."""
+        self._loop.call(self._reconciler.workers.states.release)
+
     def stop(self) -> None:
         """Stop listening; switches keep what they hold, the store what is known."""
         self._ovsdb.stop()
@@ -159,24 +164,16 @@ class Controller:
     def confirm(self, job_id: str, timeout: float) -> Confirmation:
         """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
         if timeout > 0:
-            settled: Future[None] = Future()
 
-            def waiter() -> None:
-                # The state follows the last confirmation in the same turn of the loop; the answer comes after it.
-                self._openflow.loop.call_soon(lambda: None if settled.done() else settled.set_result(None))
-
-            def wait() -> None:
+            def wait(waiter: Callable[[], None]) -> None:
                 job = self._reconciler.directory.by_id.get(job_id)
                 if job is None:
                     waiter()
                 else:
                     self._reconciler.confirmations.when_settled(job.number, waiter)
 
-            self._on_loop(wait)
-            with suppress(FutureTimeoutError):
-                settled.result(timeout)
-            settled.cancel()
-        live = self._on_loop(lambda: None if (job := self._live(job_id)) is None else self._confirmation(job))
+            self._loop.hold(timeout, wait)
+        live = self._loop.call(lambda: None if (job := self._live(job_id)) is None else self._confirmation(job))
         return live or Confirmation(self._found(job_id))
 
     def renew(self, job_id: str, actor: str) -> Job:
@@ -203,7 +200,7 @@ class Controller:
         job = self._found(job_id)
         job_ad, machine_ad = self._store.ads(job_id) or ("", "")
         ending = self._store.ending(job_id)
-        confirmation = self._on_loop(lambda: self._confirmation(job))
+        confirmation = self._loop.call(lambda: self._confirmation(job))
         decision = quarantined(decide(job.facts, self._policy), job)
         return JobDetail(
             confirmation.job, decision, confirmation, job_ad, machine_ad, None if ending is None else ending.at
@@ -240,7 +237,7 @@ class Controller:
         job = _as_now(job, self._now(job.id))
         seen = self._reconciler.confirmations
         waiting = tuple(
-            Waiting(views.dpid_text(datapath & ~QUEUES) if datapath else "", reason)
+            Waiting(views.dpid_text(datapath & ~QUEUES) if 0 < datapath < FIRST else "", reason)
             for datapath, reason in sorted(seen.waiting(job.number).items())
         )
         return Confirmation(job, tuple(views.dpid_text(dp) for dp in seen.done(job.number) if 0 < dp < QUEUES), waiting)
@@ -249,11 +246,11 @@ class Controller:
 
     def switches(self) -> tuple[SwitchStatus, ...]:
         """All switches that are declared or have been connected."""
-        return self._on_loop(lambda: views.switches(self._reconciler))
+        return self._loop.call(lambda: views.switches(self._reconciler))
 
     def switch(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
-        return self._on_loop(lambda: views.switch(self._reconciler, views.find_switch(self._reconciler, datapath)))
+        return self._loop.call(lambda: views.switch(self._reconciler, views.find_switch(self._reconciler, datapath)))
 
     def flows(self, datapath: str, timeout: float) -> tuple[FlowStatus, ...]:
         """A switch's flows, desired and installed. Raises NotFoundError, SwitchError."""
@@ -266,7 +263,7 @@ class Controller:
                 dump = await state.link.dump(timeout)
             return views.flows(self._reconciler.pool_of(number), number, dump)
 
-        return self._wait(self._openflow.call(read()), timeout + 1.0)
+        return self._loop.wait(self._openflow.call(read()), timeout + 1.0)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
@@ -291,7 +288,7 @@ class Controller:
                     held[datapath] = Held(switch, dump.program, dump.counters, live=True)
             return pool, ends, held
 
-        pool, ends, held = self._wait(self._openflow.call(read()), 2 * timeout + 1.0)
+        pool, ends, held = self._loop.wait(self._openflow.call(read()), 2 * timeout + 1.0)
         return explain(pool, ends, held)
 
     # -- policy --------------------------------------------------------------------------------------------------------
@@ -315,7 +312,7 @@ class Controller:
         with self._policy_lock:
             if not self._covers(names):
                 self._learn_names(names)
-            jobs, switches = self._on_loop(
+            jobs, switches = self._loop.call(
                 lambda: (self._reconciler.directory.all(), self._reconciler.placed_switches(new))
             )
             return planning.plan(self._policy, new, jobs, switches)
@@ -348,7 +345,7 @@ class Controller:
             try:
                 version = self._store.put_policy(text, policy.digest, actor, time.time())
             except BaseException:
-                self._on_loop(self._reconciler.pools.abandon)
+                self._loop.call(self._reconciler.pools.abandon)
                 raise
             sent = self._openflow.call(self._reconciler.adopt()).result()
             self._policy, self._version = policy, version
@@ -365,7 +362,7 @@ class Controller:
         have = self._reconciler.decider.names
         wider = (have[0] | names[0], have[1] | names[1])
         self._registration.need(wider)
-        self._refresh_facts(wider, lambda found: self._on_loop(lambda: self._reconciler.set_facts(found)))
+        self._refresh_facts(wider, lambda found: self._loop.call(lambda: self._reconciler.set_facts(found)))
 
     def _refresh_facts(self, names: Names, tell: Callable[[dict[str, Facts]], object] | None) -> None:
         digest = names_digest(names)
@@ -382,7 +379,28 @@ class Controller:
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """The accounting groups of the policy in force."""
-        return self._on_loop(lambda: views.groups(self._reconciler))
+        return self._loop.call(lambda: views.groups(self._reconciler))
+
+    # -- workers -----------------------------------------------------------------------------------------------------
+
+    def host_rules(self, host: str, after: str, timeout: float) -> HostStatus:
+        """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""
+        if timeout > 0:
+            self._loop.hold(
+                timeout,
+                lambda waiter: self._reconciler.workers.states.when_changed(host, after, waiter),
+                lambda waiter: self._reconciler.workers.states.stop_waiting(host, waiter),
+            )
+        return self._loop.call(lambda: views.host(self._reconciler, host, after))
+
+    def host_confirmed(self, host: str, revision: str, refused: Mapping[str, str]) -> HostStatus:
+        """A worker has a revision in place, but for the jobs that it refuses (id, reason)."""
+
+        def note() -> HostStatus:
+            self._reconciler.workers.confirmed(host, revision, refused)
+            return views.host(self._reconciler, host, revision)
+
+        return self._loop.call(note)
 
     # -- reservations --------------------------------------------------------------------------------------------------
 
@@ -446,16 +464,6 @@ class Controller:
 
     def _gone(self, job_id: str) -> None:
         self._openflow.loop.call_soon_threadsafe(self._reconciler.end, job_id)
-
-    def _on_loop(self, work: Callable[[], T]) -> T:
-        return self._wait(self._openflow.call(work), LOOP_TIMEOUT)
-
-    def _wait(self, future: Future[T], timeout: float) -> T:
-        try:
-            return future.result(timeout)
-        except FutureTimeoutError:
-            future.cancel()
-            raise SwitchError(f"no answer within {timeout:g} s") from None
 
     def _state_changed(self, job: Job) -> None:
         self._upkeep.state_changed(job)

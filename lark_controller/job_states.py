@@ -12,14 +12,14 @@ def state_of(
 ) -> tuple[JobState, str]:
     """The state and the reason for it.
 
-    ``waiting`` holds the datapaths that have not confirmed, each with the reason (datapath 0: no switch is known at
-    all); ``moving`` says that nothing but a barrier reply of each is missing; ``label`` names a switch.
+    ``waiting`` holds the datapaths and workers (by number) that have not confirmed, each with the reason (0: no switch
+    is known at all); ``moving`` says that nothing but a barrier reply of each is missing; ``label`` names one of them.
     """
     if job.quarantine:
         return JobState.QUARANTINED, job.quarantine
     if waiting:
         datapath, why = min(waiting.items())
-        reason = why if datapath == 0 else f"switch {label(datapath)}: {why}"
+        reason = why if datapath == 0 else f"{label(datapath)}: {why}"
         return JobState.REGISTERING if moving else JobState.PENDING, reason
     if not job.addresses and job.network_type is not NetworkType.NONE:
         return JobState.PENDING, f"the address is not known yet ({job.address_type})"

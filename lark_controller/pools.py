@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from lark_controller.errors import RuleLimitError, UnsupportedError
+from lark_controller.flows.host import unsupported
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.pool import Pool
@@ -121,6 +122,8 @@ class Pools:
 
 
 def _check_support(pool: Pool, job: Job, decision: Decision) -> None:
+    if why := unsupported(pool.policy, job, decision):
+        raise UnsupportedError(why)
     datapath = pool.datapath_of(job)
     switch = None if datapath is None else pool.switches.get(datapath)
     if switch is not None and decision.one_way and not switch.tracks:
@@ -142,6 +145,10 @@ def _check_limits(pool: Pool, counts: dict[int, int], changes: dict[int, Changes
 
 
 def _check_whole(pool: Pool) -> None:
+    for host in pool.ruled.hosts():
+        for placed in pool.ruled_at(host):
+            if why := unsupported(pool.policy, placed.job, placed.decision):
+                raise UnsupportedError(f"job {placed.job.id}: {why}")
     for datapath, switch in pool.switches.items():
         if switch.max_rules and pool.rules[datapath] > switch.max_rules:
             raise RuleLimitError(

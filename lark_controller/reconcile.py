@@ -24,6 +24,7 @@ from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.pool import Pool
 from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
+from lark_controller.host_states import FIRST
 from lark_controller.job_states import state_of
 from lark_controller.jobs import Address, Directory, Facts, Job, JobState, NetworkType
 from lark_controller.log import WARNING, event
@@ -39,6 +40,7 @@ from lark_controller.queues import BEING_MADE, QUEUES, Driver, Queues
 from lark_controller.reactive import Reactions
 from lark_controller.status import SwitchProblem
 from lark_controller.switch_state import SwitchState, blamed, dpid_text, placed_switch
+from lark_controller.workers import Workers
 
 
 class Reconciler:
@@ -59,6 +61,7 @@ class Reconciler:
         self.pools = Pools(policy)
         self.switches: dict[int, SwitchState] = {}
         self.confirmations = Confirmations()
+        self.workers = Workers(self)
         self._metrics = metrics
         self._on_state = on_state
         self._reactions = Reactions(self)
@@ -73,7 +76,7 @@ class Reconciler:
         try:
             changes = self.pools.admit(job, old)
         except (RuleLimitError, UnsupportedError) as refusal:
-            return self._refused(job, str(refusal))
+            return self.refuse(job, str(refusal))
         self.directory.put(job)
         self.send(changes, job.number)
         if old is None or (old.addresses, old.quarantine) != (job.addresses, job.quarantine):
@@ -88,6 +91,7 @@ class Reconciler:
             self.directory.put(job)
             self.pool.put(job, decision)
             self._expect(job)
+        self.workers.tell()
 
     def end(self, job_id: str) -> Job | None:
         """A job is over: its flows and every decision that touched its addresses go."""
@@ -117,7 +121,7 @@ class Reconciler:
         """The pool whose program a switch holds."""
         return self.pools.of(datapath)
 
-    def _refused(self, job: Job, reason: str) -> Job:
+    def refuse(self, job: Job, reason: str) -> Job:
         """Refuse a job: nothing of it stays on any switch."""
         job = replace(job, state=JobState.REFUSED, reason=reason)
         placed = self.pool.placed.get(job.number)
@@ -161,9 +165,7 @@ class Reconciler:
         """Set a job's state by what is confirmed; answers the job."""
         job = self.directory.by_number[number]
         waiting = self.confirmations.waiting(number)
-        moving = (
-            bool(waiting) and all(self._moves(dp, why) for dp, why in waiting.items()) and not self._blocked(number)
-        )
+        moving = all(self._moves(dp, why) for dp, why in waiting.items()) and not self._blocked(number)
         state, reason = state_of(job, waiting, moving=moving, label=self._label)
         if (state, reason) != (job.state, job.reason):
             job = replace(job, state=state, reason=reason)
@@ -189,20 +191,22 @@ class Reconciler:
         return placed is None or (placed.job.network_type is NetworkType.OVS_BRIDGE and placed.port is None)
 
     def _label(self, waited: int) -> str:
+        if waited >= FIRST:
+            return f"worker {self.workers.states.name(waited)}"
         datapath = waited & ~QUEUES
         state = self.switches.get(datapath)
-        return dpid_text(datapath) if state is None else state.label(self.pool_of(datapath))
+        return f"switch {dpid_text(datapath) if state is None else state.label(self.pool_of(datapath))}"
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def send(self, changes: PoolChanges, number: int | None) -> None:
-        """Send each switch the changes of the pool that it holds; ``number`` is the job that waits for them."""
+        """Send each switch the changes of the pool that it holds, and tell workers; ``number`` is who waits."""
+        self.workers.tell()
         for place, by_switch in changes.items():
             for datapath, change in by_switch.items():
-                if (place == 1) != (datapath in self.pools.moved):
-                    continue
-                stale = self._reactions.forget_tags(datapath, self.pool_of(datapath).slices_at(datapath))
-                self._send(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
+                if (place == 1) == (datapath in self.pools.moved):
+                    stale = self._reactions.forget_tags(datapath, self.pool_of(datapath).slices_at(datapath))
+                    self._send(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
 
     def _send(self, datapath: int, change: Changes, number: int | None) -> None:
         state = self.switches.get(datapath)
@@ -265,7 +269,7 @@ class Reconciler:
             else:
                 refused.setdefault(job, f"switch {state.label(pool)} refused {flow}: {error.text}")
         for job, reason in refused.items():
-            self._refused(job, reason)
+            self.refuse(job, reason)
         return f"refused {len(nobodys)} flows or meters of the policy: {nobodys[0]}" if nobodys else ""
 
     # -- switches (called by the connections) ------------------------------------------------------------------------
@@ -485,6 +489,7 @@ class Reconciler:
             self.queues.policy_changed(datapath)
             await asyncio.sleep(0)
         self.pools.finish()
+        self.workers.policy_changed()
         for datapath, keys in self._reactions.forget_all().items():
             self._send(datapath, Changes(flows_gone=tuple(keys)), None)
         return sent

@@ -107,7 +107,7 @@ class Registration:
             booking = self._reservations.booking(job, machine_ad.available_bandwidth)
             known = self._jobs.get(job.id)
             assigned: tuple[Address, ...] = ()
-            if job.address_type is AddressType.CONTROLLER and job.network_type is not NetworkType.NONE:
+            if job.address_type is AddressType.CONTROLLER and job.has_pool_address:
                 job, assigned = self._addressed(policy, job, known)
             try:
                 registration = self._store.register(

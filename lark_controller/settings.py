@@ -143,6 +143,16 @@ class Settings:
             1000,
         ),
     ] = 64
+    waiting_workers: Annotated[
+        int,
+        About(
+            "How many workers may wait for changes of their rules at a time, on threads beside `LARK_REST_THREADS`; "
+            "one beyond it is answered at once, and asks again.",
+            "requests",
+            1,
+            4096,
+        ),
+    ] = 64
     wait_limit: Annotated[float, About("The longest `?wait=` that a post may ask for.", "seconds", 0, 600)] = 30.0
     max_ads_bytes: Annotated[
         int, About("The largest body of job and machine ad, or exit ad.", "bytes", 1024, 16777216)

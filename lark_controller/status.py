@@ -12,6 +12,7 @@ from typing import Protocol
 
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.errors import Mistake
+from lark_controller.host_rules import HostRules
 from lark_controller.jobs import Job, JobState
 from lark_controller.policies.model import Decision
 from lark_controller.qos.reservations import Reservation, ReservationPage
@@ -298,6 +299,19 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class HostStatus:
+    """The rules that a worker enforces for its jobs without a port on a switch; None where they are known already.
+
+    ``revision`` changes with the rules; ``waiting`` are the ids of the jobs whose rules the worker has not confirmed.
+    """
+
+    host: str
+    revision: str
+    rules: HostRules | None = None
+    waiting: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Readiness:
     """Whether the controller can do its work; ``reasons`` say what is missing."""
 
@@ -397,6 +411,12 @@ class Controls(Protocol):
     @property
     def reservations(self) -> Reserving:
         """What is reserved, and for whom."""
+
+    def host_rules(self, host: str, after: str, timeout: float) -> HostStatus:
+        """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""
+
+    def host_confirmed(self, host: str, revision: str, refused: Mapping[str, str]) -> HostStatus:
+        """A worker has a revision in place, but for the jobs that it refuses (id, reason)."""
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.

@@ -12,10 +12,10 @@ from lark_controller.openflow.link import Dump
 from lark_controller.origins import origin
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile import Reconciler
-from lark_controller.status import FlowStatus, GroupStatus, PortStatus, SwitchStatus
+from lark_controller.status import FlowStatus, GroupStatus, HostStatus, PortStatus, SwitchStatus
 from lark_controller.switch_state import SwitchState, dpid_text
 
-__all__ = ["dpid_text", "find_switch", "flows", "groups", "switch", "switches"]
+__all__ = ["dpid_text", "find_switch", "flows", "groups", "host", "switch", "switches"]
 
 
 def find_switch(loop: Reconciler, text: str) -> int:
@@ -131,3 +131,14 @@ def groups(loop: Reconciler) -> tuple[GroupStatus, ...]:
         GroupStatus(group.name, counts[group.name], group.dscp, group.queue, group.guarantee, group.ceiling, group.port)
         for group in loop.pool.policy.groups
     )
+
+
+def host(loop: Reconciler, name: str, after: str) -> HostStatus:
+    """A worker's rules; left out where their revision is ``after``."""
+    revision = loop.workers.states.revision(name)
+    waiting = tuple(
+        placed.job.id
+        for placed in loop.pool.ruled_at(name)
+        if loop.workers.states.number(name) in loop.confirmations.waiting(placed.job.number)
+    )
+    return HostStatus(name, revision, None if revision == after else loop.pool.host_rules(name), waiting)

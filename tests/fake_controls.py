@@ -8,11 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
 from pathlib import Path
 
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.errors import AddressError, AdError, ChangedError, Mistake, NotFoundError, PolicyError
+from lark_controller.host_rules import HostRules, JobRules
 from lark_controller.jobs import AddressType, Job, JobState, NetworkType, RunKey
 from lark_controller.policies.model import Because, Decision, Kind, SliceKey
 from lark_controller.status import (
@@ -22,6 +23,7 @@ from lark_controller.status import (
     Explanation,
     FlowStatus,
     GroupStatus,
+    HostStatus,
     JobChange,
     JobDetail,
     JobFilter,
@@ -109,6 +111,8 @@ class FakeControls:
         self.arrived = threading.Condition()
         self.is_ready = True
         self.reservations = FakeReservations(self._called, self.known)
+        self.revision = "5f0e12ab.17"
+        self.confirmed: list[tuple[str, str, dict[str, str]]] = []
 
     def _called(self) -> None:
         if self.error is not None:
@@ -309,6 +313,22 @@ class FakeControls:
     def groups(self) -> tuple[GroupStatus, ...]:
         self._called()
         return (GroupStatus("group_cms", 1, 10, None, 250.0, 250.0, "wan"), GroupStatus("default", 0, 11))
+
+    def host_rules(self, host: str, after: str, timeout: float) -> HostStatus:
+        self._called()
+        if timeout and after == self.revision:
+            with self.arrived:
+                self.waiting += 1
+                self.arrived.notify_all()
+            self.gate.wait(timeout)
+        job = JobRules("0123456789abcdef", NetworkType.NAT, "02:00:00:00:00:01", (ip_address("10.255.64.2"),), slice=1)
+        rules = HostRules(slices={1: (ip_network("10.255.64.2/32"),)}, jobs=(job,))
+        return HostStatus(host, self.revision, None if after == self.revision else rules, (job.id,))
+
+    def host_confirmed(self, host: str, revision: str, refused: Mapping[str, str]) -> HostStatus:
+        self._called()
+        self.confirmed.append((host, revision, dict(refused)))
+        return HostStatus(host, self.revision)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         self._called()

@@ -17,6 +17,7 @@ from lark_controller.errors import (
     SwitchError,
     UnsupportedError,
 )
+from lark_controller.host_rules import from_json
 from lark_controller.rest.problems import CONTENT_TYPE
 from tests.fake_controls import DPID, bearer, post_body
 from tests.rest_app import Api, make_api
@@ -35,6 +36,8 @@ GUARDED = [
     ("GET", "/v1/switches", {"read", "operate"}),
     ("GET", f"/v1/switches/{DPID}", {"read", "operate"}),
     ("GET", f"/v1/switches/{DPID}/flows", {"read", "operate"}),
+    ("GET", "/v1/hosts/worker1/rules", {"hook", "read", "operate"}),
+    ("PUT", "/v1/hosts/worker1/rules", {"hook"}),
     ("GET", "/v1/policy", {"read", "operate"}),
     ("PUT", "/v1/policy", {"operate"}),
     ("POST", "/v1/policy/check", {"read", "operate"}),
@@ -81,7 +84,7 @@ def test_the_table_of_guarded_operations_is_complete(api: Api) -> None:
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
     listed = {(method, path.partition("?")[0].replace(JOB, "*").replace(DPID, "*")) for method, path, _ in GUARDED}
-    listed = {(method, path.replace("10.64.0.1", "*")) for method, path in listed}
+    listed = {(method, path.replace("10.64.0.1", "*").replace("worker1", "*")) for method, path in listed}
     assert rules == listed | {("GET", path) for path in PUBLIC}
 
 
@@ -322,3 +325,23 @@ def test_readiness(api: Api) -> None:
     assert answer.status_code == 503
     assert answer.get_json()["reasons"] == ["the policy was not read"]
     assert api.client.get("/healthz").status_code == 200
+
+
+def test_a_worker_gets_its_rules_and_confirms_them(api: Api) -> None:
+    found = api.get("/v1/hosts/worker1/rules", scope="hook").json
+    assert (found["host"], found["revision"], found["waiting"]) == ("worker1", "5f0e12ab.17", ["0123456789abcdef"])
+    assert from_json(found["rules"]) == api.controls.host_rules("worker1", "", 0).rules
+    known = api.get("/v1/hosts/worker1/rules?after=5f0e12ab.17&wait=0", scope="hook").json
+    assert known["rules"] is None
+    sent = {"revision": "5f0e12ab.17", "refused": {"0123456789abcdef": "why"}}
+    answer = api.client.put("/v1/hosts/worker1/rules", json=sent, headers=bearer("hook"))
+    assert answer.status_code == 200
+    assert api.controls.confirmed == [("worker1", "5f0e12ab.17", {"0123456789abcdef": "why"})]
+
+
+@pytest.mark.parametrize("sent", ["[]", "{}", '{"revision": 1}', '{"revision": "a", "refused": {"b": 1}}', "{"])
+def test_a_confirmation_that_is_none_is_refused(api: Api, sent: str) -> None:
+    headers = bearer("hook") | {"Content-Type": "application/json"}
+    answer = api.client.put("/v1/hosts/worker1/rules", data=sent, headers=headers)
+    assert answer.status_code == 400
+    assert api.controls.confirmed == []

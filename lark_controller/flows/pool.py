@@ -14,10 +14,12 @@ from types import MappingProxyType
 
 from lark_controller.flows import core, edge
 from lark_controller.flows.diff import diff
+from lark_controller.flows.host import Ruled, host_rules
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
 from lark_controller.flows.tags import assign_tags
+from lark_controller.host_rules import HostRules
 from lark_controller.jobs import Job, Network, NetworkType
 from lark_controller.policies.model import Decision, Policy, SliceKey, WanAction
 
@@ -58,6 +60,7 @@ class Pool:
 
     ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy.
     ``queues`` are the jobs' own queues that stand, by the job's number.
+    ``ruled`` are the jobs whose workers enforce what is decided.
     """
 
     def __init__(self, policy: Policy, queues: Mapping[int, int] = MappingProxyType({})) -> None:
@@ -66,6 +69,7 @@ class Pool:
         self.placed: dict[int, Placed] = {}
         self.rules: dict[int, int] = {}
         self.groups: Counter[str] = Counter()
+        self.ruled = Ruled()
         self._local: dict[int, _Local] = {}
         self._edges_of: dict[SliceKey, set[int]] = {}
         self._slices: LabelledPrefixes = LabelledPrefixes()
@@ -128,6 +132,17 @@ class Pool:
         limited = decision.bandwidth is not None and decision.bandwidth.rate(job.bandwidth) is not None
         queue = self.queues.get(job.number) if limited and port is not None else None
         return Placed(job, decision, datapath, port, queue)
+
+    def ruled_at(self, host: str) -> list[Placed]:
+        """The jobs of a host whose policy their worker enforces, by number."""
+        return [self.placed[number] for number in sorted(self.ruled.numbers(host))]
+
+    def host_rules(self, host: str) -> HostRules:
+        """The rules that a worker enforces for its jobs that are at no switch."""
+        jobs = self.ruled_at(host)
+        keys = {placed.decision.slice for placed in jobs} - {None}
+        prefixes = {key: self._slices.prefixes(key) for key in keys if key is not None}
+        return host_rules(self.policy, jobs, prefixes, self._dscp)
 
     def build(self, datapath: int) -> Program:
         """Everything that a known switch should hold, from scratch. Raises KeyError for an unknown one."""
@@ -241,6 +256,7 @@ class Pool:
         after = {dp: list(self._part(dp, new, keys, heard)) for dp, keys in touched.items()}
         for key, net in slices.items():
             assert isinstance(key, SliceKey)
+            self.ruled.slice_changed(key)
             for datapath in self._edges_of.get(key, ()):
                 if datapath in self.switches and key not in touched.get(datapath, ()):
                     tag = self._local[datapath].tags[key]
@@ -299,6 +315,7 @@ class Pool:
             yield from edge.announcements(local.jobs.values(), switch)
 
     def _index(self, old: Placed | None, new: Placed | None) -> None:
+        self.ruled.move(old, new)
         if old is not None:
             del self.placed[old.job.number]
             self.groups[old.decision.group] -= 1

@@ -13,6 +13,7 @@ from lark_controller.rest import (
     explain,
     groups,
     health,
+    hosts,
     jobs,
     overview,
     pages,
@@ -59,12 +60,13 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
         rates=Buckets(settings.rate_limit, settings.rate_burst),
         failures=Buckets(1 / FAILURE_SECONDS, FAILURES),
         waits=Places(settings.waiting_posts),
-        requests=Places(settings.rest_threads - SPARE_THREADS),
+        polls=Places(settings.waiting_workers),
+        requests=Places(settings.rest_threads + settings.waiting_workers - SPARE_THREADS),
     )
     app.before_request(_enter)
     app.teardown_request(_leave)
     app.after_request(_finish)
-    modules = (jobs, addresses, switches, policy, explain, groups, audit, overview, health, reservations)
+    modules = (jobs, addresses, switches, policy, explain, groups, audit, hosts, overview, health, reservations)
     api.register(app, tuple(module.blueprint for module in modules))
     app.register_blueprint(pages.blueprint())
     problems.register(app)

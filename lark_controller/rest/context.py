@@ -21,7 +21,8 @@ KEY: Final = "lark"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """``waits`` are the places for requests that wait for switches, ``requests`` those for requests at all."""
+    """``waits`` are the places for requests that wait for switches, ``polls`` those for workers that wait for their
+    rules, ``requests`` those for requests at all."""
 
     controls: Controls
     settings: Settings
@@ -30,6 +31,7 @@ class Context:
     rates: Buckets
     failures: Buckets
     waits: Places
+    polls: Places
     requests: Places
 
     @contextmanager

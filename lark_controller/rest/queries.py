@@ -27,6 +27,19 @@ class WaitQuery(Schema):
     )
 
 
+class RulesQuery(Schema):
+    """Which change of its rules a worker waits for."""
+
+    after = fields.String(
+        load_default="", validate=_WORD[1], metadata=_meta("The revision that the worker has; rules come for another")
+    )
+    wait = fields.Float(
+        load_default=0.0,
+        validate=validate.Range(0, 60, error="a number of seconds from 0 to {max} is accepted"),
+        metadata=_meta("Seconds to wait for another revision, at most 60"),
+    )
+
+
 class PageQuery(Schema):
     """Which part of a list."""
 

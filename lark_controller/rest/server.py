@@ -107,14 +107,14 @@ class Server:
         # It would warn of every request that waits a moment for a thread; /metrics says how long posts take.
         self._pool.queue_logger = logging.getLogger("lark.rest.queue")
         self._pool.queue_logger.setLevel(logging.ERROR)
-        self._pool.set_thread_count(settings.rest_threads)
+        self._pool.set_thread_count(settings.rest_threads + settings.waiting_workers)
         self._listeners = [self._listener(app, bound, settings) for bound in self._sockets]
         self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
 
     def _listener(self, app: Flask, bound: socket.socket, settings: Settings) -> Any:
         encrypted = isinstance(bound, TlsListener)
         adjustments = Adjustments(
-            threads=settings.rest_threads,
+            threads=(settings.rest_threads + settings.waiting_workers),
             url_scheme="https" if encrypted else "http",
             connection_limit=CONNECTIONS,
             channel_timeout=IDLE_SECONDS,
