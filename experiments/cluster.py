@@ -1,0 +1,395 @@
+"""A cluster of nodes on one switch, inside the lab: ``python3 -m experiments.cluster``, a request on standard input.
+
+Every node is an Open vSwitch edge bridge of its own, under a real controller, whose uplink is a cable to one plain
+switch. The cable carries as much as is asked for, in both directions together (half duplex, as the links of the QoS
+framework's testbed) or in each. Applications have one job on every node, with a network namespace and an address of
+its own; the jobs are registered by REST as a worker does it, and flows between them are reserved by
+``POST /v1/reservations``.
+
+The request is JSON: :class:`Request`'s fields. What was measured is printed as JSON: for every run the seconds that
+each application took on its slowest node. Runs as root in a namespace with nothing else in it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.run import LabError, run
+
+SWITCH = "sw"
+STATE = Path("/run/lark-cluster")
+TOKEN = STATE / "token"
+LARK = "/opt/lark/bin/lark"
+URL = "http://127.0.0.1:8080"
+OPENFLOW = "127.0.0.1:6653"
+START_SECONDS = 60
+RUN_SECONDS = 300
+OVSDB = "unix:/run/openvswitch/db.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Applications that run at the same time. ``rates`` has what each reserves for every flow, Mb/s; None: nothing.
+
+    ``background`` flows send all the time from the first node, unreserved.
+    """
+
+    name: str
+    rates: tuple[float | None, ...]
+    background: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be run: on how many nodes, on cables of how many Mb/s, and what each application exchanges.
+
+    ``size`` is bytes to each other node in each round.
+    """
+
+    nodes: int
+    link: float
+    half_duplex: bool
+    size: int
+    rounds: int
+    repetitions: int
+    runs: tuple[Run, ...]
+
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> Request:
+        """A request as it comes out of JSON. Raises KeyError or TypeError for anything else."""
+        runs = tuple(Run(each["name"], tuple(each["rates"]), each.get("background", 0)) for each in found.pop("runs"))
+        return cls(**found, runs=runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One job: of application ``application``, on node ``node``, both counted from 0."""
+
+    application: int
+    node: int
+
+    @property
+    def name(self) -> str:
+        """Its network namespace."""
+        return f"a{self.application}n{self.node}"
+
+    @property
+    def address(self) -> str:
+        """Its IPv4 address."""
+        return f"10.64.{self.application}.{self.node + 1}"
+
+    @property
+    def mac(self) -> str:
+        """Its MAC address."""
+        return f"02:64:00:00:{self.application:02x}:{self.node + 1:02x}"
+
+    @property
+    def inside(self) -> list[str]:
+        """What begins a command line that runs in its namespace; ``ip netns exec`` would mount anew, too."""
+        return ["nsenter", f"--net=/run/netns/{self.name}"]
+
+    @property
+    def port(self) -> str:
+        """The interface that its node's bridge has of it."""
+        return f"p{self.application}n{self.node}"
+
+
+def bridge(node: int) -> str:
+    """The edge bridge of a node."""
+    return f"node{node}"
+
+
+def host(node: int) -> str:
+    """A node's name in the topology."""
+    return f"node{node}.cluster.test"
+
+
+def datapath(node: int) -> str:
+    """The datapath id of a node's bridge."""
+    return f"{0xE0 + node:016x}"
+
+
+def policy(request: Request) -> str:
+    """The cluster's policy file."""
+    rate = f"{request.link:g}Mbit"
+    switches = "".join(
+        f'  {bridge(node)}: {{datapath: "{datapath(node)}", role: edge, host: {host(node)},'
+        f" ports: {{uplink: up{node}}}}}\n"
+        for node in range(request.nodes)
+    )
+    hosts = "".join(f"    {host(node)}: {{switch: {SWITCH}, capacity: {rate}}}\n" for node in range(request.nodes))
+    return (
+        "version: 1\nnetworks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}\n"
+        f"switches:\n{switches}"
+        f"topology:\n  duplex: {'half' if request.half_duplex else 'full'}\n  hosts:\n{hosts}"
+    )
+
+
+def ads(member: Member) -> str:
+    """What a worker would post of a job: both ads."""
+    number = 1 + member.application * 100 + member.node
+    return (
+        f'GlobalJobId = "submit.cluster.test#{number}.0#1"\nJobCurrentStartDate = 1\nClusterId = {number}\nProcId = 0\n'
+        f'Owner = "user{member.application}"\nUser = "user{member.application}@cluster.test"\n------\n'
+        f'Machine = "{host(member.node)}"\nName = "slot{member.application + 1}@{host(member.node)}"\n'
+        f'LarkNetworkType = "ovs_bridge"\nLarkAddressType = "static"\nLarkDatapathId = "{datapath(member.node)}"\n'
+        f'LarkExternalInterface = "{member.port}"\nLarkInnerMacAddress = "{member.mac}"\n'
+        f'LarkInnerAddressIPv4 = "{member.address}"\n'
+    )
+
+
+def make_switches(request: Request) -> None:
+    """Open vSwitch with the nodes' bridges, and the cables between them and the switch."""
+    run(["/usr/share/openvswitch/scripts/ovs-ctl", "start", "--system-id=cluster", "--no-mlockall"], timeout=60)
+    run(["ovs-vsctl", "add-br", SWITCH])
+    for module in ("ifb", "act_mirred", "cls_matchall", "sch_htb", "sch_fq_codel", "sch_ingress"):
+        # Where it is built in there is no module of that name.
+        run(["modprobe", module, *(["numifbs=0"] if module == "ifb" else [])], check=False)
+    for node in range(request.nodes):
+        up, end, half = f"up{node}", f"sw{node}", f"half{node}"
+        run(["ip", "link", "add", up, "type", "veth", "peer", "name", end])
+        for name in (up, end):
+            run(["ip", "link", "set", name, "up"])
+        run(
+            [
+                "ovs-vsctl", "add-br", bridge(node), "--", "set", "bridge", bridge(node), "fail_mode=secure",
+                "protocols=OpenFlow13", f"other_config:datapath-id={datapath(node)}",
+                "other_config:disable-in-band=true", "--", "set-controller", bridge(node), f"tcp:{OPENFLOW}",
+                "--", "set", "controller", bridge(node), "max_backoff=1000",
+                "--", "add-port", bridge(node), up, "--", "add-port", SWITCH, end,
+            ]
+        )  # fmt: skip
+        _cable(end, half, request)
+
+
+def _cable(end: str, half: str, request: Request) -> None:
+    """Let a cable carry no more than its capacity: what leaves the switch, and what comes in there.
+
+    Half duplex sends both through one scheduler.
+    """
+    run(["tc", "qdisc", "add", "dev", end, "clsact"])
+    names = {"egress": half, "ingress": half if request.half_duplex else f"in{half}"}
+    for name in dict.fromkeys(names.values()):
+        run(["ip", "link", "add", name, "type", "ifb"])
+        run(["ip", "link", "set", name, "up"])
+        run(["tc", "qdisc", "add", "dev", name, "root", "handle", "1:", "htb", "default", "1"])
+        rate = ["rate", f"{request.link:g}mbit", "quantum", "1514"]
+        run(["tc", "class", "add", "dev", name, "parent", "1:", "classid", "1:1", "htb", *rate])
+        # A plain queue, as a cable's ends have it: who sends most gets most.
+        run(["tc", "qdisc", "add", "dev", name, "parent", "1:1", "handle", "2:", "pfifo", "limit", "300"])
+    for direction, name in names.items():
+        run(["tc", "filter", "add", "dev", end, direction, "matchall", "action", "mirred", "egress", "redirect",
+             "dev", name])  # fmt: skip
+
+
+@contextlib.contextmanager
+def controller(request: Request) -> Iterator[None]:
+    """A controller with a database of its own; it is there when the block begins."""
+    STATE.mkdir(parents=True, exist_ok=True)
+    (STATE / "policy.yaml").write_text(policy(request))
+    # HTCondor's library waits for minutes until the host's own name can be resolved.
+    Path("/etc/hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
+    environment = {
+        **os.environ,
+        "LARK_STATE_DIR": str(STATE),
+        "LARK_POLICY_FILE": str(STATE / "policy.yaml"),
+        "LARK_OPENFLOW_LISTEN": OPENFLOW,
+        "LARK_OVSDB": OVSDB,
+        "LARK_TOKENS_FILE": str(STATE / "tokens.yaml"),
+    }
+    scopes = ["--scope", "operate", "--scope", "hook"]
+    made = run(
+        [LARK, "token", "experiment", *scopes, "--file", environment["LARK_TOKENS_FILE"]], env=environment
+    ).stdout
+    TOKEN.write_text(made.strip().splitlines()[-1])
+    with (STATE / "controller.log").open("w") as log:
+        process = subprocess.Popen([LARK, "run"], env=environment, stdout=log, stderr=log)
+        try:
+            _until(lambda: _are_in_sync(request.nodes), "the controller has every switch in sync")
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _are_in_sync(nodes: int) -> bool:
+    try:
+        found = ask("GET", "/v1/switches")["switches"]
+    except (OSError, LabError):
+        return False
+    return nodes == sum(bool(each["in_sync"]) for each in found)
+
+
+def _until(ready: Any, what: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not ready():
+        if time.monotonic() > deadline:
+            log = (STATE / "controller.log").read_text()[-3000:]
+            raise LabError(f"{START_SECONDS} s passed before {what}\n{log}")
+        time.sleep(0.2)
+
+
+def ask(method: str, path: str, body: str | dict[str, Any] | None = None) -> Any:
+    """Ask the controller. Raises LabError with what it says where it refuses."""
+    data, kind = None, "application/json"
+    if isinstance(body, str):
+        data, kind = body.encode(), "text/plain"
+    elif body is not None:
+        data = json.dumps(body).encode()
+    asked = urllib.request.Request(
+        URL + path, data, {"Content-Type": kind, "Authorization": f"Bearer {TOKEN.read_text()}"}, method=method
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            text = answer.read()
+    except urllib.error.HTTPError as error:
+        raise LabError(f"{method} {path}: {error.code}: {error.read().decode(errors='replace')}") from None
+    return json.loads(text) if text else None
+
+
+def add_job(member: Member) -> str:
+    """A job's namespace, port and registration; answers its id."""
+    run(["ip", "netns", "add", member.name])
+    run(["ip", "link", "add", member.port, "type", "veth", "peer", "name", "eth0", "address", member.mac, "netns",
+         member.name])  # fmt: skip
+    run(["ip", "link", "set", member.port, "up"])
+    for command in (
+        ["link", "set", "lo", "up"],
+        ["link", "set", "eth0", "up"],
+        ["address", "add", f"{member.address}/16", "dev", "eth0"],
+    ):
+        run(["ip", "-n", member.name, *command])
+    run(["ovs-vsctl", "add-port", bridge(member.node), member.port])
+    answer = ask("POST", "/v1/jobs?wait=20", ads(member))
+    if answer["state"] != "enforced":
+        raise LabError(f"job {answer['id']} is {answer['state']}: {answer['reason']}")
+    return str(answer["id"])
+
+
+def reserve(application: int, nodes: int, rate: float) -> list[str]:
+    """Reserve every flow of an application; answers the reservations' ids. Raises LabError where one is refused."""
+    made = []
+    for source in range(nodes):
+        for target in range(nodes):
+            if source != target:
+                wish = {
+                    "source": Member(application, source).address,
+                    "destination": Member(application, target).address,
+                    "rate": rate,
+                }
+                try:
+                    made.append(str(ask("POST", "/v1/reservations", wish)["id"]))
+                except LabError:
+                    release(made)
+                    raise
+    return made
+
+
+def release(made: Sequence[str]) -> None:
+    """Give reservations back."""
+    for each in made:
+        ask("DELETE", f"/v1/reservations/{each}")
+
+
+def exchange(application: int, request: Request) -> list[subprocess.Popen[str]]:
+    """Start an application on all nodes."""
+    addresses = ",".join(Member(application, node).address for node in range(request.nodes))
+    return [
+        subprocess.Popen(
+            [*Member(application, node).inside, sys.executable, "-m", "experiments.exchange",
+             str(node), "--hosts", addresses, "--bytes", str(request.size), "--rounds", str(request.rounds)],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for node in range(request.nodes)
+    ]  # fmt: skip
+
+
+def seconds(started: Sequence[subprocess.Popen[str]]) -> float:
+    """How long an application took on its slowest node. Raises LabError where a node failed."""
+    took = []
+    for process in started:
+        printed, _ = process.communicate(timeout=RUN_SECONDS)
+        if process.returncode != 0:
+            raise LabError(f"a node of the application ended with status {process.returncode}")
+        took.append(float(json.loads(printed)["seconds"]))
+    return max(took)
+
+
+@contextlib.contextmanager
+def background(application: int, flows: int) -> Iterator[None]:
+    """``flows`` TCP streams from the first node's job of an application to those of the next nodes."""
+    processes = []
+    try:
+        for node in range(1, flows + 1):
+            target = Member(application, node)
+            server = [*target.inside, "iperf3", "--server", "--one-off"]
+            processes.append(subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        time.sleep(0.5)
+        for node in range(1, flows + 1):
+            client = [*Member(application, 0).inside, "iperf3", "--client",
+                      Member(application, node).address, "--time", str(RUN_SECONDS)]  # fmt: skip
+            processes.append(subprocess.Popen(client, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        # What is measured begins when the streams have their share.
+        time.sleep(2 if flows else 0)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def play(request: Request, one: Run, noise: int) -> list[float]:
+    """One run: the seconds of each application. ``noise`` is the application whose jobs make the background."""
+    made = []
+    for application, rate in enumerate(one.rates):
+        if rate is not None:
+            made += reserve(application, request.nodes, rate)
+    try:
+        with background(noise, one.background):
+            started = [exchange(application, request) for application in range(len(one.rates))]
+            return [seconds(each) for each in started]
+    finally:
+        release(made)
+
+
+def measure(request: Request) -> dict[str, Any]:
+    """Everything that is asked for: by run's name, for each repetition the seconds of each application."""
+    applications = max(len(each.rates) for each in request.runs)
+    noise = applications
+    make_switches(request)
+    with controller(request):
+        for application in range(applications + (1 if any(each.background for each in request.runs) else 0)):
+            for node in range(request.nodes):
+                add_job(Member(application, node))
+        found: dict[str, Any] = {each.name: [] for each in request.runs}
+        # By turns, so that what else the machine does falls on all alike.
+        for _ in range(request.repetitions):
+            for each in request.runs:
+                found[each.name].append(play(request, each, noise))
+    return found
+
+
+def main() -> int:
+    """Run as a program."""
+    try:
+        print(json.dumps(measure(Request.of(json.load(sys.stdin)))))
+    except (LabError, OSError, subprocess.SubprocessError) as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
