@@ -175,12 +175,15 @@ class Client:
         """What the token of this client allows."""
         return self._json("GET", "/v1/token")
 
-    def reserve(self, source: str, destination: str, rate: float, duration: float | None = None) -> Answer:
+    def reserve(
+        self, source: str, destination: str, rate: float, duration: float | None = None, wait: float = 0.0
+    ) -> Answer:
         """Reserve ``rate`` Mb/s for what ``source`` sends to ``destination``, for so many seconds (None: as long as its
         jobs live). Each is a job's id or address, or a host of the topology; the destination also ``wan``, or an
-        address or network."""
+        address or network. ``wait`` is how many seconds to wait for the queue at the sender."""
         wish = {"source": source, "destination": destination, "rate": rate, "duration": duration}
-        return self._json("POST", "/v1/reservations", None, json.dumps(wish), "application/json")
+        body = json.dumps(wish)
+        return self._json("POST", "/v1/reservations", {"wait": wait}, body, "application/json", self._timeout + wait)
 
     def reservations(self, job: str | None = None) -> Iterator[Answer]:
         """All valid reservations, of all or of one job, page by page."""

@@ -83,7 +83,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class ReservedFlow:
-    """Bandwidth reserved for what a job sends to some addresses (empty: to the WAN), in kb/s of L2 bytes.
+    """Bandwidth reserved for what a job sends to some addresses (empty: to the WAN), in kb/s of L2 bytes; or, where
+    ``incoming``, for what is sent to the job.
 
     ``number`` is the reservation's in the store.
     """
@@ -91,6 +92,7 @@ class ReservedFlow:
     number: int
     kbps: int
     target: tuple[Network, ...] = ()
+    incoming: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class Job:
     ExternalInterface); ``mac`` is the address inside the job. ``bandwidth`` is RequestBandwidth in Mb/s. ``inbound``
     and ``outbound`` are what the job ad asks (Table I), None where it does not ask. ``lease_until`` and ``created``
     are seconds since 1970. ``quarantine`` is what the pool says against the job (``""``: nothing), and ``vouched``
-    means that an operator has let it pass in spite of that. ``reserved`` are the flows of its own that have bandwidth
-    reserved.
+    means that an operator has let it pass in spite of that. ``reserved`` are the flows from it and to it that have
+    bandwidth reserved.
     """
 
     number: int

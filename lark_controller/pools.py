@@ -76,9 +76,10 @@ class Pools:
         for pool, _ in self.all():
             pool.refresh(job)
 
-    def set_queue(self, number: int, queue: int | None) -> PoolChanges:
-        """A job's own queue stands, or no longer; answers what that changes in every pool."""
-        changes = {place: pool.set_queue(number, queue) for place, (pool, _) in enumerate(self.all())}
+    def set_queue(self, number: int, queue: int | None, sender: int | None = None) -> PoolChanges:
+        """A job's own queue, or that of a flow that ``sender`` has reserved, stands, or no longer; answers what that
+        changes in every pool."""
+        changes = {place: pool.set_queue(number, queue, sender) for place, (pool, _) in enumerate(self.all())}
         return {place: change for place, change in changes.items() if change}
 
     def remove(self, number: int) -> PoolChanges:

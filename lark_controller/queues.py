@@ -15,11 +15,14 @@ from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.model import FlowData, SetQueue
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.pool import Pool
+from lark_controller.jobs import Job
 from lark_controller.openflow.link import Dump, SwitchLink
+from lark_controller.policies.model import Duplex, InboundShares, Policy
 from lark_controller.pools import PoolChanges, Pools
-from lark_controller.qos.host import Demand, HostPlan, host_plan
+from lark_controller.qos.host import LEAST_REST, Demand, HostPlan, Way, host_plan
 from lark_controller.qos.ovsdb import OvsdbOptions, Report
-from lark_controller.qos.queues import FIRST_JOB_QUEUE, LAST_JOB_QUEUE, PortQueues
+from lark_controller.qos.queues import FIRST_JOB_QUEUE, FIRST_RESERVED_QUEUE, LAST_JOB_QUEUE, MAX_QUEUE, PortQueues
+from lark_controller.qos.topology import KILO, access_link
 from lark_controller.switch_state import SwitchState
 
 # A datapath id with this bit stands, among what a job waits for, for the queues of that switch.
@@ -61,7 +64,10 @@ class Owner(Protocol):
 
 @dataclass(slots=True)
 class _State:
-    """One switch: its jobs' queue numbers and demands, those of jobs whose flows are not gone yet, plan and report."""
+    """One switch: its jobs' queue numbers and demands, those of jobs whose flows are not gone yet, plan and report.
+
+    Keys are the numbers of jobs, and for a job's reserved flows the numbers of reservations below 0.
+    """
 
     numbers: dict[int, int] = field(default_factory=dict)
     demands: dict[int, Demand] = field(default_factory=dict)
@@ -92,11 +98,17 @@ class Queues:
         state.wanted = False
         for data in dump.program.flows.values():
             number, queue = _chosen(data)
-            if number is None or number in state.numbers or queue in state.numbers.values():
+            placed = None if number is None else self._owner.pool_of(link.datapath).placed.get(number)
+            if placed is None or placed.datapath != link.datapath or queue in state.numbers.values():
                 continue
-            if any(placed.job.number == number for placed in self._owner.pool_of(link.datapath).jobs_at(link.datapath)):
-                state.numbers[number] = queue
-                self._owner.pools.set_queue(number, queue)
+            key = placed.job.number
+            if queue >= FIRST_RESERVED_QUEUE:
+                # Whose flow it is stands in the number itself, unless another had it; then it is chosen anew.
+                keys = (-each.number for each in placed.job.reserved)
+                key = next((each for each in keys if _free(each, set()) == queue), 0)
+            if key and key not in state.numbers:
+                state.numbers[key] = queue
+                self._owner.pools.set_queue(key, queue, placed.job.number)
 
     def refresh(self, datapath: int) -> None:
         """A switch's jobs, ports or policy changed: calculate its queues anew, and want them if they differ."""
@@ -121,10 +133,14 @@ class Queues:
     def expect(self, placed: Placed) -> None:
         """Say what keeps a job's queues from standing, among what it waits for."""
         datapath = placed.datapath
-        if datapath is None or not self._owner.pool_of(datapath).policy.bandwidths:
+        if datapath is None:
+            return
+        state = self._states.get(datapath)
+        idle = state is None or not state.demands
+        if idle and not self._owner.pool_of(datapath).policy.bandwidths and not placed.job.reserved:
             return
         self.refresh(datapath)
-        if _limited(placed):
+        if _limited(placed) or placed.job.reserved:
             self._judge(placed, self._states[datapath])
 
     def policy_changed(self, datapath: int) -> None:
@@ -142,15 +158,19 @@ class Queues:
         state.report = report
         for placed in self._owner.pool_of(report.datapath).jobs_at(report.datapath):
             number = placed.job.number
-            queue = state.numbers.get(number)
-            if queue is None or number not in state.demands:
-                continue
-            if report.ports is not None:
-                stands = self._queue_stands(state, queue, report.ports)
-                if changes := self._owner.pools.set_queue(number, queue if stands else None):
-                    self._owner.send(changes, number)
-            self._judge(placed, state)
-            self._owner.settle(number)
+            concerned = False
+            for key in _keys(placed.job):
+                queue = state.numbers.get(key)
+                if queue is None or key not in state.demands:
+                    continue
+                concerned = True
+                if report.ports is not None:
+                    stands = self._queue_stands(state, queue, report.ports)
+                    if changes := self._owner.pools.set_queue(key, queue if stands else None, number):
+                        self._owner.send(changes, number)
+            if concerned:
+                self._judge(placed, state)
+                self._owner.settle(number)
 
     def problems(self, datapath: int) -> tuple[str, ...]:
         """What cannot be done with the queues of a switch now, in sentences."""
@@ -165,12 +185,12 @@ class Queues:
 
     def _demands(self, datapath: int, state: _State) -> dict[int, Demand]:
         pool = self._owner.pool_of(datapath)
-        if not pool.policy.bandwidths:
+        present = [placed for placed in pool.jobs_at(datapath) if placed.port is not None]
+        present = [placed for placed in present if not placed.decision.isolated]
+        demands = self._reserved(present, state)
+        if not pool.policy.bandwidths and not demands:
             return {}
-        demands = {}
-        for placed in pool.jobs_at(datapath):
-            if placed.port is None or placed.decision.isolated:
-                continue
+        for placed in present:
             job, share = placed.job, placed.decision.bandwidth
             rate = None if share is None else share.rate(job.bandwidth)
             if share is None or rate is None:
@@ -182,13 +202,34 @@ class Queues:
             demands[job.number] = Demand(job.number, queue, job.port, rate, share.borrows, share.ceiling)
         return demands
 
+    def _reserved(self, present: Iterable[Placed], state: _State) -> dict[int, Demand]:
+        """What is reserved for flows from and to jobs; a flow that stays inside the worker takes no uplink."""
+        demands: dict[int, Demand] = {}
+        inside: set[int] = set()
+        for placed in present:
+            for each in placed.job.reserved:
+                key = -each.number
+                if key in demands:
+                    inside.add(key)
+                    continue
+                queue = 0
+                if not each.incoming:
+                    queue = state.numbers.get(key) or _free(key, set(state.numbers.values()))
+                    state.numbers[key] = queue
+                way = Way.IN if each.incoming else Way.OUT
+                demands[key] = Demand(key, queue, None, each.kbps / KILO, way=way)
+        return {key: each for key, each in demands.items() if key not in inside}
+
     def _plan(self, datapath: int, state: _State) -> HostPlan:
         pool = self._owner.pool_of(datapath)
         switch = pool.switches.get(datapath)
         demands = [*state.demands.values(), *state.leaving.values()]
         if switch is None or not switch.is_edge or not demands:
             return HostPlan()
-        return host_plan(demands, _uplinks(switch), pool.policy.edge_inbound)
+        # Without a rule for jobs nobody wants anything limited that comes in.
+        inbound = pool.policy.edge_inbound if pool.policy.bandwidths else InboundShares.OPEN
+        host = next((placed.job.host for placed in pool.jobs_at(datapath)), switch.name)
+        return host_plan(demands, _uplinks(switch, pool.policy, host, demands), inbound)
 
     def _want(self, datapath: int, state: _State) -> None:
         state.wanted = bool(state.address)
@@ -207,6 +248,8 @@ class Queues:
             state.leaving.pop(number, None)
             if number not in state.demands:
                 state.numbers.pop(number, None)
+                if number < 0:
+                    self._owner.pools.set_queue(number, None)
         self.refresh(datapath)
 
     def _judge(self, placed: Placed, state: _State) -> None:
@@ -221,8 +264,12 @@ class Queues:
             seen.blocked(number, key, why)
 
     def _why_not(self, placed: Placed, state: _State) -> str:
-        demand = state.demands.get(placed.job.number)
-        if demand is None or demand.rate is None:
+        demands = [state.demands[key] for key in _keys(placed.job) if key in state.demands]
+        return next((why for each in demands if (why := self._why_not_this(each, state))), "")
+
+    @staticmethod
+    def _why_not_this(demand: Demand, state: _State) -> str:
+        if demand.rate is None or demand.way is Way.IN:
             return ""
         if demand.order in state.plan.short:
             return f"bandwidth: {state.plan.short[demand.order]}"
@@ -253,9 +300,19 @@ def _limited(placed: Placed) -> bool:
     return share is not None and share.rate(placed.job.bandwidth) is not None and not isolated
 
 
-def _uplinks(switch: Switch) -> dict[str, float | None]:
+def _uplinks(switch: Switch, policy: Policy, host: str, demands: Iterable[Demand]) -> dict[str, float | None]:
+    """What each uplink carries away from the worker, in Mb/s: as the switch or the policy says, and no more than the
+    policy's topology gives the worker. Of a half-duplex link, what is promised towards the worker is not there."""
     names = {number: name for name, number in switch.ports.items()}
-    return {names[number]: switch.speeds.get(number) for number in switch.uplinks}
+    speeds = {names[number]: switch.speeds.get(number) for number in switch.uplinks}
+    link = access_link(policy.topology, host)
+    if link is None or link.capacity is None:
+        return speeds
+    most = link.capacity
+    if link.duplex is Duplex.HALF:
+        towards = sum(each.rate for each in demands if each.rate is not None and each.way is not Way.OUT)
+        most = max(most - towards, most * LEAST_REST)
+    return {name: most if speed is None else min(speed, most) for name, speed in speeds.items()}
 
 
 def _ports_of(demand: Demand, ports: Mapping[str, PortQueues]) -> Iterator[tuple[str, PortQueues]]:
@@ -267,13 +324,19 @@ def _ports_of(demand: Demand, ports: Mapping[str, PortQueues]) -> Iterator[tuple
             yield port, PortQueues(wanted.rate, {demand.number: wanted.queues[demand.number]})
 
 
-def _free(number: int, taken: set[int]) -> int:
-    """A queue number for a job: the same on every controller unless another job has it."""
-    count = LAST_JOB_QUEUE - FIRST_JOB_QUEUE + 1
-    queue = number % count
-    while queue + FIRST_JOB_QUEUE in taken:
+def _free(key: int, taken: set[int]) -> int:
+    """A queue number for a job or a reserved flow: the same on every controller unless another has it."""
+    first, last = (FIRST_JOB_QUEUE, LAST_JOB_QUEUE) if key > 0 else (FIRST_RESERVED_QUEUE, MAX_QUEUE)
+    count = last - first + 1
+    queue = abs(key) % count
+    while queue + first in taken:
         queue = (queue + 1) % count
-    return queue + FIRST_JOB_QUEUE
+    return queue + first
+
+
+def _keys(job: Job) -> list[int]:
+    """The keys of what a job may have of its worker: its bandwidth, and its reserved flows."""
+    return [job.number, *(-each.number for each in job.reserved if not each.incoming)]
 
 
 def _chosen(data: FlowData) -> tuple[int | None, int]:

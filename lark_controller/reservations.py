@@ -15,7 +15,7 @@ from lark_controller.jobs import Job, ReservedFlow
 from lark_controller.log import WARNING, event
 from lark_controller.policies.model import Policy, Refused
 from lark_controller.qos.admission import Ledger
-from lark_controller.qos.booking import Finder, demand_of, end_of, flow_booking, job_booking
+from lark_controller.qos.booking import End, Finder, demand_of, end_of, flow_booking, job_booking
 from lark_controller.qos.reservations import Booking, Reservation, ReservationKind, ReservationPage
 from lark_controller.qos.topology import KILO, Demand, Topology, asked_rate, channels
 from lark_controller.status import Change, LinkStatus, Wish
@@ -28,7 +28,7 @@ class Reservations:
     """Reservations of this controller; thread-safe.
 
     ``find`` gives the live job of an id or an address. ``changed`` is called with the id of a job whenever the reserved
-    flows that it sends have changed; ``resized`` with the id of a job and its new RequestBandwidth (Mb/s, None: none
+    flows from or to it have changed; ``resized`` with the id of a job and its new RequestBandwidth (Mb/s, None: none
     any more).
     """
 
@@ -64,7 +64,8 @@ class Reservations:
             before, self._flows, self._of_job = self._flows, {}, {}
             for reservation in self._store.reserved_flows(time.time()):
                 self._keep(reservation)
-            jobs = {each.job for flows in (before, self._flows) for each in flows.values()}
+            both = [*before.values(), *self._flows.values()]
+            jobs = {job_id for each in both for job_id in (each.job, each.peer)}
         for job_id in sorted(job_id for job_id in jobs if job_id is not None and not is_first):
             self._changed(job_id)
         if lost and policy.topology is not None:
@@ -119,6 +120,7 @@ class Reservations:
                 raise PathError(f"job {destination.job.id} has no address of its own")
             if wish.duration is None and source.job is None and destination.job is None:
                 raise PathError("a reservation between hosts needs a duration: no job ends it")
+            self._check_new(source, destination)
             until = None if wish.duration is None else now + wish.duration
             made = self._store.reserve(flow_booking(source, destination, wish.rate, until, topology), now, actor)
             self._keep(made)
@@ -172,7 +174,7 @@ class Reservations:
         with self._lock:
             gone = [self._drop(each) for each in list(self._of_job.get(job_id, ()))]
         for each in gone:
-            if each is not None and each.job != job_id:
+            if each is not None:
                 self._tell(each)
 
     def expire(self, now: float) -> int:
@@ -188,12 +190,16 @@ class Reservations:
         return count
 
     def flows_of(self, job_id: str) -> tuple[ReservedFlow, ...]:
-        """The reserved flows that a job sends, in order of number."""
+        """The reserved flows from and to a job, in order of number."""
         with self._lock:
             ids = self._of_job.get(job_id)
-            found = [self._flows[each] for each in ids] if ids else []
-        chosen = sorted((each for each in found if each.job == job_id), key=lambda each: each.number)
-        return tuple(ReservedFlow(each.number, each.kbps, each.target) for each in chosen)
+            found = sorted((self._flows[each] for each in ids), key=lambda each: each.number) if ids else []
+        return tuple(
+            ReservedFlow(each.number, each.kbps, each.target)
+            if each.job == job_id
+            else ReservedFlow(each.number, each.kbps, incoming=True)
+            for each in found
+        )
 
     def find(self, reservation_id: str) -> Reservation:
         """A valid reservation. Raises NotFoundError, StoreError."""
@@ -230,6 +236,14 @@ class Reservations:
             raise PathError(NO_TOPOLOGY)
         return demand_of(reservation, self._topology, kbps)
 
+    def _check_new(self, source: End, destination: End) -> None:
+        """A packet can take one queue, so a flow has one reservation. Raises PathError."""
+        ids = () if source.job is None else self._of_job.get(source.job.id, ())
+        for each in [self._flows[reservation_id] for reservation_id in ids]:
+            same = set(each.target) & set(destination.networks) or each.target == destination.networks
+            if source.job is not None and each.job == source.job.id and same:
+                raise PathError(f"reservation {each.id} is for the same flow; change that one")
+
     def _learn(self, topology: Topology, host: str, available: float) -> Topology:
         """Keep what a machine ad says of its worker's access link, where it says something new."""
         if topology.workers.get(host.lower()) != available:
@@ -253,12 +267,12 @@ class Reservations:
         return gone
 
     def _tell(self, reservation: Reservation, gone: bool = False) -> None:
-        if reservation.job is None:
-            return
-        if reservation.kind is ReservationKind.JOB:
+        if reservation.kind is ReservationKind.FLOW:
+            for job_id in (reservation.job, reservation.peer):
+                if job_id is not None:
+                    self._changed(job_id)
+        elif reservation.job is not None:
             self._resized(reservation.job, None if gone else reservation.rate)
-        else:
-            self._changed(reservation.job)
 
 
 def _check_owner(reservation: Reservation, of_job: bool) -> None:

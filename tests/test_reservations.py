@@ -170,6 +170,16 @@ def test_wishes_that_make_no_sense(tmp_path: Path) -> None:
             controller.reservations.release(of_operator.id, "ops", False)
 
 
+def test_a_flow_has_one_reservation(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1)
+        for destination in ("wan", "192.0.2.1", "192.0.2.0/24", "10.0.0.5"):
+            controller.reservations.reserve(Wish(job.id, destination, 1), "hook", True)
+            with pytest.raises(PathError, match="is for the same flow; change that one"):
+                controller.reservations.reserve(Wish(job.id, destination, 1), "hook", True)
+        assert len(flows(controller, job)) == 4
+
+
 def test_a_flow_changes_and_ends(tmp_path: Path) -> None:
     with running(tmp_path, POLICY) as controller:
         job = start(controller, 1)
@@ -226,7 +236,7 @@ def test_a_new_policy_counts_anew_and_takes_nothing_away(tmp_path: Path) -> None
         internet = left(controller, "internet")
         assert (internet.duplex, internet.capacity, internet.reserved, internet.best_effort) == ("half", 50, 80, -30)
         with pytest.raises(CapacityError):
-            controller.reservations.reserve(Wish(job.id, "wan", 1), "hook", True)
+            controller.reservations.reserve(Wish(job.id, "192.0.2.1", 1), "hook", True)
         assert controller.reservations.change(made.id, Change(60), "hook", True).rate == 60
         controller.put_policy(POLICY, "ops")
         assert left(controller, "internet", "core1").best_effort == 40

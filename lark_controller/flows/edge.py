@@ -30,15 +30,15 @@ from lark_controller.flows.model import (
     PopVlan,
     PushVlan,
     SetField,
-    SetQueue,
     Track,
     match,
 )
 from lark_controller.flows.placement import LINK_LOCAL_PREFIX, Placed, Switch
 from lark_controller.flows.prefixes import Prefix
+from lark_controller.flows.queued import queue_flows
 from lark_controller.flows.tables import Edge, combine
 from lark_controller.flows.wan import wan_flows
-from lark_controller.jobs import AddressType
+from lark_controller.jobs import AddressType, Network
 from lark_controller.policies.model import Policy
 
 SWITCH: Final = cookie(Category.SWITCH)
@@ -263,10 +263,13 @@ def _groups(policy: Policy) -> Iterator[Flow]:
             )
 
 
-def job_flows(placed: Placed, switch: Switch, tag: int, dscp: int | None) -> Iterator[Flow]:
+def job_flows(
+    placed: Placed, switch: Switch, tag: int, dscp: int | None, local: tuple[Network, ...] = ()
+) -> Iterator[Flow]:
     """One job's own flows on the edge where it is attached; ``tag`` is its slice's there (0: not sliced).
 
-    ``dscp`` marks its group (0: none), and None is a policy without groups, under which DSCP stays as it is.
+    ``local`` are the networks that are not the WAN. ``dscp`` marks its group (0: none), and None is a policy without
+    groups, under which DSCP stays as it is.
     """
     if placed.port is None:
         return
@@ -275,7 +278,7 @@ def job_flows(placed: Placed, switch: Switch, tag: int, dscp: int | None) -> Ite
         yield from _isolated(placed, mark)
         return
     yield from _admit(placed, mark, _sender(placed, tag, dscp or 0))
-    yield from _queued(placed, mark, dscp)
+    yield from queue_flows(placed, local, mark, dscp)
     yield from _receiver(placed, mark, tag)
     yield from _deliver(placed, mark)
     yield from _announce(placed, switch, mark)
@@ -369,18 +372,6 @@ def _admit_ipv6(placed: Placed, mark: int, port: Fields, admit: Admit) -> Iterat
     if job.address_type is AddressType.DHCP:
         client: Fields = {"eth_type": ETH_IPV6, "ip_proto": UDP, "udp_src": 546, "udp_dst": 547}
         yield admit(t.P_ALLOW + 1, {**client, "ipv6_src": local})
-
-
-def _queued(placed: Placed, mark: int, dscp: int | None) -> Iterator[Flow]:
-    """What the job sends goes through its own queue at the uplinks, and is marked as its group's."""
-    if placed.queue is None:
-        return
-    assert placed.port is not None
-    marking: tuple[Action, ...] = () if dscp is None else (SetField("ip_dscp", dscp),)
-    for ethertype in (ETH_IPV4, ETH_IPV6):
-        fields: Fields = {"in_port": placed.port, "eth_type": ethertype}
-        actions = (*marking, SetQueue(placed.queue))
-        yield flow(Edge.QOS, t.P_EXACT, fields, mark, goto=Edge.LEARN, actions=actions)
 
 
 def _receiver(placed: Placed, mark: int, tag: int) -> Iterator[Flow]:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lark_controller.flows.model import PORT_LOCAL, PORT_MAX
-from lark_controller.jobs import Job
+from lark_controller.jobs import Job, Network
 from lark_controller.policies.model import Decision, Policy, SwitchRole, SwitchSpec
 
 LINK_LOCAL_PREFIX: Final = 0xFE80 << 112
@@ -74,7 +74,8 @@ class Switch:
 class Placed:
     """A job, what was decided for it, and where it is attached (None: at no port of a connected edge).
 
-    ``queue`` is the number of its own queue at the uplinks, None as long as none stands there.
+    ``queue`` is the number of its own queue at the uplinks, None as long as none stands there. ``reserved`` are the
+    queues of its reserved flows that stand there: the addresses that a flow goes to (empty: the WAN), and the number.
     """
 
     job: Job
@@ -82,6 +83,7 @@ class Placed:
     datapath: int | None = None
     port: int | None = None
     queue: int | None = None
+    reserved: tuple[tuple[tuple[Network, ...], int], ...] = ()
 
     @property
     def mac(self) -> int | None:

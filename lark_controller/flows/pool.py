@@ -19,6 +19,7 @@ from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Progra
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
 from lark_controller.flows.tags import assign_tags
+from lark_controller.flows.wan import local_networks
 from lark_controller.host_rules import HostRules
 from lark_controller.jobs import Job, Network, NetworkType
 from lark_controller.policies.model import Decision, Policy, SliceKey, WanAction
@@ -59,8 +60,8 @@ class Pool:
     """The jobs that are admitted, the switches that are known, and one policy.
 
     ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy.
-    ``queues`` are the jobs' own queues that stand, by the job's number.
-    ``ruled`` are the jobs whose workers enforce what is decided.
+    ``queues`` are the jobs' own queues that stand, by the job's number, and those of reserved flows, by the number of
+    the reservation below 0. ``ruled`` are the jobs whose workers enforce what is decided.
     """
 
     def __init__(self, policy: Policy, queues: Mapping[int, int] = MappingProxyType({})) -> None:
@@ -77,6 +78,7 @@ class Pool:
         self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
         self._homeless: dict[str, set[int]] = {}
         self.queues: dict[int, int] = dict(queues)
+        self._networks = local_networks(policy)
         self._dscp = {group.name: group.dscp for group in policy.groups}
         self._classed = {rule.position: rule for rule in policy.wans if rule.action is not WanAction.ALLOW}
 
@@ -131,7 +133,11 @@ class Pool:
         port = None if switch is None else switch.job_port(job.port)
         limited = decision.bandwidth is not None and decision.bandwidth.rate(job.bandwidth) is not None
         queue = self.queues.get(job.number) if limited and port is not None else None
-        return Placed(job, decision, datapath, port, queue)
+        if not job.reserved or port is None:
+            return Placed(job, decision, datapath, port, queue)
+        reserved = [(flow.target, self.queues.get(-flow.number)) for flow in job.reserved if not flow.incoming]
+        stand = tuple((target, number) for target, number in reserved if number is not None)
+        return Placed(job, decision, datapath, port, queue, stand)
 
     def ruled_at(self, host: str) -> list[Placed]:
         """The jobs of a host whose policy their worker enforces, by number."""
@@ -166,7 +172,8 @@ class Pool:
     def _job_flows(self, placed: Placed, switch: Switch, tags: dict[SliceKey, int]) -> Iterator[Flow]:
         key = placed.decision.slice
         tag = 0 if key is None else tags.get(key, 0)
-        return edge.job_flows(placed, switch, tag, self.dscp_of(placed.decision) if self.policy.groups else None)
+        dscp = self.dscp_of(placed.decision) if self.policy.groups else None
+        return edge.job_flows(placed, switch, tag, dscp, self._networks)
 
     # -- switches ----------------------------------------------------------------------------------------------------
 
@@ -198,7 +205,7 @@ class Pool:
         wanted, gone = Program(), set[FlowKey]()
         for placed in self.jobs_at(switch.datapath):
             new = self.where(placed.job, placed.decision)
-            if (new.port, new.queue) == (placed.port, placed.queue):
+            if (new.port, new.queue, new.reserved) == (placed.port, placed.queue, placed.reserved):
                 continue
             change = self._change(placed.job.number, new).get(switch.datapath, Changes())
             for key in change.flows_gone:
@@ -226,12 +233,15 @@ class Pool:
     def remove(self, number: int) -> dict[int, Changes]:
         """A job goes; answers what changes on each known switch."""
         self.queues.pop(number, None)
+        if (placed := self.placed.get(number)) is not None:
+            for each in placed.job.reserved:
+                self.queues.pop(-each.number, None)
         return self._change(number, None)
 
-    def set_queue(self, number: int, queue: int | None) -> dict[int, Changes]:
+    def set_queue(self, number: int, queue: int | None, sender: int | None = None) -> dict[int, Changes]:
         """A job's own queue at its worker's uplinks stands (None: no longer); answers what changes on each switch.
 
-        May be said of a job before it is put.
+        May be said of a job before it is put. ``sender`` is the job whose reserved flow it is, where it is one's.
         """
         if self.queues.get(number) == queue:
             return {}
@@ -239,7 +249,7 @@ class Pool:
             del self.queues[number]
         else:
             self.queues[number] = queue
-        placed = self.placed.get(number)
+        placed = self.placed.get(number if sender is None else sender)
         return {} if placed is None else self.put(placed.job, placed.decision)
 
     def _change(self, number: int, new: Placed | None) -> dict[int, Changes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
@@ -21,13 +22,22 @@ from lark_controller.qos.queues import DEFAULT_QUEUE, PortQueues, Queue, bits
 LEAST_REST: Final = 0.01
 
 
+class Way(Enum):
+    """Which way a demand counts: both for a job's bandwidth, one for a flow that is reserved."""
+
+    BOTH = "both"
+    OUT = "out"
+    IN = "in"
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What one job asks of its worker. ``rate`` in Mb/s, None for a job that is not limited.
 
     ``number`` is its queue at the uplinks, ``port`` the name of its own port (None: nothing is done towards it).
     ``borrows`` is True where ``rate`` is guaranteed and not the limit; ``ceiling`` (Mb/s) then is the limit, None the
-    link. Order among demands is that of ``order``: where the link cannot hold all, the last comes short.
+    link. What is reserved for a flow (``way`` is not BOTH) is its limit, too. Order among demands is that of
+    ``order``: where the link cannot hold all, the last comes short.
     """
 
     order: int
@@ -36,6 +46,7 @@ class Demand:
     rate: float | None = None
     borrows: bool = False
     ceiling: float | None = None
+    way: Way = Way.BOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +66,7 @@ def host_plan(
     limited to its rate, gets no guarantee, and is named in ``short``; so is every demand while a speed is not known.
     """
     jobs = sorted(demands, key=lambda demand: demand.order)
-    limited = [(each, each.rate) for each in jobs if each.rate is not None]
+    limited = [(each, each.rate) for each in jobs if each.rate is not None and each.way is not Way.IN]
     if not limited:
         return HostPlan()
     short: dict[int, str] = {}
@@ -106,7 +117,11 @@ def _inbound(
 ) -> dict[str, PortQueues]:
     """Each job's own port: a cap is its rate; who may exceed it gets an even part of what nobody has requested."""
     sharers = [each for each in jobs if each.rate is None or each.borrows]
-    promised = sum(bits(each.rate) for each in jobs if each.rate is not None and each.order not in short)
+    promised = sum(
+        bits(each.rate)
+        for each in jobs
+        if each.rate is not None and each.way is not Way.OUT and each.order not in short
+    )
     part = None
     if link is not None and inbound is InboundShares.SPLIT and sharers:
         part = max(bits(link) - promised, round(bits(link) * LEAST_REST)) // len(sharers)

@@ -72,6 +72,15 @@ def channels(link: LinkSpec) -> tuple[Channel, ...]:
     return tuple(dict.fromkeys((channel(link, there, back), channel(link, back, there))))
 
 
+def access_link(spec: TopologySpec | None, host: str) -> HostSpec | LinkSpec | None:
+    """What is declared of a host's access link; None where nothing is."""
+    if spec is None:
+        return None
+    node = host.lower()
+    link = next((link for link in spec.links if node in link.ends), None)
+    return link or spec.hosts.get(node, spec.default)
+
+
 @dataclass(frozen=True)
 class Topology:
     """The declared network, with the access links of workers as their machine ads tell (Mb/s by host in lower case)."""

@@ -59,16 +59,13 @@ def register(query: dict[str, Any]) -> Response:
     """
     context = current()
     started = time.perf_counter()
-    limit = context.settings.wait_limit
-    if query["wait"] > limit:
-        wrong = {"parameter": "wait", "problem": f"a number of seconds from 0 to {limit:g} is accepted"}
-        raise Problem(422, f"wait: {wrong['problem']}", "parameters", errors=[wrong])
+    check_wait(query)
     body, media = read(context.settings.max_ads_bytes, ("text/plain", "application/json"))
     if media == "application/json":
         refuse_malformed_json(body)
     job_ad, machine_ad = ads.parse_post(body, media, context.settings.max_ads_bytes)
     registered = context.controls.register(job_ad, machine_ad, actor())
-    confirmation = _confirm(registered.job.id, query["wait"])
+    confirmation = confirm(registered.job.id, query["wait"])
     response = _answer(confirmation)
     response.status_code = 201 if registered.created else 200
     response.headers["Location"] = url_for("jobs.show", job_id=registered.job.id)
@@ -167,6 +164,14 @@ def joined(detail: JobDetail) -> Joined:
     return Joined(detail, detail.confirmation, detail.job)
 
 
+def check_wait(query: dict[str, Any]) -> None:
+    """Raises Problem 422 where ``wait`` is beyond the setting."""
+    limit = current().settings.wait_limit
+    if query["wait"] > limit:
+        wrong = {"parameter": "wait", "problem": f"a number of seconds from 0 to {limit:g} is accepted"}
+        raise Problem(422, f"wait: {wrong['problem']}", "parameters", errors=[wrong])
+
+
 def _known(job_id: str) -> str:
     """The id where it has an id's form; what has not is never asked for."""
     if len(job_id) != 16 or not set(job_id) <= set("0123456789abcdef"):
@@ -174,7 +179,8 @@ def _known(job_id: str) -> str:
     return job_id
 
 
-def _confirm(job_id: str, wait: float) -> Confirmation:
+def confirm(job_id: str, wait: float) -> Confirmation:
+    """Wait for the switches' confirmation; not at all where too many requests wait already."""
     context = current()
     if not wait:
         return context.controls.confirm(job_id, 0.0)

@@ -12,7 +12,8 @@ from lark_controller.qos.topology import KILO, MAX_RATE
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
-from lark_controller.rest.queries import ReservationQuery
+from lark_controller.rest.jobs import check_wait, confirm
+from lark_controller.rest.queries import ReservationQuery, WaitQuery
 from lark_controller.rest.schemas import Page, Time
 from lark_controller.rest.tokens import Scope, Token
 from lark_controller.status import Change, Wish
@@ -143,17 +144,21 @@ _CHANGE = {
     "POST",
     "/reservations",
     scopes=(Scope.HOOK, Scope.OPERATE),
+    query=WaitQuery,
     bodies={"application/json": _WISH},
     answers={201: ReservationSchema},
     problems=(400, 404, 409, 413, 415, 422),
 )
-def reserve() -> Response:
+def reserve(query: dict[str, Any]) -> Response:
     """Reserve bandwidth for a flow.
 
-    With a hook's token only for what a live job sends.
+    With a hook's token only for what a live job sends. ``wait`` waits until the sender's switch has the flow's queue.
     """
+    check_wait(query)
     asked = read_json(MAX_BODY, WishSchema())
     made = current().controls.reservations.reserve(Wish(**asked), actor(), _of_job())
+    if made.job is not None and query["wait"]:
+        confirm(made.job, query["wait"])
     response = jsonify(ReservationSchema().dump(shown(made)))
     response.status_code = 201
     response.headers["Location"] = url_for("reservations.show", reservation_id=made.id)
