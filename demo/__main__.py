@@ -1,7 +1,8 @@
 """The story that ``make demo`` tells: each chapter does something, says why, and checks it.
 
 Exit status: 0 when everything was as expected, 1 when not, 2 when it cannot begin, 130 when interrupted.
-KEEP=1 in the environment leaves everything running before the jobs end, until Ctrl-C.
+Before the jobs end, the operator's pages can be opened, with traffic to look at: on a terminal until Enter is pressed,
+with KEEP=1 in the environment until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from demo import keep, reasons
+from demo import keep, reasons, relay, traffic
 from demo.jobs import JOBS, Hook
 from demo.matrix import End, Rules, differences, expect, measure, pairs, render
 from demo.report import Report, shortened
@@ -34,6 +36,14 @@ INSIDE = "_DEMO_INSIDE"
 UNREGISTERED = Rules(registered=False)
 BEFORE = Rules(blocked=frozenset({"mallory"}), no_wan={"bob": frozenset({"cache"})}, links={"carol": "wan-fast"})
 AFTER = Rules(blocked=frozenset({"carol"}), no_wan=BEFORE.no_wan, links=BEFORE.links)
+# Who sends where, and how many Mb/s.
+SENDERS = {
+    "alice-1": (("192.0.2.1", 6.0),),
+    "alice-2": (("10.64.0.1", 3.0), ("192.0.2.80", 1.5)),
+    "bob": (("192.0.2.80", 4.0), ("192.0.2.1", 1.0)),
+    "carol-1": (("192.0.2.1", 0.5),),
+    "mallory": (("2001:db8:ffff::1", 2.0), ("192.0.2.1", 1.0)),
+}
 JOB_COOKIE = f"cookie={cookie(Category.JOB):#x}"[: len("cookie=0x1a4b03")]
 
 
@@ -45,6 +55,8 @@ class Story:
         self.directory = directory
         self.service = Service(directory, POLICY.read_text())
         stack.callback(self.service.stop)
+        self.relay = relay.Relay(self.service.rest)
+        stack.callback(self.relay.stop)
         self.topology = stack.enter_context(Topology(_made(directory / "ovs"), f"tcp:{self.service.openflow}"))
         self.hook = Hook(_made(directory / "jobs"), self.service.url, self.service.hook_token)
         self.ends: list[End] = []
@@ -59,10 +71,16 @@ class Story:
         self.policy_changes()
         self.controller_is_killed()
         self.controller_returns()
+        sending = self.pages()
         if keeping:
             self.keep_running()
-        else:
-            self.jobs_end()
+            return
+        if sys.stdin.isatty():
+            self.report.say("", "Press Enter to end the demo.")
+            sys.stdin.readline()
+        for process in sending:
+            process.terminate()
+        self.jobs_end()
 
     def matrix(self, rules: Rules, claim: str, *, shown: bool = True, ends: Sequence[End] | None = None) -> None:
         """Measure, show and check one matrix."""
@@ -101,7 +119,8 @@ class Story:
         self.service.start()
         self.report.say(
             f"`lark run` is a process of its own (pid {self.service.pid}, SQLite, REST at "
-            f"{self.service.url}, OpenFlow at {self.service.openflow}). Its policy:"
+            f"{self.service.url}, OpenFlow at {self.service.openflow}; a browser on this machine finds it "
+            f"at {self.relay.url}). Its policy:"
         )
         text = self.service.policy_file.read_text()
         self.report.lines((line[2:] for line in text[text.index("policies:") :].splitlines()[1:]), "      ")
@@ -210,6 +229,27 @@ class Story:
         states = sorted(job["state"] for job in self.service.client.jobs())
         self.report.check("it knows all six jobs, enforced", states == ["enforced"] * 6, str(states))
 
+    def pages(self) -> list[subprocess.Popen[str]]:
+        self.report.chapter("The operator's pages, with live traffic")
+        self.report.say(
+            """The jobs send: alice and mallory to the internet, alice-2 to alice-1, bob to the cache and, in vain, to
+            the internet; carol is blocked and tries all the same. The controller shows in a browser what becomes of
+            it."""
+        )
+        sending = traffic.start(self.topology, SENDERS)
+        client = self.service.client
+        jobs = {job["owner"]: job["id"] for job in client.jobs()}
+
+        def passed(owner: str) -> int:
+            flows = client.flows("worker2" if owner == "mallory" else "worker1")
+            return sum(flow["packets"] or 0 for flow in flows if flow["job"] == jobs[owner] and flow["table"] == 0)
+
+        before = passed("mallory")
+        self.service.wait_for("packets to be counted", lambda: passed("mallory") > before + 100)
+        self.report.check("packets of the jobs are counted by the flows that admit them", True)
+        self.report.lines(["", f"Page:   {self.relay.url}", f"Token:  {self.service.operator_token.read_text()}"])
+        return sending
+
     def jobs_end(self) -> None:
         self.report.chapter("The jobs end")
         self.report.say("The hook says that each job has ended. The namespaces are still there and still try.")
@@ -228,10 +268,11 @@ class Story:
         self.report.chapter("KEEP=1: the pool is yours")
         path = self.directory / "shell"
         keep.write_shell_file(path, self.topology, self.service, self.hook)
-        self.report.say("The jobs stay registered. In another shell, as root:", "")
+        self.report.say("The jobs stay registered and go on sending. In another shell, as root:", "")
         for line in (f"nsenter --net --mount --wd --target {os.getpid()}", f". {path}", "", *keep.WORDS):
             print(f"    {line}".rstrip(), flush=True)
-        self.report.say("", "Ctrl-C here ends the demo and removes all of it.")
+        self.report.say("", f"The pages: {self.relay.url} (the token stands above).")
+        self.report.say("Ctrl-C here ends the demo and removes all of it.")
         try:
             while True:
                 signal.pause()
@@ -263,15 +304,20 @@ def main() -> int:
         print(f"demo: {problem}", file=sys.stderr)
         return 2
     if INSIDE not in os.environ:
+        relay.listen()
         _go_inside()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     report = Report()
     reached_end = False
+    keeping = os.environ.get("KEEP", "") not in ("", "0")
+    pages = ""
     try:
         with temporary_directory() as directory, ExitStack() as stack:
             try:
-                Story(report, Path(directory), stack).tell(os.environ.get("KEEP", "") not in ("", "0"))
+                story = Story(report, Path(directory), stack)
+                pages = story.relay.url
+                story.tell(keeping)
                 reached_end = True
             finally:
                 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -282,7 +328,10 @@ def main() -> int:
         return 130
     except (LabError, LarkError) as error:
         print(f"\ndemo: {error}", file=sys.stderr)
-    return 0 if report.end(reached_end) else 1
+    good = report.end(reached_end)
+    if good and not keeping:
+        report.say("", f"make demo KEEP=1 leaves all of it running, with traffic, and the pages at {pages}")
+    return 0 if good else 1
 
 
 def _go_inside() -> NoReturn:

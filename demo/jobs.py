@@ -29,6 +29,11 @@ class DemoJob:
         return self.name[0].upper() + self.name.partition("-")[2]
 
     @property
+    def group(self) -> str:
+        """Its accounting group."""
+        return "group_astro" if self.owner in ("carol", "mallory") else "group_physics"
+
+    @property
     def ipv4(self) -> str:
         """Its IPv4 address."""
         return f"10.64.0.{self.number}"
@@ -57,8 +62,8 @@ JOBS = (
 def job_ad(job: DemoJob) -> str:
     """The job ad as the hook reads it on standard input."""
     return f"""\
-AccountingGroup = "group_physics.{job.owner}"
-AcctGroup = "group_physics"
+AccountingGroup = "{job.group}.{job.owner}"
+AcctGroup = "{job.group}"
 AcctGroupUser = "{job.owner}"
 Args = "3600"
 ClusterId = {100 + job.number}

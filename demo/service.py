@@ -46,6 +46,8 @@ class Service:
             "LARK_TOKENS_FILE": str(self._tokens),
             "LARK_OPENFLOW_LISTEN": self.openflow,
             "LARK_REST_LISTEN": self.rest,
+            # HTCondor would have the leases renewed; here the jobs stay as long as somebody looks at them.
+            "LARK_LEASE_SECONDS": "86400",
         }
         self._log = self.log_file.open("ab")
         self._process = subprocess.Popen(

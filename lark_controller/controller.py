@@ -252,18 +252,23 @@ class Controller:
         """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
         return self._loop.call(lambda: views.switch(self._reconciler, views.find_switch(self._reconciler, datapath)))
 
-    def flows(self, datapath: str, timeout: float) -> tuple[FlowStatus, ...]:
-        """A switch's flows, desired and installed. Raises NotFoundError, SwitchError."""
+    def flows(self, datapath: str, timeout: float, job_id: str | None = None) -> tuple[FlowStatus, ...]:
+        """A switch's flows, desired and installed, or those of one live job. Raises NotFoundError, SwitchError."""
 
-        async def read() -> tuple[FlowStatus, ...]:
+        async def read() -> tuple[Pool, views.Held]:
             number = views.find_switch(self._reconciler, datapath)
             state = self._reconciler.switches.get(number)
             dump: Dump | None = None
             if state is not None and state.link is not None:
                 dump = await state.link.dump(timeout)
-            return views.flows(self._reconciler.pool_of(number), number, dump)
+            pool = self._reconciler.pool_of(number)
+            return pool, views.held(pool, number, dump)
 
-        return self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        job = None if job_id is None else self._live(job_id)
+        pool, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        if job_id is not None and job is None:
+            return ()
+        return views.flows(pool, held, None if job is None else job.number)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.

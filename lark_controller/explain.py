@@ -241,7 +241,7 @@ class _Walk:
                 self.steps.append(Step(where, "no flow matches: dropped"))
                 continue
             packets, size = here.counters.get(hit.key, (None, None))
-            why = origin(self.pool, here.switch.datapath, hit.data).text
+            why = origin(self.pool, self.pool.slices_at(here.switch.datapath), hit.data).text
             text = flow_text(hit.key, hit.data)
             self.steps.append(Step(where, f"{_does(hit.data)}: {why}", text, packets, size))
         return result
@@ -251,7 +251,7 @@ class _Walk:
         table = table_name(here.switch.role, last.table)
         if last.key is None or last.data is None:
             return f"{here.switch.name} has no flow for it in table {table}"
-        why = origin(self.pool, here.switch.datapath, last.data).text
+        why = origin(self.pool, self.pool.slices_at(here.switch.datapath), last.data).text
         return f"{here.switch.name} drops it in table {table}: {why}"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from lark_controller.flows.cookies import OWNER_TAG, Category, parse
 from lark_controller.flows.model import FlowData
 from lark_controller.flows.pool import Pool
-from lark_controller.policies.model import Kind, WanAction
+from lark_controller.policies.model import Kind, SliceKey, WanAction
 
 
 class Origin(NamedTuple):
@@ -17,8 +18,11 @@ class Origin(NamedTuple):
     job: str | None = None
 
 
-def origin(pool: Pool, datapath: int, data: FlowData) -> Origin:
-    """The origin of a flow of one switch, by its cookie (and where a rule has exceptions, by what the flow does)."""
+def origin(pool: Pool, slices: Mapping[int, SliceKey], data: FlowData) -> Origin:
+    """The origin of a flow, by its cookie (and where a rule has exceptions, by what the flow does).
+
+    ``slices`` are those of its switch by tag. Of the pool only single look-ups are made, so any thread may ask.
+    """
     parts = parse(data.cookie)
     if parts.owner != OWNER_TAG:
         return Origin("not Lark's")
@@ -42,7 +46,7 @@ def origin(pool: Pool, datapath: int, data: FlowData) -> Origin:
                 text += f", without any network by {kind} when {why.when} (policy line {why.line})"
             return Origin(text, job.id)
         case Category.SLICE:
-            key = pool.slices_at(datapath).get(parts.number)
+            key = slices.get(parts.number)
             if key is None:
                 own = "slice policy: no jobs but those of its own slice"
                 return Origin(own if parts.number == 0 else "a slice that is over")

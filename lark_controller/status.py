@@ -387,8 +387,8 @@ class Controls(Protocol):
     def switch(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
 
-    def flows(self, datapath: str, timeout: float) -> tuple[FlowStatus, ...]:
-        """A switch's flows, desired and installed. Raises NotFoundError."""
+    def flows(self, datapath: str, timeout: float, job_id: str | None = None) -> tuple[FlowStatus, ...]:
+        """A switch's flows, desired and installed, or those of one live job. Raises NotFoundError."""
 
     def policy(self) -> PolicyVersion:
         """The policy in force."""

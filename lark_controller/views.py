@@ -1,8 +1,14 @@
-"""The reconcile loop's state as frozen answers for REST. Called on the loop's thread; reads, changes nothing."""
+"""The reconcile loop's state as frozen answers for REST. Reads, changes nothing; called on the loop's thread, but for
+:func:`flows`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from lark_controller.errors import NotFoundError
+from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Switch
 from lark_controller.flows.pool import Pool
@@ -10,12 +16,12 @@ from lark_controller.flows.tables import table_name
 from lark_controller.flows.text import actions_text, match_text
 from lark_controller.openflow.link import Dump
 from lark_controller.origins import origin
-from lark_controller.policies.model import SwitchRole
+from lark_controller.policies.model import SliceKey, SwitchRole
 from lark_controller.reconcile import Reconciler
 from lark_controller.status import FlowStatus, GroupStatus, HostStatus, PortStatus, SwitchStatus
 from lark_controller.switch_state import SwitchState, dpid_text
 
-__all__ = ["dpid_text", "find_switch", "flows", "groups", "host", "switch", "switches"]
+__all__ = ["Held", "dpid_text", "find_switch", "flows", "groups", "held", "host", "switch", "switches"]
 
 
 def find_switch(loop: Reconciler, text: str) -> int:
@@ -89,22 +95,44 @@ def _ports(pool: Pool, state: SwitchState, known: Switch) -> tuple[PortStatus, .
     )
 
 
-def flows(pool: Pool, datapath: int, dump: Dump | None) -> tuple[FlowStatus, ...]:
-    """A switch's flows, desired and (where it was asked) installed and foreign, in packet order."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A switch's flows: what it should hold, and (where it was asked) what it holds; its slices by tag."""
+
+    role: SwitchRole
+    desired: Program
+    dump: Dump | None
+    slices: Mapping[int, SliceKey]
+
+
+def held(pool: Pool, datapath: int, dump: Dump | None) -> Held:
+    """What :func:`flows` needs of the loop's own state."""
     known = pool.switches.get(datapath)
     desired = pool.build(datapath) if known is not None else Program()
-    role = known.role if known is not None else SwitchRole.EDGE
+    return Held(known.role if known is not None else SwitchRole.EDGE, desired, dump, pool.slices_at(datapath))
+
+
+def flows(pool: Pool, here: Held, number: int | None = None) -> tuple[FlowStatus, ...]:
+    """A switch's flows in packet order, desired and (where it was asked) installed and foreign.
+
+    With ``number`` those of the job with that number alone. Words for thousands of flows take their time, so this may
+    be called on any thread.
+    """
+    role, dump = here.role, here.dump
     found: dict[FlowKey, tuple[FlowData, str]] = {}
     if dump is not None:
         found = {key: (data, "installed") for key, data in dump.program.flows.items()}
         found |= {key: (data, "foreign") for key, data in dump.foreign.items()}
-    for key, data in desired.flows.items():
+    for key, data in here.desired.flows.items():
         if key not in found:
             found[key] = (data, "missing" if dump is not None else "desired")
+    if number is not None:
+        own = cookie(Category.JOB, number)
+        found = {key: value for key, value in found.items() if value[0].cookie == own}
     lines = []
     for key in sorted(found, key=lambda key: (key.table, -key.priority, key.match)):
         data, state = found[key]
-        why = origin(pool, datapath, data)
+        why = origin(pool, here.slices, data)
         packets, size = (None, None) if dump is None else dump.counters.get(key, (None, None))
         lines.append(
             FlowStatus(

@@ -276,8 +276,10 @@ class FakeControls:
                 return switch
         raise NotFoundError(f"There is no switch {datapath!r}.")
 
-    def flows(self, datapath: str, timeout: float) -> tuple[FlowStatus, ...]:
+    def flows(self, datapath: str, timeout: float, job_id: str | None = None) -> tuple[FlowStatus, ...]:
         self.switch(datapath)
+        if job_id is not None:
+            return ()
         return (FlowStatus(0, "admit", 100, "in_port=1", "goto:1", "0x1", "job 1", "installed", None, 7, 420),)
 
     def policy(self) -> PolicyVersion:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
+from playwright.sync_api import expect as see
 
 from demo.__main__ import AFTER, BEFORE, UNREGISTERED
 from demo.jobs import JOBS
@@ -61,9 +63,9 @@ def test_a_cell_that_differs_is_seen_and_named() -> None:
 class Demo:
     """A demo that runs as a process of its own, at the head of a process group as in a terminal."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: str) -> None:
         self.output = directory / "output"
-        environment = {name: value for name, value in os.environ.items() if name not in ("KEEP", "NO_COLOR")}
+        environment = {name: value for name, value in os.environ.items() if name not in ("KEEP", "NO_COLOR")} | settings
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "demo"], cwd=ROOT, env=environment, stdout=output, stderr=output,
@@ -74,8 +76,8 @@ class Demo:
     def said(self) -> str:
         return self.output.read_text()
 
-    def wait_until_said(self, text: str) -> None:
-        end = time.monotonic() + 60
+    def wait_until_said(self, text: str, limit: float = 60) -> None:
+        end = time.monotonic() + limit
         while text not in self.said():
             assert self.process.poll() is None, self.said()
             assert time.monotonic() < end, self.said()
@@ -122,9 +124,49 @@ def test_the_whole_demo_is_as_expected_and_leaves_nothing(demo: Demo) -> None:
     assert "Everything was as expected" in said
     assert said.count("\n  ok  ") >= 18
     assert "FAIL" not in said
+    assert re.search(r"KEEP=1 leaves all of it running.* http://127\.0\.0\.1:\d+/\s*$", said)
     assert "\x1b" not in said
     assert max(map(len, said.splitlines())) <= 100
     assert demo.left_behind() == []
+
+
+@pytest.mark.ovs
+@pytest.mark.browser
+def test_a_demo_that_is_kept_shows_its_traffic_in_a_browser_and_leaves_nothing(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    demo = Demo(tmp_path, KEEP="1")
+    try:
+        demo.wait_until_said("Its policy:")
+        demo.find_directory()
+        demo.wait_until_said("Ctrl-C here ends the demo", 120)
+        assert "FAIL" not in demo.said()
+        page = chromium.new_page()
+        page.goto(_said(demo, r"Page: +(\S+)"))
+        page.get_by_label("Token").fill(_said(demo, r"Token: +(\S+)"))
+        page.keyboard.press("Enter")
+        see(page.locator(".figure", has_text="Switches in sync").locator(".value")).to_have_text("3 of 3")
+        page.get_by_role("link", name="worker2").first.click()
+        counted = (
+            page.get_by_role("row", name=re.compile(" ip,in_port=4,.* job 106.0 of mallory")).locator("td").nth(-2)
+        )
+        see(counted).not_to_have_text("0", timeout=20_000)
+        before = counted.inner_text()
+        see(counted).not_to_have_text(before, timeout=20_000)
+        page.close()
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.process.wait(60) == 0
+    finally:
+        if demo.process.poll() is None:
+            demo.process.terminate()
+            demo.process.wait(30)
+    assert demo.left_behind() == []
+
+
+def _said(demo: Demo, pattern: str) -> str:
+    found = re.search(pattern, demo.said())
+    assert found is not None, demo.said()
+    return found[1]
 
 
 @pytest.mark.ovs

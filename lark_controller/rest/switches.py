@@ -44,7 +44,5 @@ def show(datapath: str) -> Any:
 def flows(query: dict[str, Any], datapath: str) -> dict[str, object]:
     """List a switch's flows, each with the policy that asked for it."""
     context = current()
-    job = query.get("job")
     with context.waiting() as timeout:
-        found = context.controls.flows(datapath, timeout)
-    return {"flows": [flow for flow in found if job in (None, flow.job)]}
+        return {"flows": context.controls.flows(datapath, timeout, query.get("job"))}
