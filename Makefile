@@ -16,7 +16,7 @@ lint: setup ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint ## Check style and types, and run all tests (real Open vSwitch and PostgreSQL; root)
+test: lint ## Check style and types, and run all tests, a pool of the lab in short among them (root)
 	$(BIN)/python -m pytest -m "not lab" $(PYTEST_ARGS)
 
 lab: setup  ## Boot a whole HTCondor pool on this machine, and open a shell in it (root; downloads Debian packages once)

@@ -10,7 +10,7 @@ import time
 from lab import rootfs
 from lab.boot import Lab
 from lab.inside.topology import BY_NAME, OPERATOR_TOKEN, REST_PORT
-from lab.run import LabError
+from lab.run import LabError, MirrorError
 from lab.settings import from_environment
 from lab.terminal import Forward, shell
 
@@ -24,6 +24,10 @@ http://127.0.0.1:{port}/ leads to the controller, port {rest} of that machine. I
   {token}
 Leave with "exit": everything is gone then.
 """
+
+
+# Exit status where the mirror cannot be reached and the root file system is not there yet.
+NO_MIRROR = 3
 
 
 def main() -> int:
@@ -63,7 +67,7 @@ def main() -> int:
             lab.stop(keep=keep)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
-        return 1
+        return NO_MIRROR if isinstance(error, MirrorError) else 1
     except KeyboardInterrupt:
         return 128 + 2
 

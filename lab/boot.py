@@ -25,7 +25,7 @@ from lab.channel import PAYLOAD_LIMIT, WINDOW, Channel, Kind
 from lab.run import LabError
 from lab.settings import LabSettings
 
-READY_TIMEOUT = 20
+READY_TIMEOUT = 60
 POWEROFF_TIMEOUT = 15
 POOL_TIMEOUT = 300
 # What of a checkout is no part of it as installed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,3 +30,16 @@ def jobs(lab: Lab, **filters: str) -> list[Mapping[str, Any]]:
     """The live jobs that the controller knows, or those that ``filters`` (state, owner, group, host) choose."""
     query = "&".join(f"{name}={value}" for name, value in {"limit": "1000", **filters}.items())
     return list(api(lab, f"/v1/jobs?{query}")["jobs"])
+
+
+def wait_in_sync(lab: Lab, timeout: float = 120.0) -> None:
+    """Wait until every switch that the policy names is in sync. Raises LabError, naming those that are not.
+
+    A switch that has refused something is compared again when it is next looked through (LARK_CHECK_SECONDS).
+    """
+    deadline = time.monotonic() + timeout
+    while away := [each for each in api(lab, "/v1/switches")["switches"] if not each["in_sync"]]:
+        if time.monotonic() > deadline:
+            reasons = "; ".join(f"{each['name']}: {each['reason']}" for each in away)
+            raise LabError(f"not in sync within {timeout:g} s: {reasons}")
+        time.sleep(0.5)

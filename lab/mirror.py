@@ -6,13 +6,16 @@ Reads both formats of sources.list(5): one line a source, and deb822 stanzas.
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.run import LabError
+from lab.run import LabError, MirrorError, run
 
 APT = Path("/etc/apt")
+APT_HELPER = "/usr/lib/apt/apt-helper"
+FETCH_TIMEOUT = 120
 DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
@@ -69,6 +72,16 @@ def read_sources(apt: Path = APT) -> list[Source]:
         elif file.suffix == ".sources" and file.is_file():
             found.extend(parse_deb822(file.read_text()))
     return found
+
+
+def check_reachable(uri: str, suite: str) -> None:
+    """Raise MirrorError, with apt's reason, where apt (its proxies and other settings) cannot fetch from an archive."""
+    with tempfile.TemporaryDirectory() as directory:
+        fetch = [APT_HELPER, "-o", "Acquire::Retries=2", "download-file", f"{uri.rstrip('/')}/dists/{suite}/InRelease"]
+        try:
+            run([*fetch, f"{directory}/InRelease"], timeout=FETCH_TIMEOUT)
+        except LabError as error:
+            raise MirrorError(f"Debian's mirror {uri} cannot be reached: {error}") from None
 
 
 def debian_archive(sources: Iterable[Source]) -> Source:

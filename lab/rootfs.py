@@ -63,7 +63,8 @@ class RootFs:
 def build(settings: LabSettings) -> RootFs:
     """The cached root file system, built first if need be.
 
-    Raises LabError if no mirror is named, a tool is missing, a signature does not fit, or a package is too old.
+    Raises MirrorError if the mirror cannot be reached; LabError if none is named, a tool is missing, a signature does
+    not fit, or a package is too old.
     """
     system = _system(settings)
     return RootFs((_requirements(settings, system), system))
@@ -101,6 +102,7 @@ def _system(settings: LabSettings) -> Path:
     keyring = settings.keyring or (archive.signed_by if archive else "") or mirror.DEBIAN_KEYRING
     if not Path(keyring).is_file():
         raise LabError(f"{keyring}: no such keyring; install debian-archive-keyring, or set LAB_KEYRING")
+    mirror.check_reachable(uri, settings.suite)
     print(f"lab: building the root file system from {settings.suite} of {uri}, once", file=sys.stderr)
     partial = settings.cache / f"{path.name}.{os.getpid()}.partial"
     settings.cache.mkdir(parents=True, exist_ok=True)

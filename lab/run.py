@@ -11,6 +11,10 @@ class LabError(Exception):
     """A program of the lab failed or did not end in time; the text names it and holds what it wrote."""
 
 
+class MirrorError(LabError):
+    """The archive that the lab's root file system is made from cannot be reached."""
+
+
 def run(
     command: Sequence[str],
     *,

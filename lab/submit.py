@@ -45,8 +45,15 @@ def submit(lab: Lab, user: str, script: str, attributes: Mapping[str, str] | Non
     ``attributes`` are lines of the submit file, such as ``{"+RequestBandwidth": "100"}``. Raises LabError if
     condor_submit refuses.
     """
+    return submit_program(lab, user, f"#!/bin/sh\n{script}\n", attributes, number)
+
+
+def submit_program(
+    lab: Lab, user: str, program: str, attributes: Mapping[str, str] | None = None, number: int = 1
+) -> Jobs:
+    """The same with a whole program, whose first line names its interpreter."""
     directory = f"/home/{user}/jobs/{next(_numbers)}"
-    lab.write("central", f"{directory}/script", f"#!/bin/sh\n{script}\n", user=user, mode=0o755)
+    lab.write("central", f"{directory}/script", program, user=user, mode=0o755)
     lab.write("central", f"{directory}/job.sub", description("script", attributes or {}, number), user=user)
     submitting = f"cd {directory} && exec condor_submit -terse job.sub"
     printed = lab.on("central", "sh", "-c", submitting, user=user).stdout

@@ -18,8 +18,8 @@ TOKEN = "/etc/condor/tokens.d/pool"
 class Options:
     """With ``userspace`` the kernel is taken to have neither Open vSwitch nor traffic control.
 
-    Then Open vSwitch forwards by itself, the WAN is as near as the LAN, and its hosts answer by the ordinary way
-    alone. Without ``zones`` the kernel's connection tracking has none, and the policy has no one-way connectivity.
+    Then Open vSwitch forwards by itself, and the WAN is as near as the LAN. Without ``zones`` the kernel's connection
+    tracking has none, and the policy has no one-way connectivity.
     """
 
     userspace: bool = False
@@ -103,7 +103,14 @@ def wan(machine: Machine, options: Options) -> None:
         *(f"ip {family} rule add fwmark {FAST_MARK} table 100" for family in ("-4", "-6")),
         *(f"ip {family} rule add oif fast0 table 100" for family in ("-4", "-6")),
     ]
-    if not options.userspace:
+    if options.userspace:
+        chain = "{ type filter hook prerouting priority mangle; }"
+        lines += [
+            "nft add table inet lab",
+            f"nft 'add chain inet lab ways {chain}'",
+            f"nft add rule inet lab ways iifname fast0 meta mark set {FAST_MARK}",
+        ]
+    else:
         lines += [
             "tc qdisc add dev fast0 ingress",
             f"tc filter add dev fast0 ingress matchall action skbedit mark {FAST_MARK}",

@@ -1,20 +1,26 @@
-"""One lab for all tests in this directory; its logs are kept when one of them fails."""
+"""Labs for the tests in this directory, each booted once; their logs are kept when a test fails."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
+from lab import kernel
+from lab.__main__ import NO_MIRROR
 from lab.boot import Lab
-from lab.settings import from_environment
+from lab.settings import LabSettings, from_environment
+from tests import own_network
 
 
-@pytest.fixture(scope="session")
-def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+@contextmanager
+def booted(request: pytest.FixtureRequest, settings: LabSettings) -> Iterator[Lab]:
     """A pool with two workers. A test leaves it as it found it: machines on, queue empty."""
     before = request.session.testsfailed
-    lab = Lab.start(from_environment())
+    lab = Lab.start(settings)
     keep = True
     try:
         lab.start_pool()
@@ -24,8 +30,46 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         lab.stop(keep=keep)
 
 
+def built() -> tuple[int, str]:
+    """Build the root file system, unless it is there: exit status and output of ``python3 -m lab build``.
+
+    It comes from a mirror, and the tests' own network leads nowhere.
+    """
+    done = own_network.run_outside([sys.executable, "-m", "lab", "build"])
+    return done.returncode, done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """The lab of ``LAB_KIND``; by itself, native or User Mode Linux."""
+    status, said = built()
+    if status:
+        pytest.fail(f"the lab's root file system cannot be built: {said}")
+    with booted(request, from_environment()) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def one_way_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A lab with every policy in force: User Mode Linux has no conntrack zones, so it is never that.
+
+    Native where the kernel has Open vSwitch, else with its userspace datapath.
+    """
+    status, said = built()
+    if status == NO_MIRROR:
+        pytest.skip(f"THE SHORT FORM OF THE LAB DID NOT RUN, its root file system is not built: {said}")
+    if status:
+        pytest.fail(f"the lab's root file system cannot be built: {said}")
+    settings = from_environment()
+    if settings.kind != "native":
+        kind = "native" if kernel.choose("auto").kind == "native" else "userspace"
+        settings = replace(settings, kind=kind)
+    with booted(request, settings) as lab:
+        yield lab
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything that uses the lab is marked so."""
+    """Everything that uses the lab is marked so; the short form is part of all tests."""
     for item in items:
         if "lab" in getattr(item, "fixturenames", ()):
             item.add_marker("lab")

@@ -48,8 +48,7 @@ def test_a_service_that_is_killed_is_started_again_and_one_that_is_stopped_is_no
 def test_a_machine_that_loses_power_comes_back_with_its_services(lab: Lab, machine: str) -> None:
     lab.pool("off", machine)
     lab.pool("on", machine)
-    wait = "until [ \"$(lark switches --json | jq '[.[] | select(.in_sync)] | length')\" = 3 ]; do sleep 0.5; done"
-    lab.run(["sh", "-c", wait], timeout=60)
+    controller.wait_in_sync(lab)
     jobs = submit.submit(
         lab, "alice", "curl -sS -m 5 http://192.0.2.1/", {"requirements": 'Machine == "worker2.lab.test"'}
     )
