@@ -12,6 +12,8 @@ from lark_worker.settings import Settings
 AWAY: Final = "away"
 # The same where no DHCP server gave it an address.
 NO_LEASE: Final = "no lease"
+# The state of a job that the controller refused, and that may go back to Idle.
+TURNED_AWAY: Final = "turned away"
 # HookStatusCode of a prepare hook: 1 to 299 hold the job, 300 and above let it go back to Idle.
 HOLD: Final = 20
 IDLE: Final = 300
@@ -40,8 +42,8 @@ def said(record: Record, settings: Settings) -> str:
 
     Raises RefusedError or CallerError where that was the answer.
     """
-    if record.state == "refused":
-        raise RefusedError(record.reason)
+    if record.state in ("refused", TURNED_AWAY):
+        raise RefusedError(record.reason, record.state == TURNED_AWAY)
     if record.state not in (AWAY, NO_LEASE):
         raise CallerError("this job has ended")
     choice = settings.on_failure if record.state == AWAY else settings.dhcp_on_failure

@@ -33,7 +33,14 @@ class ForgedError(WorkerError):
 
 
 class RefusedError(WorkerError):
-    """The job may not start here: the controller or the site's own rules say why."""
+    """The job may not start here: the controller or the site's own rules say why.
+
+    ``idle`` is True where the site lets such a job go back to Idle instead of putting it on hold.
+    """
+
+    def __init__(self, reason: str, idle: bool = False) -> None:
+        super().__init__(reason)
+        self.idle = idle
 
 
 class AwayError(WorkerError):

@@ -82,7 +82,7 @@ class Link:
             if error.status == 404:
                 raise _UnknownError(str(error)) from None
             if error.status in REFUSALS:
-                raise RefusedError(str(error)) from None
+                raise RefusedError(str(error), error.problem.get("refused") == "idle") from None
             if error.status in (401, 403):
                 # The token file may hold another one by the next time.
                 self._client = None

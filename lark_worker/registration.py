@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from lark_controller import log
-from lark_worker.answers import AWAY, NO_LEASE, lines, said
+from lark_worker.answers import AWAY, NO_LEASE, TURNED_AWAY, lines, said
 from lark_worker.dhcp.jobs import NO_ANSWER, DhcpJobs, has_dhcp, leased
 from lark_worker.ending import Endings
 from lark_worker.errors import AwayError, NetworkError, RefusedError
@@ -62,7 +62,7 @@ class Registrations:
             except FutureTimeoutError:
                 return self._without_controller(key, record, future)
             except RefusedError as error:
-                self._endings.give_up(key, "refused", str(error))
+                self._endings.give_up(key, TURNED_AWAY if error.idle else "refused", str(error))
                 raise
             record = self._configure(key, answer)
         if has_dhcp(record):
@@ -87,7 +87,7 @@ class Registrations:
             self.later(key, record)
             return lines(record)
         except RefusedError as error:
-            self._endings.give_up(key, "refused", str(error))
+            self._endings.give_up(key, TURNED_AWAY if error.idle else "refused", str(error))
             raise
         self._jobs.told(key, "register")
         return lines(self._jobs.change(key, state=answer.state, reason=answer.reason))
@@ -141,7 +141,7 @@ class Registrations:
         except AwayError as error:
             return self._jobs.change(key, state="pending", reason=str(error))
         except RefusedError as error:
-            self._endings.give_up(key, "refused", str(error))
+            self._endings.give_up(key, TURNED_AWAY if error.idle else "refused", str(error))
             raise
         return self._jobs.change(key, state=answer.state, reason=answer.reason)
 

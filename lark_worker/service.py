@@ -208,7 +208,9 @@ class _Handler(BaseHTTPRequestHandler):
         except CallerError as error:
             log.event("caller refused", level=log.WARNING, uid=self._peer.uid, pid=self._peer.pid, reason=error)
             self._problem(HTTPStatus.NOT_FOUND if missing else HTTPStatus.FORBIDDEN, str(error))
-        except (AdError, ForgedError, RefusedError) as error:
+        except RefusedError as error:
+            self._problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), refused="idle" if error.idle else "hold")
+        except (AdError, ForgedError) as error:
             self._problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
         except LarkError as error:
             log.failure("a request failed", error, path=self.path)
@@ -219,8 +221,8 @@ class _Handler(BaseHTTPRequestHandler):
             log.failure("a request failed unexpectedly", error, path=self.path)
             self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The worker service failed; its log says how.")
 
-    def _problem(self, status: HTTPStatus, detail: str) -> None:
-        document = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
+    def _problem(self, status: HTTPStatus, detail: str, **members: str) -> None:
+        document = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail, **members}
         self._send(status, "application/problem+json", json.dumps(document))
 
     def _turn_away(self, detail: str) -> None:

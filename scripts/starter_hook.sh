@@ -33,6 +33,7 @@ umask 077
 MAX_AD=2097152     # bytes read of each ad; the controller accepts less and says so
 MAX_ANSWER=65536   # bytes read of an answer
 HOLD_REFUSED=10    # HookStatusCode: the controller refused the job
+IDLE_REFUSED=310   # HookStatusCode: the controller refused the job, and the site lets it go back to Idle
 HOLD_FAILURE=20    # HookStatusCode: the controller could not be asked, LARK_ON_FAILURE=hold
 IDLE_FAILURE=300   # HookStatusCode: the same, LARK_ON_FAILURE=idle
 NEWLINE='
@@ -68,7 +69,10 @@ unmanaged() { # unmanaged WHY: the controller could not be asked
 refused() { # refused WHY: the controller was asked and said no
     say "refused: $1"
     [ "$action" = start ] || return 0
-    answer "HookStatusCode = $HOLD_REFUSED${NEWLINE}HookStatusMessage = \"Lark refused this job: $(quotable "$1")\""
+    code=$HOLD_REFUSED
+    # "refused" of a problem document is what the site chose for such jobs.
+    printf '%s' "${body-}" | tr -d ' \n\t' | grep -q '"refused":"idle"' && code=$IDLE_REFUSED
+    answer "HookStatusCode = $code${NEWLINE}HookStatusMessage = \"Lark refused this job: $(quotable "$1")\""
 }
 
 # shellcheck disable=SC2317  # called by the trap

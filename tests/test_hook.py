@@ -261,6 +261,17 @@ def test_a_refusal_holds_the_job_with_the_reason(worker: Worker, controller: Con
     assert outcome.ad["HookStatusMessage"] == ("Lark refused this job: IPv4Address: '10.64.0.7' is held by job f00/ba")
 
 
+@pytest.mark.parametrize(("member", "code"), [('"refused": "idle"', 310), ('"refused": "hold"', 10)])
+def test_a_job_without_room_goes_where_the_site_says(
+    worker: Worker, controller: Controller, member: str, code: int
+) -> None:
+    document = '{"type": "urn:lark:problem:capacity", "detail": "no \\"refused\\":\\"idle\\" room", ' + member + "}"
+    controller.answers = [reply(409, document, "application/problem+json")]
+    outcome = worker.run("start", url=controller.url)
+    assert outcome.ad["HookStatusCode"] == code
+    assert outcome.ad["HookStatusMessage"] == "Lark refused this job: no 'refused':'idle' room"
+
+
 def test_a_refusal_in_plain_text_is_read_too(worker: Worker, controller: Controller) -> None:
     controller.answers = [reply(422, "Owner: is missing; a job ad needs one\n")]
     outcome = worker.run("start", url=controller.url)

@@ -29,10 +29,14 @@ class End:
 
 
 def job_booking(job: Job, policy: Policy, topology: Topology) -> Booking | None:
-    """What a job's RequestBandwidth would take; None where it asks for none. Raises PathError."""
-    if not job.bandwidth or job.network_type is NetworkType.NONE:
+    """What a job's RequestBandwidth would take, as the policy's ``bandwidth`` rules have it (default, maximum); None
+    where it asks for none. Raises PathError."""
+    rate = job.bandwidth
+    if policy.bandwidths and (share := decide(job.facts, policy).bandwidth) is not None:
+        rate = share.rate(job.bandwidth)
+    if not rate or job.network_type is NetworkType.NONE:
         return None
-    kbps = asked_rate(job.bandwidth)
+    kbps = asked_rate(rate)
     node = job.host.lower()
     to = wan_node(job, policy, topology) if topology.spec.reserves is Reserves.WAN else node
     return Booking(ReservationKind.JOB, kbps, node, to, _job_demand(topology, node, to, kbps), job=job.id)

@@ -10,7 +10,7 @@ import pytest
 
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
-from tests.worker.pool import Pool, a_pool, eventually
+from tests.worker.pool import POLICY, Pool, a_pool, eventually
 
 pytestmark = pytest.mark.ovs
 
@@ -192,3 +192,20 @@ def test_a_site_script_has_the_last_word(ovs: OpenVSwitch, net: Net) -> None:
             assert job["vlan"] == 42
             bad = pool.starter(2, "alice", 'LarkVLAN = "physics"\n')
             assert "no such VLAN" in value(pool.hook(bad, "start", "alice", 2), "HookStatusMessage")
+
+
+@pytest.mark.parametrize(("choice", "code"), [("hold", "10"), ("idle", "310")])
+def test_a_job_without_room_does_not_start_and_its_user_reads_why(ovs: OpenVSwitch, choice: str, code: str) -> None:
+    topology = f"topology: {{refused: {choice}, hosts: {{default: {{switch: s, capacity: 100}}}}}}\n"
+    with temporary_directory() as folder, Net() as net, a_pool(Path(folder), ovs, net, POLICY + topology) as pool:
+        first, second = pool.starter(1, "alice"), pool.starter(2, "bob")
+        assert value(pool.hook(first, "start", "alice", 1, "RequestBandwidth = 60\n"), "LarkState") == "enforced"
+        for _ in range(2):
+            said = pool.hook(second, "start", "bob", 2, "RequestBandwidth = 60\n")
+            assert value(said, "HookStatusCode") == code
+            assert "link access:worker1 (worker1 to s) has 40 of 100 Mb/s left, and 60 are asked" in said
+        eventually(lambda: len(pool.ports()) == 1)
+        pool.hook(first, "exit", "alice", 1)
+        eventually(lambda: all(link["reserved"] == 0 for link in pool.client.links()))
+        third = pool.starter(3, "bob")
+        assert value(pool.hook(third, "start", "bob", 3, "RequestBandwidth = 60\n"), "LarkState") == "enforced"
