@@ -97,6 +97,10 @@ runs: Final = Table(
     Index("runs_owner", "owner", "number"),
     Index("runs_group_name", "group_name", "number"),
     Index("runs_host", "host", "number"),
+    # A user, group or host has far more runs that have ended than live ones, and the live ones are asked for.
+    Index("runs_owner_live", "owner", "number", sqlite_where=LIVE, postgresql_where=LIVE),
+    Index("runs_group_name_live", "group_name", "number", sqlite_where=LIVE, postgresql_where=LIVE),
+    Index("runs_host_live", "host", "number", sqlite_where=LIVE, postgresql_where=LIVE),
     Index("runs_state", "state", "number"),
     Index("runs_global_job_id", "global_job_id", "number"),
     Index("runs_ended_at", "ended_at"),

@@ -34,7 +34,7 @@ export function linked(text) {
 
 const GOOD = new Set(["enforced", "in sync", "forwarded", "installed", "valid"]);
 const POOR = new Set(["registering", "pending", "unknown", "missing", "desired", "nearly full"]);
-const BAD = new Set(["refused", "away", "out of sync", "dropped", "foreign", "changed by others"]);
+const BAD = new Set(["refused", "quarantined", "away", "out of sync", "dropped", "foreign", "changed by others"]);
 
 // A state in its own word; the colour and the mark only repeat it.
 export function state(word) {

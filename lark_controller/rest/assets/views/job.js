@@ -17,7 +17,7 @@ export function open({ one, paint, live, signal }) {
   };
   const draw = () => paint(title(), job ? content() : h("p", { class: "empty" }, "Loading…"));
   const content = () => [
-    job.reason && note(job.state === "refused" ? "bad" : job.state === "pending" ? "poor" : "plain", job.reason),
+    job.reason && note(job.state === "refused" || job.state === "quarantined" ? "bad" : job.state === "pending" ? "poor" : "plain", job.reason),
     h("div", { class: "columns" },
       h("div", {},
         section("Run", about(job)),

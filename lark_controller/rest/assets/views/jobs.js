@@ -6,7 +6,7 @@ import { moment } from "../format.js";
 import { groupLink, jobLink, linked, state, table, to, userLink } from "../parts.js";
 
 const PAGE = 50;
-const STATES = [["live", "Live"], ["enforced", "Enforced"], ["registering", "Registering"], ["pending", "Pending"],
+const STATES = [["live", "Live"], ["enforced", "Enforced"], ["registering", "Registering"], ["pending", "Pending"], ["quarantined", "Quarantined"],
   ["refused", "Refused"], ["ended", "Ended"], ["any", "Any"]];
 const COLUMNS = {
   job: { head: "Job", cell: (job) => jobLink(job.id, `${job.cluster}.${job.proc}`) },

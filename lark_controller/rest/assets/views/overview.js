@@ -14,7 +14,7 @@ export function open({ live, paint, signal }) {
   let found = {};
   paint("Overview", h("p", { class: "empty" }, "Loading…"));
 
-  const draw = () => found.overview && found.groups && found.jobs && found.events && paint("Overview", content(found));
+  const draw = () => found.overview && found.groups && found.waiting && found.events && paint("Overview", content(found));
   live(2, async (stop) => {
     const [overview, groups] = await Promise.all([get(["overview"], {}, stop), get(["groups"], {}, stop)]);
     return { overview, groups: groups.groups };
@@ -24,8 +24,9 @@ export function open({ live, paint, signal }) {
   });
   live(4, async (stop) => {
     const some = (which) => get(["jobs"], { state: which, order: "newest", limit: REFUSED }, stop);
-    const [pending, refused, events] = await Promise.all([some("pending"), some("refused"), get(["audit"], { limit: 12 }, stop)]);
-    return { jobs: { pending: pending.jobs, refused: refused.jobs }, events: events.entries };
+    const [quarantined, pending, refused, events] = await Promise.all([some("quarantined"), some("pending"), some("refused"),
+      get(["audit"], { limit: 12 }, stop)]);
+    return { waiting: [...quarantined.jobs, ...pending.jobs, ...refused.jobs], events: events.entries };
   }, (answer) => {
     found = { ...found, ...answer };
     draw();
@@ -33,17 +34,16 @@ export function open({ live, paint, signal }) {
   signal.addEventListener("abort", () => (found = {}));
 }
 
-function content({ overview, groups, jobs, events }) {
+function content({ overview, groups, waiting, events }) {
   const { switches } = overview;
-  const waiting = [...jobs.pending, ...jobs.refused];
   return [
     !overview.ready && note("bad", h("strong", {}, "The controller is not ready: "), overview.reasons.join("; ")),
     figures(overview),
     h("div", { class: "columns" },
       h("div", {},
         headed("Groups", link("All groups", "groups"), groupTable(groups)),
-        headed("Pending and refused jobs", [link("All pending", "jobs", { state: "pending" }), " ", link("All refused", "jobs", { state: "refused" })],
-          waiting.length ? jobTable(waiting, { label: "Pending and refused jobs", columns: ["job", "state", "owner", "host", "reason"] })
+        headed("Jobs without their network", ["quarantined", "pending", "refused"].map((each) => link(`All ${each}`, "jobs", { state: each })),
+          waiting.length ? jobTable(waiting, { label: "Jobs without their network", columns: ["job", "state", "owner", "host", "reason"] })
             : h("p", { class: "empty" }, "None. Every job has the network that the policy gives it."))),
       h("div", {},
         headed("Switches", link(`All ${count(switches.known)}`, "switches"),
@@ -61,7 +61,7 @@ function content({ overview, groups, jobs, events }) {
 function figures({ jobs, switches, policy }) {
   const figure = (name, value, more, address) =>
     h("a", { class: "figure", href: address }, h("span", { class: "name" }, name), h("span", { class: "value" }, value), h("span", { class: "beside" }, more));
-  const other = [jobs.registering && `${count(jobs.registering)} registering`, jobs.pending && `${count(jobs.pending)} pending`].filter(Boolean);
+  const other = [jobs.quarantined && `${count(jobs.quarantined)} quarantined`, jobs.registering && `${count(jobs.registering)} registering`, jobs.pending && `${count(jobs.pending)} pending`].filter(Boolean);
   return h("div", { class: "figures" },
     figure("Jobs enforced", count(jobs.enforced), other.join(", ") || "none waits", to("jobs")),
     figure("Switches in sync", `${count(switches.in_sync)} of ${count(switches.known)}`, `${count(switches.connected)} connected`, to("switches")),
