@@ -86,10 +86,11 @@ def test_each_machine_of_the_pool_names_itself_and_the_same_collector() -> None:
     assert condor.site(topology.BY_NAME["worker1"]).endswith(f"lark-bandwidth {topology.EDGE_BRIDGE} 1000\n")
 
 
-def test_the_policy_of_the_lab_is_right_with_and_without_one_way_connectivity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_policy_of_the_lab_is_right_with_and_without_what_a_kernel_may_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lark, "SOURCE", settings.SOURCE)
-    both = [load(lark.policy(connectivity=wanted)) for wanted in (True, False)]
+    both = [load(lark.policy(connectivity=wanted, queues=not wanted)) for wanted in (True, False)]
     assert [bool(policy.connectivities) for policy in both] == [True, False]
+    assert [bool(policy.bandwidths) for policy in both] == [False, True]
     for policy in both:
         assert {spec.name: f"{datapath:016x}" for datapath, spec in policy.switches.items()} == {
             "core1": topology.CORE.bridge and topology.CORE.bridge.datapath_id,

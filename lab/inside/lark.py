@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from lab.inside import pki
 from lab.inside.machines import DIRECTORY, POLL, on, script, wait_for, whole_text, write
 from lab.inside.topology import (
     BY_NAME,
@@ -25,6 +26,7 @@ from lab.inside.topology import (
     NAMESERVER,
     OPENFLOW_PORT,
     OPERATOR_TOKEN,
+    OVSDB_PORT,
     REST_PORT,
     UPLINK,
     Machine,
@@ -42,6 +44,10 @@ _CONTROLLER_ENV = f"""\
 LARK_DATABASE_URL={DATABASE_URL}
 LARK_OPENFLOW_LISTEN=0.0.0.0:{OPENFLOW_PORT}
 LARK_REST_LISTEN=0.0.0.0:{REST_PORT}
+LARK_OVSDB=ssl:{{host}}:{OVSDB_PORT}
+LARK_OPENFLOW_TLS_KEY={pki.KEY}
+LARK_OPENFLOW_TLS_CERT={pki.CERTIFICATE}
+LARK_OPENFLOW_TLS_CA={pki.CA}
 LARK_COLLECTOR=central.{DOMAIN}
 LARK_COLLECTOR_INTERVAL=5
 LARK_COLLECTOR_MARGIN=10
@@ -87,13 +93,19 @@ def token(name: str) -> str:
     return whole_text(path)
 
 
-def policy(*, connectivity: bool) -> str:
-    """The policy that the lab's controller starts with; its rule on one-way connectivity is left out on request."""
+def policy(*, connectivity: bool, queues: bool) -> str:
+    """The policy that the lab's controller starts with; what its kernel cannot do is left out on request.
+
+    Those are the rules on one-way connectivity, and on bandwidth.
+    """
     text = Path(SOURCE, "lab/policy.yaml").read_text()
-    return text if connectivity else re.sub(r"^ *- connectivity:.*\n", "", text, flags=re.MULTILINE)
+    for kind, wanted in (("connectivity", connectivity), ("bandwidth", queues)):
+        if not wanted:
+            text = re.sub(rf"^ *- {kind}:.*\n", "", text, flags=re.MULTILINE)
+    return text
 
 
-def controller(machine: Machine, *, connectivity: bool) -> None:
+def controller(machine: Machine, *, connectivity: bool, queues: bool) -> None:
     """The controller on PostgreSQL, as its own user, with the lab's policy, and a token for each worker and the
     operator.
 
@@ -101,7 +113,7 @@ def controller(machine: Machine, *, connectivity: bool) -> None:
     """
     workers = [each.name for each in MACHINES if "execute" in each.roles]
     write(machine.name, "/etc/lark/lark.env", _CONTROLLER_ENV, mode=0o640)
-    write(machine.name, "/etc/lark/policy.yaml.new", policy(connectivity=connectivity))
+    write(machine.name, "/etc/lark/policy.yaml.new", policy(connectivity=connectivity, queues=queues))
     write(machine.name, "/usr/local/bin/lark", _client(OPERATOR_TOKEN), mode=0o755)
     write(machine.name, "/usr/local/lib/lark-tokens", _TOKENS)
     lines = [
@@ -115,6 +127,8 @@ def controller(machine: Machine, *, connectivity: bool) -> None:
         "[ -e /etc/lark/operator.token ] ||"
         f" as_lark /opt/lark/bin/python /usr/local/lib/lark-tokens {' '.join(workers)} operator",
     ]
+    pki.install(machine.name)
+    lines.append(f"chown -R lark {pki.FOLDER}")
     script(machine.name, lines)
     unit(machine.name, "lark-controller", "lark", "/etc/lark/lark.env", "/opt/lark/bin/lark run")
 

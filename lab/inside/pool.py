@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from lab.inside import lark, machines, services
+from lab.inside import lark, machines, pki, services
 from lab.inside.topology import BY_NAME, MACHINES, Machine
 from lab.run import LabError, run
 
@@ -34,6 +34,7 @@ def start() -> None:
     """Switch every machine on, all at once, and wait until the collector knows both workers and Lark is ready."""
     began = time.monotonic()
     machines.make_segments()
+    pki.make([machine.name for machine in MACHINES if machine.bridge or "controller" in machine.roles])
     for machine in MACHINES:
         machines.power_on(machine)
     print(f"pool: {len(MACHINES)} machines are on after {time.monotonic() - began:.1f} s", flush=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lab.inside import condor, lark
+from lab.inside import condor, lark, pki
 from lab.inside.machines import DIRECTORY, no_detection, on, script, start, wait_for, whole_text, write
-from lab.inside.topology import BY_NAME, DOMAIN, LEASES, OPENFLOW_PORT, Machine, hosts_file
+from lab.inside.topology import BY_NAME, DOMAIN, LEASES, OPENFLOW_PORT, OVSDB_PORT, Machine, hosts_file
 from lab.inside.wan_server import FAST_MARK
 
 OVS_TIMEOUT = 60
@@ -61,6 +61,7 @@ def openvswitch(machine: Machine, options: Options) -> None:
         [f"/usr/share/openvswitch/scripts/ovs-ctl start --system-id={machine.name} --no-mlockall >/dev/null"],
         OVS_TIMEOUT,
     )
+    pki.install(machine.name)
     mac = "02:00:00:00:00:" + bridge.datapath_id[-2:]
     datapath = "netdev" if options.userspace else "system"
     command = [
@@ -71,6 +72,7 @@ def openvswitch(machine: Machine, options: Options) -> None:
         # Before the flows, not after: Open vSwitch empties the tables of a bridge that gets its first controller.
         "--", "set-controller", bridge.name, CONTROLLER, "--", "set", "controller", bridge.name, "max_backoff=1000",
     ]  # fmt: skip
+    command += ["--", "set-ssl", pki.KEY, pki.CERTIFICATE, pki.CA, "--", "set-manager", f"pssl:{OVSDB_PORT}"]
     for number, port in enumerate(bridge.ports, start=1):
         command += ["--", "--may-exist", "add-port", bridge.name, port]
         command += ["--", "set", "interface", port, f"ofport_request={number}"]
@@ -193,7 +195,7 @@ def boot(machine: Machine, options: Options) -> None:
     if "wan" in machine.roles:
         wan(machine, options)
     if "controller" in machine.roles:
-        lark.controller(machine, connectivity=options.zones)
+        lark.controller(machine, connectivity=options.zones, queues=not options.userspace)
     if "execute" in machine.roles:
         lark.worker(machine)
     if condor.is_in_pool(machine):

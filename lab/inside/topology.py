@@ -14,6 +14,7 @@ JOBS = ("10.64.0.0/16", "2001:db8:64::/48")
 LOCAL = ("10.0.0.0/8", "2001:db8::/32")
 LEASES = ("10.64.250.1", "10.64.250.250")
 OPENFLOW_PORT = 6653
+OVSDB_PORT = 6640
 REST_PORT = 8080
 # On the machine controller.
 OPERATOR_TOKEN = "/etc/lark/operator.token"

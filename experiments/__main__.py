@@ -1,0 +1,67 @@
+"""Runs experiments and writes their results: ``python -m experiments [NAME...]``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from experiments import page, qos_framework
+from experiments.options import Options
+from experiments.plot import plot
+from experiments.result import Result, read, write
+from lab.run import LabError
+
+ROOT: Final = Path(__file__).parents[1]
+PAGE: Final = ROOT / "docs/experiments.md"
+RESULTS: Final = ROOT / "docs/experiments"
+
+# Every experiment by the name that the command line knows it by, in the order of the page.
+EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
+    "qos-framework": qos_framework.run,
+}
+
+
+def main() -> int:
+    """Run as a program."""
+    parser = argparse.ArgumentParser(prog="experiments", description="The papers' experiments, run again in the lab.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which, of {', '.join(EXPERIMENTS)}; all by default")
+    parser.add_argument("--scale", type=float, default=1.0, help="times every rate (1.0: as docs/experiments.md says)")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="fewer points")
+    parser.add_argument("--output", type=Path, help="where results go instead of docs/experiments; no page then")
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in EXPERIMENTS]
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: no such experiment; there are {', '.join(EXPERIMENTS)}")
+    if not 0 < given.scale <= 10 or given.repetitions < 1:
+        parser.error("accepted: a scale above 0 and up to 10, and at least one repetition")
+    options = Options(given.scale, given.repetitions, given.quick)
+    folder = given.output or RESULTS
+    missed = failed = 0
+    for name in given.names or EXPERIMENTS:
+        began = time.monotonic()
+        try:
+            results = EXPERIMENTS[name](options)
+        except LabError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        for result in results:
+            write(result, folder)
+            plot(result, folder)
+            for check in result.checks:
+                missed += not check.met
+                print(f"{result.name}: {'met' if check.met else 'MISSED'}: {check.aim}: {check.found}", flush=True)
+        print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+    if not given.output:
+        page.replace(PAGE, page.text((read(path) for path in sorted(RESULTS.glob("*.json"))), RESULTS.name))
+    print(f"{missed} aims missed, {failed} experiments failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

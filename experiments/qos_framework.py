@@ -1,0 +1,234 @@
+"""The QoS framework's experiments: completion time of a communicating application against what it reserved.
+
+On nodes of :mod:`experiments.cluster`, in a lab without the pool. Rates are the paper's MB/s a flow; the cables carry
+210 MB/s in both directions together, all times the scale.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from experiments import paper
+from experiments.cluster import Request, Run
+from experiments.options import Options
+from experiments.result import Check, Point, Result, Series
+from lab.boot import Lab
+from lab.settings import from_environment
+
+# The paper's links would need 3.4 Gb/s of forwarding on four nodes at once, so they are a tenth by default.
+SCALE: Final = 0.1
+SECONDS: Final = 1500
+# Mb/s in a MB/s.
+MEGABITS: Final = 8
+# Payload in a full frame's L2 bytes at an MTU of 1500, TCP with timestamps over IPv4.
+PAYLOAD: Final = 1448 / 1514
+# How far a completion time may be off, where the aim is that it does not change.
+WITHIN: Final = 0.05
+LAB_CODE: Final = {"PYTHONPATH": "/lark/run/code:/lark/run/source"}
+
+Times = dict[str, list[list[float]]]
+
+
+def measure(request: Request) -> Times:
+    """Play a request in a lab of its own: by run's name, for each repetition the seconds of each application."""
+    with Lab.start(from_environment()) as lab:
+        answer = lab.run(
+            ["python3", "-m", "experiments.cluster"], timeout=SECONDS, stdin=json.dumps(asdict(request)), env=LAB_CODE
+        )
+    found: Times = json.loads(answer.stdout)
+    return found
+
+
+def run(options: Options) -> tuple[Result, ...]:
+    """Figures 8 and 12, and 13a for four nodes; 9 and 13b for eight."""
+    results: list[Result] = []
+    for nodes in (4,) if options.quick else (4, 8):
+        results += _of(nodes, options)
+    return tuple(results)
+
+
+def rates(nodes: int, quick: bool) -> tuple[float, ...]:
+    """The allocations to try, MB/s a flow, up to the most that a link can be reserved for."""
+    limit = paper.flow_limit(nodes)
+    parts = (0.3, 0.9) if quick else (0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
+    return tuple(round(limit * part, 2) for part in parts)
+
+
+def shares(nodes: int, quick: bool) -> tuple[tuple[float, ...], ...]:
+    """Allocations of applications that run at the same time, MB/s a flow each; the paper's pair (5, 8) among them."""
+    if nodes > 4:
+        return ((5.0, 8.0), (2.0, 4.0, 8.0))
+    return ((5.0, 8.0),) if quick else ((5.0, 8.0), (10.0, 20.0), (5.0, 8.0, 20.0))
+
+
+def _of(nodes: int, options: Options) -> Iterable[Result]:
+    scale = SCALE * options.scale
+    unit = MEGABITS * scale
+    alone = rates(nodes, options.quick)
+    reserved = alone[-1] * 0.8
+    noises = () if nodes > 4 else (2, 3)
+    together = shares(nodes, options.quick)
+    singles = sorted({rate for rates_ in together for rate in rates_} | set(alone))
+    runs = [Run("free", (None,)), *(Run(f"alone {rate:g}", (rate * unit,)) for rate in singles)]
+    if noises:
+        runs.append(Run(f"alone {reserved:g}", (reserved * unit,)))
+    for noise in noises:
+        runs += [
+            Run(f"noise {noise}", (None,), noise),
+            Run(f"reserved noise {noise}", (reserved * unit,), noise),
+        ]
+    for each in together:
+        runs += [
+            Run(f"together {_named(each)}", tuple(rate * unit for rate in each)),
+            Run(f"free {_named(each)}", (None,) * len(each)),
+        ]
+    request = Request(
+        nodes=nodes,
+        link=paper.LINK_MBYTES * unit,
+        half_duplex=True,
+        size=round(1_500_000 * options.scale / (nodes - 1)),
+        rounds=4,
+        repetitions=options.repetitions,
+        runs=tuple({one.name: one for one in runs}.values()),
+    )
+    times = measure(request)
+    yield against_allocation(nodes, alone, times, request, options)
+    if noises:
+        yield with_background(reserved, noises, times, options)
+    yield at_once(nodes, together, times, options)
+
+
+def _named(each: Sequence[float]) -> str:
+    return "+".join(f"{rate:g}" for rate in each)
+
+
+def against_allocation(nodes: int, alone: Sequence[float], times: Times, request: Request, options: Options) -> Result:
+    """Figures 8 and 9: the more is reserved, the sooner the application ends."""
+    found = tuple(Point.of(rate, _of_first(times[f"alone {rate:g}"])) for rate in alone)
+    payload = request.size * request.rounds
+    unit = 1_000_000 * SCALE * options.scale
+    expected = tuple(Point(rate, payload / (rate * unit * PAYLOAD)) for rate in alone)
+    off = [point.y / other.y for point, other in zip(found, expected, strict=True)]
+    falling = all(first.y > second.y for first, second in pairwise(found))
+    return Result(
+        name=f"qos-figure-{8 if nodes == 4 else 9}",
+        title=f"Completion time against allocation, {nodes} nodes",
+        source=f"QoS framework, Fig. {8 if nodes == 4 else 9}",
+        x_label="reserved for each flow, MB/s (of the paper's links)",
+        y_label="completion time, s",
+        series=(
+            Series("exchange, reserved", found),
+            Series("its bytes at that rate", expected),
+            Series("exchange alone, nothing reserved", tuple(
+                Point(rate, Point.of(0, _of_first(times["free"])).y) for rate in alone
+            )),
+        ),
+        checks=(
+            Check("the time falls with every step of the allocation", "yes" if falling else "no", falling),
+            Check(
+                "the time is that of the bytes at the reserved rate, within 10 %",
+                f"{min(off):.2f} to {max(off):.2f} of it",
+                all(0.9 <= each <= 1.1 for each in off),
+            ),
+        ),
+        setting=_setting(nodes, options),
+        notes=(
+            "The application exchanges data between all nodes in every round, as Integer Sort does; how much is chosen "
+            "so that a run takes seconds.",
+            f"{2 * nodes - 2} flows share a link of {paper.LINK_MBYTES:g} MB/s, so at most "
+            f"{paper.flow_limit(nodes):g} MB/s can be reserved for each; more is refused.",
+            "Links that are full duplex could reserve twice that: each direction has the capacity.",
+        ),
+    )  # fmt: skip
+
+
+def with_background(reserved: float, noises: Sequence[int], times: Times, options: Options) -> Result:
+    """Figure 12: flows that send all the time beside the application."""
+    alone = median(_of_first(times[f"alone {reserved:g}"]))
+    free = (Point.of(0, _of_first(times["free"])), *(Point.of(n, _of_first(times[f"noise {n}"])) for n in noises))
+    kept = (
+        Point.of(0, _of_first(times[f"alone {reserved:g}"])),
+        *(Point.of(n, _of_first(times[f"reserved noise {n}"])) for n in noises),
+    )
+    off = [point.y / alone for point in kept[1:]]
+    worse = [point.y / free[0].y for point in free[1:]]
+    return Result(
+        name="qos-figure-12",
+        title="Completion time beside background flows, 4 nodes",
+        source="QoS framework, Fig. 12",
+        x_label="background flows",
+        y_label="completion time, s",
+        series=(Series(f"{reserved:g} MB/s reserved for each flow", kept), Series("nothing reserved", free)),
+        checks=(
+            Check(
+                "reserved: within 5 % of the time without background flows",
+                ", ".join(f"{each:.3f} of it" for each in off),
+                all(abs(each - 1) <= WITHIN for each in off),
+            ),
+            Check(
+                "not reserved: background flows make it slower",
+                ", ".join(f"{each:.1f} times" for each in worse),
+                all(each > 1 + WITHIN for each in worse),
+            ),
+        ),
+        setting=_setting(4, options),
+        notes=("The background flows are TCP streams from the first node, one to each of the next nodes.",),
+    )
+
+
+def at_once(nodes: int, together: Sequence[Sequence[float]], times: Times, options: Options) -> Result:
+    """Figure 13: applications at the same time, each with its own allocation."""
+    alone, beside, free, off = [], [], [], []
+    place = 0
+    for each in together:
+        for number, rate in enumerate(each):
+            place += 1
+            single = _of_first(times[f"alone {rate:g}"])
+            joint = [seconds[number] for seconds in times[f"together {_named(each)}"]]
+            alone.append(Point.of(place, single))
+            beside.append(Point.of(place, joint))
+            free.append(Point.of(place, (seconds[number] for seconds in times[f"free {_named(each)}"])))
+            off.append(median(joint) / median(single))
+    names = "; ".join(f"{_named(each)} MB/s" for each in together)
+    return Result(
+        name=f"qos-figure-13-{nodes}-nodes",
+        title=f"Several applications at once, {nodes} nodes",
+        source="QoS framework, Fig. 13",
+        x_label=f"applications, in order: {names}",
+        y_label="completion time, s",
+        series=(
+            Series("alone", tuple(alone)),
+            Series("at once", tuple(beside)),
+            Series("nothing reserved", tuple(free)),
+        ),
+        checks=(
+            Check(
+                "each takes as long as alone, within 5 %",
+                f"{min(off):.3f} to {max(off):.3f} of it",
+                all(abs(each - 1) <= WITHIN for each in off),
+            ),
+        ),
+        setting=_setting(nodes, options),
+        notes=(
+            "In the paper Integer Sort takes "
+            f"{paper.SORT_SECONDS_ALONE[5.0]:g} s at 5 MB/s and {paper.SORT_SECONDS_ALONE[8.0]:g} s at 8 MB/s alone, "
+            f"{paper.SORT_SECONDS_PAIR[5.0]:g} s and {paper.SORT_SECONDS_PAIR[8.0]:g} s at the same time.",
+        ),
+    )
+
+
+def _of_first(seconds: Iterable[Sequence[float]]) -> list[float]:
+    return [each[0] for each in seconds]
+
+
+def _setting(nodes: int, options: Options) -> dict[str, str | float | int | bool]:
+    return {
+        "nodes": nodes,
+        "rates of the paper times": SCALE * options.scale,
+        "repetitions": options.repetitions,
+    }
