@@ -86,7 +86,9 @@ def test_each_machine_of_the_pool_names_itself_and_the_same_collector() -> None:
     assert condor.site(topology.BY_NAME["worker1"]).endswith(f"lark-bandwidth {topology.EDGE_BRIDGE} 1000\n")
 
 
-def test_the_policy_of_the_lab_is_right_with_and_without_what_a_kernel_may_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_policy_of_the_lab_is_right_with_and_without_what_a_kernel_may_lack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lark, "SOURCE", settings.SOURCE)
     both = [load(lark.policy(connectivity=wanted, queues=not wanted)) for wanted in (True, False)]
     assert [bool(policy.connectivities) for policy in both] == [True, False]
