@@ -91,7 +91,7 @@ def _of(nodes: int, options: Options) -> Iterable[Result]:
         nodes=nodes,
         link=paper.LINK_MBYTES * unit,
         half_duplex=True,
-        size=round(1_500_000 * options.scale / (nodes - 1)),
+        size=round(4_500_000 * options.scale / (nodes - 1)),
         rounds=4,
         repetitions=options.repetitions,
         runs=tuple({one.name: one for one in runs}.values()),
