@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from lark_controller import log
 from lark_controller.errors import LarkError
 from lark_worker import settings as settings_module
+from lark_worker.leaves import Leaves
 from lark_worker.link import Link
 from lark_worker.network import Networks
 from lark_worker.processes import Programs
@@ -35,10 +36,26 @@ def run(settings: Settings, startd: StartdView | None = None) -> int:
     programs = Programs(frozenset(settings.starters), frozenset(settings.startds))
     service = Service(settings.socket, worker, programs)
     service.start()
+    leaves = Leaves(settings.ovs_database)
+    leaves.start()
     stop.wait()
     log.event("stopping")
+    leaves.stop()
     service.stop()
     worker.stop()
+    return 0
+
+
+def watch_leaves(settings: Settings) -> int:
+    """Look after the queues of this host's Open vSwitch alone, until SIGTERM or SIGINT: for a core switch."""
+    log.configure(settings.log_level, settings.log_format)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    leaves = Leaves(settings.ovs_database)
+    leaves.start()
+    stop.wait()
+    leaves.stop()
     return 0
 
 
@@ -67,13 +84,19 @@ def show_jobs(settings: Settings) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a program."""
     parser = argparse.ArgumentParser(prog="lark-worker", description="The worker service of Lark.")
-    parser.add_argument("action", choices=("run", "jobs", "settings"), help="run the service; list jobs; list settings")
+    parser.add_argument(
+        "action",
+        choices=("run", "jobs", "leaves", "settings"),
+        help="run the service; list jobs; look after queues alone (core switches); list settings",
+    )
     given = parser.parse_args(arguments)
     os.environ.setdefault("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
     try:
         settings = settings_module.load(os.environ)
         if given.action == "run":
             return run(settings)
+        if given.action == "leaves":
+            return watch_leaves(settings)
         if given.action == "jobs":
             return show_jobs(settings)
         for row in settings_module.table():

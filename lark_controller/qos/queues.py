@@ -19,6 +19,9 @@ MAX_QUEUE: Final = 0xEFFF
 FIRST_JOB_QUEUE: Final = 1
 LAST_JOB_QUEUE: Final = 0x7FFF
 FIRST_RESERVED_QUEUE: Final = 0x8000
+# How much a queue may send at once after it had to wait, as a time at its rate. Open vSwitch's own choice is one frame:
+# then a timer that comes late loses rate for good, and a busy machine's timers come late by milliseconds.
+BURST_SECONDS: Final = 0.03
 # HTB knows priorities 0 (first) to 7 (TC_HTB_NUMPRIO in Linux).
 LAST_PRIORITY: Final = 7
 
@@ -26,13 +29,17 @@ LAST_PRIORITY: Final = 7
 class Queue(NamedTuple):
     """One queue: ``least`` it gets whenever it has packets, ``most`` it may get; bits a second.
 
-    What others leave goes first to queues with a smaller ``priority``. ``burst`` is bits (0: as the switch chooses).
+    What others leave goes first to queues with a smaller ``priority``.
     """
 
     least: int
     most: int
     priority: int = 0
-    burst: int = 0
+
+    @property
+    def burst(self) -> int:
+        """Bits that it may send at once: :data:`BURST_SECONDS` at what it gets for certain, or else at most."""
+        return round((self.least or self.most) * BURST_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,21 +101,21 @@ def standing(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> di
 
 def queue_config(queue: Queue) -> dict[str, str]:
     """A queue as ``Queue.other_config``; what is Open vSwitch's default is left out."""
-    config = {"max-rate": str(queue.most)}
+    config = {"max-rate": str(queue.most), "burst": str(queue.burst)}
     if queue.least:
         config["min-rate"] = str(queue.least)
     if queue.priority:
         config["priority"] = str(queue.priority)
-    if queue.burst:
-        config["burst"] = str(queue.burst)
     return config
 
 
 def _queue_of(config: Text) -> Queue | None:
-    names = ("min-rate", "max-rate", "priority", "burst")
-    if not config.keys() <= set(names) or not all(value.isdecimal() for value in config.values()):
+    names = ("min-rate", "max-rate", "priority")
+    if not all(config.get(name, "0").isdecimal() for name in names):
         return None
-    return Queue(*(int(config.get(name, "0")) for name in names))
+    queue = Queue(*(int(config.get(name, "0")) for name in names))
+    # What somebody else has changed is no queue of ours.
+    return queue if config == queue_config(queue) else None
 
 
 def _new(datapath: str, port: str, wanted: PortQueues, place: int) -> Iterator[Operation]:

@@ -1,0 +1,160 @@
+"""Linux's traffic control over rtnetlink (rtnetlink(7)): HTB's classes are read, their quantum and leaf are set.
+
+Messages are read and written here because ``tc`` prints a class's bursts rounded: to change one number of a class with
+it would change others.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from lark_worker.errors import NetworkError
+
+# linux/rtnetlink.h, linux/netlink.h, linux/pkt_sched.h.
+RTM_NEWQDISC, RTM_NEWTCLASS, RTM_GETTCLASS = 36, 40, 42
+RTMGRP_TC: Final = 1 << 3
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_REQUEST, _ACK, _DUMP, _CREATE, _REPLACE = 0x1, 0x4, 0x300, 0x400, 0x100
+TC_H_ROOT: Final = 0xFFFFFFFF
+_TCA_KIND, _TCA_OPTIONS = 1, 2
+_HTB_PARMS, _HTB_RATE64 = 1, 5 + 1
+_FQ_CODEL_TARGET, _FQ_CODEL_INTERVAL = 1, 3
+_ETHERNET = 1
+
+_HEADER: Final = struct.Struct("=IHHII")
+_TCMSG: Final = struct.Struct("=BxxxiIII")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+# struct tc_htb_opt: two tc_ratespec (cell_log, linklayer, overhead, cell_align, mpu, rate), then buffers, quantum,
+# level, prio.
+_HTB: Final = struct.Struct("=BBHhHI BBHhHI IIIII")
+_LINKLAYERS: Final = (1, 7)
+_QUANTUM: Final = 14
+
+
+@dataclass(frozen=True, slots=True)
+class HtbClass:
+    """A class of HTB: its device by index, its id and its parent's, its leaf's handle (0: the kernel's own FIFO).
+
+    ``rate`` is bytes a second. ``options`` are its options as the kernel gave them.
+    """
+
+    device: int
+    id: int
+    parent: int
+    leaf: int
+    rate: int
+    quantum: int
+    options: bytes
+
+
+def classes(device: int) -> list[HtbClass]:
+    """The classes of HTB on a device, by its index. Raises NetworkError."""
+    found = []
+    message = _TCMSG.pack(socket.AF_UNSPEC, device, 0, 0, 0)
+    for _, body in _ask(RTM_GETTCLASS, _DUMP, message):
+        _, index, handle, parent, info = _TCMSG.unpack_from(body)
+        attributes = dict(_attributes(body[_TCMSG.size :]))
+        if attributes.get(_TCA_KIND, b"").rstrip(b"\0") != b"htb" or _TCA_OPTIONS not in attributes:
+            continue
+        options = dict(_attributes(attributes[_TCA_OPTIONS]))
+        if len(options.get(_HTB_PARMS, b"")) < _HTB.size:
+            continue
+        fields = _HTB.unpack_from(options[_HTB_PARMS])
+        rate = fields[5]
+        if len(options.get(_HTB_RATE64, b"")) >= 8:
+            rate = struct.unpack_from("=Q", options[_HTB_RATE64])[0]
+        found.append(HtbClass(index, handle, parent, info, rate, fields[_QUANTUM], attributes[_TCA_OPTIONS]))
+    return found
+
+
+def set_quantum(one: HtbClass, quantum: int) -> None:
+    """Change how many bytes a class may send in its turn, and nothing else of it. Raises NetworkError."""
+    options = b""
+    for kind, given in _attributes(one.options):
+        value = given
+        if kind == _HTB_PARMS:
+            fields = list(_HTB.unpack_from(given))
+            fields[_QUANTUM] = quantum
+            # With a link layer that is known the kernel needs no table of transmission times.
+            for position in _LINKLAYERS:
+                fields[position] = fields[position] or _ETHERNET
+            value = _HTB.pack(*fields) + given[_HTB.size :]
+        options += _attribute(kind, value)
+    message = _TCMSG.pack(socket.AF_UNSPEC, one.device, one.id, one.parent, 0)
+    message += _attribute(_TCA_KIND, b"htb\0") + _attribute(_TCA_OPTIONS, options)
+    _do(RTM_NEWTCLASS, 0, message)
+
+
+def add_fq_codel(one: HtbClass, target: int, interval: int) -> None:
+    """Give a class a fair-queueing leaf (RFC 8290); ``target`` and ``interval`` are microseconds.
+
+    Raises NetworkError, also where the kernel has no fq_codel.
+    """
+    message = _TCMSG.pack(socket.AF_UNSPEC, one.device, 0, one.id, 0)
+    options = _attribute(_FQ_CODEL_TARGET, struct.pack("=I", target))
+    options += _attribute(_FQ_CODEL_INTERVAL, struct.pack("=I", interval))
+    message += _attribute(_TCA_KIND, b"fq_codel\0") + _attribute(_TCA_OPTIONS, options)
+    _do(RTM_NEWQDISC, _CREATE | _REPLACE, message)
+
+
+def listener() -> socket.socket:
+    """A socket on which the kernel says that queues, classes or filters changed; what is said may be dropped."""
+    listening = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    listening.bind((0, RTMGRP_TC))
+    return listening
+
+
+def _do(kind: int, flags: int, message: bytes) -> None:
+    for _ in _ask(kind, flags | _ACK, message):
+        pass
+
+
+def _ask(kind: int, flags: int, message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Send one request and yield the messages that answer it (type and body)."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
+        asking.settimeout(5.0)
+        try:
+            asking.bind((0, 0))
+            asking.send(_HEADER.pack(_HEADER.size + len(message), kind, _REQUEST | flags, 1, 0) + message)
+            while True:
+                data = asking.recv(1 << 18)
+                position = 0
+                while position + _HEADER.size <= len(data):
+                    length, answer, _, _, _ = _HEADER.unpack_from(data, position)
+                    if length < _HEADER.size:
+                        raise NetworkError("traffic control: a message without a length")
+                    body = data[position + _HEADER.size : position + length]
+                    position += length + -length % 4
+                    if answer == _NLMSG_DONE:
+                        return
+                    if answer == _NLMSG_ERROR:
+                        number = -struct.unpack_from("=i", body)[0]
+                        if number:
+                            raise OSError(number, os.strerror(number))
+                        return
+                    yield answer, body
+        except OSError as error:
+            # With the device its classes are gone, too.
+            if error.errno != errno.ENODEV:
+                raise NetworkError(f"traffic control: {error}") from None
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    position = 0
+    while position + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, position)
+        if length < _ATTRIBUTE.size:
+            return
+        yield kind & 0x3FFF, data[position + _ATTRIBUTE.size : position + length]
+        position += length + -length % 4
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    length = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(length, kind) + value + b"\0" * (-length % 4)

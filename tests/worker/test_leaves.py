@@ -1,0 +1,97 @@
+"""What is set on the controller's queues, in the kernel's own words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.namespaces import Net
+from lab.openvswitch import OpenVSwitch
+from lark_worker import tc
+from lark_worker.leaves import LEAST_TURN, MARK, MOST_TURN, TURN, Leaves, marked_ports, settle, turn
+from tests.service import wait
+
+
+def test_turns_follow_guarantees_within_bounds() -> None:
+    assert turn(75_000_000) == 6 * turn(12_500_000) == 300_000
+    assert (turn(187), turn(10**12)) == (LEAST_TURN, MOST_TURN)
+    assert turn(10_000_000) == 10_000_000 * TURN
+
+
+def shown(port: str) -> dict[str, str]:
+    """tc's own words about each class of HTB, but for its leaf."""
+    printed = subprocess.run(
+        ["tc", "-d", "class", "show", "dev", port], check=True, capture_output=True, text=True
+    ).stdout
+    words = [line.split() for line in printed.splitlines() if line.startswith("class htb ")]
+    return {each[2]: re.sub(r"leaf \S+ ", "", " ".join(each[3:])) for each in words}
+
+
+def quantum(port: str, name: str) -> int:
+    found = re.search(r"quantum (\d+)", shown(port).get(name, ""))
+    return int(found[1]) if found else 0
+
+
+def index(port: str) -> int:
+    return int(Path("/sys/class/net", port, "ifindex").read_text())
+
+
+@pytest.fixture
+def port(net: Net) -> str:
+    name, _ = net.link("up", "out")
+    return name
+
+
+def command(line: str) -> None:
+    subprocess.run(line.split(), check=True, capture_output=True)
+
+
+@pytest.mark.ovs
+def test_a_quantum_is_set_and_nothing_else_changes(port: str) -> None:
+    command(f"tc qdisc add dev {port} root handle 1: htb default 1")
+    command(f"tc class add dev {port} parent 1: classid 1:fffe htb rate 10gbit")
+    command(f"tc class add dev {port} parent 1:fffe classid 1:1 htb rate 6gbit ceil 10gbit burst 375000")
+    command(f"tc class add dev {port} parent 1:fffe classid 1:3 htb rate 100mbit ceil 300mbit burst 37500 prio 3")
+    before = shown(port)
+    settle(tc.classes(index(port)))
+    after = shown(port)
+    assert (quantum(port, "1:1"), quantum(port, "1:3")) == (3_000_000, 50_000)
+    assert before.keys() == after.keys()
+    for name, words in before.items():
+        assert re.sub(r"quantum \d+", "", words) == re.sub(r"quantum \d+", "", after[name])
+
+
+@pytest.mark.ovs
+def test_ports_with_queues_of_the_controllers_are_looked_after_and_no_others(
+    net: Net, ovs: OpenVSwitch, port: str
+) -> None:
+    bridge = net.name("br")
+    ovs.add_bridge(bridge, 0xE1)
+    ovs.add_port(bridge, port)
+    other, _ = net.link("up2", "out2")
+    ovs.add_port(bridge, other)
+    for name, ids in ((port, f"external_ids:{MARK}=1"), (other, "external_ids:site=1")):
+        ovs.vsctl(
+            "set", "port", name, "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", ids,
+            "other_config:max-rate=1000000000", "queues:0=@a", "queues:5=@b",
+            "--", "--id=@a", "create", "queue", "other_config:min-rate=600000000",
+            "--", "--id=@b", "create", "queue", "other_config:min-rate=100000000",
+        )  # fmt: skip
+    database = f"unix:{ovs.database_socket}"
+    assert marked_ports(database) == {port: index(port)}
+    leaves = Leaves(database)
+    leaves.start()
+    try:
+        wait(lambda: quantum(port, "1:6") == 50_000)
+        queue = ovs.vsctl("get", "qos", ovs.vsctl("get", "port", port, "qos").strip(), "queues:5").strip()
+        ovs.vsctl("set", "queue", queue, "other_config:min-rate=200000000")
+        wait(lambda: quantum(port, "1:6") == 100_000)
+    finally:
+        leaves.stop()
+        untouched = quantum(other, "1:6")
+        ovs.vsctl("del-br", bridge)
+        ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
+    assert untouched == 200_000
