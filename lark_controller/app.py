@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from lark_controller import log
+from lark_controller.accountant import Keeping
 from lark_controller.controller import Controller
 from lark_controller.errors import SettingError
 from lark_controller.htcondor.watch import PoolOptions
@@ -64,6 +65,14 @@ class Service:
             retention_days=settings.retention_days,
             pool=pool_options(settings),
             ovsdb=ovsdb_options(settings),
+            keeping=Keeping(
+                read_seconds=settings.counter_seconds,
+                write_seconds=settings.usage_write_seconds,
+                minute_days=settings.usage_minute_days,
+                hour_days=settings.usage_hour_days,
+                day_days=settings.usage_day_days,
+                job_days=settings.usage_job_days,
+            ),
         )
         self.server = Server(
             create_app(self.controller, settings, Tokens(settings.tokens_file), self.metrics), settings

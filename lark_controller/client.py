@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -209,6 +210,31 @@ class Client:
         found: list[Answer] = self._json("GET", "/v1/links")["links"]
         return found
 
+    def usage(
+        self,
+        by: str = "group",
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+        bucket: str = "none",
+        **chosen: str | None,
+    ) -> Iterator[Answer]:
+        """The history of use by group, user, host or job, row by row: what ``bucket`` (minute, hour, day, none) has of
+        each subject between two times (seconds since 1970, or a datetime). ``group``, ``user`` and ``host``
+        choose. ``start`` and ``end`` of the rows are ISO 8601.
+        """
+        asked = {"by": by, "from": _moment(start), "to": _moment(end), "bucket": bucket, **chosen}
+        return self._pages("/v1/usage", "rows", asked)
+
+    def rates(self, by: str = "group", limit: int = 100) -> list[Answer]:
+        """What live jobs send and receive now, by group, user, host or job, the most first."""
+        found: list[Answer] = self._json("GET", "/v1/rates", {"by": by, "limit": limit})["rates"]
+        return found
+
+    def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> Answer:
+        """Say what a worker has counted for a job since its start, by the names of the reference."""
+        body = json.dumps({**counted, "final": final})
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/counters", None, body, "application/json")
+
     def audit(self, subject: str | None = None) -> Iterator[Answer]:
         """The audit trail, newest first, page by page."""
         return self._pages("/v1/audit", "entries", {"subject": subject})
@@ -295,6 +321,12 @@ def read_token(path: Path) -> str:
         return path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: the token cannot be read: {error}") from None
+
+
+def _moment(at: datetime | float | None) -> str | None:
+    if isinstance(at, datetime):
+        return at.astimezone().isoformat() if at.tzinfo is None else at.isoformat()
+    return None if at is None else repr(float(at))
 
 
 def _part(text: str) -> str:

@@ -16,8 +16,11 @@ from ipaddress import ip_address
 from types import MappingProxyType
 from typing import TypeVar
 
-from lark_controller import ads, planning, views
+from lark_controller import planning, views
+from lark_controller.accountant import KEPT, Accountant, Keeping
+from lark_controller.accounting.ledger import Ledger
 from lark_controller.ads import JobAd, MachineAd
+from lark_controller.checks import check
 from lark_controller.errors import (
     ChangedError,
     LarkError,
@@ -28,10 +31,11 @@ from lark_controller.errors import (
     SwitchError,
 )
 from lark_controller.explain import Ends, Held, concerned, ends_of, explain
+from lark_controller.fact_store import refresh_facts
 from lark_controller.flows.pool import Pool
 from lark_controller.host_states import FIRST
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
-from lark_controller.jobs import Address, Facts, Job, JobState
+from lark_controller.jobs import Address, Job, JobState
 from lark_controller.log import event
 from lark_controller.loop_calls import LOOP_TIMEOUT, LoopCalls
 from lark_controller.metrics import Metrics
@@ -39,12 +43,11 @@ from lark_controller.openflow.app import OpenFlow
 from lark_controller.openflow.connection import OpenFlowOptions
 from lark_controller.openflow.link import Dump
 from lark_controller.policies.decide import decide, needed_attributes, quarantined
-from lark_controller.policies.facts import facts
 from lark_controller.policies.file import load
 from lark_controller.qos.ovsdb import Ovsdb, OvsdbOptions, Report
 from lark_controller.queues import QUEUES
 from lark_controller.reconcile import Reconciler
-from lark_controller.registration import Names, Registration, names_digest
+from lark_controller.registration import Names, Registration
 from lark_controller.reservations import Reservations
 from lark_controller.status import (
     AuditPage,
@@ -66,8 +69,6 @@ from lark_controller.status import (
 from lark_controller.store import Store
 from lark_controller.upkeep import Upkeep
 
-FACTS_BATCH = 500
-
 T = TypeVar("T")
 
 
@@ -86,15 +87,20 @@ class Controller:
         retention_days: float = 90.0,
         pool: PoolOptions | None = None,
         ovsdb: OvsdbOptions | None = None,
+        keeping: Keeping = KEPT,
     ) -> None:
         self._store = store
         self._metrics = metrics
-        self._lease = lease_seconds
+        self._lease, self._read_seconds = lease_seconds, keeping.read_seconds
         self._version = policy
         self._policy = load(policy.text)
         ovsdb = ovsdb or OvsdbOptions()
         self._ovsdb = Ovsdb(ovsdb, self._queues_told)
-        self._reconciler = Reconciler(self._policy, self._state_changed, metrics, self._ovsdb, ovsdb)
+        ledger = Ledger()
+        self._reconciler = Reconciler(
+            self._policy, lambda job: self._upkeep.state_changed(job), metrics, self._ovsdb, ovsdb, ledger
+        )
+        self.accounts = Accountant(store, ledger, keeping, self._number_of)
         self._openflow = OpenFlow(options, self._reconciler)
         self._loop = LoopCalls(self._openflow)
         self._reservations = Reservations(store, self._live_at, self._flows_changed, self._resized)
@@ -120,18 +126,22 @@ class Controller:
     def start(self) -> None:
         """Load the live jobs, then listen for switches. Raises StoreError, SettingError."""
         names = needed_attributes(self._policy)
-        self._refresh_facts(names, None)
+        refresh_facts(self._store, names)
         self._store.extend_leases(time.time() + self._lease)
         decider = self._reconciler.decider
         jobs = [replace(job, facts=decider.shared(job.facts)) for job in self._store.live_jobs()]
         self._registration.use(self._policy, names, jobs)
         self._reconciler.load([self._with_flows(job) for job in jobs])
+        decided = ((job, decider.decide(job.facts)) for job in jobs)
+        self.accounts.load((job, decision.group) for job, decision in decided if decision.accounted)
         event("directory loaded", jobs=len(jobs))
         self._ovsdb.start()
         self._openflow.start()
         self._upkeep.start()
         if self._pool is not None:
             self._pool.start()
+        self.accounts.start()
+        self._openflow.call(self._reconciler.polling.start(self._read_seconds)).result()
 
     def release(self) -> None:
         """Workers that wait for changes have their answer now: before the REST server stops."""
@@ -144,6 +154,7 @@ class Controller:
             self._pool.stop()
         self._openflow.stop()
         self._upkeep.stop()
+        self.accounts.stop()
 
     @property
     def openflow_addresses(self) -> tuple[tuple[str, int], ...]:
@@ -202,9 +213,9 @@ class Controller:
         ending = self._store.ending(job_id)
         confirmation = self._loop.call(lambda: self._confirmation(job))
         decision = quarantined(decide(job.facts, self._policy), job)
-        return JobDetail(
-            confirmation.job, decision, confirmation, job_ad, machine_ad, None if ending is None else ending.at
-        )
+        usage = self.accounts.of_jobs([confirmation.job]).get(job.number)
+        at = None if ending is None else ending.at
+        return JobDetail(confirmation.job, decision, confirmation, job_ad, machine_ad, at, usage)
 
     def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
@@ -228,6 +239,12 @@ class Controller:
         if job is None:
             raise NotFoundError(f"no job has the id {job_id}")
         return _as_now(job, now)
+
+    def _number_of(self, job_id: str) -> int:
+        number = self._found(job_id).number
+        # A worker may be quicker than the loop, which opens a job's account.
+        self._loop.call(lambda: None)
+        return number
 
     def _now(self, job_id: str) -> Job | None:
         """A job in the state that it has this moment, where the store may not have it yet. To be asked first."""
@@ -367,24 +384,11 @@ class Controller:
         have = self._reconciler.decider.names
         wider = (have[0] | names[0], have[1] | names[1])
         self._registration.need(wider)
-        self._refresh_facts(wider, lambda found: self._loop.call(lambda: self._reconciler.set_facts(found)))
-
-    def _refresh_facts(self, names: Names, tell: Callable[[dict[str, Facts]], object] | None) -> None:
-        digest = names_digest(names)
-        number = 0
-        while batch := self._store.ads_of_live(number, FACTS_BATCH, stale_for=digest):
-            found = {}
-            for entry in batch:
-                number = entry.number
-                job_ad, machine_ad = ads.reparse(entry.job_ad, entry.machine_ad)
-                found[entry.id] = facts(job_ad, machine_ad, names)
-            self._store.update_facts(list(found.items()), digest)
-            if tell is not None:
-                tell(found)
+        refresh_facts(self._store, wider, lambda found: self._loop.call(lambda: self._reconciler.set_facts(found)))
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """The accounting groups of the policy in force."""
-        return self._loop.call(lambda: views.groups(self._reconciler))
+        return self.accounts.with_use(self._loop.call(lambda: views.groups(self._reconciler)))
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -470,9 +474,6 @@ class Controller:
     def _gone(self, job_id: str) -> None:
         self._openflow.loop.call_soon_threadsafe(self._reconciler.end, job_id)
 
-    def _state_changed(self, job: Job) -> None:
-        self._upkeep.state_changed(job)
-
     def _queues_told(self, report: Report) -> None:
         # The loop may have ended already when a controller stops.
         with suppress(RuntimeError):
@@ -480,7 +481,7 @@ class Controller:
 
     def _check(self, datapath: int) -> None:
         with suppress(SwitchError, FutureTimeoutError):
-            self._openflow.call(self._reconciler.check(datapath)).result(LOOP_TIMEOUT)
+            self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
 
 
 def _as_now(job: Job, now: Job | None) -> Job:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from lark_controller.flows.cookies import OWNER_TAG, Category, parse
+from lark_controller.flows.cookies import OWNER_TAG, Category, counted_by, parse
 from lark_controller.flows.model import FlowData
 from lark_controller.flows.pool import Pool
 from lark_controller.policies.model import Kind, SliceKey, WanAction
@@ -74,6 +74,13 @@ def origin(pool: Pool, slices: Mapping[int, SliceKey], data: FlowData) -> Origin
             return Origin(f"group {groups[0].name} (policy line {groups[0].line})")
         case Category.REACTIVE:
             return Origin("decided on a PacketIn, gone when idle")
+        case Category.COUNT:
+            whose = counted_by(data.cookie)
+            counted = None if whose is None else pool.placed.get(whose[0])
+            if counted is None:
+                return Origin("counts for a job that is over")
+            job = counted.job
+            return Origin(f"counts for job {job.cluster}.{job.proc} of {job.owner} on {job.run.slot}", job.id)
         case Category.LEARNED:
             return Origin("learned station")
         case _:

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from lark_controller.accounting.ledger import Ledger
 from lark_controller.confirmations import Confirmations
 from lark_controller.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows import core
-from lark_controller.flows.diff import diff, drift
+from lark_controller.flows.diff import diff
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.pool import Pool
@@ -34,6 +35,7 @@ from lark_controller.openflow.link import Dump, SwitchLink
 from lark_controller.openflow.replies import FlowRemoved, PacketIn
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy, SwitchRole
+from lark_controller.polling import Polling
 from lark_controller.pools import PoolChanges, Pools
 from lark_controller.qos.ovsdb import OvsdbOptions
 from lark_controller.queues import BEING_MADE, QUEUES, Driver, Queues
@@ -46,7 +48,8 @@ from lark_controller.workers import Workers
 class Reconciler:
     """Desired against installed, for all switches. Every method is for the event-loop thread.
 
-    ``on_state`` is told of every job whose state changed; ``driver`` makes queues.
+    ``on_state`` is told of every job whose state changed; ``driver`` makes queues; ``ledger`` holds the accounts of
+    what jobs use.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Reconciler:
         metrics: Metrics,
         driver: Driver,
         ovsdb: OvsdbOptions,
+        ledger: Ledger,
     ) -> None:
         self.directory = Directory()
         self.pools = Pools(policy)
@@ -67,6 +71,7 @@ class Reconciler:
         self._reactions = Reactions(self)
         self.queues = Queues(self, driver, ovsdb)
         self._hosts_seen: dict[int, tuple[str, ...]] = {}
+        self.polling = Polling(ledger, self.switches, lambda datapath: self.pool_of(datapath).jobs_at(datapath))
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
@@ -78,6 +83,7 @@ class Reconciler:
         except (RuleLimitError, UnsupportedError) as refusal:
             return self.refuse(job, str(refusal))
         self.directory.put(job)
+        self.polling.begin(self.pool.placed[job.number])
         self.send(changes, job.number)
         if old is None or (old.addresses, old.quarantine) != (job.addresses, job.quarantine):
             self._forget_addresses((*job.addresses, *(() if old is None else old.addresses)), job.number)
@@ -99,6 +105,7 @@ class Reconciler:
         if job is None:
             return None
         placed = self.pool.placed.get(job.number)
+        self.polling.end(job.number, placed)
         self.send(self.pools.remove(job.number), None)
         self._forget_addresses(job.addresses, None)
         if placed is not None and placed.decision.one_way and placed.datapath is not None:
@@ -126,6 +133,7 @@ class Reconciler:
         job = replace(job, state=JobState.REFUSED, reason=reason)
         placed = self.pool.placed.get(job.number)
         self.directory.remove(job.id)
+        self.polling.end(job.number, self.pool.placed.get(job.number))
         self.send(self.pools.remove(job.number), None)
         self.confirmations.forget(job.number)
         self._refresh_queues(placed)
@@ -206,9 +214,10 @@ class Reconciler:
             for datapath, change in by_switch.items():
                 if (place == 1) == (datapath in self.pools.moved):
                     stale = self._reactions.forget_tags(datapath, self.pool_of(datapath).slices_at(datapath))
-                    self._send(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
+                    self.send_to(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
 
-    def _send(self, datapath: int, change: Changes, number: int | None) -> None:
+    def send_to(self, datapath: int, change: Changes, number: int | None) -> None:
+        """Send one switch a change, if it may be told anything; ``number`` is the job that waits for it."""
         state = self.switches.get(datapath)
         if state is None or state.link is None or not state.told:
             if number is not None and state is not None:
@@ -289,6 +298,7 @@ class Reconciler:
             pool.set_switch(placed_switch(pool.policy, link), hosts)
         state.installed = len(dump.program.flows)
         self._reactions.switch_gone(link.datapath)
+        self.polling.compared(link.datapath, dump)
         self.queues.switch_connected(link, dump)
         for number in homeless:
             self._expect(self.directory.by_number[number])
@@ -357,6 +367,7 @@ class Reconciler:
         state.since = time.time()
         state.reason = f"is not connected ({reason})"
         self._reactions.switch_gone(link.datapath)
+        self.polling.gone(link.datapath)
         self._blocked_by(state)
 
     def _blocked_by(self, state: SwitchState) -> None:
@@ -379,6 +390,7 @@ class Reconciler:
             if pool is holds and state.told and changes:
                 arrived = [n for n in waiting if (p := pool.placed.get(n)) is not None and p.port is not None]
                 for number in arrived:
+                    self.polling.begin(pool.placed[number])
                     self.confirmations.sent(number, link.datapath)
                 link.apply(changes).add_done_callback(partial(self._arrived, state, link, arrived))
         for number in (*waiting, *held):
@@ -405,6 +417,7 @@ class Reconciler:
 
     def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
         """A reactive or learned flow aged out."""
+        self.polling.flow_removed(removed)
         self._reactions.flow_removed(link, removed)
 
     def switch_error(self, link: SwitchLink, error: FlowError) -> None:
@@ -415,7 +428,7 @@ class Reconciler:
 
     def _forget_addresses(self, addresses: Iterable[Address], number: int | None) -> None:
         for datapath, keys in self._reactions.forget(addresses).items():
-            self._send(datapath, Changes(flows_gone=tuple(keys)), number)
+            self.send_to(datapath, Changes(flows_gone=tuple(keys)), number)
 
     def _forget_connections(self, placed: Placed) -> None:
         assert placed.datapath is not None
@@ -424,27 +437,6 @@ class Reconciler:
             state.link.forget_connections(CT_ZONE, CT_ZONE_OTHERS, placed.job.addresses)
         elif state is not None:
             state.to_forget.update(placed.job.addresses)
-
-    # -- the whole of a switch ---------------------------------------------------------------------------------------
-
-    async def check(self, datapath: int) -> int:
-        """Dump a switch and set right what somebody else changed, or what it refused; answers how much differed."""
-        state = self.switches.get(datapath)
-        if state is None or state.link is None or not state.told:
-            return 0
-        link, then = state.link, self.pool_of(datapath).build(datapath)
-        dump = await link.dump()
-        if state.link is not link or not state.told:
-            return 0
-        now = self.pool_of(datapath).build(datapath)
-        changes = drift(then, now, dump.program)
-        if changes:
-            state.drift += len(changes)
-            event("switch drifted", level=WARNING, datapath=dpid_text(datapath), changes=len(changes))
-            self._send(datapath, changes, None)
-        else:
-            state.in_sync, state.reason = True, ""
-        return len(changes)
 
     # -- policy ------------------------------------------------------------------------------------------------------
 
@@ -483,15 +475,16 @@ class Reconciler:
             self.pools.moved.add(datapath)
             if state.told and (changes := diff(pool.build(datapath), self.pool.build(datapath))):
                 sent += len(changes)
-                self._send(datapath, changes, None)
+                self.send_to(datapath, changes, None)
             if state.link is not None:
                 self._say_shortcomings(state, pool)
             self.queues.policy_changed(datapath)
             await asyncio.sleep(0)
         self.pools.finish()
         self.workers.policy_changed()
+        await self.polling.regroup(self.pool.placed)
         for datapath, keys in self._reactions.forget_all().items():
-            self._send(datapath, Changes(flows_gone=tuple(keys)), None)
+            self.send_to(datapath, Changes(flows_gone=tuple(keys)), None)
         return sent
 
     def _say_shortcomings(self, state: SwitchState, pool: Pool) -> None:

@@ -208,6 +208,20 @@ class Settings:
             86400,
         ),
     ] = 600.0
+    counter_seconds: Annotated[
+        float, About("How often each switch's counters of jobs are read; 0 for never.", "seconds", 0, 3600)
+    ] = 10.0
+    usage_write_seconds: Annotated[
+        float, About("How often what jobs have used is written to the database.", "seconds", 0.1, 3600)
+    ] = 60.0
+    usage_minute_days: Annotated[float, About("How long use is kept by the minute; 0 for ever.", "days", 0, 36500)] = (
+        2.0
+    )
+    usage_hour_days: Annotated[float, About("How long use is kept by the hour; 0 for ever.", "days", 0, 36500)] = 92.0
+    usage_day_days: Annotated[float, About("How long use is kept by the day; 0 for ever.", "days", 0, 36500)] = 1830.0
+    usage_job_days: Annotated[
+        float, About("How long the use of each ended job is kept; 0 for ever.", "days", 0, 36500)
+    ] = 35.0
     log_level: Annotated[
         str, About("The least important events that are logged.", choices=("debug", "info", "warning", "error"))
     ] = "info"

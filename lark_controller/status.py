@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from lark_controller.accounting.questions import Accounts
+from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.errors import Mistake
 from lark_controller.host_rules import HostRules
@@ -53,6 +55,7 @@ class JobDetail:
     job_ad: str = ""
     machine_ad: str = ""
     ended: float | None = None
+    usage: JobUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +251,11 @@ class AuditPage:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """An accounting group of the running policy and how many live jobs it takes."""
+    """An accounting group of the running policy and how many live jobs it takes.
+
+    ``rate`` is what they send and receive now, ``usage`` what they and others before have since this controller's
+    start.
+    """
 
     name: str
     jobs: int
@@ -257,6 +264,8 @@ class GroupStatus:
     guarantee: float | None = None
     ceiling: float | None = None
     port: str | None = None
+    rate: Rate = IDLE
+    usage: Usage = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +386,10 @@ class Controls(Protocol):
 
     def job_counts(self) -> Mapping[JobState, int]:
         """How many live jobs there are in each state; cheap, since every scrape of the metrics asks."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """What jobs use of the network."""
 
     def job_at(self, address: str) -> JobDetail:
         """The live job behind an address. Raises NotFoundError."""

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lark_controller.flows.cookies import Category, parse
+from lark_controller.flows.cookies import Category, counted_by, parse
 from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey
 from lark_controller.flows.placement import Switch, mac_number, place_switch
 from lark_controller.flows.pool import Pool
@@ -18,6 +18,21 @@ from lark_controller.policies.model import Policy
 from lark_controller.status import SwitchProblem
 
 KEPT_PROBLEMS = 100
+
+
+def placed_as(policy: Policy, link: SwitchLink) -> Switch:
+    """A connected switch as a policy places it."""
+    features = link.features
+    return place_switch(
+        policy,
+        link.datapath,
+        {port.name: port.number for port in features.ports.values()},
+        normal=features.normal,
+        tracks=features.tracks,
+        local_mac=None if (local := features.ports.get(PORT_LOCAL)) is None else mac_number(local.mac),
+        max_meter=features.max_meter if features.meter_drop else 0,
+        description=features.description,
+    )
 
 
 def dpid_text(datapath: int) -> str:
@@ -79,5 +94,6 @@ def blamed(directory: Directory, flows: Mapping[FlowKey, FlowData], error: FlowE
     if data is None:
         return key_text(key), None
     parts = parse(data.cookie)
-    job = directory.by_number.get(parts.number) if parts.category == Category.JOB else None
-    return flow_text(key, data), job
+    whose = counted_by(data.cookie)
+    number = whose[0] if whose is not None else parts.number if parts.category == Category.JOB else None
+    return flow_text(key, data), None if number is None else directory.by_number.get(number)

@@ -6,11 +6,14 @@ import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
 from pathlib import Path
 
+from lark_controller.accounting.ledger import WorkerCounts
+from lark_controller.accounting.questions import Flowing, UsageFilter, UsagePage, UsageRow
+from lark_controller.accounting.usage import JobUsage, Rate, Usage
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.errors import AddressError, AdError, ChangedError, Mistake, NotFoundError, PolicyError
 from lark_controller.host_rules import HostRules, JobRules
@@ -110,26 +113,29 @@ class FakeControls:
         self.waiting = 0
         self.arrived = threading.Condition()
         self.is_ready = True
-        self.reservations = FakeReservations(self._called, self.known)
+        self.reservations = FakeReservations(self.called, self.known)
         self.revision = "5f0e12ab.17"
         self.confirmed: list[tuple[str, str, dict[str, str]]] = []
+        self.used: dict[str, JobUsage] = {}
+        self.history: list[UsageRow] = []
+        self.asked: UsageFilter | None = None
 
-    def _called(self) -> None:
+    def called(self) -> None:
         if self.error is not None:
             raise self.error
 
     def _note(self, actor: str, action: str, subject: str) -> None:
         self.trail.append(AuditEntry(len(self.trail) + 1, 1.7e9, actor, action, subject))
 
-    def _get(self, job_id: str) -> Job:
-        self._called()
+    def get(self, job_id: str) -> Job:
+        self.called()
         try:
             return self.known[job_id]
         except KeyError:
             raise NotFoundError(f"There is no job {job_id}.") from None
 
     def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
-        self._called()
+        self.called()
         run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
         with self.lock:
             if run.id in self.known:
@@ -169,7 +175,7 @@ class FakeControls:
             return Registered(job, True)
 
     def confirm(self, job_id: str, timeout: float) -> Confirmation:
-        job = self._get(job_id)
+        job = self.get(job_id)
         if timeout > 0:
             with self.arrived:
                 self.waiting += 1
@@ -184,18 +190,18 @@ class FakeControls:
         return Confirmation(job, (), (Waiting(DPID, "no barrier reply yet"),))
 
     def renew(self, job_id: str, actor: str) -> Job:
-        job = self._get(job_id)
+        job = self.get(job_id)
         if not job.live:
             raise NotFoundError(f"The job {job_id} has ended.")
         self.known[job_id] = replace(job, lease_until=job.lease_until + 900)
         return self.known[job_id]
 
     def forged(self, job_id: str, actor: str, detail: str) -> None:
-        self._called()
+        self.called()
         self.trail.append(AuditEntry(len(self.trail) + 1, 1.7e9, actor, "forged ad", job_id, detail))
 
     def lift(self, job_id: str, actor: str) -> Job:
-        job = self._get(job_id)
+        job = self.get(job_id)
         if not job.live:
             raise NotFoundError(f"The job {job_id} has ended.")
         self.known[job_id] = replace(job, quarantine="", vouched=True)
@@ -203,21 +209,28 @@ class FakeControls:
         return self.known[job_id]
 
     def end(self, job_id: str, actor: str, exit_ad: str = "") -> Job:
-        job = self._get(job_id)
+        job = self.get(job_id)
         self.known[job_id] = replace(job, state=JobState.ENDED)
         self.ended.setdefault(job_id, 1.7e9 + 60)
         self._note(actor, "end", job_id)
         return self.known[job_id]
 
     def job(self, job_id: str) -> JobDetail:
-        job = self._get(job_id)
+        job = self.get(job_id)
         because = Because(Kind.SLICE, 1, 7, "true", (("Owner", f'"{job.owner}"'),))
         decision = Decision(slice=SliceKey(1, f'"{job.owner}"'), group="group_cms", because=(because,))
         confirmation = Confirmation(job, (DPID,))
-        return JobDetail(job, decision, confirmation, *self.ads[job_id], ended=self.ended.get(job_id))
+        return JobDetail(
+            job,
+            decision,
+            confirmation,
+            *self.ads[job_id],
+            ended=self.ended.get(job_id),
+            usage=self.used.get(job_id),
+        )
 
     def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
-        self._called()
+        self.called()
         if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
             raise NotFoundError("That cursor is none of this list.")
         after = int(cursor or 0)
@@ -237,18 +250,22 @@ class FakeControls:
         return JobPage(tuple(found[:limit]), str(found[limit - 1].number) if more else None)
 
     def job_counts(self) -> Mapping[JobState, int]:
-        self._called()
+        self.called()
         return Counter(job.state for job in self.known.values())
 
+    @property
+    def accounts(self) -> FakeAccounts:
+        return FakeAccounts(self)
+
     def job_at(self, address: str) -> JobDetail:
-        self._called()
+        self.called()
         for job in self.known.values():
             if job.live and address in map(str, job.addresses):
                 return self.job(job.id)
         raise NotFoundError(f"No live job has the address {address}.")
 
     def switches(self) -> tuple[SwitchStatus, ...]:
-        self._called()
+        self.called()
         return (
             SwitchStatus(
                 DPID,
@@ -283,11 +300,11 @@ class FakeControls:
         return (FlowStatus(0, "admit", 100, "in_port=1", "goto:1", "0x1", "job 1", "installed", None, 7, 420),)
 
     def policy(self) -> PolicyVersion:
-        self._called()
+        self.called()
         return self.version
 
     def check_policy(self, text: str) -> tuple[Mistake, ...]:
-        self._called()
+        self.called()
         if "version: 1" in text:
             return ()
         return (Mistake(1, 1, "version", "missing", "1"), Mistake(2, 3, "blok", "unknown key", "block, slice"))
@@ -313,11 +330,11 @@ class FakeControls:
         return self.version
 
     def groups(self) -> tuple[GroupStatus, ...]:
-        self._called()
+        self.called()
         return (GroupStatus("group_cms", 1, 10, None, 250.0, 250.0, "wan"), GroupStatus("default", 0, 11))
 
     def host_rules(self, host: str, after: str, timeout: float) -> HostStatus:
-        self._called()
+        self.called()
         if timeout and after == self.revision:
             with self.arrived:
                 self.waiting += 1
@@ -328,12 +345,12 @@ class FakeControls:
         return HostStatus(host, self.revision, None if after == self.revision else rules, (job.id,))
 
     def host_confirmed(self, host: str, revision: str, refused: Mapping[str, str]) -> HostStatus:
-        self._called()
+        self.called()
         self.confirmed.append((host, revision, dict(refused)))
         return HostStatus(host, self.revision)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
-        self._called()
+        self.called()
         for name in (src, dst):
             if name not in self.known:
                 try:
@@ -343,7 +360,7 @@ class FakeControls:
         return Explanation(src, dst, "dropped", "Different users.", (Step("policy", "slice by Owner", "", 4, 240),))
 
     def audit(self, subject: str | None, cursor: str | None, limit: int) -> AuditPage:
-        self._called()
+        self.called()
         before = int(cursor) if cursor and cursor.isascii() and cursor.isdigit() and len(cursor) < 10 else 1 << 60
         if cursor is not None and before == 1 << 60:
             raise NotFoundError("That cursor is none of this list.")
@@ -352,3 +369,41 @@ class FakeControls:
 
     def ready(self) -> Readiness:
         return Readiness(self.is_ready, () if self.is_ready else ("the policy was not read",))
+
+
+class FakeAccounts:
+    """What jobs have used, as tests set it."""
+
+    def __init__(self, controls: FakeControls) -> None:
+        self.of = controls
+
+    def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
+        self.of.called()
+        return {job.number: self.of.used[job.id] for job in jobs if job.id in self.of.used}
+
+    def counted(self, job_id: str, report: WorkerCounts, final: bool) -> bool:
+        job = self.of.get(job_id)
+        if not job.live or (job_id in self.of.used and self.of.used[job_id].final):
+            return False
+        port, wan, drops = report.port, report.wan or (0, 0, 0, 0), report.policy_drops or (0, 0)
+        usage = Usage(
+            port.tx_bytes, port.rx_bytes, port.tx_packets, port.rx_packets, *wan, *drops, port.tx_dropped,
+            port.rx_dropped,
+        )  # fmt: skip
+        self.of.used[job_id] = JobUsage(usage, Rate(8_000_000, 4_000_000, 2_000_000, 1_000_000), 1.7e9 + 30, final)
+        return True
+
+    def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
+        self.of.called()
+        self.of.asked = chosen
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+            raise NotFoundError("That cursor is none of this list.")
+        after = int(cursor or 0)
+        rows = self.of.history[after : after + limit]
+        more = len(self.of.history) > after + limit
+        seconds = None if chosen.by == "job" else chosen.seconds
+        return UsagePage(tuple(rows), chosen.start, chosen.end, seconds, str(after + limit) if more else None)
+
+    def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
+        self.of.called()
+        return (Flowing("group_cms", Rate(8_000_000, 4_000_000, 2_000_000, 0), 2, "group_cms"),)[:limit]

@@ -13,6 +13,7 @@ from threading import Event
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from lark_controller.accountant import Keeping
 from lark_controller.ads import parse_post
 from lark_controller.controller import Controller
 from lark_controller.errors import AddressError, AdError, ChangedError, PolicyError, RuleLimitError
@@ -54,11 +55,21 @@ OPTIONS = OpenFlowOptions(
 
 
 @contextmanager
-def running(path: Path, policy: str = POLICY, lease: float = 900) -> Iterator[Controller]:
+def running(
+    path: Path, policy: str = POLICY, lease: float = 900, counter_seconds: float = 10.0
+) -> Iterator[Controller]:
     store = Store.open(f"sqlite:///{path}/lark.db")
     store.migrate()
     version = store.put_policy(policy, load(policy).digest, "test", time.time())
-    controller = Controller(store, version, OPTIONS, Metrics(), lease_seconds=lease, check_seconds=0)
+    controller = Controller(
+        store,
+        version,
+        OPTIONS,
+        Metrics(),
+        lease_seconds=lease,
+        check_seconds=0,
+        keeping=Keeping(read_seconds=counter_seconds),
+    )
     controller.start()
     try:
         yield controller
@@ -114,9 +125,11 @@ def post(
     address: str | None = "",
     port: str | None = "",
     more: str = "",
+    attributes: str = "",
 ) -> Registered:
     lines = [
-        f'Owner = "{owner}"', f'GlobalJobId = "s#{number}.0#1"', f"JobCurrentStartDate = {started}", "------",
+        f'Owner = "{owner}"', f'GlobalJobId = "s#{number}.0#1"', f"JobCurrentStartDate = {started}",
+        attributes, "------",
         f'Machine = "worker{datapath}"', f'Name = "{slot or f"slot{number}"}@worker{datapath}"',
         f'LarkDatapathId = "{datapath:016x}"', f'LarkInnerMacAddress = "02:00:00:00:00:{number:02x}"', more,
     ]  # fmt: skip

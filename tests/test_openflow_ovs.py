@@ -206,7 +206,8 @@ def test_a_meter_changes_in_place_and_errors_are_tied_to_their_flow(bridge: Open
             assert (await link.apply(Changes((Meter(3, 2000, 200),)))).complete
             assert (await link.dump()).program.meters == {3: Meter(3, 2000, 200)}
             assert set(await link.meter_stats()) == {3}
-            assert PORT_LOCAL in await link.port_stats()
+            assert [each.number for each in await link.port_counters(PORT_LOCAL)] == [PORT_LOCAL]
+            assert PORT_LOCAL in {each.number for each in await link.port_counters()}
             good = Flow(FlowKey(0, 1, ()), FlowData(JOB, meter=3))
             no_meter = Flow(FlowKey(0, 2, ()), FlowData(JOB, meter=9))
             no_table = Flow(FlowKey(254, 3, ()), FlowData(JOB, goto=253))

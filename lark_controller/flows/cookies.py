@@ -29,6 +29,12 @@ class Category(IntEnum):
     GROUP = 0x08  # queue, meter, DSCP of an accounting group. Number: the group's DSCP
     REACTIVE = 0x09  # decided on a PacketIn. Number: a hash of the two addresses
     LEARNED = 0x0A  # L2 learning where the switch has no NORMAL. Number: the VLAN
+    COUNT = 0x0B  # counts what one job sends and receives. Number: eight times the job's number, plus what is counted
+
+
+# What a counting flow counts stands in the lowest bits of its cookie, so that one masked request reads all of them.
+COUNT_BITS: Final = 3
+CATEGORY_MASK: Final = 0xFFFFFF << NUMBER_BITS
 
 
 class Cookie(NamedTuple):
@@ -44,6 +50,19 @@ def cookie(category: Category, number: int = 0) -> int:
     if not 0 <= number <= NUMBER_MASK:
         raise ValueError(f"cookie number {number} does not fit {NUMBER_BITS} bits")
     return OWNER_TAG << 48 | category << NUMBER_BITS | number
+
+
+def count_cookie(job: int, kind: int = 0) -> int:
+    """The cookie of the flow that counts ``kind`` for a job. Raises ValueError as :func:`cookie`."""
+    return cookie(Category.COUNT, job << COUNT_BITS | kind)
+
+
+def counted_by(value: int) -> tuple[int, int] | None:
+    """The job's number and what is counted, of a counting flow's cookie; None for any other."""
+    if value & CATEGORY_MASK != cookie(Category.COUNT):
+        return None
+    number = value & NUMBER_MASK
+    return number >> COUNT_BITS, number & ((1 << COUNT_BITS) - 1)
 
 
 def parse(value: int) -> Cookie:

@@ -19,6 +19,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from lark_controller.flows import simulate
 from lark_controller.flows.model import (
     FIELD_BITS,
+    PORT_ANY,
     PORT_NORMAL,
     Flow,
     FlowKey,
@@ -27,7 +28,7 @@ from lark_controller.flows.model import (
     SetField,
 )
 from lark_controller.openflow import switchside, wire
-from lark_controller.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortInfo
+from lark_controller.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortCounters, PortInfo
 from lark_controller.openflow.switchside import FlowMod
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class FakeSwitch(asyncio.Protocol):
 
     ``normal`` False refuses output:NORMAL, ``max_meter`` 0 refuses meters, ``max_flows`` answers TABLE_FULL beyond.
     ``silent`` connects and says nothing at all. ``sent`` is called with what a PACKET_OUT sends out of a port.
+    ``counted`` holds the counters of ports: frames that are injected count there, and tests may set what they like.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class FakeSwitch(asyncio.Protocol):
         self.view = simulate.PortView.of(self.ports)
         self.sent: Callable[[int, bytes], None] = lambda _port, _frame: None
         self.received = 0
+        self.counted: dict[int, PortCounters] = {}
         self.barriers = 0
         self.closed = asyncio.Event()
         self._n_tables = n_tables
@@ -157,13 +160,18 @@ class FakeSwitch(asyncio.Protocol):
         if reason == ofp.OFPPR_DELETE:
             self.ports.pop(info.number, None)
             self.view.remove(info.number)
+            self.counted.pop(info.number, None)
         else:
             self._set_port(info)
         self.send_raw(switchside.port_status(0, info, reason))
 
     def inject(self, in_port: int, frame: bytes) -> tuple[tuple[int, bytes], ...]:
         """A frame comes in: what leaves by which port. What goes to the controller is sent there; flows count it."""
-        return self._passed(simulate.run(self.tables, in_port, frame, self.view, self.connections), in_port, frame)
+        passed = self._passed(simulate.run(self.tables, in_port, frame, self.view, self.connections), in_port, frame)
+        self._count(in_port, received=len(frame))
+        for port, out in passed:
+            self._count(port, sent=len(out))
+        return passed
 
     def packet_in(self, packet: PacketIn) -> None:
         """Send a PacketIn, whatever the flows say."""
@@ -266,6 +274,17 @@ class FakeSwitch(asyncio.Protocol):
             return ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL
         return None
 
+    def _count(self, number: int, received: int | None = None, sent: int | None = None) -> None:
+        if number not in self.ports:
+            return
+        old = self.counted.get(number) or PortCounters(number, 0, 0, 0, 0, 0, 0, 0.0)
+        self.counted[number] = old._replace(
+            rx_packets=old.rx_packets + (received is not None),
+            rx_bytes=old.rx_bytes + (received or 0),
+            tx_packets=old.tx_packets + (sent is not None),
+            tx_bytes=old.tx_bytes + (sent or 0),
+        )
+
     def _removed(self, entry: simulate.Entry, reason: int) -> None:
         if entry.data.flags & ofp.OFPFF_SEND_FLOW_REM:
             removed = FlowRemoved(entry.key, entry.data.cookie, reason, entry.packets, entry.bytes, 1.0)
@@ -314,8 +333,13 @@ class FakeSwitch(asyncio.Protocol):
         elif kind in (ofp.OFPMP_METER_FEATURES, ofp.OFPMP_METER_CONFIG) and self._max_meter:
             self._meter_reply(xid, kind)
         elif kind == ofp.OFPMP_PORT_STATS:
-            counters = [number.to_bytes(4) + bytes(108) for number in self.ports]
-            self.send_raw(switchside.multipart_replies(xid, kind, counters))
+            wanted = int.from_bytes(message[16:20])
+            found = [
+                switchside.port_counters(self.counted.get(number) or PortCounters(number, 0, 0, 0, 0, 0, 0, 0.0))
+                for number in self.ports
+                if wanted in (number, PORT_ANY)
+            ]
+            self.send_raw(switchside.multipart_replies(xid, kind, found))
         else:
             self._error(xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART, message)
 

@@ -12,13 +12,21 @@ from typing import Final, Protocol
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_controller.flows import cookies
-from lark_controller.flows.model import Action, Changes, FlowData, FlowKey, Meter, Program
+from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Meter, Program
 from lark_controller.flows.packet import TCP, UDP
 from lark_controller.jobs import Address
 from lark_controller.openflow import connections, replies, wire
 from lark_controller.openflow.applies import Applies, FlowError, Outcome, Step, steps_of
 from lark_controller.openflow.connection import Connection
-from lark_controller.openflow.replies import FlowRecord, FlowRemoved, MeterCounters, PacketIn, PortCounters, PortInfo
+from lark_controller.openflow.replies import (
+    FlowCount,
+    FlowRecord,
+    FlowRemoved,
+    MeterCounters,
+    PacketIn,
+    PortCounters,
+    PortInfo,
+)
 from lark_controller.openflow.requests import Requests
 
 _REPLIES: Final = frozenset({ofp.OFPT_FEATURES_REPLY, ofp.OFPT_MULTIPART_REPLY})
@@ -188,12 +196,22 @@ class SwitchLink:
         records = await self._flow_stats("counters", cookie, mask, limit)
         return {record.key: (record.packets, record.bytes) for record in records}
 
-    async def port_stats(self, timeout: float | None = None) -> dict[int, PortCounters]:
-        """The counters of all ports, by number. Raises SwitchError."""
+    def port_counters(self, port: int = PORT_ANY, timeout: float | None = None) -> asyncio.Future[list[PortCounters]]:
+        """The counters of a port, or of all; none for a port that is not there.
+
+        The request is on its way when this returns, before what is sent afterwards. The future ends with SwitchError
+        where no complete answer comes.
+        """
         limit = self.connection.options.dump_timeout if timeout is None else timeout
-        build = wire.port_stats_request
-        found = await self.requests.collect("port counters", ofp.OFPMP_PORT_STATS, build, replies.port_stats, limit)
-        return {counters.number: counters for counters in found}
+        build = partial(wire.port_stats_request, port=port)
+        return self.requests.collect("port counters", ofp.OFPMP_PORT_STATS, build, replies.port_stats, limit)
+
+    def flow_counts(self, cookie: int, mask: int, timeout: float | None = None) -> asyncio.Future[list[FlowCount]]:
+        """What the flows have counted whose cookie agrees with ``cookie`` in the bits of ``mask``; sent and ended as
+        :meth:`port_counters`."""
+        limit = self.connection.options.dump_timeout if timeout is None else timeout
+        build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
+        return self.requests.collect("flow counters", ofp.OFPMP_FLOW, build, replies.flow_counts, limit)
 
     async def meter_stats(self, timeout: float | None = None) -> dict[int, MeterCounters]:
         """The counters of all meters, by number. Raises SwitchError."""

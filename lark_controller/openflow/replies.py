@@ -23,6 +23,10 @@ from lark_controller.openflow.wire import PORT_NO_FLOOD, VERSION
 _PACKET_IN: Final = struct.Struct("!IHBBQHH")
 _FLOW_STATS: Final = struct.Struct("!HBxIIHHHH4xQQQ")
 _FLOW_REMOVED: Final = struct.Struct("!QHBBIIHHQQ")
+_PORT_STATS: Final = struct.Struct("!I4xQQQQQQ48xII")
+_FLOW_COUNT: Final = struct.Struct("!H22xQQQ")
+_NO_COUNTER: Final = (1 << 64) - 1
+_NO_DURATION: Final = (1 << 32) - 1
 _METER_CONFIG: Final = struct.Struct("!HHI")
 _METER_STATS: Final = struct.Struct("!IH6xIQQII")
 _BAND: Final = struct.Struct("!HHII4x")
@@ -81,7 +85,8 @@ class MeterCounters(NamedTuple):
 
 
 class PortCounters(NamedTuple):
-    """A port's counters since it came up."""
+    """A port's counters. ``age`` is for how long (seconds) the switch has had the port, None where it does not say; a
+    counter that the switch does not have is 0."""
 
     number: int
     rx_packets: int
@@ -90,6 +95,15 @@ class PortCounters(NamedTuple):
     tx_bytes: int
     rx_dropped: int
     tx_dropped: int
+    age: float | None = None
+
+
+class FlowCount(NamedTuple):
+    """What a flow has counted, and whose it is."""
+
+    cookie: int
+    packets: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +210,21 @@ def flow_stats(message: bytes) -> list[FlowRecord]:
     return records
 
 
+def flow_counts(message: bytes) -> list[FlowCount]:
+    """Decode of one part of an OFPMP_FLOW reply the cookies and counters alone, which takes a tenth of the time."""
+    found = []
+    position, size = MULTIPART_BODY, len(message)
+    while position < size:
+        if size - position < _FLOW_COUNT.size:
+            raise WireError("flow statistics cut short")
+        length, cookie, packets, octets = _FLOW_COUNT.unpack_from(message, position)
+        if length < 56 or position + length > size:
+            raise WireError(f"flow statistics record of {length} bytes in {size - position}")
+        found.append(FlowCount(cookie, packets, octets))
+        position += length
+    return found
+
+
 def flow_removed(message: bytes) -> FlowRemoved:
     """Decode FLOW_REMOVED."""
     if len(message) < 56:
@@ -278,14 +307,17 @@ def port_status(message: bytes) -> tuple[PortInfo, bool]:
 
 def port_stats(message: bytes) -> list[PortCounters]:
     """Decode one part of an OFPMP_PORT_STATS reply."""
-    found = _by_os_ken(parser.OFPPortStats.parser, message, MULTIPART_BODY, ofp.OFP_PORT_STATS_SIZE, "port statistics")
-    return [
-        PortCounters(
-            stats.port_no, stats.rx_packets, stats.tx_packets, stats.rx_bytes, stats.tx_bytes, stats.rx_dropped,
-            stats.tx_dropped,
+    if (len(message) - MULTIPART_BODY) % _PORT_STATS.size:
+        raise WireError(f"port statistics are not a multiple of {_PORT_STATS.size} bytes")
+    found = []
+    for number, *counters, seconds, nanoseconds in _PORT_STATS.iter_unpack(message[MULTIPART_BODY:]):
+        age = None if seconds == _NO_DURATION else seconds + nanoseconds / 1e9
+        # All ones is a counter that the switch does not have (section 7.3.5.6).
+        rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped = (
+            0 if value == _NO_COUNTER else value for value in counters
         )
-        for stats in found
-    ]  # fmt: skip
+        found.append(PortCounters(number, rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, age))
+    return found
 
 
 def description(message: bytes) -> list[Description]:

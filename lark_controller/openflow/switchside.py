@@ -14,7 +14,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from lark_controller.flows.model import Action, Flow, FlowData, FlowKey, Meter
 from lark_controller.openflow.actions import decode_actions, decode_instructions, encode_instructions
 from lark_controller.openflow.oxm import WireError, decode_fields, encode_match, match_end
-from lark_controller.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortInfo
+from lark_controller.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortCounters, PortInfo
 from lark_controller.openflow.wire import MAX_MESSAGE, NO_BUFFER, PORT_NO_FLOOD, header
 
 _FLOW_MOD: Final = struct.Struct("!QQBBHHHIIIH2x")
@@ -117,6 +117,13 @@ def port(info: PortInfo) -> bytes:
 def port_status(xid: int, info: PortInfo, reason: int) -> bytes:
     """PORT_STATUS."""
     return header(ofp.OFPT_PORT_STATUS, xid, struct.pack("!B7x", reason) + port(info))
+
+
+def port_counters(counters: PortCounters) -> bytes:
+    """A record of an OFPMP_PORT_STATS reply."""
+    age = counters.age
+    seconds, nanoseconds = (0xFFFFFFFF, 0xFFFFFFFF) if age is None else (int(age), int(age % 1 * 1e9))
+    return struct.pack("!I4xQQQQQQ48xII", *counters[:7], seconds, nanoseconds)
 
 
 def description(texts: tuple[str, str, str, str, str]) -> bytes:

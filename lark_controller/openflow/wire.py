@@ -165,9 +165,9 @@ def meter_stats_request(xid: int) -> bytes:
     return multipart_request(xid, ofp.OFPMP_METER, struct.pack("!I4x", ofp.OFPM_ALL))
 
 
-def port_stats_request(xid: int) -> bytes:
-    """OFPMP_PORT_STATS of all ports."""
-    return multipart_request(xid, ofp.OFPMP_PORT_STATS, struct.pack("!I4x", PORT_ANY))
+def port_stats_request(xid: int, port: int = PORT_ANY) -> bytes:
+    """OFPMP_PORT_STATS of one port, or of all."""
+    return multipart_request(xid, ofp.OFPMP_PORT_STATS, struct.pack("!I4x", port))
 
 
 def flow_stats_request(xid: int, cookie: int = 0, mask: int = 0) -> bytes:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from lark_controller.jobs import Facts, Job
-from lark_controller.policies import bandwidth, block, connectivity, group, wan
+from lark_controller.policies import accounting, bandwidth, block, connectivity, group, wan
 from lark_controller.policies import slice as slices
-from lark_controller.policies.model import BandwidthMode, Decision, Policy
+from lark_controller.policies.model import Accounting, BandwidthMode, Decision, Policy
 from lark_controller.policies.predicate import ads_of, references
 
 # Facts that name something of which each job has its own (ClusterId) would fill the memory of a controller that runs
@@ -22,6 +22,8 @@ def needed_attributes(policy: Policy) -> tuple[frozenset[str], frozenset[str]]:
     job = {"acctgroup", connectivity.INBOUND.lower(), connectivity.OUTBOUND.lower()}
     if any(rule.mode is BandwidthMode.REQUESTED for rule in policy.bandwidths):
         job.add(bandwidth.ATTRIBUTE.lower())
+    if policy.accounting is Accounting.REQUESTED:
+        job.add(accounting.ATTRIBUTE.lower())
     machine: set[str] = set()
     for text in _expressions(policy):
         needed = references(text)
@@ -61,6 +63,7 @@ def decide(facts: Facts, policy: Policy) -> Decision:
         outbound=outbound,
         group=name,
         bandwidth=share,
+        accounted=accounting.decide(policy.accounting, ads),
         because=tuple(reason for reason in reasons if reason is not None),
     )
 

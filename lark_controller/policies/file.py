@@ -9,9 +9,10 @@ from typing import Final, NamedTuple, TypeVar
 
 from lark_controller.errors import Mistake, PolicyError
 from lark_controller.jobs import Network
-from lark_controller.policies import bandwidth, block, connectivity, group, switches, topology, wan
+from lark_controller.policies import accounting, bandwidth, block, connectivity, group, switches, topology, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.model import (
+    Accounting,
     BandwidthRule,
     BlockRule,
     ConnectivityRule,
@@ -24,7 +25,7 @@ from lark_controller.policies.model import (
 from lark_controller.policies.yaml_nodes import Entry, compose
 
 VERSION: Final = 1
-KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups", "topology")
+KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups", "topology", "accounting")
 EDGE_KEYS: Final = ("uplinks", "speed", "inbound")
 NETWORK_KEYS: Final = ("jobs", "hosts", "local", "block_prefix")
 # Each network of hosts is kept out of what is given to jobs address by address.
@@ -97,6 +98,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         connectivities=tuple(rules.connectivities),
         bandwidths=tuple(rules.bandwidths),
         groups=group.number(groups),
+        accounting=accounting.parse(fields["accounting"]) if "accounting" in fields else Accounting.ALL,
         topology=topology.parse(fields["topology"], declared) if "topology" in fields else None,
     )
 

@@ -244,6 +244,14 @@ class TopologySpec:
     refused: Refused = Refused.HOLD
 
 
+class Accounting(StrEnum):
+    """Whose use of the network is counted: every job's, that of jobs that ask for it (NetworkAccounting), nobody's."""
+
+    ALL = "all"
+    REQUESTED = "requested"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A whole policy file, valid. ``text`` is what was read, ``digest`` its SHA-256.
@@ -272,6 +280,7 @@ class Policy:
     connectivities: tuple[ConnectivityRule, ...] = ()
     bandwidths: tuple[BandwidthRule, ...] = ()
     groups: tuple[GroupSpec, ...] = ()
+    accounting: Accounting = Accounting.ALL
     topology: TopologySpec | None = None
 
 
@@ -320,6 +329,7 @@ class Decision:
     ``wan`` is the position of the WAN rule that applies (0: none). ``inbound`` and ``outbound`` say whether the
     job may be called and may call; both False is no network at all. ``group`` is the name of its GroupSpec, ``""``
     where the policy has no groups that take it. ``bandwidth`` is None where RequestBandwidth is not enforced.
+    ``accounted`` says whether its use of the network is counted.
     ``because`` explains each, in the order in which they are met.
     ``quarantine`` is no policy's: what the pool says against the job, which then passes nothing.
     """
@@ -331,6 +341,7 @@ class Decision:
     outbound: bool = True
     group: str = ""
     bandwidth: HostBandwidth | None = None
+    accounted: bool = True
     because: tuple[Because, ...] = ()
     quarantine: str = ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from lark_controller.policies import bandwidth, block, connectivity, group, switches, topology, wan
+from lark_controller.policies import accounting, bandwidth, block, connectivity, group, switches, topology, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.file import EDGE_KEYS, KEYS, NETWORK_KEYS, SHORTEST_BLOCKS, VERSION
 from lark_controller.policies.model import InboundShares
@@ -198,6 +198,9 @@ def schema() -> dict[str, Any]:
         ),
         "switches": _optional({"type": "object", "additionalProperties": switch}),
         "policies": _listed(one_rule),
+        "accounting": _described(
+            {"enum": [*accounting.WORDS, None]}, "whose use of the network is counted; all where it is absent"
+        ),
         "groups": _optional({"type": "object", "additionalProperties": groups, "maxProperties": 63}),
         "topology": _optional(_described(network_links, "links and what they carry, for admission control")),
     }

@@ -21,6 +21,7 @@ from lark_controller.rest import (
     problems,
     reservations,
     switches,
+    usage,
 )
 from lark_controller.rest.limits import FAILURE_SECONDS, FAILURES, Buckets, Places
 from lark_controller.rest.metrics import ControlsCollector
@@ -66,7 +67,9 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
     app.before_request(_enter)
     app.teardown_request(_leave)
     app.after_request(_finish)
-    modules = (jobs, addresses, switches, policy, explain, groups, audit, hosts, overview, health, reservations)
+    modules = (
+        jobs, addresses, switches, policy, explain, groups, usage, audit, hosts, overview, health, reservations
+    )  # fmt: skip
     api.register(app, tuple(module.blueprint for module in modules))
     app.register_blueprint(pages.blueprint())
     problems.register(app)

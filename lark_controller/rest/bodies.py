@@ -78,6 +78,13 @@ def _messages(error: ValidationError) -> dict[str, Any]:
     return error.messages if isinstance(error.messages, dict) else {"_schema": error.messages}
 
 
+def known_job(job_id: str) -> str:
+    """The id where it has an id's form; what has not is never asked for."""
+    if len(job_id) != 16 or not set(job_id) <= set("0123456789abcdef"):
+        raise Problem(404, "There is no such job; a job's id is 16 hexadecimal digits.")
+    return job_id
+
+
 def next_url(cursor: str | None) -> str | None:
     """This request's path and query with the cursor of the next page."""
     if cursor is None:

@@ -9,7 +9,7 @@ from flask import Response, jsonify, request, url_for
 
 from lark_controller import ads
 from lark_controller.rest.api import operation, resource
-from lark_controller.rest.bodies import next_url, read, read_text, refuse_malformed_json
+from lark_controller.rest.bodies import known_job, next_url, read, read_text, refuse_malformed_json
 from lark_controller.rest.classad_text import lines
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.problems import Problem
@@ -21,6 +21,7 @@ from lark_controller.rest.schemas import (
     Joined,
     NotedSchema,
     RegisteredSchema,
+    Used,
 )
 from lark_controller.rest.tokens import Scope
 from lark_controller.status import Confirmation, JobDetail, JobFilter
@@ -88,7 +89,9 @@ def index(query: dict[str, Any]) -> dict[str, object]:
         newest=query["order"] == "newest",
     )
     page = current().controls.jobs(chosen, query.get("cursor"), query["limit"])
-    return {"jobs": page.jobs, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
+    usages = current().controls.accounts.of_jobs(page.jobs)
+    jobs = [Joined(job, Used(usages.get(job.number))) for job in page.jobs]
+    return {"jobs": jobs, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
 
 
 @operation(
@@ -101,13 +104,13 @@ def index(query: dict[str, Any]) -> dict[str, object]:
 )
 def show(job_id: str) -> Joined:
     """Show a job, live or ended."""
-    return joined(current().controls.job(_known(job_id)))
+    return joined(current().controls.job(known_job(job_id)))
 
 
 @operation(blueprint, "POST", "/jobs/<job_id>/renew", scopes=(Scope.HOOK,), answers={200: JobSchema}, problems=(404,))
 def renew(job_id: str) -> Any:
     """Renew a job's lease."""
-    return current().controls.renew(_known(job_id), actor())
+    return current().controls.renew(known_job(job_id), actor())
 
 
 @operation(
@@ -123,7 +126,7 @@ def renew(job_id: str) -> Any:
 def end(job_id: str) -> Any:
     """End a job. An ended job may be ended again."""
     context = current()
-    known = _known(job_id)
+    known = known_job(job_id)
     exit_ad = read_text(context.settings.max_ads_bytes, ("text/plain",), empty=True)
     return context.controls.end(known, actor(), exit_ad)
 
@@ -142,7 +145,7 @@ def forgery(job_id: str) -> dict[str, str]:
 
     Nothing else changes; the job need not be known.
     """
-    known = _known(job_id)
+    known = known_job(job_id)
     detail = " ".join(read_text(MAX_NOTE, ("text/plain",)).split())
     current().controls.forged(known, actor(), detail)
     return {"subject": known, "action": "forged ad"}
@@ -156,7 +159,7 @@ def lift(job_id: str) -> Any:
 
     Whatever the pool says against this run afterwards, it is not quarantined again. May be repeated.
     """
-    return current().controls.lift(_known(job_id), actor())
+    return current().controls.lift(known_job(job_id), actor())
 
 
 def joined(detail: JobDetail) -> Joined:
@@ -170,13 +173,6 @@ def check_wait(query: dict[str, Any]) -> None:
     if query["wait"] > limit:
         wrong = {"parameter": "wait", "problem": f"a number of seconds from 0 to {limit:g} is accepted"}
         raise Problem(422, f"wait: {wrong['problem']}", "parameters", errors=[wrong])
-
-
-def _known(job_id: str) -> str:
-    """The id where it has an id's form; what has not is never asked for."""
-    if len(job_id) != 16 or not set(job_id) <= set("0123456789abcdef"):
-        raise Problem(404, "There is no such job; a job's id is 16 hexadecimal digits.")
-    return job_id
 
 
 def confirm(job_id: str, wait: float) -> Confirmation:

@@ -12,7 +12,8 @@ from marshmallow import Schema, fields
 from lark_controller.jobs import JobState
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
-from lark_controller.rest.schemas import SwitchSchema, Time
+from lark_controller.rest.schemas import SwitchSchema
+from lark_controller.rest.times import Time
 from lark_controller.rest.tokens import Scope, Token
 from lark_controller.status import SwitchStatus
 

@@ -7,7 +7,7 @@ from marshmallow import Schema, fields, validate
 from lark_controller.jobs import JobState
 
 # A name in an ad is at most this long; NUL and other control characters stand in none.
-_WORD = [
+WORD = [
     validate.Length(1, 1024),
     validate.Regexp(r"^[^\x00-\x1f\x7f]*\Z", error="control characters are not accepted"),
 ]
@@ -31,7 +31,7 @@ class RulesQuery(Schema):
     """Which change of its rules a worker waits for."""
 
     after = fields.String(
-        load_default="", validate=_WORD[1], metadata=_meta("The revision that the worker has; rules come for another")
+        load_default="", validate=WORD[1], metadata=_meta("The revision that the worker has; rules come for another")
     )
     wait = fields.Float(
         load_default=0.0,
@@ -46,16 +46,16 @@ class PageQuery(Schema):
     limit = fields.Integer(
         strict=False, load_default=100, validate=validate.Range(1, 1000), metadata=_meta("How many, 1 to 1000")
     )
-    cursor = fields.String(validate=_WORD, metadata=_meta("Where to go on: next_cursor of the page before"))
+    cursor = fields.String(validate=WORD, metadata=_meta("Where to go on: next_cursor of the page before"))
 
 
 class JobQuery(PageQuery):
     """Which jobs."""
 
-    owner = fields.String(validate=_WORD, metadata=_meta("Owner"))
-    group = fields.String(validate=_WORD, metadata=_meta("AcctGroup"))
-    host = fields.String(validate=_WORD, metadata=_meta("Machine"))
-    global_job_id = fields.String(validate=_WORD, metadata=_meta("GlobalJobId"))
+    owner = fields.String(validate=WORD, metadata=_meta("Owner"))
+    group = fields.String(validate=WORD, metadata=_meta("AcctGroup"))
+    host = fields.String(validate=WORD, metadata=_meta("Machine"))
+    global_job_id = fields.String(validate=WORD, metadata=_meta("GlobalJobId"))
     state = fields.String(
         load_default="live",
         validate=validate.OneOf([*(str(state) for state in JobState), "live", "any"]),
@@ -71,23 +71,23 @@ class JobQuery(PageQuery):
 class AuditQuery(PageQuery):
     """Which part of the audit trail."""
 
-    subject = fields.String(validate=_WORD, metadata=_meta("A job id, policy or a datapath id"))
+    subject = fields.String(validate=WORD, metadata=_meta("A job id, policy or a datapath id"))
 
 
 class FlowQuery(Schema):
     """Which of a switch's flows."""
 
-    job = fields.String(validate=_WORD, metadata=_meta("The id of a job; its own flows alone"))
+    job = fields.String(validate=WORD, metadata=_meta("The id of a job; its own flows alone"))
 
 
 class ReservationQuery(PageQuery):
     """Which reservations."""
 
-    job = fields.String(validate=_WORD, metadata=_meta("A job's id: its own, and flows that go to it"))
+    job = fields.String(validate=WORD, metadata=_meta("A job's id: its own, and flows that go to it"))
 
 
 class ExplainQuery(Schema):
     """From where to where."""
 
-    src = fields.String(required=True, validate=_WORD, metadata=_meta("An address or a job id"))
-    dst = fields.String(required=True, validate=_WORD, metadata=_meta("An address or a job id"))
+    src = fields.String(required=True, validate=WORD, metadata=_meta("An address or a job id"))
+    dst = fields.String(required=True, validate=WORD, metadata=_meta("An address or a job id"))

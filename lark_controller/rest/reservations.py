@@ -14,7 +14,8 @@ from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.jobs import check_wait, confirm
 from lark_controller.rest.queries import ReservationQuery, WaitQuery
-from lark_controller.rest.schemas import Page, Time
+from lark_controller.rest.schemas import Page
+from lark_controller.rest.times import Time
 from lark_controller.rest.tokens import Scope, Token
 from lark_controller.status import Change, Wish
 

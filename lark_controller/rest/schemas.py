@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from marshmallow import Schema, fields, pre_dump, validate
 
+from lark_controller.accounting.usage import JobUsage
 from lark_controller.jobs import AddressType, JobState, NetworkType
+from lark_controller.rest.times import Time
+from lark_controller.rest.usage_schemas import JobUsageSchema, RateSchema, UsageSchema
 
 _DATAPATH = r"^[0-9a-f]{16}$"
 _JOB_ID = r"^[0-9a-f]{16}$"
@@ -54,21 +56,6 @@ def _choice(meaning: str, values: type[JobState] | type[AddressType] | type[Netw
 
 def _many(schema: type[Schema], meaning: str) -> fields.List[Any]:
     return fields.List(fields.Nested(schema), required=True, metadata=_meta(meaning))
-
-
-def iso(seconds: float) -> str:
-    """Seconds since 1970 as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-class Time(fields.String):
-    """Seconds since 1970, written as ISO 8601 in UTC."""
-
-    def __init__(self, meaning: str, **options: Any) -> None:
-        super().__init__(required=True, metadata=_meta(meaning, format="date-time"), **options)
-
-    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> str | None:
-        return None if value is None else iso(value)
 
 
 class Datapath(fields.String):
@@ -198,6 +185,12 @@ class Joined:
         raise AttributeError(name)
 
 
+class Used(NamedTuple):
+    """What a job has used, to be joined with the job."""
+
+    usage: JobUsage | None
+
+
 class RegisteredSchema(JobSchema):
     """A job with the switches that hold its flows."""
 
@@ -242,16 +235,27 @@ class DecisionSchema(Schema):
     outbound = _flag("May call")
     group = _text("Its group of the policy")
     quarantine = _text("What the pool says against it; it then passes nothing")
+    accounted = _flag("Its use of the network is counted")
     because = _many(BecauseSchema, "Why, in the order in which a packet meets it")
 
 
+_USED = "What it has used of the network, null where that is not counted"
+
+
+class ListedJobSchema(JobSchema):
+    """A job in a list."""
+
+    usage = fields.Nested(JobUsageSchema, required=True, allow_none=True, metadata=_meta(_USED))
+
+
 class JobDetailSchema(RegisteredSchema):
-    """A job, what the policy decided, what the switches say, and its ads."""
+    """A job, what the policy decided, what the switches say, what it has used, and its ads."""
 
     ended = Time("When it ended", allow_none=True)
     decision = fields.Nested(DecisionSchema, required=True, metadata=_meta("What the policy says about it"))
     job_ad = _text("The job ad, in old syntax")
     machine_ad = _text("The machine ad, in old syntax")
+    usage = fields.Nested(JobUsageSchema, required=True, allow_none=True, metadata=_meta(_USED))
 
 
 class Page(Schema):
@@ -264,7 +268,7 @@ class Page(Schema):
 class JobPageSchema(Page):
     """A page of jobs, in the order of their registration."""
 
-    jobs = _many(JobSchema, "The jobs")
+    jobs = _many(ListedJobSchema, "The jobs")
 
 
 class PortSchema(Schema):
@@ -402,6 +406,10 @@ class GroupSchema(Schema):
     guarantee = _maybe_float("Guaranteed rate, Mb/s")
     ceiling = _maybe_float("Highest rate, Mb/s")
     port = _maybe_text("WAN port")
+    rate = fields.Nested(RateSchema, required=True, metadata=_meta("What its jobs send and receive now"))
+    usage = fields.Nested(
+        UsageSchema, required=True, metadata=_meta("What its jobs have used since this controller's start")
+    )
 
 
 class GroupListSchema(Schema):

@@ -187,3 +187,56 @@ worker_links: Final = Table(
     Column("host", PlainText, primary_key=True),
     Column("megabits", Float(53), nullable=False),
 )
+
+# The sums of lark_controller.accounting.usage.Usage, in its order.
+USAGE_COLUMNS: Final = (
+    "bytes_in",
+    "bytes_out",
+    "packets_in",
+    "packets_out",
+    "wan_bytes_in",
+    "wan_bytes_out",
+    "wan_packets_in",
+    "wan_packets_out",
+    "policy_drops_in",
+    "policy_drops_out",
+    "rate_drops_in",
+    "rate_drops_out",
+    "throttled",
+)
+
+usage_jobs: Final = Table(
+    "usage_jobs",
+    metadata,
+    Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    Column("id", PlainText, nullable=False),
+    Column("owner", PlainText, nullable=False),
+    Column("user_name", PlainText, nullable=False),
+    Column("group_name", PlainText, nullable=False),
+    Column("host", PlainText, nullable=False),
+    Column("since", Float(53), nullable=False),
+    Column("ended_at", Float(53), nullable=False),
+    Column("at", Float(53), nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in USAGE_COLUMNS),
+    Column("readings", PlainText, nullable=False),
+    # A live job's row is rewritten every minute: no index may hold what changes then, so that the row's new version
+    # stays beside the old one.
+    Index("usage_jobs_ended", "ended_at", "number"),
+    Index("usage_jobs_group", "group_name", "ended_at", "number"),
+    Index("usage_jobs_user", "user_name", "ended_at", "number"),
+    Index("usage_jobs_host", "host", "ended_at", "number"),
+    postgresql_with={"fillfactor": "80"},
+)
+
+usage: Final = Table(
+    "usage",
+    metadata,
+    Column("kind", PlainText, primary_key=True),
+    Column("seconds", Integer, primary_key=True),
+    Column("start", BigInteger, primary_key=True),
+    Column("name", PlainText, primary_key=True),
+    Column("group_name", PlainText, primary_key=True),
+    *(Column(name, BigInteger, nullable=False) for name in USAGE_COLUMNS),
+    Index("usage_name", "kind", "seconds", "name", "start"),
+    Index("usage_group", "kind", "seconds", "group_name", "start"),
+)

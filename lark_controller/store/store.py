@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -11,17 +11,21 @@ from typing import Final, Self, TypeVar
 
 from sqlalchemy import Connection, text
 
+from lark_controller.accounting.ledger import Entry
+from lark_controller.accounting.questions import UsageFilter, UsagePage
+from lark_controller.accounting.usage import JobUsage
 from lark_controller.errors import NotFoundError
 from lark_controller.jobs import Facts, Job, JobState
 from lark_controller.qos.admission import Held
 from lark_controller.qos.reservations import Booking, Reservation, ReservationPage
 from lark_controller.qos.topology import Demand
 from lark_controller.status import AuditPage, JobFilter, JobPage, PolicyVersion
-from lark_controller.store import migrate, quarantine, queries, reservations, runs, trail, upkeep
+from lark_controller.store import migrate, quarantine, queries, reservations, runs, trail, upkeep, usage
 from lark_controller.store.database import Database, connect
 from lark_controller.store.queries import Ending, LiveAds
 from lark_controller.store.runs import Post, Registration
 from lark_controller.store.upkeep import Pruned
+from lark_controller.store.usage import Readings
 
 T = TypeVar("T")
 
@@ -272,6 +276,42 @@ class Store:
         return self._database.write(
             partial(quarantine.lift, job_id=job_id, reason=reason, actor=actor, now=now, vouched=vouched)
         )
+
+    # Usage
+
+    def write_usage(self, entries: Sequence[Entry]) -> None:
+        """Add what is new of jobs' use to their sums and the buckets, and keep the readings that it goes up to."""
+        self._database.write(partial(usage.write, entries=entries))
+
+    def unended_usage(self) -> Generator[Readings, None, None]:
+        """The jobs that had not ended when their use was written last, read piece by piece."""
+        with self._database.stream() as connection:
+            yield from usage.unended(connection)
+
+    def finish_usage(self, numbers: Collection[int]) -> None:
+        """These jobs are over, and what is written of them is all. In batches."""
+        for part in _batches(numbers):
+            self._database.write(partial(usage.finish, numbers=part))
+
+    def usage_of(self, numbers: Collection[int]) -> dict[int, JobUsage]:
+        """What jobs have used, by number, as far as it is written."""
+        return self._database.read(partial(usage.of_jobs, numbers=numbers))
+
+    def usage_page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
+        """A page of use. Raises NotFoundError for a cursor that is none."""
+        return self._database.read(partial(usage.page, chosen=chosen, cursor=cursor, limit=limit))
+
+    def prune_usage(self, before: Mapping[int, float], jobs_before: float) -> int:
+        """Remove buckets that began before a time, by width (seconds), and jobs that ended before ``jobs_before``; 0 is
+        never. In batches; returns how many rows went."""
+        count = 0
+        works = [partial(usage.prune, seconds=seconds, before=at, limit=_BATCH) for seconds, at in before.items() if at]
+        if jobs_before:
+            works.append(partial(usage.prune_jobs, before=jobs_before, limit=_BATCH))
+        for work in works:
+            while removed := self._database.write(work):
+                count += removed
+        return count
 
     # Audit trail and policies
 

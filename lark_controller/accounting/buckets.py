@@ -1,0 +1,74 @@
+"""Time buckets: how use is added up by minute, hour and day, for how long each is kept, and which answers a question.
+
+Every use goes into a bucket of each width at once, so that a day is the sum of its hours whatever has been removed
+since. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from lark_controller.accounting.ledger import Entry
+from lark_controller.accounting.usage import NOTHING, Usage
+
+MINUTE: Final = 60
+HOUR: Final = 3_600
+DAY: Final = 86_400
+WIDTHS: Final = (MINUTE, HOUR, DAY)
+NAMES: Final = {"minute": MINUTE, "hour": HOUR, "day": DAY}
+
+# The longest stretch that is added up from buckets of a width, where the question leaves the width open.
+_FINE: Final = 6 * HOUR
+_MIDDLE: Final = 62 * DAY
+
+
+class Subject(NamedTuple):
+    """Whose use: ``kind`` is group, user or host; ``group`` is set for users, who may be in several."""
+
+    kind: str
+    name: str
+    group: str
+
+
+class Bucket(NamedTuple):
+    """What a subject used in one bucket; ``start`` in seconds since 1970, ``seconds`` its width."""
+
+    subject: Subject
+    seconds: int
+    start: int
+    usage: Usage
+
+
+def subjects(entry: Entry) -> Iterator[Subject]:
+    """Whom a job's use is charged to."""
+    yield Subject("group", entry.group, entry.group)
+    yield Subject("user", entry.user, entry.group)
+    yield Subject("host", entry.host, "")
+
+
+def buckets(entries: Iterable[Entry]) -> list[Bucket]:
+    """What is new in some jobs' use, added up by subject and bucket, in an order that is the same for the same keys.
+
+    Use belongs to the bucket of its reading.
+    """
+    sums: dict[tuple[Subject, int, int], Usage] = {}
+    for entry in entries:
+        if entry.new == NOTHING:
+            continue
+        at = int(entry.at)
+        for subject in subjects(entry):
+            for seconds in WIDTHS:
+                key = (subject, seconds, at - at % seconds)
+                sums[key] = sums.get(key, NOTHING).plus(entry.new)
+    # Two writers that change the same rows in the same order cannot lock each other out.
+    return [Bucket(*key, usage) for key, usage in sorted(sums.items())]
+
+
+def width_for(start: float, end: float, wanted: str | None) -> int:
+    """The width whose buckets answer for a stretch of time, in seconds: the one that is wanted, else one that fits."""
+    if wanted is not None:
+        return NAMES[wanted]
+    if end - start <= _FINE:
+        return MINUTE
+    return HOUR if end - start <= _MIDDLE else DAY

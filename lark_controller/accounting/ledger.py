@@ -1,0 +1,443 @@
+"""The accounts of the live jobs: readings come in from switches and workers, usage and rates come out.
+
+No I/O and no clock: times are handed in, in seconds since 1970. One lock; nothing under it takes long, since the
+reconcile loop's thread and those of REST both come here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from lark_controller.accounting.counters import counted
+from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
+from lark_controller.jobs import Job
+
+# A port that is at most this much (seconds) older than its job was made for it, and all that it counted is the job's.
+MADE_FOR_IT: Final = 60.0
+# Ports of ended jobs whose last reading is kept, for the next job that may come to the same port.
+_REMEMBERED: Final = 65_536
+
+
+class Kind(IntEnum):
+    """What a job's counting flow counts. The number stands in the flow's cookie."""
+
+    WAN_OUT = 0
+    WAN_IN = 1
+    WAN_IN_IPV6 = 2
+    DROP_OUT = 3
+    DROP_IN = 4
+    DROP_IN_IPV6 = 5
+
+
+class PortReading(NamedTuple):
+    """A port's counters; ``rx`` is what the job sent, ``tx`` what was handed to it."""
+
+    rx_packets: int
+    rx_bytes: int
+    tx_packets: int
+    tx_bytes: int
+    rx_dropped: int = 0
+    tx_dropped: int = 0
+
+
+class FlowReading(NamedTuple):
+    """A counting flow's counters."""
+
+    kind: int
+    packets: int
+    bytes: int
+
+
+class WorkerCounts(NamedTuple):
+    """What a worker has counted for a job since the job's start; None where it cannot tell."""
+
+    port: PortReading
+    wan: tuple[int, int, int, int] | None = None  # bytes in, bytes out, packets in, packets out
+    policy_drops: tuple[int, int] | None = None  # packets in, packets out
+
+
+class Busy(NamedTuple):
+    """A job that sends or receives now."""
+
+    job_id: str
+    owner: str
+    user: str
+    group: str
+    host: str
+    rate: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is to be written of a job: all that it used, what of that is new, and the readings to go on from."""
+
+    number: int
+    job_id: str
+    owner: str
+    user: str
+    group: str
+    host: str
+    since: float
+    at: float
+    usage: Usage
+    new: Usage
+    readings: str
+    final: bool
+
+
+_SUMS: Final = len(Usage._fields)
+_PORT: Final = 2 * _SUMS
+_FLOWS: Final = _PORT + len(PortReading._fields)
+_WORKER: Final = _FLOWS + 2 * len(Kind)
+_SIZE: Final = _WORKER + 6
+
+# Which sums a flow's (bytes, packets) belong to; drops count packets alone.
+_SPLITS: Final[dict[int, tuple[str | None, str]]] = {
+    Kind.WAN_OUT: ("wan_bytes_out", "wan_packets_out"),
+    Kind.WAN_IN: ("wan_bytes_in", "wan_packets_in"),
+    Kind.WAN_IN_IPV6: ("wan_bytes_in", "wan_packets_in"),
+    Kind.DROP_OUT: (None, "policy_drops_out"),
+    Kind.DROP_IN: (None, "policy_drops_in"),
+    Kind.DROP_IN_IPV6: (None, "policy_drops_in"),
+}
+_PLACES: Final = {name: place for place, name in enumerate(Usage._fields)}
+_FLOW_PLACES: Final = {
+    kind: (None if size is None else _PLACES[size], _PLACES[packets]) for kind, (size, packets) in _SPLITS.items()
+}
+_WORKER_PLACES: Final = tuple(
+    _PLACES[name]
+    for name in (
+        "wan_bytes_in", "wan_bytes_out", "wan_packets_in", "wan_packets_out", "policy_drops_in", "policy_drops_out"
+    )
+)  # fmt: skip
+
+
+class _Account:
+    """One job's sums and the readings that they go up to, in one array: 200,000 of them must fit beside the jobs."""
+
+    __slots__ = ("at", "closing", "final", "group", "host", "job_id", "numbers", "owner", "port", "rate", "since",
+                 "started", "told", "treatment", "user")  # fmt: skip
+
+    def __init__(self, job: Job, treatment: str) -> None:
+        self.job_id = job.id
+        self.owner, self.user, self.group, self.host = job.owner, job.user, job.group, job.host
+        self.treatment = treatment
+        self.port: tuple[int | str | None, str | None] = (job.datapath, job.port)
+        self.since = job.created
+        self.at = 0.0
+        self.rate = IDLE
+        self.started = False  # the port was read before, so its readings can be compared
+        self.told = False  # the worker has said its last word: what a switch says of the port is older
+        self.closing = False
+        self.final = False
+        self.numbers = array("Q", bytes(8 * _SIZE))
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(*self.numbers[:_SUMS])
+
+    @property
+    def written(self) -> Usage:
+        return Usage(*self.numbers[_SUMS:_PORT])
+
+
+class Ledger:
+    """All accounts; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._accounts: dict[int, _Account] = {}
+        self._changed: dict[int, None] = {}
+        self._closed: dict[int, None] = {}
+        self._rates: dict[str, Rate] = {}
+        self._sums: dict[str, Usage] = {}
+        # Last readings of ports whose job is over, by datapath and port name.
+        self._ports: dict[tuple[int | str | None, str | None], PortReading] = {}
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def begin(self, job: Job, treatment: str, readings: str = "", usage: Usage = NOTHING) -> None:
+        """Open a job's account, or learn of its new ``treatment`` (the policy's group).
+
+        ``readings`` and ``usage`` are those that were written before, at a start of the controller.
+        """
+        with self._lock:
+            account = self._accounts.get(job.number)
+            if account is not None:
+                self._rated(account, IDLE, treatment)
+                account.port = (job.datapath, job.port)
+                return
+            account = self._accounts[job.number] = _Account(job, treatment)
+            if readings:
+                self._restore(account, readings, usage)
+            elif (left := self._ports.get(account.port)) is not None:
+                account.numbers[_PORT:_FLOWS] = array("Q", left)
+                account.started = True
+
+    def knows(self, number: int) -> bool:
+        """Whether a job of that number has an account that is not closed."""
+        account = self._accounts.get(number)
+        return account is not None and not account.final
+
+    def started(self, number: int) -> bool:
+        """Whether a job's port has been read."""
+        account = self._accounts.get(number)
+        return account is not None and account.started
+
+    def read(
+        self,
+        number: int,
+        at: float,
+        port: PortReading | None,
+        flows: Iterable[FlowReading] = (),
+        port_age: float | None = None,
+    ) -> None:
+        """Readings of a job's port and counting flows, taken at the same time.
+
+        ``port_age`` is how long (seconds) the port has been there, None where the switch does not say.
+        """
+        with self._lock:
+            account = self._accounts.get(number)
+            if account is None or account.final:
+                return
+            before, first = account.usage, not account.started
+            if port is not None and not account.told:
+                self._read_port(account, at, port, port_age)
+            for reading in flows:
+                self._read_flow(account, reading)
+            if port is not None:
+                self._timed(account, at, before)
+            self._moved(number, account, before)
+            if first and account.started:
+                # Where the port stood when the job came must outlive this process.
+                self._changed[number] = None
+
+    def flow_gone(self, number: int, reading: FlowReading) -> None:
+        """A counting flow was removed; these are its last counters, and one that comes in its place begins at 0."""
+        with self._lock:
+            account = self._accounts.get(number)
+            if account is None or account.final:
+                return
+            before = account.usage
+            self._read_flow(account, reading)
+            place = _FLOWS + 2 * reading.kind
+            account.numbers[place] = account.numbers[place + 1] = 0
+            self._moved(number, account, before)
+
+    def flows_there(self, number: int, at: float, flows: Sequence[FlowReading]) -> None:
+        """Which counting flows of a job a switch holds that has just connected; those that are missing begin at 0."""
+        with self._lock:
+            account = self._accounts.get(number)
+            if account is None or account.final:
+                return
+            before = account.usage
+            for reading in flows:
+                self._read_flow(account, reading)
+            for kind in {*Kind} - {reading.kind for reading in flows}:
+                place = _FLOWS + 2 * kind
+                account.numbers[place] = account.numbers[place + 1] = 0
+            self._moved(number, account, before)
+
+    def report(self, number: int, at: float, report: WorkerCounts, final: bool) -> bool:
+        """What the worker has counted; False where the job has no open account.
+
+        After a ``final`` report the job's totals stand, and what a switch says of the port is older.
+        """
+        with self._lock:
+            account = self._accounts.get(number)
+            if account is None or account.final or account.told:
+                return False
+            before = account.usage
+            # The worker made the port for this job.
+            self._read_port(account, at, report.port, 0.0)
+            said = (*(report.wan or ()), *(report.policy_drops or ()))
+            if said:
+                places = _WORKER_PLACES[: len(said)] if report.wan else _WORKER_PLACES[4:]
+                offset = _WORKER if report.wan else _WORKER + 4
+                new = counted(account.numbers[offset : offset + len(said)], said)
+                account.numbers[offset : offset + len(said)] = array("Q", said)
+                for place, value in zip(places, new, strict=True):
+                    account.numbers[place] += value
+            account.told = final
+            self._timed(account, at, before)
+            self._moved(number, account, before)
+            return True
+
+    def quiet(self, numbers: Iterable[int]) -> None:
+        """Nobody can be asked about these jobs: their rates are not known, and are not shown as they were."""
+        with self._lock:
+            for number in numbers:
+                account = self._accounts.get(number)
+                if account is not None:
+                    self._rated(account, IDLE, account.treatment)
+
+    def close(self, number: int, at: float) -> None:
+        """The job is over and its last counters are in."""
+        with self._lock:
+            account = self._accounts.get(number)
+            if account is None or account.final:
+                return
+            self._rated(account, IDLE, account.treatment)
+            account.final = True
+            account.at = max(account.at, at)
+            self._changed[number] = self._closed[number] = None
+            if account.port[1] is not None and account.started:
+                while len(self._ports) >= _REMEMBERED:
+                    del self._ports[next(iter(self._ports))]
+                self._ports[account.port] = PortReading(*account.numbers[_PORT:_FLOWS])
+
+    # what is known
+
+    def usage(self, number: int) -> JobUsage | None:
+        """What a job has used; None where it has no account here."""
+        with self._lock:
+            account = self._accounts.get(number)
+            if account is None:
+                return None
+            return JobUsage(account.usage, account.rate, account.at, account.final)
+
+    def rates(self) -> Mapping[str, Rate]:
+        """The rates of all live jobs by the policy's group."""
+        with self._lock:
+            return dict(self._rates)
+
+    def sums(self) -> Mapping[str, Usage]:
+        """What the jobs of each group of the policy have used since this controller's start."""
+        with self._lock:
+            return dict(self._sums)
+
+    def busy(self) -> list[Busy]:
+        """Every job whose rate is not 0, in no order."""
+        with self._lock:
+            accounts = list(self._accounts.values())
+        return [
+            Busy(account.job_id, account.owner, account.user, account.group, account.host, account.rate)
+            for account in accounts
+            if account.rate != IDLE
+        ]
+
+    # what is to be written
+
+    def changed(self) -> list[int]:
+        """The numbers of the accounts that hold what was not written yet."""
+        with self._lock:
+            return list(self._changed)
+
+    def ended(self) -> list[int]:
+        """The numbers of the accounts that are closed and not written yet."""
+        with self._lock:
+            return [number for number in self._closed if number in self._accounts]
+
+    def entries(self, numbers: Iterable[int]) -> list[Entry]:
+        """What is to be written of some accounts. Those that are not there any more are left out."""
+        with self._lock:
+            return [
+                _entry(number, account) for number in numbers if (account := self._accounts.get(number)) is not None
+            ]
+
+    def wrote(self, entries: Iterable[Entry]) -> None:
+        """These were written; closed accounts among them are forgotten."""
+        with self._lock:
+            for entry in entries:
+                account = self._accounts.get(entry.number)
+                if account is None:
+                    continue
+                account.numbers[_SUMS:_PORT] = array("Q", entry.usage)
+                if entry.final:
+                    del self._accounts[entry.number]
+                    self._closed.pop(entry.number, None)
+                if entry.final == account.final and account.usage == entry.usage:
+                    self._changed.pop(entry.number, None)
+
+    # inside; the caller holds the lock
+
+    def _read_port(self, account: _Account, at: float, port: PortReading, age: float | None) -> None:
+        numbers = account.numbers
+        if not account.started and age is not None and age > at - account.since + MADE_FOR_IT:
+            # The port was there long before the job; what it has counted so far is somebody else's.
+            new: Sequence[int] = (0,) * len(port)
+        else:
+            new = counted(numbers[_PORT:_FLOWS], port)
+        account.started = True
+        numbers[_PORT:_FLOWS] = array("Q", port)
+        for name, value in (
+            ("packets_out", new[0]), ("bytes_out", new[1]), ("packets_in", new[2]), ("bytes_in", new[3]),
+            ("rate_drops_out", new[4]), ("rate_drops_in", new[5]),
+        ):  # fmt: skip
+            numbers[_PLACES[name]] += value
+
+    def _read_flow(self, account: _Account, reading: FlowReading) -> None:
+        if reading.kind not in _FLOW_PLACES:
+            return
+        place = _FLOWS + 2 * reading.kind
+        packets, size = counted(account.numbers[place : place + 2], reading[1:])
+        account.numbers[place : place + 2] = array("Q", reading[1:])
+        to_bytes, to_packets = _FLOW_PLACES[reading.kind]
+        account.numbers[to_packets] += packets
+        if to_bytes is not None:
+            account.numbers[to_bytes] += size
+
+    def _timed(self, account: _Account, at: float, before: Usage) -> None:
+        """Rate and throttled time between this reading and the one before."""
+        last, account.at = account.at or account.since, at
+        elapsed = at - last
+        if elapsed <= 0:
+            return
+        new = account.usage.minus(before)
+        if new.rate_drops_in or new.rate_drops_out:
+            account.numbers[_PLACES["throttled"]] += round(1000 * elapsed)
+        pairs = (new.bytes_in, new.bytes_out, new.wan_bytes_in, new.wan_bytes_out)
+        self._rated(account, Rate(*(round(8 * value / elapsed) for value in pairs)), account.treatment)
+
+    def _rated(self, account: _Account, rate: Rate, treatment: str) -> None:
+        if account.rate != IDLE:
+            left = self._rates[account.treatment].minus(account.rate)
+            self._rates[account.treatment] = left
+        account.rate, account.treatment = rate if any(rate) else IDLE, treatment
+        if account.rate != IDLE:
+            self._rates[treatment] = self._rates.get(treatment, IDLE).plus(account.rate)
+
+    def _moved(self, number: int, account: _Account, before: Usage) -> None:
+        usage = account.usage
+        if usage == before:
+            return
+        self._changed[number] = None
+        new = usage.minus(before)
+        self._sums[account.treatment] = self._sums.get(account.treatment, NOTHING).plus(new)
+
+    def _restore(self, account: _Account, readings: str, usage: Usage) -> None:
+        said = json.loads(readings)
+        account.numbers[_PORT:] = array("Q", said["counters"])
+        account.numbers[:_SUMS] = account.numbers[_SUMS:_PORT] = array("Q", usage)
+        account.started, account.told, account.at = said["started"], said["told"], said["at"]
+
+
+def _entry(number: int, account: _Account) -> Entry:
+    usage = account.usage
+    readings = {
+        "at": account.at,
+        "started": account.started,
+        "told": account.told,
+        "counters": list(account.numbers[_PORT:]),
+    }
+    return Entry(
+        number=number,
+        job_id=account.job_id,
+        owner=account.owner,
+        user=account.user,
+        group=account.group,
+        host=account.host,
+        since=account.since,
+        at=account.at or account.since,
+        usage=usage,
+        new=usage.minus(account.written),
+        readings="" if account.final else json.dumps(readings, separators=(",", ":")),
+        final=account.final,
+    )

@@ -1,0 +1,74 @@
+"""Usage: what a job, a group, a user or a host has sent and received, and the rate of it. Frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+
+class Usage(NamedTuple):
+    """Sums since a beginning.
+
+    ``in`` is towards the job, ``out`` from it. Bytes are those of L2 frames, as a port counts them; everything else
+    counts packets. ``wan`` is the part whose other end is not local. Drops are packets that a policy rule, or a queue
+    or meter that was full, kept from passing: they are part of ``packets_out`` where the job sent them, and of nothing
+    where it was to receive them. ``throttled`` is the time in milliseconds during which packets were dropped by rate.
+    """
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    packets_in: int = 0
+    packets_out: int = 0
+    wan_bytes_in: int = 0
+    wan_bytes_out: int = 0
+    wan_packets_in: int = 0
+    wan_packets_out: int = 0
+    policy_drops_in: int = 0
+    policy_drops_out: int = 0
+    rate_drops_in: int = 0
+    rate_drops_out: int = 0
+    throttled: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        """The sum of two."""
+        return Usage(*(one + two for one, two in zip(self, other, strict=True)))
+
+    def minus(self, other: Usage) -> Usage:
+        """What came since ``other``, an earlier value of the same sums."""
+        return Usage(*(one - two for one, two in zip(self, other, strict=True)))
+
+
+NOTHING: Final = Usage()
+
+
+class Rate(NamedTuple):
+    """Bits a second between the last two readings, L2 frames."""
+
+    inward: int = 0
+    outward: int = 0
+    wan_inward: int = 0
+    wan_outward: int = 0
+
+    def plus(self, other: Rate) -> Rate:
+        """The sum of two."""
+        return Rate(*(one + two for one, two in zip(self, other, strict=True)))
+
+    def minus(self, other: Rate) -> Rate:
+        """One without the other."""
+        return Rate(*(one - two for one, two in zip(self, other, strict=True)))
+
+
+IDLE: Final = Rate()
+
+
+@dataclass(frozen=True, slots=True)
+class JobUsage:
+    """What one job has used: as of ``at`` (seconds since 1970), at the ``rate`` of that moment.
+
+    ``final`` is True once the job is over and its last counters are in.
+    """
+
+    usage: Usage = NOTHING
+    rate: Rate = IDLE
+    at: float = 0.0
+    final: bool = False

@@ -1,0 +1,228 @@
+"""What jobs have used: written beside the readings that it was counted from, asked by subject and time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, Row, Select, Table, bindparam, delete, func, literal, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from lark_controller.accounting.buckets import Bucket, buckets
+from lark_controller.accounting.ledger import Entry
+from lark_controller.accounting.questions import UsageFilter, UsagePage, UsageRow
+from lark_controller.accounting.usage import JobUsage, Usage
+from lark_controller.store.cursors import cursor_of, parts_in
+from lark_controller.store.schema import USAGE_COLUMNS, usage, usage_jobs
+
+# When a job that lives has ended: a time that comes after all others (9999-12-31), so that an index over the end
+# serves the living as well.
+NOT_ENDED: Final = 253_402_300_799.0
+_ROWS_AT_ONCE: Final = 2_000
+
+_JOB_SUMS: Final = tuple(usage_jobs.c[name] for name in USAGE_COLUMNS)
+_SUMS: Final = tuple(usage.c[name] for name in USAGE_COLUMNS)
+_OF_JOB: Final = {"group": usage_jobs.c.group_name, "user": usage_jobs.c.user_name, "host": usage_jobs.c.host}
+
+
+class Readings(NamedTuple):
+    """What was written last of a live job."""
+
+    number: int
+    usage: Usage
+    readings: str
+    at: float
+
+
+def write(connection: Connection, entries: Sequence[Entry]) -> None:
+    """Add what is new of some jobs to their rows and to the buckets, and keep the readings that it goes up to.
+
+    One transaction: a reading that is kept is counted, once, and one that is not kept is counted by the next.
+    """
+    rows = [
+        {
+            "number": entry.number,
+            "id": entry.job_id,
+            "owner": entry.owner,
+            "user_name": entry.user,
+            "group_name": entry.group,
+            "host": entry.host,
+            "since": entry.since,
+            "ended_at": entry.at if entry.final else NOT_ENDED,
+            "at": entry.at,
+            "readings": entry.readings,
+            **entry.new._asdict(),
+        }
+        for entry in sorted(entries, key=lambda entry: entry.number)
+    ]
+    _add(connection, usage_jobs, rows, ("ended_at", "at", "readings"))
+    _add(connection, usage, [_row(bucket) for bucket in buckets(entries)], ())
+
+
+def _row(bucket: Bucket) -> dict[str, Any]:
+    return {
+        "kind": bucket.subject.kind,
+        "seconds": bucket.seconds,
+        "start": bucket.start,
+        "name": bucket.subject.name,
+        "group_name": bucket.subject.group,
+        **bucket.usage._asdict(),
+    }
+
+
+def _add(connection: Connection, table: Table, rows: list[dict[str, Any]], replaced: tuple[str, ...]) -> None:
+    """Insert rows; where the key is there, add the sums and set the columns ``replaced``."""
+    if not rows:
+        return
+    made = postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    sums = {name: table.c[name] + made.excluded[name] for name in USAGE_COLUMNS}
+    values = {name: made.excluded[name] for name in replaced}
+    connection.execute(made.on_conflict_do_update(index_elements=table.primary_key, set_=sums | values), rows)
+
+
+def unended(connection: Connection) -> Iterator[Readings]:
+    """The jobs that had not ended when they were written last, in order of number, read piece by piece."""
+    query = (
+        select(usage_jobs.c.number, usage_jobs.c.readings, usage_jobs.c.at, *_JOB_SUMS)
+        .where(usage_jobs.c.ended_at == NOT_ENDED)
+        .order_by(usage_jobs.c.number)
+    )
+    for part in connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query).partitions():
+        for number, readings, at, *sums in part:
+            yield Readings(number, Usage(*sums), readings, at)
+
+
+def finish(connection: Connection, numbers: Collection[int]) -> None:
+    """These jobs are over, and nobody has counted since their last reading."""
+    query = (
+        update(usage_jobs).where(usage_jobs.c.number == bindparam("job")).values(ended_at=usage_jobs.c.at, readings="")
+    )
+    if numbers:
+        connection.execute(query, [{"job": number} for number in sorted(numbers)])
+
+
+def of_jobs(connection: Connection, numbers: Collection[int]) -> dict[int, JobUsage]:
+    """What some jobs have used, by number, as far as it is written."""
+    query = select(usage_jobs.c.number, usage_jobs.c.at, usage_jobs.c.ended_at, *_JOB_SUMS)
+    rows = connection.execute(query.where(usage_jobs.c.number.in_(numbers)))
+    return {number: JobUsage(Usage(*sums), at=at, final=ended_at != NOT_ENDED) for number, at, ended_at, *sums in rows}
+
+
+def prune(connection: Connection, seconds: int, before: float, limit: int) -> int:
+    """Remove up to ``limit`` buckets of a width that began before ``before``."""
+    key = tuple_(*usage.primary_key.columns)
+    chosen = (
+        select(*usage.primary_key.columns)
+        .where(usage.c.kind.in_(("group", "host", "user")), usage.c.seconds == seconds, usage.c.start < int(before))
+        .limit(limit)
+    )
+    return connection.execute(delete(usage).where(key.in_(chosen))).rowcount
+
+
+def prune_jobs(connection: Connection, before: float, limit: int) -> int:
+    """Remove up to ``limit`` jobs that ended before ``before``."""
+    chosen = select(usage_jobs.c.number).where(usage_jobs.c.ended_at < before).order_by(usage_jobs.c.ended_at)
+    query = delete(usage_jobs).where(usage_jobs.c.number.in_(chosen.limit(limit).scalar_subquery()))
+    return connection.execute(query).rowcount
+
+
+def page(connection: Connection, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
+    """A page of use. Raises NotFoundError for a cursor that is none."""
+    if chosen.by == "job":
+        return _jobs_page(connection, chosen, cursor, limit)
+    return _buckets_page(connection, chosen, cursor, limit)
+
+
+def jobs_query(chosen: UsageFilter, cursor: str | None, limit: int) -> Select[Any]:
+    """The jobs that lived in a stretch of time, in the order in which they ended; those that live come last."""
+    columns = (
+        usage_jobs.c.ended_at, usage_jobs.c.number, usage_jobs.c.id, usage_jobs.c.owner, usage_jobs.c.user_name,
+        usage_jobs.c.group_name, usage_jobs.c.host, usage_jobs.c.since, usage_jobs.c.at,
+    )  # fmt: skip
+    query = select(*columns, *_JOB_SUMS).where(usage_jobs.c.ended_at >= chosen.start, usage_jobs.c.since < chosen.end)
+    for name, value in (("group", chosen.group), ("user", chosen.user), ("host", chosen.host)):
+        if value is not None:
+            query = query.where(_OF_JOB[name] == value)
+    order = (usage_jobs.c.ended_at, usage_jobs.c.number)
+    if cursor is not None:
+        ended_at, number = parts_in(cursor, (float, int))
+        query = query.where(tuple_(*order) > tuple_(literal(ended_at), literal(number)))
+    return query.order_by(*order).limit(limit + 1)
+
+
+def _jobs_page(connection: Connection, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
+    rows = connection.execute(jobs_query(chosen, cursor, limit)).all()
+    found = [
+        UsageRow(
+            usage=Usage(*row[9:]),
+            start=row.since,
+            end=row.at if row.ended_at == NOT_ENDED else row.ended_at,
+            job=row.id,
+            owner=row.owner,
+            user=row.user_name,
+            group=row.group_name,
+            host=row.host,
+            final=row.ended_at != NOT_ENDED,
+        )
+        for row in rows[:limit]
+    ]
+    following = cursor_of(rows[limit - 1].ended_at, rows[limit - 1].number) if len(rows) > limit else None
+    return UsagePage(tuple(found), chosen.start, chosen.end, None, following)
+
+
+def buckets_query(chosen: UsageFilter, cursor: str | None, limit: int) -> Select[Any]:
+    """The buckets of a stretch of time by subject; without ``chosen.bucket`` one row a subject."""
+    kind = chosen.by
+    by_user = kind == "user"
+    start = literal(0).label("start") if chosen.bucket is None else usage.c.start
+    group = usage.c.group_name if by_user else literal("").label("group_name")
+    keys = [usage.c.name, *([usage.c.group_name] if by_user else [])]
+    order = keys if chosen.bucket is None else [usage.c.start, *keys]
+    sums = _SUMS if chosen.bucket is not None else tuple(func.sum(column).label(column.name) for column in _SUMS)
+    query = select(start, usage.c.name, group, *sums).where(
+        usage.c.kind == kind,
+        usage.c.seconds == chosen.seconds,
+        usage.c.start >= int(chosen.start),
+        usage.c.start < int(chosen.end),
+    )
+    name = {"group": chosen.group, "user": chosen.user, "host": chosen.host}[kind]
+    if name is not None:
+        query = query.where(usage.c.name == name)
+    if by_user and chosen.group is not None:
+        query = query.where(usage.c.group_name == chosen.group)
+    if chosen.bucket is None:
+        query = query.group_by(*keys)
+    if cursor is not None:
+        kinds = (*((int,) if chosen.bucket is not None else ()), *(str for _ in keys))
+        query = query.where(tuple_(*order) > tuple_(*map(literal, parts_in(cursor, kinds))))
+    return query.order_by(*order).limit(limit + 1)
+
+
+def _buckets_page(connection: Connection, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
+    rows = connection.execute(buckets_query(chosen, cursor, limit)).all()
+    found = tuple(_bucket_row(chosen, row) for row in rows[:limit])
+    following = None
+    if len(rows) > limit:
+        last = rows[limit - 1]
+        key = (
+            *(() if chosen.bucket is None else (last.start,)),
+            last.name,
+            *((last.group_name,) if chosen.by == "user" else ()),
+        )
+        following = cursor_of(*key)
+    return UsagePage(found, chosen.start, chosen.end, chosen.seconds, following)
+
+
+def _bucket_row(chosen: UsageFilter, row: Row[Any]) -> UsageRow:
+    start, end = chosen.start, chosen.end
+    if chosen.bucket is not None:
+        start, end = float(row.start), float(row.start + chosen.seconds)
+    who = {chosen.by: row.name, **({"group": row.group_name} if chosen.by == "user" else {})}
+    # PostgreSQL adds up to NUMERIC, which arrives as Decimal.
+    return UsageRow(usage=Usage(*map(int, row[3:])), start=start, end=end, **who)
+
+
+__all__ = [
+    "NOT_ENDED", "Readings", "buckets_query", "finish", "jobs_query", "of_jobs", "page", "prune", "prune_jobs",
+    "unended", "write",
+]  # fmt: skip
