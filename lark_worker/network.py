@@ -223,7 +223,10 @@ def _delete_link(name: str) -> None:
 
 def _delete_namespace(name: str) -> None:
     if (NETNS / name).exists():
-        run(["ip", "netns", "del", name])
+        # Somebody else may be as far with it: a job that ends while what is left over is removed.
+        run(["ip", "netns", "del", name], check=False)
+        if (NETNS / name).exists():
+            raise NetworkError(f"namespace {name} cannot be removed")
     folder = RESOLV / name
     with contextlib.suppress(FileNotFoundError):
         (folder / "resolv.conf").unlink()

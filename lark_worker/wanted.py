@@ -26,6 +26,8 @@ SCRIPT_SECONDS: Final = 10.0
 MAX_OUTPUT: Final = 65536
 # What the service itself decides; neither slot ad nor script has a say in it.
 OWN: Final = ("ExternalInterface", "InternalInterface", "InnerMacAddress", "DatapathId")
+# JobUniverse of virtual machines.
+_VM_UNIVERSE: Final = 13
 HERE: Final = ("ovs_bridge", "none")
 ADDRESSES_HERE: Final = ("controller", "static", "dhcp")
 
@@ -66,10 +68,9 @@ def wanted(merged: Merged, settings: Settings) -> Wanted:
         read.vlan("VLAN")
     except AdError as error:
         raise RefusedError(str(error)) from None
-    if _needs_docker(merged.machine):
-        raise RefusedError(
-            "Docker jobs are started outside of their network namespace, so this worker has none for them"
-        )
+    outside = _outside(merged.machine)
+    if outside:
+        raise RefusedError(f"{outside} outside of their network namespace, so this worker has none for them")
     if network not in HERE:
         raise RefusedError(f"NetworkType {network}: this worker has {', '.join(HERE)}")
     if network != "none" and address not in ADDRESSES_HERE:
@@ -122,6 +123,15 @@ def _script(script: Path, job: classad2.ClassAd, machine: classad2.ClassAd) -> c
     return changed
 
 
-def _needs_docker(slot: classad2.ClassAd) -> bool:
-    """As the startd has it; what the user's ad says does not count."""
-    return slot.get("WantDocker") is True or slot.get("WantDockerImage") is True
+def _outside(slot: classad2.ClassAd) -> str:
+    """What HTCondor starts for the job by another way than the job's wrapper; "" for nothing.
+
+    As the startd has it; what the user's ad says does not count.
+    """
+    if slot.get("WantDocker") is True or slot.get("WantDockerImage") is True:
+        return "Docker jobs are started"
+    if slot.get("JobUniverse") == _VM_UNIVERSE:
+        return "virtual machines are started"
+    if any(slot.get(name) is not None for name in ("PreCmd", "PostCmd")):
+        return "commands before and after a job (PreCmd, PostCmd) are started"
+    return ""

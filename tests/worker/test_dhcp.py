@@ -208,7 +208,7 @@ def test_a_killed_service_goes_on_with_the_leases(site: Site) -> None:
     environment = {**os.environ, **site.pool.environment}
     first = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
-        eventually(lambda: "LarkJobId" in site.pool.hook(gone, "start", "bob", 2), 20)
+        eventually(lambda: 'LarkState = "enforced"' in site.pool.hook(gone, "start", "bob", 2), 20)
         kept = site.inside(starter)
         both = [json.loads(path.read_text())["address"] for path in site.cached()]
         assert len(both) == 2

@@ -66,6 +66,9 @@ def test_a_job_ad_of_another_job_is_forged(body: str) -> None:
     ("job", "machine"),
     [
         ("", "WantDocker = true\n"),
+        ("", "JobUniverse = 13\n"),
+        ("", 'PreCmd = "prepare"\n'),
+        ("", 'PostCmd = "clean"\n'),
         ("", 'LarkNetworkType = "nat"\n'),
         ("", 'LarkAddressType = "dhcp"\nLarkInnerAddressIPv4 = "10.64.0.9"\n'),
         ("", 'LarkAddressType = "static"\n'),
