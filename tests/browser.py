@@ -43,6 +43,12 @@ groups:
   group_cms: {port: wan, guarantee: 250Mbit, ceiling: 500Mbit}
   group_atlas: {port: wan-fast, guarantee: 100Mbit, ceiling: 400Mbit}
   default: {port: wan, guarantee: 50Mbit, ceiling: 100Mbit}
+topology:
+  links:
+    trunk1: {between: [rack1, core1], capacity: 10Gbit}
+    internet: {between: [core1, wan], capacity: 1Gbit}
+  hosts:
+    files.example: {switch: rack1, capacity: 2Gbit, addresses: [10.0.0.5]}
 """
 GROUPS = {"alice": "group_cms", "carol": "group_atlas"}
 _NARROW = {"width": 390, "height": 800}

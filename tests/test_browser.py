@@ -12,7 +12,7 @@ from tests.browser import CORE, POLICY, WORKER1, WORKER2, Reader, Site, reading
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ["", "jobs", "groups", "switches", "explain", "policy", "events"]
+VIEWS = ["", "jobs", "groups", "switches", "reservations", "explain", "policy", "events"]
 
 
 @pytest.fixture(autouse=True)
@@ -248,6 +248,16 @@ def test_the_one_field_finds_jobs_addresses_users_hosts_and_switches(reader: Rea
     page.get_by_role("searchbox").fill("nobody")
     page.get_by_role("searchbox").press("Enter")
     expect(page.get_by_role("status")).to_contain_text("Nothing is called nobody.")
+
+
+def test_reservations_and_what_they_leave_of_each_link(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/reservations")
+    expect(page.get_by_text("Nothing is reserved.")).to_be_visible()
+    wish = '{"source": "files.example", "destination": "wan", "rate": 250, "duration": 3600}'
+    assert site.lark.request("POST", "/v1/reservations", wish, "application/json").status == 201
+    internet = page.get_by_role("row", name=re.compile("internet core1 → wan"))
+    expect(internet).to_contain_text("250 Mb/s1.00 Gb/s750 Mb/s")
+    expect(page.get_by_role("row", name=re.compile(r"^250 Mb.s files\.example wan flow .* test$"))).to_be_visible()
 
 
 # -- policy ------------------------------------------------------------------------------------------------------------

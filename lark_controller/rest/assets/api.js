@@ -30,6 +30,10 @@ export function get(parts, query, signal) {
   return request("GET", path(parts, query), { signal });
 }
 
+export function remove(parts, signal) {
+  return request("DELETE", path(parts), { signal });
+}
+
 export function sendPolicy(method, parts, text, { signal, digest } = {}) {
   const headers = { "Content-Type": "application/yaml" };
   if (digest) headers["If-Match"] = `"${digest}"`;

@@ -15,15 +15,16 @@ import * as job from "./views/job.js";
 import * as jobs from "./views/jobs.js";
 import * as overview from "./views/overview.js";
 import * as policy from "./views/policy.js";
+import * as reservations from "./views/reservations.js";
 import * as oneSwitch from "./views/switch.js";
 import * as switches from "./views/switches.js";
 import * as user from "./views/user.js";
 
 // [first part of the address, view of the list, view of one]
 const VIEWS = { "": [overview], jobs: [jobs, job], users: [jobs, user], groups: [groups, group], switches: [switches, oneSwitch],
-  explain: [explain], policy: [policy], events: [events] };
-const MENU = [["", "Overview"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["explain", "Explain"],
-  ["policy", "Policy"], ["events", "Events"]];
+  reservations: [reservations], explain: [explain], policy: [policy], events: [events] };
+const MENU = [["", "Overview"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["reservations", "Reservations"],
+  ["explain", "Explain"], ["policy", "Policy"], ["events", "Events"]];
 const HEADING = "heading";
 
 const bar = document.getElementById("bar");

@@ -73,6 +73,11 @@ export function section(title, ...content) {
   return h("section", { class: "panel", key: title }, h("h2", {}, title), content);
 }
 
+// A list that is the whole of a view.
+export function framed(...content) {
+  return h("div", { class: "panel", key: "list" }, content);
+}
+
 // A section that is closed until somebody opens it; it stays as the reader has left it.
 export function closed(title, ...content) {
   return h("details", { class: "panel", key: title.split(" (")[0] }, h("summary", {}, h("h2", {}, title)), content);

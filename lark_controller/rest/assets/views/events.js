@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { moment } from "../format.js";
-import { link, linked, table, to } from "../parts.js";
+import { framed, link, linked, table, to } from "../parts.js";
 import { pages } from "./jobs.js";
 
 const PAGE = 100;
@@ -45,6 +45,6 @@ export function open({ query, paint, live }) {
   h("button", { type: "submit" }, "Show"));
   paint("Events", filters, h("p", { class: "empty" }, "Loading…"));
   live(4, (signal) => get(["audit"], { ...query, limit: PAGE }, signal), (page) => {
-    paint("Events", filters, eventTable(page.entries), pages(query, page.next_cursor, "events"));
+    paint("Events", filters, framed(eventTable(page.entries), pages(query, page.next_cursor, "events")));
   });
 }

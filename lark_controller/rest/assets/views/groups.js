@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, rate } from "../format.js";
-import { groupLink, table } from "../parts.js";
+import { framed, groupLink, table } from "../parts.js";
 
 export function groupTable(groups) {
   return table("Groups", [
@@ -18,6 +18,6 @@ export function groupTable(groups) {
 export function open({ paint, live }) {
   paint("Groups", h("p", { class: "empty" }, "Loading…"));
   live(2, (signal) => get(["groups"], {}, signal), ({ groups }) => {
-    paint("Groups", groupTable(groups));
+    paint("Groups", framed(groupTable(groups)));
   });
 }

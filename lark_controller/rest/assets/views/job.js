@@ -1,16 +1,17 @@
 // One job: where it is in its life, what the policy decided and why, its flows, its ads.
 
-import { get } from "../api.js";
+import { get, remove } from "../api.js";
 import { h } from "../dom.js";
 import { count, moment, several, since } from "../format.js";
 import { closed, facts, groupLink, headed, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
 import { eventList } from "./events.js";
+import { reservationTable } from "./reservations.js";
 import { flowTable } from "./switch.js";
 
 const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Connectivity", group: "Group" };
 
-export function open({ one, paint, live, signal }) {
-  let [job, flows, failed, events, names] = [null, null, null, null, new Map()];
+export function open({ one, who, paint, say, live, signal }) {
+  let [job, flows, failed, events, names, reserved] = [null, null, null, null, new Map(), []];
   const title = () => {
     if (!job) return `Job ${one}`;
     return { text: `Job ${job.cluster}.${job.proc} of ${job.owner}`, aside: state(job.state) };
@@ -18,17 +19,32 @@ export function open({ one, paint, live, signal }) {
   const draw = () => paint(title(), job ? content() : h("p", { class: "empty" }, "Loading…"));
   const content = () => [
     job.reason && note(job.state === "refused" || job.state === "quarantined" ? "bad" : job.state === "pending" ? "poor" : "plain", job.reason),
+    job.state === "quarantined" && lift(),
     h("div", { class: "columns" },
       h("div", {},
         section("Run", about(job)),
         section("Decision", decision(job))),
       h("div", {},
         section("Switches", confirmations(job, names)),
+        reserved.length > 0 && section("Reservations", reservationTable(reserved, { job: false })),
         section("Events", events ? eventList(events, { subject: false }) : h("p", { class: "empty" }, "Loading…")))),
     job.state === "ended" ? null : headed("Flows", flows && several(flows.reduce((sum, [, some]) => sum + some.length, 0), "flow"), flowsContent()),
     closed("Job ad", h("pre", { tabindex: "0" }, job.job_ad)),
     closed("Machine ad", h("pre", { tabindex: "0" }, job.machine_ad)),
   ];
+  const lift = () => h("p", { class: "actions" },
+    h("button", { type: "button", disabled: !who.scopes.includes("operate"), on: { click: async () => {
+      try {
+        await remove(["jobs", one, "quarantine"], signal);
+        say("The quarantine has ended.");
+      } catch (error) {
+        if (error.status === undefined) throw error;
+        say(error.message);
+      }
+      shown.now();
+    } } }, "End the quarantine"),
+    h("span", { class: "reason" }, who.scopes.includes("operate") ? "The pool’s word then counts no more against this run."
+      : "This needs a token with the scope operate."));
   const flowsContent = () => {
     if (failed) return problem(failed);
     if (!flows) return h("p", { class: "empty" }, "Asking the switches…");
@@ -38,14 +54,15 @@ export function open({ one, paint, live, signal }) {
   };
 
   draw();
-  live(3, (stop) => get(["jobs", one], {}, stop), (found) => {
+  const shown = live(3, (stop) => get(["jobs", one], {}, stop), (found) => {
     job = found;
     draw();
   });
   live(10, async (stop) => {
     const held = await get(["jobs", one], {}, stop);
     const here = [...new Set([held.datapath, ...held.confirmed, ...held.waiting.map((each) => each.datapath)].filter(Boolean))];
-    const { entries } = await get(["audit"], { subject: one, limit: 20 }, stop);
+    const [{ entries }, { reservations }] = await Promise.all([
+      get(["audit"], { subject: one, limit: 20 }, stop), get(["reservations"], { job: one }, stop)]);
     const known = await Promise.all(here.map((datapath) => get(["switches", datapath], {}, stop).catch(orNothing)));
     const asked = held.state === "ended" ? [] : await Promise.all(here.map(async (datapath) => {
       try {
@@ -54,9 +71,9 @@ export function open({ one, paint, live, signal }) {
         return orNothing(error) || [datapath, null, error];
       }
     }));
-    return { entries, known: known.filter(Boolean), asked };
-  }, ({ entries, known, asked }) => {
-    events = entries;
+    return { entries, reservations, known: known.filter(Boolean), asked };
+  }, ({ entries, reservations, known, asked }) => {
+    [events, reserved] = [entries, reservations];
     names = new Map(known.map((each) => [each.datapath, each.name]));
     failed = asked.find(([, some]) => !some)?.[2] || null;
     flows = asked.filter(([, some]) => some?.length);

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { moment } from "../format.js";
-import { groupLink, jobLink, linked, state, table, to, userLink } from "../parts.js";
+import { framed, groupLink, jobLink, linked, state, table, to, userLink } from "../parts.js";
 
 const PAGE = 50;
 const STATES = [["live", "Live"], ["enforced", "Enforced"], ["registering", "Registering"], ["pending", "Pending"], ["quarantined", "Quarantined"],
@@ -28,8 +28,7 @@ export function open({ query, paint, live }) {
   paint("Jobs", filters(chosen), h("p", { class: "empty" }, "Loading…"));
   live(4, (signal) => get(["jobs"], { ...chosen, cursor: query.cursor, limit: PAGE }, signal), (page) => {
     paint("Jobs", filters(chosen),
-      jobTable(page.jobs, { empty: query.cursor ? "No more jobs." : "No job is like that." }),
-      pages(query, page.next_cursor));
+      framed(jobTable(page.jobs, { empty: query.cursor ? "No more jobs." : "No job is like that." }), pages(query, page.next_cursor)));
   });
 }
 

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, moment } from "../format.js";
-import { more, rules, state, switchLink, switchState, table } from "../parts.js";
+import { framed, more, rules, state, switchLink, switchState, table } from "../parts.js";
 
 const STEP = 100;
 
@@ -35,10 +35,10 @@ export function open({ paint, live }) {
             text = event.currentTarget.value.trim();
             draw();
           } } }))),
-      all ? [switchTable(found.slice(0, shown)), more(shown, found.length, "switch", () => {
+      all ? framed(switchTable(found.slice(0, shown)), more(shown, found.length, "switch", () => {
         shown += STEP;
         draw();
-      })] : h("p", { class: "empty" }, "Loading…"));
+      })) : h("p", { class: "empty" }, "Loading…"));
   };
   draw();
   live(5, (signal) => get(["switches"], {}, signal), ({ switches }) => {
