@@ -1,0 +1,203 @@
+"""The lab's pool as an experimenter uses it: a policy, links of a rate, jobs that run iperf3 and say what they saw."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from experiments.result import Point
+from lab import submit
+from lab.boot import Lab
+from lab.inside.topology import BY_NAME, JOBS, LOCAL, OPERATOR_TOKEN, REST_PORT, Machine, cable
+from lab.run import LabError
+from lab.settings import from_environment
+
+# L2 bytes of a full frame, and the TCP payload in it: MTU 1500, IPv4, timestamps.
+FRAME, PAYLOAD = 1514, 1448
+# The first of a machine's iperf3 servers; each serves one stream at a time.
+FIRST_PORT: Final = 5301
+# Seconds from a stream's begin until it counts: slow start is over by then.
+SETTLED: Final = 2.0
+INTERVAL: Final = 0.5
+SITE, WAN = "dhcp", "wan1"
+JOB_TIMEOUT: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What iperf3 measured of one TCP stream: when it began (seconds since 1970), and its rates over time.
+
+    ``rates`` are (seconds since the begin, Mb/s of L2 bytes) at the end of each interval; ``mean`` is that of the
+    whole stream after :data:`SETTLED` seconds.
+    """
+
+    began: float
+    rates: tuple[tuple[float, float], ...]
+    seconds: float
+    received: float
+
+    def mean(self, first: float = SETTLED, last: float = float("inf")) -> float:
+        """Mean rate in Mb/s of L2 bytes between two times since the begin. Raises ValueError for an empty window."""
+        chosen = [rate for at, rate in self.rates if first < at <= last]
+        if not chosen:
+            raise ValueError(f"the stream has no interval from {first:g} to {last:g} s")
+        return sum(chosen) / len(chosen)
+
+    def points(self, zero: float) -> tuple[Point, ...]:
+        """The rates over time since ``zero`` (seconds since 1970)."""
+        return tuple(Point(round(self.began - zero + at, 2), rate) for at, rate in self.rates)
+
+
+def stream(text: str) -> Stream:
+    """Read what ``iperf3 --json`` printed. Raises LabError where the stream failed."""
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError:
+        raise LabError(f"iperf3 did not print JSON: {text[-500:]}") from None
+    if "error" in found:
+        raise LabError(f"iperf3: {found['error']}")
+    start = found["start"]["timestamp"]
+    sums = [each["sum"] for each in found["intervals"]]
+    rates = tuple(
+        (each["end"], each["bits_per_second"] / 1e6 * FRAME / PAYLOAD) for each in sums if each["seconds"] > 0.1
+    )
+    end = found["end"]["sum_received"]
+    return Stream(
+        float(start.get("timemillisecs", start["timesecs"] * 1000)) / 1000, rates, end["seconds"],
+        end["bits_per_second"] / 1e6 * FRAME / PAYLOAD,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One job: whose, what it asks for, and what it sends or receives for how long.
+
+    ``attributes`` are lines of its submit file. ``server`` is a machine of the lab, ``port`` its iperf3 server's.
+    Without ``size`` (bytes of payload) the stream lasts ``seconds``.
+    """
+
+    user: str
+    server: str
+    port: int
+    attributes: Mapping[str, str]
+    download: bool = False
+    seconds: float = 10
+    size: int | None = None
+
+    @property
+    def script(self) -> str:
+        """What the job runs; it finds its way to the server first, and begins at a whole second."""
+        address = BY_NAME[self.server].address if self.server != WAN else "192.0.2.1"
+        how = f"--time {self.seconds:g}" if self.size is None else f"--bytes {self.size}"
+        back = " --reverse" if self.download else ""
+        return (
+            f"ping -c 3 -i 0.2 -W 1 {address} >/dev/null\n"
+            f"exec iperf3 --client {address} --port {self.port} {how} --interval {INTERVAL:g}{back} --json\n"
+        )
+
+
+class Pool:
+    """A pool that runs; see :func:`running`."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    def put_policy(self, text: str) -> None:
+        """Put a policy in force, and wait until every switch has it. Raises LabError with what the controller says."""
+        controller = BY_NAME["controller"].address
+        ask = 'exec curl -sS --max-time 60 -H "Authorization: Bearer $(cat "$1")" '
+        token = f"/lark/machines/controller/upper{OPERATOR_TOKEN}"
+        url = f"http://{controller}:{REST_PORT}/v1"
+        put = f"{ask} -X PUT -H 'Content-Type: application/yaml' --data-binary @- {url}/policy"
+        answer = self._lab.run(["sh", "-c", put, "sh", token], stdin=text, timeout=90).stdout
+        if "digest" not in json.loads(answer):
+            raise LabError(f"the controller refuses the policy: {answer}")
+        deadline = time.monotonic() + 60
+        while True:
+            shown = json.loads(self._lab.run(["sh", "-c", f"{ask} {url}/switches", "sh", token]).stdout)
+            if all(each["in_sync"] for each in shown["switches"]):
+                return
+            if time.monotonic() > deadline:
+                raise LabError(f"not every switch has the policy: {shown}")
+            time.sleep(0.3)
+
+    def serve(self, machine: str, number: int) -> tuple[int, ...]:
+        """Start iperf3 servers on a machine; answers their ports. Those that run already stay."""
+        ports = tuple(range(FIRST_PORT, FIRST_PORT + number))
+        lines = [f"pgrep -f 'port {port}$' >/dev/null || iperf3 --server --daemon --port {port}" for port in ports]
+        self._lab.on(machine, "sh", "-c", "\n".join(lines))
+        return ports
+
+    def limit(self, machine: Machine, nic: int, rate: float) -> None:
+        """Let the cable of a machine's interface carry at most ``rate`` Mb/s in each direction, in order of arrival."""
+        end = cable(machine, machine.nics[nic])
+        lines = [
+            "modprobe -a ifb act_mirred cls_matchall sch_htb sch_ingress 2>/dev/null || true",
+            f"tc qdisc del dev {end} root 2>/dev/null || true",
+            f"tc qdisc del dev {end} clsact 2>/dev/null || true",
+            f"ip link del i-{end} 2>/dev/null || true",
+            f"ip link add i-{end} type ifb",
+            f"ip link set i-{end} up",
+            f"tc qdisc add dev {end} clsact",
+            f"tc filter add dev {end} ingress matchall action mirred egress redirect dev i-{end}",
+        ]
+        for device in (end, f"i-{end}"):
+            lines += [
+                f"tc qdisc add dev {device} root handle 1: htb default 1",
+                f"tc class add dev {device} parent 1: classid 1:1 htb rate {rate:g}mbit quantum 1514 burst 64k",
+                f"tc qdisc add dev {device} parent 1:1 handle 2: pfifo limit 300",
+            ]
+        self._lab.run(["sh", "-ec", "\n".join(lines)])
+
+    def streams(self, loads: Sequence[Load]) -> list[Stream]:
+        """Run jobs at the same time; what each measured. Raises LabError where one fails."""
+        jobs = [submit.submit(self._lab, load.user, load.script, load.attributes) for load in loads]
+        for each in jobs:
+            submit.wait(self._lab, each, JOB_TIMEOUT)
+        return [stream(submit.output(self._lab, each)) for each in jobs]
+
+    def output(self, user: str, script: str, attributes: Mapping[str, str] | None = None) -> str:
+        """Run one job; what it printed."""
+        job = submit.submit(self._lab, user, script, attributes)
+        submit.wait(self._lab, job, JOB_TIMEOUT)
+        return submit.output(self._lab, job)
+
+    def on(self, machine: str, script: str) -> str:
+        """Run a shell script on a machine as root; what it printed."""
+        return self._lab.on(machine, "sh", "-c", script).stdout
+
+
+@contextmanager
+def running() -> Iterator[Pool]:
+    """The lab with its pool up."""
+    with Lab.start(from_environment()) as lab:
+        lab.start_pool()
+        yield Pool(lab)
+
+
+def policy(rules: str = "", groups: str = "", link: float = 1000.0, wan: float = 1000.0) -> str:
+    """The lab's switches with these rules and groups; what workers' links and the WAN carry, in Mb/s."""
+    return f"""\
+version: 1
+networks:
+  jobs: [{JOBS[0]}, "{JOBS[1]}"]
+  hosts: [10.64.0.1, 10.64.0.2, 10.64.0.4, "2001:db8:64::1", "2001:db8:64::2"]
+  local: [{LOCAL[0]}, "{LOCAL[1]}"]
+edge: {{speed: {link:g}Mbit}}
+switches:
+  core1:
+    datapath: "00000000000000c0"
+    role: core
+    ports:
+      lan: {{port: 1, speed: {wan:g}Mbit}}
+      wan: {{port: 2, next_hop: "02:00:00:00:00:01", speed: {wan:g}Mbit}}
+      wan-fast: {{port: 3, next_hop: "02:00:00:00:00:02", speed: {wan:g}Mbit}}
+  worker1: {{datapath: "00000000000000e1", role: edge, host: worker1.lab.test, ports: {{uplink: eth0}}}}
+  worker2: {{datapath: "00000000000000e2", role: edge, host: worker2.lab.test, ports: {{uplink: eth0}}}}
+{rules}
+{groups}
+"""
