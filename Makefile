@@ -1,9 +1,10 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint lab lab-test demo bench docs lock clean
+.PHONY: help setup test lint lab lab-test demo bench experiments docs lock clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
 PYTEST_ARGS ?=
+EXPERIMENTS_ARGS ?=
 
 help:    ## Show what can be made
 	@sed -nE 's|^([a-z-]+): .*## (.*)|  make \1\t\2|p; s|^([a-z-]+): +## (.*)|  make \1\t\2|p' Makefile | sort -u
@@ -30,6 +31,9 @@ demo: setup ## Show the whole controller at work: three real switches, six jobs,
 
 bench: setup ## Measure, and write docs/benchmarks.md (minutes)
 	@$(BIN)/python -m bench
+
+experiments: setup ## Run the papers' experiments in the lab, and write docs/experiments.md (root; half an hour)
+	$(BIN)/python -m experiments $(EXPERIMENTS_ARGS)
 
 docs: setup ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from experiments import lark_host, page, qos_framework
+from experiments import lark_host, lark_latency, lark_wan, page, qos_framework
 from experiments.options import Options
 from experiments.plot import plot
 from experiments.result import Result, read, write
@@ -22,6 +22,8 @@ RESULTS: Final = ROOT / "docs/experiments"
 # Every experiment by the name that the command line knows it by, in the order of the page.
 EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "lark-host": lark_host.run,
+    "lark-wan": lark_wan.run,
+    "lark-latency": lark_latency.run,
     "qos-framework": qos_framework.run,
 }
 

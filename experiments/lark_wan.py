@@ -1,0 +1,213 @@
+"""Lark's experiments on the WAN: Figures 10 a and b, 12 with Table III. Groups' jobs send through the core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Final
+
+from experiments import paper
+from experiments.options import Options
+from experiments.pool import FIRST_PORT, WAN, Load, Pool, Stream, policy, running
+from experiments.result import Check, Point, Result, Series
+from lab.inside.topology import BY_NAME
+
+# One guest CPU carries every packet over two switches and a router.
+SCALE: Final = 0.4
+LINK: Final = 1000.0
+SECONDS: Final = 10.0
+# A WAN of 40 ms round trip is longer in slow start than a LAN.
+SETTLED: Final = 3.0
+CMS: Final = {"accounting_group": "group_cms", "accounting_group_user": "alice"}
+# Where the WAN's cable ends at the site: the gateway's inner interface.
+GATEWAY: Final = "gateway-wan"
+
+
+def groups(rates: Mapping[str, float], scale: float) -> str:
+    """A queue for the CMS jobs and one for all others, with ceilings as the paper's."""
+    return (
+        "groups:\n"
+        f"  group_cms: {{port: wan, guarantee: {rates['cms'] * scale:g}Mbit, ceiling: {rates['cms'] * scale:g}Mbit}}\n"
+        f"  default: {{port: wan, guarantee: {rates['other'] * scale:g}Mbit,"
+        f" ceiling: {rates['other'] * scale:g}Mbit}}\n"
+    )
+
+
+def run(options: Options) -> tuple[Result, ...]:
+    """All of them, in one lab."""
+    scale = SCALE * options.scale
+    high, low = paper.PRIORITY_RATES
+    numbers = (1, 5) if options.quick else (1, 2, 3, 5, 8, 11, 15)
+    with running() as pool:
+        pool.serve(WAN, 1 + max(numbers))
+        pool.limit(BY_NAME[GATEWAY], 0, LINK * scale)
+        pool.put_policy(policy(groups=groups(paper.WAN_QUEUES, scale), wan=LINK * scale))
+        four = [_four(pool) for _ in range(options.repetitions)]
+        pool.put_policy(policy(groups=groups({"cms": high, "other": low}, scale), wan=LINK * scale))
+        managed = {number: _against(pool, number) for number in numbers}
+        pool.put_policy(policy(wan=LINK * scale))
+        unmanaged = {number: _against(pool, number) for number in numbers}
+    return (
+        figure_10a(four, scale, options),
+        figure_10b(four, scale, options),
+        figure_12(managed, unmanaged, scale),
+        table_3(managed, unmanaged, scale),
+    )
+
+
+def _load(user: str, port: int, group: Mapping[str, str], seconds: float = SECONDS) -> Load:
+    return Load(user, WAN, port, group, seconds=seconds)
+
+
+def _four(pool: Pool) -> list[Stream]:
+    """Two CMS jobs and two others, at once."""
+    loads = [_load("alice", FIRST_PORT + place, CMS) for place in (0, 1)]
+    loads += [_load("bob", FIRST_PORT + place, {}) for place in (2, 3)]
+    return pool.streams(loads)
+
+
+def _against(pool: Pool, number: int) -> float:
+    """The rate of one CMS job beside ``number`` others that begin before it and end after it, Mb/s of L2 bytes."""
+    loads = [_load("bob", FIRST_PORT + 1 + place, {}, 2 * SECONDS) for place in range(number)]
+    streams = pool.streams([*loads, _load("alice", FIRST_PORT, CMS)])
+    cms = streams[-1]
+    first = max(each.began for each in streams) + SETTLED - cms.began
+    last = min(each.began + each.rates[-1][0] for each in streams) - cms.began
+    return cms.mean(min(first, SECONDS / 2), max(last, SECONDS * 0.75))
+
+
+def _window(streams: Sequence[Stream]) -> list[float]:
+    first = max(each.began for each in streams) + SETTLED
+    last = min(each.began + each.rates[-1][0] for each in streams)
+    return [each.mean(first - each.began, last - each.began) for each in streams]
+
+
+def figure_10a(runs: Sequence[Sequence[Stream]], scale: float, options: Options) -> Result:
+    """Aggregate rates of the two groups."""
+    sums = [(means[0] + means[1], means[2] + means[3]) for means in map(_window, runs)]
+    targets = (paper.WAN_QUEUES["cms"] * scale, paper.WAN_QUEUES["other"] * scale)
+    ratios = [median(each[place] for each in sums) / targets[place] for place in (0, 1)]
+    zero = min(each.began for each in runs[0])
+    series = tuple(
+        Series(name, _summed(runs[0][2 * place : 2 * place + 2], zero)) for place, name in enumerate(("CMS", "other"))
+    )
+    end = max(point.x for each in series for point in each.points)
+    return Result(
+        name="lark-figure-10a",
+        title="Traffic of two accounting groups through the core's queues",
+        source="Lark, Fig. 10a",
+        x_label="seconds",
+        y_label="rate of the group, Mb/s of L2 bytes",
+        series=(
+            *series,
+            *(
+                Series(f"{name} queue", (Point(0, rate), Point(end, rate)), paper=True)
+                for name, rate in zip(("q1, CMS", "q2, other"), targets, strict=True)
+            ),
+        ),
+        checks=(
+            Check(
+                "each group has its queue's rate, within 5 %",
+                f"CMS {ratios[0]:.3f}, other {ratios[1]:.3f} of it",
+                all(0.95 <= each <= 1.01 for each in ratios),
+            ),
+        ),
+        setting=_setting(scale, options.repetitions),
+        notes=("Two jobs in each group, one TCP stream a job, 40 ms round trip.",),
+    )
+
+
+def figure_10b(runs: Sequence[Sequence[Stream]], scale: float, options: Options) -> Result:
+    """The two jobs of the smaller group."""
+    ratios = []
+    for each in runs:
+        means = _window(each)
+        ratios.append(min(means[2:]) / max(means[2:]))
+    zero = min(each.began for each in runs[0])
+    return Result(
+        name="lark-figure-10b",
+        title="Two jobs in one group",
+        source="Lark, Fig. 10b",
+        x_label="seconds",
+        y_label="rate, Mb/s of L2 bytes",
+        series=tuple(Series(f"job {place}", each.points(zero)) for place, each in enumerate(runs[0][2:], 1)),
+        checks=(
+            Check(
+                "two jobs in a group are within 10 % of each other",
+                f"the lesser has {median(ratios):.3f} of the other ({min(ratios):.3f} to {max(ratios):.3f})",
+                median(ratios) >= 0.9,
+            ),
+        ),
+        setting=_setting(scale, options.repetitions),
+    )
+
+
+def figure_12(managed: Mapping[int, float], unmanaged: Mapping[int, float], scale: float) -> Result:
+    """Rate of the high-priority job beside N others."""
+    guarantee = paper.PRIORITY_RATES[0] * scale
+    ratios = [rate / guarantee for rate in managed.values()]
+    return Result(
+        name="lark-figure-12",
+        title="A high-priority job beside N others on the WAN",
+        source="Lark, Fig. 12",
+        x_label="other jobs",
+        y_label="rate of the high-priority job, Mb/s of L2 bytes",
+        series=(
+            Series("with management", tuple(Point(number, rate) for number, rate in managed.items())),
+            Series("without", tuple(Point(number, rate) for number, rate in unmanaged.items())),
+        ),
+        checks=(
+            Check(
+                "its guarantee within 5 % at every N",
+                f"{min(ratios):.3f} to {max(ratios):.3f} of it",
+                all(abs(ratio - 1) <= 0.05 for ratio in ratios),
+            ),
+        ),
+        setting=_setting(scale, 1),
+    )
+
+
+def table_3(managed: Mapping[int, float], unmanaged: Mapping[int, float], scale: float) -> Result:
+    """How many times faster the high-priority job is with management."""
+    ours = tuple(Point(number, managed[number] / unmanaged[number]) for number in managed)
+    theirs = tuple(Point(number, paper.SPEED_UP[number]) for number in managed)
+    # What perfect fairness among N + 1 streams would give: 0.9 of the link against 1 / (N + 1) of it.
+    fair = tuple(Point(number, paper.PRIORITY_RATES[0] / LINK * (number + 1)) for number in managed)
+    return Result(
+        name="lark-table-3",
+        title="Speed-up of the high-priority job from management",
+        source="Lark, Table III",
+        x_label="other jobs",
+        y_label="times as fast as without management",
+        series=(
+            Series("here", ours),
+            Series("even shares without management", fair),
+            Series("Table III", theirs, paper=True),
+        ),
+        checks=(
+            Check(
+                "faster with management at every N",
+                f"{min(point.y for point in ours):.1f} to {max(point.y for point in ours):.1f} times",
+                all(point.y > 1 for point in ours),
+            ),
+        ),
+        setting=_setting(scale, 1),
+        notes=(
+            "What a job has without management is what TCP's fairness leaves it; in the paper that is less than an "
+            "even share from four jobs on.",
+        ),
+    )
+
+
+def _summed(streams: Sequence[Stream], zero: float) -> tuple[Point, ...]:
+    """The streams' rates added up, in half seconds since ``zero``."""
+    sums: dict[float, float] = {}
+    for each in streams:
+        for point in each.points(zero):
+            at = round(point.x * 2) / 2
+            sums[at] = sums.get(at, 0) + point.y
+    return tuple(Point(at, rate) for at, rate in sorted(sums.items()))
+
+
+def _setting(scale: float, repetitions: int) -> dict[str, str | float | int | bool]:
+    return {"rates of the paper times": scale, "repetitions": repetitions, "seconds": SECONDS}
