@@ -97,9 +97,8 @@ class Controller:
         ovsdb = ovsdb or OvsdbOptions()
         self._ovsdb = Ovsdb(ovsdb, self._queues_told)
         ledger = Ledger()
-        self._reconciler = Reconciler(
-            self._policy, lambda job: self._upkeep.state_changed(job), metrics, self._ovsdb, ovsdb, ledger
-        )
+        told = lambda job: self._upkeep.state_changed(job)  # noqa: E731, PLW0108  (there is no upkeep yet)
+        self._reconciler = Reconciler(self._policy, told, metrics, self._ovsdb, ovsdb, ledger)
         self.accounts = Accountant(store, ledger, keeping, self._number_of)
         self._openflow = OpenFlow(options, self._reconciler)
         self._loop = LoopCalls(self._openflow)
