@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lab.inside.topology import DOMAIN, Machine
 
+# Mb/s of every worker.
+BANDWIDTH = 1000
 DAEMONS = {"central": "MASTER, COLLECTOR, NEGOTIATOR, SCHEDD", "execute": "MASTER, STARTD"}
 
 _COMMON = """\
@@ -42,10 +44,10 @@ NUM_SLOTS_TYPE_1 = 1
 RunBenchmarks = False
 STARTD_CRON_JOBLIST =
 """
-# Read after 50-lark.conf: what this site has otherwise. A cable of the lab claims 10 Gb/s; the bridge that it is in
-# claims nothing, so that the 1000 Mb/s given here count.
-SITE = """\
-MACHINE_RESOURCE_INVENTORY_Bandwidth = /usr/local/libexec/lark/lark-bandwidth {bridge} 1000
+# Read after 50-lark.conf: what this site has otherwise. Cables of the lab and its bridges claim 10 Gb/s; the loopback
+# interface claims nothing, so that the number given here counts.
+SITE = f"""\
+MACHINE_RESOURCE_INVENTORY_Bandwidth = /usr/local/libexec/lark/lark-bandwidth lo {BANDWIDTH}
 """
 _CENTRAL = """
 GROUP_NAMES = group_cms, group_cms.prod, group_cms.analysis, group_atlas
@@ -60,12 +62,6 @@ def config(machine: Machine) -> str:
     host, name = f"central.{DOMAIN}", f"{machine.name}.{DOMAIN}"
     text = _COMMON.format(host=host, daemons=DAEMONS[role], name=name, address=machine.address, domain=DOMAIN)
     return text + (_EXECUTE if role == "execute" else _CENTRAL)
-
-
-def site(machine: Machine) -> str:
-    """``/etc/condor/config.d/60-site.conf`` of a worker."""
-    assert machine.bridge is not None
-    return SITE.format(bridge=machine.bridge.name)
 
 
 def is_in_pool(machine: Machine) -> bool:

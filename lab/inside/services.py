@@ -162,7 +162,7 @@ def htcondor(machine: Machine) -> None:
     """Start condor_master. The central machine makes the pool's key and a token, which the others get."""
     write(machine.name, "/etc/condor/config.d/10-lab.conf", condor.config(machine))
     if "execute" in machine.roles:
-        write(machine.name, "/etc/condor/config.d/60-site.conf", condor.site(machine))
+        write(machine.name, "/etc/condor/config.d/60-site.conf", condor.SITE)
     lines = [
         "install -d -o condor -g condor /run/condor /run/lock/condor /var/log/condor /var/lib/condor/spool",
         "install -d -o condor -g condor -m 755 /var/lib/condor/execute",
