@@ -41,7 +41,8 @@ class Spool:
             self._waiting[slot] = deque([job_id])
             thread = threading.Thread(target=self._run, args=(slot,), name=f"spool {slot}", daemon=True)
             self._threads.add(thread)
-        thread.start()
+            # In the lock: who stops must not meet a thread that has not begun.
+            thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
         """Tell nothing more; what is pending stays on disk."""

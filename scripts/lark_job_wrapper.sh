@@ -5,15 +5,22 @@
 #
 # Runs as the job's user and holds no authority: lark-enter asks the worker service whose job this is. sudo starts that
 # with an environment of its own, so the job's goes by a file that only its user can read. Where the way in fails, the
-# reason stands on standard error and in $_CONDOR_WRAPPER_ERROR_FILE, and the job ends with status 122 (1 where sudo
-# refuses).
+# reason stands on standard error and in $_CONDOR_WRAPPER_ERROR_FILE, and HTCondor sends the job back to Idle with it.
 set -u
 PATH=${PATH:-/usr/bin:/bin}
 enter=/usr/local/libexec/lark/lark-enter
 note=${_CONDOR_WRAPPER_ERROR_FILE:-/dev/null}
 
+# HTCondor's starter looks for the note as HTCondor's own user, who does not pass a scratch directory of mode 0700: without
+# this it would take the job for one that has ended. lark-enter closes the directory again before the job begins.
+say() {
+    (umask 022 && printf 'Lark: %s\n' "$1" >"$note")
+    [ "$note" = /dev/null ] || chmod go+x "${note%/*}"
+}
+
 fail() {
-    printf 'Lark: %s\n' "$1" | tee "$note" >&2
+    say "$1"
+    printf 'Lark: %s\n' "$1" >&2
     exit 122
 }
 
@@ -24,5 +31,5 @@ file=$(mktemp "${_CONDOR_SCRATCH_DIR:-${TMPDIR:-/tmp}}/.lark-environment.XXXXXX"
 cat "/proc/$$/environ" >"$file" || fail "the job's environment cannot be kept"
 umask "$mask"
 # Taken away by lark-enter. What stays is the reason where sudo itself refuses.
-printf 'Lark: sudo does not start %s\n' "$enter" >"$note"
+say "sudo does not start $enter"
 exec /usr/bin/sudo -n "$enter" "$file" "$@"

@@ -53,6 +53,9 @@ _CENTRAL = """
 GROUP_NAMES = group_cms, group_cms.prod, group_cms.analysis, group_atlas
 GROUP_ACCEPT_SURPLUS = True
 GROUP_AUTOREGROUP = False
+# A machine that says nothing is forgotten within a minute.
+CLASSAD_LIFETIME = 40
+NEGOTIATOR_UPDATE_INTERVAL = 10
 """
 
 

@@ -14,6 +14,7 @@ from lab.__main__ import NO_MIRROR
 from lab.boot import Lab
 from lab.settings import LabSettings, from_environment
 from tests import own_network
+from tests.lab.remains import wait_ready
 
 
 @contextmanager
@@ -73,3 +74,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "lab" in getattr(item, "fixturenames", ()):
             item.add_marker("lab")
+
+
+@pytest.fixture
+def short_leases(lab: Lab) -> Iterator[None]:
+    """The controller with leases of half a minute, as long as the test lasts."""
+    file = "/etc/lark/lark.env"
+    change = f"unit stop lark-controller; {{}} {file}; unit start lark-controller"
+    lab.on("controller", "sh", "-c", change.format("echo LARK_LEASE_SECONDS=30 >>"))
+    wait_ready(lab)
+    yield
+    lab.on("controller", "sh", "-c", change.format("sed -i /LEASE_SECONDS/d"))
+    wait_ready(lab)

@@ -1,0 +1,67 @@
+"""lark-enter and the wrapper's note: who waits for the service, and what HTCondor's starter finds."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.worker.pool import NOBODY, Pool, Starter, eventually
+
+pytestmark = pytest.mark.ovs
+
+
+def enter(pool: Pool, starter: Starter, program: str, seconds: int = 20) -> tuple[int, str, Path]:
+    """Status and output of lark-enter as the wrapper leaves things to it; and the note."""
+    file, note = starter.scratch / "environment", starter.scratch / ".job_wrapper_failure"
+    note.write_text("Lark: sudo does not start it\n")
+    file.write_bytes(f"PATH=/usr/bin:/bin\0_CONDOR_WRAPPER_ERROR_FILE={note}\0".encode())
+    for path in (note, file):
+        shutil.chown(path, NOBODY, NOBODY)
+    starter.scratch.chmod(0o711)
+    script = pool.folder / f"enter-{seconds}"
+    script.write_text(pool.enter.read_text().replace("SECONDS = 20", f"SECONDS = {seconds}"))
+    script.chmod(0o755)
+    status, said = starter.run(f"SUDO_UID={NOBODY} SUDO_GID={NOBODY} {script} {file} {program}")
+    return status, said, note
+
+
+def mode(starter: Starter) -> int:
+    return stat.S_IMODE(starter.scratch.stat().st_mode)
+
+
+def test_a_service_that_starts_again_is_waited_for(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    pool.hook(starter, "start", "alice", 1)
+    pool.stop_service()
+    found: list[tuple[int, str, Path]] = []
+    thread = threading.Thread(target=lambda: found.append(enter(pool, starter, "/bin/ls /sys/class/net")))
+    thread.start()
+    eventually((starter.scratch / "environment").exists)
+    pool.start_service()
+    thread.join(20)
+    status, said, note = found[0]
+    assert (status, note.exists(), mode(starter)) == (0, False, 0o700), said
+
+
+def test_where_the_service_stays_away_the_starter_finds_the_reason(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    pool.hook(starter, "start", "alice", 1)
+    pool.stop_service()
+    status, said, note = enter(pool, starter, "/bin/true", seconds=1)
+    assert status == 122
+    assert "the worker service cannot be asked" in said
+    # Whoever is not the job's user reads it as well.
+    assert "cannot be asked" in note.read_text()
+    assert (stat.S_IMODE(note.stat().st_mode), mode(starter)) == (0o644, 0o711)
+
+
+def test_a_program_that_cannot_be_started_is_no_failure_of_the_wrapper(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    pool.hook(starter, "start", "alice", 1)
+    status, said, note = enter(pool, starter, "/nonexistent")
+    assert (status, note.exists(), mode(starter)) == (122, False, 0o700)
+    assert "/nonexistent: No such file or directory" in said
