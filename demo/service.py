@@ -48,6 +48,9 @@ class Service:
             "LARK_REST_LISTEN": self.rest,
             # HTCondor would have the leases renewed; here the jobs stay as long as somebody looks at them.
             "LARK_LEASE_SECONDS": "86400",
+            # The pages have something new to show every other second.
+            "LARK_COUNTER_SECONDS": "2",
+            "LARK_USAGE_WRITE_SECONDS": "5",
         }
         self._log = self.log_file.open("ab")
         self._process = subprocess.Popen(

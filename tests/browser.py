@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, s
 
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
+from lark_controller.openflow.replies import PortCounters
 from lark_controller.rest.tokens import Scope, add
 from tests.service import Json, Lark
 
@@ -59,7 +60,9 @@ class Site:
     """A controller with a core switch and two workers' switches; a third worker is declared and away."""
 
     def __init__(self, directory: Path, network: FakeNetwork, **environ: str) -> None:
-        self.lark = Lark(directory, POLICY, changed=None, **environ)
+        often = {"LARK_COUNTER_SECONDS": "0.3", "LARK_USAGE_WRITE_SECONDS": "0.5"}
+        self.lark = Lark(directory, POLICY, changed=None, **(often | environ))
+        self._network = network
         tokens = directory / "tokens.yaml"
         self.operator = add(tokens, "operator", [Scope.OPERATE])
         self.reader = add(tokens, "reader", [Scope.READ])
@@ -99,6 +102,13 @@ class Site:
         assert answer.status == 201, answer
         assert isinstance(answer.body, dict)
         return answer.body
+
+    def passed(self, job: Json, sent: int, received: int) -> None:
+        """So many megabytes have passed the job's port, all in all, in packets of 1,000 bytes."""
+        switch = self.switches[int(job["datapath"], 16)]
+        port = next(number for number, info in switch.ports.items() if info.name == job["port"])
+        said = PortCounters(port, sent * 1000, received * 1000, sent * 10**6, received * 10**6, 0, 0, 60.0)
+        self._network.run(lambda: switch.counted.update({port: said}))
 
 
 @pytest.fixture(scope="session")

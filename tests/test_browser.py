@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
+from lark_controller.rest.times import iso
 from tests.browser import CORE, POLICY, WORKER1, WORKER2, Reader, Site, reading
 
 pytestmark = pytest.mark.browser
@@ -153,6 +155,54 @@ def test_a_job_with_its_decision_flows_and_ads(reader: Reader, site: Site) -> No
     expect(page.locator("pre", has_text="GlobalJobId")).to_be_visible()
 
 
+def test_what_a_job_uses_in_numbers_and_as_a_plot(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    use = panel(page, "Use of the network")
+    expect(use.get_by_role("row", name="Sent 0 B 0 B 0 0 0")).to_be_visible()
+    site.passed(job, 3, 2)
+    expect(use.get_by_role("row", name="Sent 3.00 MB 0 B 3,000 0 0")).to_be_visible()
+    expect(use.get_by_role("row", name="Received 2.00 MB 0 B 2,000 0 0")).to_be_visible()
+    plot = use.get_by_role("img", name="Traffic of job 101.0")
+    expect(plot.locator("path.series")).to_have_count(2)
+    expect(use.locator(".legend")).to_contain_text(re.compile("Sent .*b/s"))
+    plot.hover()
+    expect(plot.locator(".pointer")).to_have_count(1)
+    site.lark.end(job)
+    expect(use.get_by_text("Whole")).to_be_visible()
+    expect(use.get_by_role("row", name="Sent 3.00 MB 0 B 3,000 0 0")).to_be_visible()
+    page.goto(f"{site.url}/pages/#/groups/group_cms")
+    expect(panel(page, "Use").get_by_role("row", name="Sent 3.00 MB")).to_be_visible()
+
+
+def test_the_history_of_a_group_over_a_range(reader: Reader, site: Site) -> None:
+    site.run("alice")
+    zero = {"throttled_seconds": 0.0, "job": None, "owner": None, "user": None, "host": None, "final": None}
+
+    def rows(route: Route) -> None:
+        asked = parse_qs(urlsplit(route.request.url).query)
+        width = {"minute": 60, "hour": 3600, "day": 86400}[asked["bucket"][0]]
+        first = (int(asked["from"][0]) // width + 5) * width
+        made = [
+            {"start": iso(first + at * width), "end": iso(first + (at + 1) * width), "group": "group_cms", **zero}
+            | {f"{part}bytes_{way}": 10**6 * width for part in ("", "wan_") for way in ("in", "out")}
+            for at in range(3)
+        ]
+        route.fulfill(json={"start": iso(0), "end": iso(0), "bucket_seconds": width, "rows": made, "next": None})
+
+    page = reader.page
+    page.route("**/v1/usage?*", rows)
+    reader.log_in(site.reader, "#/groups/group_cms")
+    over = panel(page, "Over time")
+    for name in ("Hour", "Day", "Week"):
+        over.get_by_role("button", name=name, exact=True).click()
+        expect(over.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
+        drawn = over.get_by_role("img", name=f"WAN traffic of group_cms, last {name.lower()}")
+        expect(drawn).to_contain_text("10.0 Mb/s")
+        expect(drawn.locator("path.series").first).to_have_attribute("d", re.compile(r"M\d.*L\d"))
+    expect(over.locator(".legend")).to_contain_text("Guarantee 250 Mb/s")
+
+
 def test_a_job_that_is_not_there_is_said(reader: Reader, site: Site) -> None:
     reader.expected = ("404",)
     page = reader.log_in(site.reader, "#/jobs/0123456789abcdef")
@@ -184,9 +234,9 @@ def test_user_and_group(reader: Reader, site: Site) -> None:
     page = reader.log_in(site.reader, "#/users/alice")
     expect(panel(page, "Live jobs").locator("tbody tr")).to_have_count(2)
     page.get_by_role("link", name="group_cms").first.click()
-    expect(page.get_by_role("heading", name="Group group_cms")).to_be_visible()
-    expect(page.locator(".facts")).to_contain_text("Guarantee250 Mb/s")
-    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.get_by_role("heading", name="Group group_cms", exact=True)).to_be_visible()
+    expect(page.locator(".facts").first).to_contain_text("Guarantee250 Mb/s")
+    expect(panel(page, "Live jobs with AcctGroup group_cms").locator("tbody tr")).to_have_count(2)
 
 
 def test_a_switch_with_the_origin_of_each_flow(reader: Reader, site: Site) -> None:

@@ -90,6 +90,19 @@ def test_a_plot_has_a_round_scale_and_marks_at_even_times(reader: Reader, site: 
     assert found[2] == {"step": 2000, "at": [62000, 64000, 66000, 68000, 70000]}
 
 
+def test_buckets_of_use_become_rates_over_time(reader: Reader, site: Site) -> None:
+    """Idle buckets are 0, what lies before the first row is unknown, and the bucket that is not over is left out."""
+    reader.go("")
+    found = reader.page.evaluate(
+        "async () => { const { pointsOf } = await import('/pages/history.js');"
+        " const row = (minute, bytes) => ({start: new Date(minute * 60000).toISOString(), bytes_in: bytes,"
+        "   bytes_out: 0, wan_bytes_in: 0, wan_bytes_out: bytes / 2});"
+        " const points = pointsOf([row(2, 7500000), row(2, 7500000), row(4, 15000000), row(5, 9)], 0, 330000, 60);"
+        " return points.map((each) => [each.at / 60000, each.inward, each.wan_outward]) }"
+    )
+    assert found == [[2, 2, 1], [3, 2, 1], [3, 0, 0], [4, 0, 0], [4, 2, 1], [5, 2, 1]]
+
+
 def test_what_has_not_changed_keeps_its_element(reader: Reader, site: Site) -> None:
     reader.go("")
     kept = reader.page.evaluate(

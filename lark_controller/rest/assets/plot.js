@@ -29,8 +29,10 @@ export function marks(from, until, most) {
 // `series` are {name, kind, points: [[ms, Mb/s or null], …]}, `lines` {name, kind, value}. `width` is in pixels, `at` a time
 // that is pointed to, `point(time or null)` hears where the pointer is.
 export function plot({ label, series, lines = [], from, until, width, at = null, point, height = HEIGHT }) {
-  const values = series.flatMap((one) => one.points.map(([, value]) => value || 0));
-  const top = roundUp(Math.max(0, ...values, ...lines.map((line) => line.value)) || 0);
+  const most = series.reduce((top, one) => one.points.reduce((high, [, value]) => Math.max(high, value || 0), top), 0);
+  // A limit far above what is used would press the lines to the ground; the legend has its value all the same.
+  const near = lines.filter((line) => line.value <= 3 * most);
+  const top = roundUp(Math.max(most, ...near.map((line) => line.value)));
   const right = Math.max(width - RIGHT, LEFT + 1);
   const x = (time) => LEFT + ((right - LEFT) * (time - from)) / Math.max(1, until - from);
   const y = (value) => TOP + (height - TOP - BOTTOM) * (1 - value / top);
@@ -57,7 +59,7 @@ export function plot({ label, series, lines = [], from, until, width, at = null,
   time.at.map((ms) => h("g", { class: "scale" },
     h("line", { x1: x(ms), x2: x(ms), y1: height - BOTTOM, y2: height - BOTTOM + 4 }),
     h("text", { x: x(ms), y: height - 6, "text-anchor": "middle" }, words(ms)))),
-  lines.map((line) => h("line", { class: `limit ${line.kind}`, x1: LEFT, x2: right, y1: y(line.value), y2: y(line.value) })),
+  near.map((line) => h("line", { class: `limit ${line.kind}`, x1: LEFT, x2: right, y1: y(line.value), y2: y(line.value) })),
   series.map((one) => h("path", { class: `series ${one.kind}`, d: pathOf(one.points, x, y) })),
   pointed && h("line", { class: "pointer", x1: x(pointed.at), x2: x(pointed.at), y1: TOP, y2: height - BOTTOM }));
 

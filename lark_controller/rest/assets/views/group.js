@@ -1,24 +1,42 @@
-// One group: what the policy gives it, and its jobs.
+// One group: what the policy gives it, what it uses, over time too, and its jobs.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, rate } from "../format.js";
+import { history } from "../history.js";
 import { facts, headed, note } from "../parts.js";
+import { rememberGroups } from "./groups.js";
 import { jobTable, pages } from "./jobs.js";
+import { used } from "./usage.js";
 
-export function open({ one, query, paint, live }) {
-  paint(`Group ${one}`, h("p", { class: "empty" }, "Loading…"));
-  live(3, async (signal) => {
-    const [{ groups }, page] = await Promise.all([
-      get(["groups"], {}, signal),
-      get(["jobs"], { group: one, order: "newest", limit: 25, cursor: query.cursor }, signal),
+export function open({ one, query, paint, live, signal }) {
+  let [group, page] = [null, null];
+  const draw = () => paint(`Group ${one}`, page ? content() : h("p", { class: "empty" }, "Loading…"));
+  draw();
+  const plotted = history({
+    live, draw, signal, by: "group", choose: () => ({ group: one }), subject: `group ${one}`, label: `WAN traffic of ${one}`,
+    series: [["To the WAN", "out", "wan_outward"], ["From the WAN", "in", "wan_inward"]],
+    limits: () => [["guarantee", "Guarantee"], ["ceiling", "Ceiling"]].filter(([kind]) => group?.[kind])
+      .map(([kind, name]) => ({ name, kind, value: group[kind] })),
+  });
+  const content = () => [
+    group ? facts(["Live jobs", count(group.jobs)], ["Guarantee", rate(group.guarantee)], ["Ceiling", rate(group.ceiling)],
+      ["WAN port", group.port || "any"], ["DSCP", count(group.dscp)], ["Queue", group.queue === null ? undefined : count(group.queue)],
+      ["To the WAN now", rate(group.rate.wan_outward)], ["From the WAN now", rate(group.rate.wan_inward)])
+      : note("plain", "The policy in force has no group of this name; its jobs are in the group that takes them instead."),
+    headed("Over time", `Jobs with AcctGroup ${one}`, plotted.view()),
+    group && headed("Use", "Since the controller’s start", used(group.usage)),
+    headed(`Live jobs with AcctGroup ${one}`, null, jobTable(page.jobs, { empty: "None." }), pages(query, page.next_cursor, "groups", one)),
+  ];
+  live(3, async (stop) => {
+    const [{ groups }, jobs] = await Promise.all([
+      get(["groups"], {}, stop),
+      get(["jobs"], { group: one, order: "newest", limit: 25, cursor: query.cursor }, stop),
     ]);
-    return { group: groups.find((each) => each.name === one), page };
-  }, ({ group, page }) => {
-    paint(`Group ${one}`,
-      group ? facts(["Live jobs", count(group.jobs)], ["Guarantee", rate(group.guarantee)], ["Ceiling", rate(group.ceiling)],
-        ["WAN port", group.port || "any"], ["DSCP", count(group.dscp)], ["Queue", group.queue === null ? undefined : count(group.queue)])
-        : note("plain", "The policy in force has no group of this name; its jobs are in the group that takes them instead."),
-      headed(`Live jobs with AcctGroup ${one}`, null, jobTable(page.jobs, { empty: "None." }), pages(query, page.next_cursor, "groups", one)));
+    return { groups, jobs };
+  }, ({ groups, jobs }) => {
+    rememberGroups(groups);
+    [group, page] = [groups.find((each) => each.name === one), jobs];
+    draw();
   });
 }

@@ -3,21 +3,43 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, rate } from "../format.js";
-import { framed, groupLink, table } from "../parts.js";
+import { bar, framed, groupLink, table } from "../parts.js";
+import { remember } from "../samples.js";
 
-export function groupTable(groups) {
+// What groups use now, for the plots.
+export function rememberGroups(groups) {
+  for (const group of groups) remember(`group ${group.name}`, Date.now(), group.rate);
+}
+
+// What a group sends to the WAN, against what it is guaranteed (a mark) and its ceiling (the whole bar).
+function use(group) {
+  const now = rate(group.rate.wan_outward);
+  if (!group.ceiling) return now;
+  const guarantee = group.guarantee ? `, ${rate(group.guarantee)} guaranteed` : "";
+  return h("span", { class: "with-bar" }, now, bar(group.rate.wan_outward, group.ceiling,
+    { mark: group.guarantee, label: `${now} of ${rate(group.ceiling)}${guarantee}` }));
+}
+
+export function groupTable(groups, { whole = false } = {}) {
   return table("Groups", [
     { head: "Group", cell: (group) => groupLink(group.name) },
     { head: "Jobs", number: true, cell: (group) => count(group.jobs) },
-    { head: "Guarantee", number: true, cell: (group) => rate(group.guarantee) },
+    { head: "To the WAN", number: true, cell: use },
+    { head: "Guarantee", number: true, narrow: whole ? false : undefined, cell: (group) => rate(group.guarantee) },
     { head: "Ceiling", number: true, cell: (group) => rate(group.ceiling) },
-    { head: "WAN port", narrow: false, cell: (group) => group.port || "any" },
+    { head: "From the WAN", number: true, narrow: false, cell: (group) => rate(group.rate.wan_inward) },
+    ...(whole ? [
+      { head: "Sent", number: true, narrow: false, cell: (group) => rate(group.rate.outward) },
+      { head: "Received", number: true, narrow: false, cell: (group) => rate(group.rate.inward) },
+      { head: "WAN port", narrow: false, cell: (group) => group.port || "any" },
+    ] : []),
   ], groups, { key: (group) => group.name, empty: "The policy in force has no groups." });
 }
 
 export function open({ paint, live }) {
   paint("Groups", h("p", { class: "empty" }, "Loading…"));
   live(2, (signal) => get(["groups"], {}, signal), ({ groups }) => {
-    paint("Groups", framed(groupTable(groups)));
+    rememberGroups(groups);
+    paint("Groups", framed(groupTable(groups, { whole: true })));
   });
 }

@@ -3,14 +3,18 @@
 import { get, remove } from "../api.js";
 import { h } from "../dom.js";
 import { count, moment, several, since } from "../format.js";
+import { recent } from "../history.js";
 import { closed, facts, groupLink, headed, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
 import { eventList } from "./events.js";
+import { remember } from "../samples.js";
 import { reservationTable } from "./reservations.js";
 import { flowTable } from "./switch.js";
+import { used } from "./usage.js";
 
 const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Connectivity", group: "Group" };
 
 export function open({ one, who, paint, say, live, signal }) {
+  let pointed = null;
   let [job, flows, failed, events, names, reserved] = [null, null, null, null, new Map(), []];
   const title = () => {
     if (!job) return `Job ${one}`;
@@ -20,6 +24,7 @@ export function open({ one, who, paint, say, live, signal }) {
   const content = () => [
     job.reason && note(job.state === "refused" || job.state === "quarantined" ? "bad" : job.state === "pending" ? "poor" : "plain", job.reason),
     job.state === "quarantined" && lift(),
+    headed("Use of the network", usageAside(job), usageContent()),
     h("div", { class: "columns" },
       h("div", {},
         section("Run", about(job)),
@@ -32,6 +37,17 @@ export function open({ one, who, paint, say, live, signal }) {
     closed("Job ad", h("pre", { tabindex: "0" }, job.job_ad)),
     closed("Machine ad", h("pre", { tabindex: "0" }, job.machine_ad)),
   ];
+  const usageContent = () => {
+    if (!job.usage) return h("p", { class: "empty" }, "It is not counted: the policy says so, or nothing could be counted yet.");
+    const drawn = job.usage.final ? null : recent({
+      subject: `job ${one}`, label: `Traffic of job ${job.cluster}.${job.proc}`, series: [["Sent", "out", "outward"], ["Received", "in", "inward"]],
+      pointed, point: (at) => {
+        pointed = at;
+        draw();
+      },
+    });
+    return [drawn, used(job.usage)];
+  };
   const lift = () => h("p", { class: "actions" },
     h("button", { type: "button", disabled: !who.scopes.includes("operate"), on: { click: async () => {
       try {
@@ -56,6 +72,7 @@ export function open({ one, who, paint, say, live, signal }) {
   draw();
   const shown = live(3, (stop) => get(["jobs", one], {}, stop), (found) => {
     job = found;
+    if (job.usage?.at) remember(`job ${one}`, Date.parse(job.usage.at), job.usage.rate);
     draw();
   });
   live(10, async (stop) => {
@@ -82,6 +99,11 @@ export function open({ one, who, paint, say, live, signal }) {
   signal.addEventListener("abort", () => (job = null));
 }
 
+function usageAside({ usage }) {
+  if (!usage?.at) return null;
+  return usage.final ? "Whole" : ["Counters read ", moment(usage.at)];
+}
+
 // A switch that is not known (any more) or does not answer spoils nothing else.
 function orNothing(error) {
   if (error.status === 404 || error.status === 502) return null;
@@ -98,7 +120,7 @@ function about(job) {
     ["Port", job.port && h("code", {}, job.port)], ["VLAN", job.vlan], ["RequestBandwidth", job.bandwidth && `${count(job.bandwidth)} Mb/s`],
     ["Started", job.started > 0 && moment(new Date(job.started * 1000).toISOString())], ["Registered", moment(job.created)],
     job.ended ? ["Ended", moment(job.ended)] : ["Lease until", moment(job.lease_until)],
-    ["For", job.ended || job.state === "refused" ? null : since(job.created)]);
+    ["Running for", job.ended || job.state === "refused" ? null : since(job.created)]);
 }
 
 function decision(job) {

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
-import { moment } from "../format.js";
+import { moment, rate } from "../format.js";
 import { framed, groupLink, jobLink, linked, state, table, to, userLink } from "../parts.js";
 
 const PAGE = 50;
@@ -15,6 +15,8 @@ const COLUMNS = {
   group: { head: "Group", narrow: false, cell: (job) => groupLink(job.group) },
   host: { head: "Host", narrow: false, cell: (job) => h("a", { href: to("jobs", { host: job.host }) }, job.host) },
   address: { head: "Address", cell: (job) => h("span", { class: "code" }, job.addresses.map((one, at) => [at > 0 && h("br"), one.address])) },
+  sent: { head: "Sent", number: true, cell: (job) => rate(job.usage?.rate.outward) },
+  received: { head: "Received", number: true, cell: (job) => rate(job.usage?.rate.inward) },
   started: { head: "Registered", narrow: false, cell: (job) => moment(job.created) },
   reason: { head: "Reason", wide: true, cell: (job) => linked(job.reason) },
 };

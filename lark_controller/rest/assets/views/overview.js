@@ -2,13 +2,14 @@
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
-import { count, moment, several } from "../format.js";
-import { headed, link, note, rules, state, switchLink, switchState, table, to } from "../parts.js";
+import { count, moment, rate, several } from "../format.js";
+import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to, userLink } from "../parts.js";
 import { eventList } from "./events.js";
-import { groupTable } from "./groups.js";
+import { groupTable, rememberGroups } from "./groups.js";
 import { jobTable } from "./jobs.js";
 
 const REFUSED = 8;
+const BUSIEST = 5;
 
 export function open({ live, paint, signal }) {
   let found = {};
@@ -16,8 +17,10 @@ export function open({ live, paint, signal }) {
 
   const draw = () => found.overview && found.groups && found.waiting && found.events && paint("Overview", content(found));
   live(2, async (stop) => {
-    const [overview, groups] = await Promise.all([get(["overview"], {}, stop), get(["groups"], {}, stop)]);
-    return { overview, groups: groups.groups };
+    const [overview, groups, users] = await Promise.all([get(["overview"], {}, stop), get(["groups"], {}, stop),
+      get(["rates"], { by: "user", limit: BUSIEST }, stop)]);
+    rememberGroups(groups.groups);
+    return { overview, groups: groups.groups, users: users.rates };
   }, (answer) => {
     found = { ...found, ...answer };
     draw();
@@ -34,7 +37,7 @@ export function open({ live, paint, signal }) {
   signal.addEventListener("abort", () => (found = {}));
 }
 
-function content({ overview, groups, waiting, events }) {
+function content({ overview, groups, users, waiting, events }) {
   const { switches } = overview;
   return [
     !overview.ready && note("bad", h("strong", {}, "The controller is not ready: "), overview.reasons.join("; ")),
@@ -42,6 +45,14 @@ function content({ overview, groups, waiting, events }) {
     h("div", { class: "columns" },
       h("div", {},
         headed("Groups", link("All groups", "groups"), groupTable(groups)),
+        users.length > 0 && section("Users that send and receive most", table("Users that send and receive most", [
+          { head: "User", cell: (one) => userLink(one.user.split("@")[0]) },
+          { head: "Group", narrow: false, cell: (one) => groupLink(one.group) },
+          { head: "Jobs", number: true, cell: (one) => count(one.jobs) },
+          { head: "Sent", number: true, cell: (one) => rate(one.rate.outward) },
+          { head: "Received", number: true, cell: (one) => rate(one.rate.inward) },
+          { head: "To the WAN", number: true, narrow: false, cell: (one) => rate(one.rate.wan_outward) },
+        ], users, { key: (one) => `${one.user} ${one.group}` })),
         headed("Jobs without their network", ["quarantined", "pending", "refused"].map((each) => link(`All ${each}`, "jobs", { state: each })),
           waiting.length ? jobTable(waiting, { label: "Jobs without their network", columns: ["job", "state", "owner", "host", "reason"] })
             : h("p", { class: "empty" }, "None. Every job has the network that the policy gives it."))),

@@ -7,12 +7,17 @@ import { closed, facts, headed, jobLink, more, problem, rules, state, switchStat
 
 const STEP = 100;
 
+// A match or a list of actions that may go on in the next line after each comma.
+function broken(text) {
+  return text.split(",").map((part, at, all) => (at < all.length - 1 ? [`${part},`, h("wbr")] : part));
+}
+
 export function flowTable(label, flows, { tables = false, jobs = true } = {}) {
   return table(label, [
     ...(tables ? [{ head: "Table", kind: "short", cell: (flow) => `${flow.table} ${flow.table_name}` }] : []),
     { head: "Priority", kind: "short", number: true, cell: (flow) => count(flow.priority) },
-    { head: "Match", wide: true, cell: (flow) => h("code", {}, flow.match || "any packet") },
-    { head: "Actions", wide: true, cell: (flow) => h("code", {}, flow.actions || "drop") },
+    { head: "Match", wide: true, cell: (flow) => h("code", {}, broken(flow.match || "any packet")) },
+    { head: "Actions", wide: true, cell: (flow) => h("code", {}, broken(flow.actions || "drop")) },
     { head: "Origin", wide: true, cell: (flow) => [flow.origin, jobs && flow.job && [" ", jobLink(flow.job)]] },
     { head: "State", kind: "short", cell: (flow) => state(flow.state) },
     { head: "Packets", kind: "short", number: true, cell: (flow) => count(flow.packets) },
