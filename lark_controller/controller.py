@@ -97,8 +97,7 @@ class Controller:
         ovsdb = ovsdb or OvsdbOptions()
         self._ovsdb = Ovsdb(ovsdb, self._queues_told)
         ledger = Ledger()
-        told = lambda job: self._upkeep.state_changed(job)  # noqa: E731, PLW0108  (there is no upkeep yet)
-        self._reconciler = Reconciler(self._policy, told, metrics, self._ovsdb, ovsdb, ledger)
+        self._reconciler = Reconciler(self._policy, self._state_changed, metrics, self._ovsdb, ovsdb, ledger)
         self.accounts = Accountant(store, ledger, keeping, self._number_of)
         self._openflow = OpenFlow(options, self._reconciler)
         self._loop = LoopCalls(self._openflow)
@@ -466,6 +465,9 @@ class Controller:
 
     def _why_kept(self, job: Job) -> str:
         return "" if self._pool is None else self._pool.why_kept(job)
+
+    def _state_changed(self, job: Job) -> None:
+        self._upkeep.state_changed(job)
 
     def _put(self, job: Job) -> None:
         self._openflow.loop.call_soon_threadsafe(self._reconciler.put, job)
