@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -158,9 +158,12 @@ class Client:
         query = {"after": after, "wait": wait}
         return self._json("GET", f"/v1/hosts/{_part(host)}/rules", query, timeout=self._timeout + wait)
 
-    def confirm_rules(self, host: str, revision: str, refused: Mapping[str, str] | None = None) -> Answer:
-        """Say that a worker has a revision of its rules in place, but for the jobs ``refused`` (id, reason)."""
-        body = json.dumps({"revision": revision, "refused": dict(refused or {})})
+    def confirm_rules(
+        self, host: str, revision: str, refused: Mapping[str, str] | None = None, late: Iterable[str] = ()
+    ) -> Answer:
+        """Say that a worker has a revision of its rules in place, but for jobs that it refuses (id, reason) and jobs
+        that are late, since their networks are still to be made."""
+        body = json.dumps({"revision": revision, "refused": dict(refused or {}), "late": sorted(late)})
         return self._json("PUT", f"/v1/hosts/{_part(host)}/rules", None, body, "application/json")
 
     def groups(self) -> list[Answer]:

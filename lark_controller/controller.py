@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import replace
@@ -400,11 +400,13 @@ class Controller:
             )
         return self._loop.call(lambda: views.host(self._reconciler, host, after))
 
-    def host_confirmed(self, host: str, revision: str, refused: Mapping[str, str]) -> HostStatus:
-        """A worker has a revision in place, but for the jobs that it refuses (id, reason)."""
+    def host_confirmed(
+        self, host: str, revision: str, refused: Mapping[str, str], late: Sequence[str] = ()
+    ) -> HostStatus:
+        """A worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made yet."""
 
         def note() -> HostStatus:
-            self._reconciler.workers.confirmed(host, revision, refused)
+            self._reconciler.workers.confirmed(host, revision, refused, late)
             return views.host(self._reconciler, host, revision)
 
         return self._loop.call(note)

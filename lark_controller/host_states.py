@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,8 +57,8 @@ class HostStates:
         for waiter in waiters:
             waiter()
 
-    def confirmed(self, host: str, revision: str) -> list[int]:
-        """A worker has a revision in place: the jobs whose rules are thereby in force.
+    def confirmed(self, host: str, revision: str, late: Container[int] = ()) -> list[int]:
+        """A worker has a revision in place, but for the jobs ``late``: those whose rules are thereby in force.
 
         Revisions of another start of the controller, or of the future, confirm nothing.
         """
@@ -67,7 +67,7 @@ class HostStates:
         if state is None or start != self._start or not (count.isascii() and count.isdigit()):
             return []
         reached = min(int(count), state.revision)
-        done = [number for number, needed in state.needs.items() if needed <= reached]
+        done = [number for number, needed in state.needs.items() if needed <= reached and number not in late]
         for number in done:
             del state.needs[number]
         return done

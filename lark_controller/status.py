@@ -6,7 +6,7 @@ Every call may be made from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -428,8 +428,10 @@ class Controls(Protocol):
     def host_rules(self, host: str, after: str, timeout: float) -> HostStatus:
         """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""
 
-    def host_confirmed(self, host: str, revision: str, refused: Mapping[str, str]) -> HostStatus:
-        """A worker has a revision in place, but for the jobs that it refuses (id, reason)."""
+    def host_confirmed(
+        self, host: str, revision: str, refused: Mapping[str, str], late: Sequence[str] = ()
+    ) -> HostStatus:
+        """A worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made yet."""
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.

@@ -5,7 +5,7 @@ Used by the reconcile loop, on its thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from lark_controller.confirmations import Confirmations
@@ -60,12 +60,15 @@ class Workers:
         for host in ruled.hosts():
             self.states.changed(host, ())
 
-    def confirmed(self, host: str, revision: str, refused: Mapping[str, str]) -> None:
-        """A worker has a revision of its rules in place, but for the jobs that it refuses, each with the reason."""
+    def confirmed(self, host: str, revision: str, refused: Mapping[str, str], late: Iterable[str] = ()) -> None:
+        """A worker has a revision of its rules in place, but for the jobs that it refuses, each with the reason, and
+        those that are ``late``: their networks are not made yet."""
         for job_id, reason in refused.items():
             job = self._owner.directory.by_id.get(job_id)
             if job is not None and job.host == host and job.network_type in RULED:
                 self._owner.refuse(job, f"worker {host}: {reason}")
-        for number in self.states.confirmed(host, revision):
+        directory = self._owner.directory.by_id
+        waiting = {directory[job_id].number for job_id in late if job_id in directory}
+        for number in self.states.confirmed(host, revision, waiting):
             self._owner.confirmations.confirmed(number, self.states.number(host))
             self._owner.settle(number)

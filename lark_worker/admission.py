@@ -31,6 +31,7 @@ class Admission:
         self._startd = startd
         self._networks = networks
         self._endings = endings
+        self._assigning = threading.Lock()
 
     def admit(self, starter: Process, body: bytes) -> Record:
         """A new job, decided and on disk; nothing is made yet.
@@ -44,6 +45,7 @@ class Admission:
             self._forged(slot.run.id, slot.run.slot, slot.owner, error)
             raise
         want = wanted(merged, self._settings)
+        self._networks.check(want.network_type, want.bridge, want.vlan)
         job_id = slot.run.id
         self._endings.supersede(job_id)
         namespace, port, mac = names(self._settings.prefix, job_id)
@@ -52,37 +54,57 @@ class Admission:
         if want.network_type != "none":
             machine["LarkExternalInterface"] = port
             machine["LarkInnerMacAddress"] = mac
-            machine["LarkDatapathId"] = self._networks.datapath_id()
+            if want.network_type == "ovs_bridge":
+                machine["LarkDatapathId"] = self._networks.datapath_id()
             if want.address_type == "dhcp":
                 machine["LarkInnerMacAddress"] = mac = slot_mac(slot.run.slot)
-            if want.address_type in ("static", "dhcp"):
+            if want.network_type != "nat" and want.address_type in ("static", "dhcp"):
                 given = [address for address in (want.ipv4, want.ipv6) if address is not None]
                 addresses = self._networks.interfaces(given)
-        record = Record(
-            id=job_id,
-            number=self._jobs.number(),
-            boot=self._jobs.boot,
-            starter=starter.pid,
-            started=starter.started,
-            global_job_id=slot.run.global_job_id,
-            run_started=slot.run.started,
-            slot=slot.run.slot,
-            owner=slot.owner,
-            namespace=namespace,
-            port=port,
-            mac=mac,
-            network_type=want.network_type,
-            address_type=want.address_type,
-            body=post(merged.job, machine),
-            addresses=addresses,
-            pending=("register",),
-        )
-        self._jobs.write(record)
+        # Which address behind NAT is free, is settled once the record is written.
+        with self._assigning:
+            if want.network_type == "nat":
+                addresses = self._behind_nat(machine)
+            record = Record(
+                id=job_id,
+                number=self._jobs.number(),
+                boot=self._jobs.boot,
+                starter=starter.pid,
+                started=starter.started,
+                global_job_id=slot.run.global_job_id,
+                run_started=slot.run.started,
+                slot=slot.run.slot,
+                owner=slot.owner,
+                namespace=namespace,
+                port=port,
+                mac=mac,
+                network_type=want.network_type,
+                address_type=want.address_type,
+                body=post(merged.job, machine),
+                addresses=addresses,
+                pending=("register",),
+                machine=slot.machine,
+                bridge=want.bridge,
+                vlan=want.vlan,
+            )
+            self._jobs.write(record)
         if not self._endings.watch(record):
             self._jobs.forget(record)
             raise CallerError("the job's starter has ended")
         log.event("job begins", job=record.id, slot=record.slot, owner=record.owner, network=record.network_type)
         return record
+
+    def _behind_nat(self, machine: Any) -> tuple[str, ...]:
+        """Addresses that no live job of this worker has, said in the machine ad as well, whatever it said before."""
+        live = [record for record in self._jobs.all() if record.network_type == "nat" and not record.over]
+        addresses = self._networks.assign([text for record in live for text in record.addresses])
+        for version in (4, 6):
+            for spelling in (f"LarkInnerAddressIPv{version}", f"InnerAddressIPv{version}"):
+                if spelling in machine:
+                    del machine[spelling]
+        for text in addresses:
+            machine[f"LarkInnerAddressIPv{6 if ':' in text else 4}"] = text.partition("/")[0]
+        return addresses
 
     def check_again(self, record: Record, body: bytes) -> None:
         """What is handed over for a job that is known counts for nothing; a lie is noted all the same.

@@ -9,6 +9,8 @@ from lark_worker.jobs import Jobs, Key, key_of
 from lark_worker.link import Link
 from lark_worker.network import Networks
 from lark_worker.records import Record
+from lark_worker.rules.feed import RulesFeed
+from lark_worker.rules.firewall import is_ruled
 from lark_worker.spool import Spool
 from lark_worker.watch import Watch
 
@@ -16,13 +18,16 @@ from lark_worker.watch import Watch
 class Endings:
     """Ends the jobs of one worker; thread-safe."""
 
-    def __init__(self, jobs: Jobs, link: Link, networks: Networks, spool: Spool, watch: Watch, dhcp: DhcpJobs) -> None:
+    def __init__(
+        self, jobs: Jobs, link: Link, networks: Networks, spool: Spool, watch: Watch, dhcp: DhcpJobs, rules: RulesFeed
+    ) -> None:
         self._jobs = jobs
         self._link = link
         self._networks = networks
         self._spool = spool
         self._watch = watch
         self._dhcp = dhcp
+        self._rules = rules
 
     def watch(self, record: Record) -> bool:
         """End the job when its starter ends; False where it has ended already."""
@@ -70,6 +75,8 @@ class Endings:
     def _remove(self, record: Record) -> None:
         self._dhcp.end(record)
         self._networks.remove(record)
+        if is_ruled(record):
+            self._rules.jobs_changed()
 
     def deliver(self, record: Record) -> None:
         """Tell the controller that a job has ended. Raises AwayError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from lark_controller.client import Client, ProblemError, UnreachableError, read_token
 from lark_controller.errors import SettingError
+from lark_controller.host_rules import HostRules, from_json
 from lark_controller.jobs import Address
 from lark_worker.errors import AwayError, RefusedError
 from lark_worker.settings import Settings
@@ -70,6 +71,19 @@ class Link:
     def forged(self, job_id: str, detail: str) -> None:
         """Let the controller's audit trail know of a forged ad."""
         self._ask(lambda client: client.forged(job_id, detail))
+
+    def rules(self, host: str, after: str, wait: float) -> tuple[str, HostRules | None]:
+        """The rules of this worker and their revision, None where that is ``after`` for another ``wait`` seconds."""
+        answer = self._ask(lambda client: client.host_rules(host, after, wait))
+        try:
+            given = answer["rules"]
+            return str(answer["revision"]), None if given is None else from_json(given)
+        except (KeyError, TypeError, ValueError) as error:
+            raise AwayError(f"{self._settings.url} does not give rules as a Lark controller does: {error}") from None
+
+    def rules_confirmed(self, host: str, revision: str, refused: Mapping[str, str], late: Iterable[str]) -> None:
+        """Say that a revision of the rules is in place, but for the jobs ``refused`` (id, reason) and ``late``."""
+        self._ask(lambda client: client.confirm_rules(host, revision, refused, late))
 
     def _ask(self, call: Callable[[Client], Value]) -> Value:
         try:

@@ -20,9 +20,11 @@ from typing import Final
 
 from lark_controller import log
 from lark_controller.jobs import Address
+from lark_worker import linux_bridge
 from lark_worker.bridge import Bridge
 from lark_worker.commands import NETNS, inside, ip_batch, run
-from lark_worker.errors import NetworkError
+from lark_worker.errors import NetworkError, RefusedError
+from lark_worker.nat import NatLinks
 from lark_worker.records import Record
 from lark_worker.settings import Settings
 
@@ -62,12 +64,27 @@ class Networks:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._bridge = Bridge(settings.bridge, settings.ovs_database)
+        self._nat = NatLinks(settings)
         self._userspace: bool | None = None
         self._ping = Path("/proc/sys/net/ipv4/ping_group_range").read_text("ascii")
 
     def datapath_id(self) -> str:
         """The bridge's OpenFlow datapath id. Raises NetworkError."""
         return self._bridge.datapath_id()
+
+    def check(self, kind: str, bridge: str, vlan: int | None) -> None:
+        """Whether this worker has what a job's network type needs. Raises RefusedError."""
+        try:
+            if kind == "nat":
+                self._nat.check()
+            elif kind == "bridge":
+                linux_bridge.check(bridge, vlan)
+        except NetworkError as error:
+            raise RefusedError(f"NetworkType {kind}: {error}") from None
+
+    def assign(self, taken: Iterable[str]) -> tuple[str, ...]:
+        """Addresses behind NAT for a new job; ``taken`` are those of others. Raises NetworkError."""
+        return self._nat.assign(taken)
 
     def interfaces(self, addresses: Iterable[Address]) -> tuple[str, ...]:
         """Addresses with the length of the network that each is in; one in no known network stands alone."""
@@ -94,18 +111,28 @@ class Networks:
                 f"link add {record.port} mtu {mtu} type veth"
                 f" peer name {INNER} address {record.mac} mtu {mtu} netns {record.namespace}",
                 f"link set {record.port} addrgenmode none",
-                f"link set {record.port} up",
             ]
+        if record.network_type == "ovs_bridge":
+            steps.append(f"link set {record.port} up")
         ip_batch(steps)
         if record.network_type == "none":
             inside(record.namespace, lambda: ip_batch(["link set lo up"]))
             return
+        userspace = record.network_type == "ovs_bridge" and self._is_userspace()
+        if userspace:
+            _checksums_here(record.port)
+        inside(record.namespace, lambda: self._prepare(record, userspace))
+        if record.network_type == "nat":
+            self._nat.attach(record)
+        elif record.network_type == "bridge":
+            linux_bridge.attach(record)
+        else:
+            self._bridge.add_port(record.port, record.id)
+
+    def _is_userspace(self) -> bool:
         if self._userspace is None:
             self._userspace = self._bridge.is_userspace()
-        if self._userspace:
-            _checksums_here(record.port)
-        inside(record.namespace, lambda: self._prepare(record))
-        self._bridge.add_port(record.port, record.id)
+        return self._userspace
 
     def configure(self, record: Record, before: Iterable[str] = ()) -> None:
         """Give the job's interface its addresses and routes; may be repeated. Raises NetworkError.
@@ -116,7 +143,9 @@ class Networks:
         for interface in map(_interface, record.addresses):
             extra = " nodad" if interface.version == 6 else ""
             lines.append(f"address replace {interface} dev {INNER}{extra}")
-        for gateway in self._settings.gateways:
+        if record.network_type == "nat":
+            lines += self._nat.inside(record, INNER)
+        for gateway in () if record.network_type == "nat" else self._settings.gateways:
             if any(gateway.version == _interface(text).version for text in record.addresses):
                 lines.append(f"-{gateway.version} route replace {gateway} dev {INNER}")
                 lines.append(f"-{gateway.version} route replace default via {gateway} dev {INNER}")
@@ -125,8 +154,9 @@ class Networks:
 
     def remove(self, record: Record) -> None:
         """Take everything away that :meth:`make` made; may be repeated, and what is not there is no mistake."""
-        if record.network_type != "none":
+        if record.network_type == "ovs_bridge":
             self._bridge.del_ports([record.port])
+        if record.network_type != "none":
             _delete_link(record.port)
         _delete_namespace(record.namespace)
 
@@ -152,10 +182,10 @@ class Networks:
             log.event("swept", ports=",".join(sorted({*stale, *links})) or None, namespaces=",".join(gone) or None)
         return count
 
-    def _prepare(self, record: Record) -> None:
+    def _prepare(self, record: Record, userspace: bool) -> None:
         """Inside: no address but those given, no detection of duplicates of addresses that are assigned."""
         settings = Path("/proc/sys/net/ipv6/conf", INNER)
-        routed = {gateway.version for gateway in self._settings.gateways}
+        routed = {4, 6} if record.network_type == "nat" else {gateway.version for gateway in self._settings.gateways}
         for name, value in {
             "accept_dad": 0,
             "dad_transmits": 0,
@@ -167,7 +197,7 @@ class Networks:
                 (settings / name).write_text(str(value))
         # Who may ping without privilege is the worker's choice, and not the default of a new namespace (nobody).
         Path("/proc/sys/net/ipv4/ping_group_range").write_text(self._ping)
-        if self._userspace:
+        if userspace:
             _checksums_here(INNER)
         lines = ["link set lo up", f"link set {INNER} addrgenmode none", f"link set {INNER} up"]
         if settings.exists():

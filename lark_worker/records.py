@@ -19,6 +19,7 @@ class Record:
 
     ``starter`` and ``started`` (clock ticks since boot) with ``boot`` name the starter's process for all time.
     ``number`` is the order in which the jobs came. ``body`` is what is posted; ``addresses`` are with prefix length.
+    ``machine`` is the worker as the controller knows it. ``bridge`` and ``vlan`` are of a bridge job.
     ``made`` says that its network stands, ``over`` that the job has ended here.
     """
 
@@ -42,6 +43,9 @@ class Record:
     exit_ad: str = ""
     state: str = "registering"
     reason: str = ""
+    machine: str = ""
+    bridge: str = ""
+    vlan: int | None = None
     made: bool = False
     over: bool = False
 

@@ -17,6 +17,8 @@ from lark_worker.jobs import Jobs, Key, key_of
 from lark_worker.link import Answer, Link
 from lark_worker.network import Networks
 from lark_worker.records import Record
+from lark_worker.rules.feed import RulesFeed
+from lark_worker.rules.firewall import is_ruled
 from lark_worker.settings import Settings
 from lark_worker.spool import Spool
 
@@ -35,6 +37,7 @@ class Registrations:
         spool: Spool,
         endings: Endings,
         dhcp: DhcpJobs,
+        rules: RulesFeed,
     ) -> None:
         self.lease = DEFAULT_LEASE
         self._settings = settings
@@ -44,6 +47,7 @@ class Registrations:
         self._spool = spool
         self._endings = endings
         self._dhcp = dhcp
+        self._rules = rules
         self._lock = threading.Lock()
         self._registering: dict[str, Future[Answer]] = {}
 
@@ -54,8 +58,11 @@ class Registrations:
         """
         future = self._soon(record) if "register" in record.pending else None
         if not record.made:
+            self._rules.prepare(record)
             self._networks.make(record)
             record = self._jobs.change(key, made=True)
+            if is_ruled(record):
+                self._rules.jobs_changed()
         if future is not None:
             try:
                 answer = future.result(self._settings.timeout)
@@ -155,6 +162,8 @@ class Registrations:
             # Its IPv4 address is the lease's alone.
             fixed = tuple(text for text in addresses if ":" in text)
             self._networks.configure(replace(record, addresses=fixed))
+        elif record.network_type == "nat":
+            self._networks.configure(record)
         elif record.network_type != "none":
             addresses = self._networks.interfaces(answer.addresses)
             self._networks.configure(replace(record, addresses=addresses), record.addresses)

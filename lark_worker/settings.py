@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -51,9 +51,22 @@ class Settings:
     nameservers: Annotated[
         tuple[Address, ...], About("Comma-separated DNS servers for jobs. Empty: jobs use the worker's resolv.conf.")
     ] = ()
+    linux_bridge: Annotated[
+        str, About("The Linux bridge of `bridge` jobs where the slot's ad names none (BridgeInterface).")
+    ] = ""
+    nat_networks: Annotated[
+        tuple[Network, ...],
+        About(
+            "Comma-separated private networks of this worker's `nat` jobs, at most one for IPv4 and one for IPv6 "
+            "(NAT66). The first address of each is the worker's."
+        ),
+    ] = ()
+    external_interface: Annotated[
+        str, About("The interface by which what `nat` jobs send leaves, masqueraded; needed for them.")
+    ] = ""
     mtu: Annotated[int, About("MTU of a job's interface.", "bytes", 1280, 65535)] = 1500
     network_type: Annotated[
-        str, About("NetworkType of jobs where the slot's ad has none.", choices=("ovs_bridge", "none"))
+        str, About("NetworkType of jobs where the slot's ad has none.", choices=("ovs_bridge", "bridge", "nat", "none"))
     ] = "ovs_bridge"
     address_type: Annotated[
         str, About("AddressType of jobs where the slot's ad has none.", choices=("controller", "static", "dhcp"))
@@ -144,9 +157,21 @@ def load(environ: Mapping[str, str]) -> Settings:
             )
         if len({gateway.version for gateway in settings.gateways}) != len(settings.gateways):
             mistakes.append(f"{PREFIX}GATEWAYS: accepted: at most one of each IP version")
+        mistakes += _nat_mistakes(settings)
         if not mistakes:
             return settings
     raise SettingError("\n".join(mistakes))
+
+
+def _nat_mistakes(settings: Settings) -> Iterator[str]:
+    networks = settings.nat_networks
+    if len({network.version for network in networks}) != len(networks):
+        yield f"{PREFIX}NAT_NETWORKS: accepted: at most one of each IP version"
+    if any(network.num_addresses < 4 for network in networks):
+        yield f"{PREFIX}NAT_NETWORKS: accepted: networks of 4 addresses or more, since the worker has one itself"
+    for name in ("external_interface", "linux_bridge"):
+        if not re.fullmatch(r"[!#-.0-~]{0,15}", getattr(settings, name)):
+            yield f"{PREFIX}{name.upper()}={getattr(settings, name)}: accepted: an interface's name"
 
 
 def _convert(row: Row, text: str) -> object:

@@ -28,19 +28,23 @@ MAX_OUTPUT: Final = 65536
 OWN: Final = ("ExternalInterface", "InternalInterface", "InnerMacAddress", "DatapathId")
 # JobUniverse of virtual machines.
 _VM_UNIVERSE: Final = 13
-HERE: Final = ("ovs_bridge", "none")
 ADDRESSES_HERE: Final = ("controller", "static", "dhcp")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a job's network shall be; ``machine`` is the machine ad with every network attribute evaluated."""
+    """What a job's network shall be; ``machine`` is the machine ad with every network attribute evaluated.
+
+    ``bridge`` is the Linux bridge of a bridge job.
+    """
 
     network_type: str
     address_type: str
     ipv4: IPv4Address | None
     ipv6: IPv6Address | None
     machine: classad2.ClassAd
+    vlan: int | None = None
+    bridge: str = ""
 
 
 def wanted(merged: Merged, settings: Settings) -> Wanted:
@@ -65,17 +69,21 @@ def wanted(merged: Merged, settings: Settings) -> Wanted:
             network = "none"
         address = read.choice("AddressType", ADDRESS_TYPES, settings.address_type)
         ipv4, ipv6 = read.ipv4("InnerAddressIPv4"), read.ipv6("InnerAddressIPv6")
-        read.vlan("VLAN")
+        vlan, bridge = read.vlan("VLAN"), read.interface("BridgeInterface") or settings.linux_bridge
     except AdError as error:
         raise RefusedError(str(error)) from None
     outside = _outside(merged.machine)
     if outside:
         raise RefusedError(f"{outside} outside of their network namespace, so this worker has none for them")
-    if network not in HERE:
-        raise RefusedError(f"NetworkType {network}: this worker has {', '.join(HERE)}")
+    if network == "nat":
+        # Its address is one of the worker's own, whatever the site's other jobs have.
+        address = "dhcp" if address == "dhcp" else "static"
+        _check_nat(settings, vlan)
+    if network == "bridge" and not bridge:
+        raise RefusedError("NetworkType bridge: neither the slot's ad (BridgeInterface) nor LINUX_BRIDGE names one")
     if network != "none" and address not in ADDRESSES_HERE:
         raise RefusedError(f"AddressType {address}: this worker has {', '.join(ADDRESSES_HERE)}")
-    if network != "none" and address == "static" and ipv4 is None and ipv6 is None:
+    if network not in ("none", "nat") and address == "static" and ipv4 is None and ipv6 is None:
         raise RefusedError(
             "AddressType static: the slot's ad has neither LarkInnerAddressIPv4 nor LarkInnerAddressIPv6"
         )
@@ -88,7 +96,14 @@ def wanted(merged: Merged, settings: Settings) -> Wanted:
             raise RefusedError("AddressType dhcp: the slot's ad has a LarkInnerAddressIPv4, which DHCP alone may say")
     for name, value in (("LarkNetworkType", network), ("LarkAddressType", address)):
         machine[name] = value
-    return Wanted(network, address, ipv4, ipv6, machine)
+    return Wanted(network, address, ipv4, ipv6, machine, vlan, bridge if network == "bridge" else "")
+
+
+def _check_nat(settings: Settings, vlan: int | None) -> None:
+    if not settings.nat_networks or not settings.external_interface:
+        raise RefusedError("NetworkType nat: this worker lacks NAT_NETWORKS or EXTERNAL_INTERFACE")
+    if vlan is not None:
+        raise RefusedError(f"VLAN {vlan}: a job behind NAT is on no VLAN; what it sends leaves as the worker's own")
 
 
 def _evaluate(machine: classad2.ClassAd, job: classad2.ClassAd) -> None:

@@ -21,6 +21,8 @@ from lark_worker.network import Networks
 from lark_worker.processes import Process
 from lark_worker.records import Record
 from lark_worker.registration import Registrations
+from lark_worker.rules.feed import RulesFeed
+from lark_worker.rules.firewall import Counters, Firewall
 from lark_worker.settings import Settings
 from lark_worker.spool import Spool
 from lark_worker.startd import StartdView
@@ -37,10 +39,12 @@ class Worker:
         self._spool = Spool(self._deliver)
         self._watch = Watch()
         self._dhcp = DhcpJobs(settings, self._jobs, self._again)
-        self._endings = Endings(self._jobs, link, networks, self._spool, self._watch, self._dhcp)
+        self._firewall = Firewall(settings)
+        self._rules = RulesFeed(link, self._firewall, self._jobs.all)
+        self._endings = Endings(self._jobs, link, networks, self._spool, self._watch, self._dhcp, self._rules)
         self._admission = Admission(settings, self._jobs, link, startd, networks, self._endings)
         self._registrations = Registrations(
-            settings, self._jobs, link, networks, self._spool, self._endings, self._dhcp
+            settings, self._jobs, link, networks, self._spool, self._endings, self._dhcp, self._rules
         )
         self._leases = Leases(self._jobs, link, self._registrations)
 
@@ -64,12 +68,14 @@ class Worker:
                 self._spool.add(record.slot, record.id)
             elif record.over:
                 self._jobs.forget(record)
+        self._rules.start()
         log.event("jobs taken up", live=len(live), known=len(known))
         self._leases.start()
 
     def stop(self) -> None:
         """Stop; jobs that run keep their networks."""
         self._leases.stop()
+        self._rules.stop()
         self._dhcp.stop()
         self._spool.stop()
         self._watch.stop()
@@ -117,6 +123,10 @@ class Worker:
     def records(self) -> tuple[Record, ...]:
         """Every job that is known, in the order in which they came."""
         return self._jobs.all()
+
+    def counters(self, record: Record) -> Counters:
+        """What a live bridge or nat job has sent and been given since its start. Raises NetworkError."""
+        return self._firewall.counters(record)
 
     def _own(self, starter: Process, job_id: str) -> Record:
         record = self._jobs.of((starter.pid, starter.started))

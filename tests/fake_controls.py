@@ -115,7 +115,7 @@ class FakeControls:
         self.is_ready = True
         self.reservations = FakeReservations(self.called, self.known)
         self.revision = "5f0e12ab.17"
-        self.confirmed: list[tuple[str, str, dict[str, str]]] = []
+        self.confirmed: list[tuple[object, ...]] = []
         self.used: dict[str, JobUsage] = {}
         self.history: list[UsageRow] = []
         self.asked: UsageFilter | None = None
@@ -344,9 +344,11 @@ class FakeControls:
         rules = HostRules(slices={1: (ip_network("10.255.64.2/32"),)}, jobs=(job,))
         return HostStatus(host, self.revision, None if after == self.revision else rules, (job.id,))
 
-    def host_confirmed(self, host: str, revision: str, refused: Mapping[str, str]) -> HostStatus:
+    def host_confirmed(
+        self, host: str, revision: str, refused: Mapping[str, str], late: Sequence[str] = ()
+    ) -> HostStatus:
         self.called()
-        self.confirmed.append((host, revision, dict(refused)))
+        self.confirmed.append((host, revision, dict(refused), *late))
         return HostStatus(host, self.revision)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:

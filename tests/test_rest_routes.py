@@ -336,13 +336,24 @@ def test_a_worker_gets_its_rules_and_confirms_them(api: Api) -> None:
     assert from_json(found["rules"]) == api.controls.host_rules("worker1", "", 0).rules
     known = api.get("/v1/hosts/worker1/rules?after=5f0e12ab.17&wait=0", scope="hook").json
     assert known["rules"] is None
-    sent = {"revision": "5f0e12ab.17", "refused": {"0123456789abcdef": "why"}}
+    sent = {"revision": "5f0e12ab.17", "refused": {"0123456789abcdef": "why"}, "late": ["fedcba9876543210"]}
     answer = api.client.put("/v1/hosts/worker1/rules", json=sent, headers=bearer("hook"))
     assert answer.status_code == 200
-    assert api.controls.confirmed == [("worker1", "5f0e12ab.17", {"0123456789abcdef": "why"})]
+    assert api.controls.confirmed == [("worker1", "5f0e12ab.17", {"0123456789abcdef": "why"}, "fedcba9876543210")]
 
 
-@pytest.mark.parametrize("sent", ["[]", "{}", '{"revision": 1}', '{"revision": "a", "refused": {"b": 1}}', "{"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "[]",
+        "{}",
+        '{"revision": 1}',
+        '{"revision": "a", "refused": {"b": 1}}',
+        '{"revision": "a", "late": [1]}',
+        '{"revision": "a", "more": 1}',
+        "{",
+    ],
+)
 def test_a_confirmation_that_is_none_is_refused(api: Api, sent: str) -> None:
     headers = bearer("hook") | {"Content-Type": "application/json"}
     answer = api.client.put("/v1/hosts/worker1/rules", data=sent, headers=headers)

@@ -19,6 +19,7 @@ blueprint = resource("hosts", "The rules that workers enforce for their jobs wit
 
 MAX_REASON: Final = 1024
 
+_EXPECTED: Final = 'The body is not {"revision": …, "refused": {id: reason}, "late": [id, …]}.'
 _CONFIRMATION: Final = {
     "type": "object",
     "properties": {
@@ -27,6 +28,11 @@ _CONFIRMATION: Final = {
             "type": "object",
             "additionalProperties": {"type": "string"},
             "description": "Jobs that the worker cannot enforce the policy for: id, reason",
+        },
+        "late": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Ids of jobs whose networks are still to be made; they wait on",
         },
     },
     "required": ["revision"],
@@ -71,16 +77,18 @@ def confirm(host: str) -> dict[str, object]:
     body, _ = read(context.settings.max_ads_bytes, ("application/json",))
     refuse_malformed_json(body)
     given = json.loads(body)
-    refused = given.get("refused", {}) if isinstance(given, dict) else None
+    if not isinstance(given, dict) or given.keys() - {"revision", "refused", "late"}:
+        raise Problem(400, _EXPECTED)
+    refused, late = given.get("refused", {}), given.get("late", [])
     if (
-        not isinstance(given, dict)
-        or not isinstance(given.get("revision"), str)
+        not isinstance(given.get("revision"), str)
         or not isinstance(refused, dict)
         or not all(isinstance(reason, str) and len(reason) <= MAX_REASON for reason in refused.values())
-        or given.keys() - {"revision", "refused"}
+        or not isinstance(late, list)
+        or not all(isinstance(job_id, str) for job_id in late)
     ):
-        raise Problem(400, 'The body is not {"revision": …, "refused": {id: reason}}.')
-    return _answer(context.controls.host_confirmed(host, given["revision"], refused))
+        raise Problem(400, _EXPECTED)
+    return _answer(context.controls.host_confirmed(host, given["revision"], refused, late))
 
 
 def _answer(status: HostStatus) -> dict[str, object]:

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SHARED = {"errors", "log", "settings", "ad_values", "ads", "classad_text", "jobs", "client"}
+SHARED = {"errors", "log", "settings", "ad_values", "ads", "classad_text", "jobs", "client", "host_rules"}
 
 
 def imported(path: Path) -> set[str]:

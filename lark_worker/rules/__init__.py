@@ -1,0 +1,1 @@
+"""What the controller decided for bridge and nat jobs, put into the kernel's packet filter (nftables)."""

@@ -1,0 +1,112 @@
+"""Bridge jobs in nftables' bridge family: the edge tables' admission and delivery at a port of a Linux bridge. Pure.
+
+Compare :mod:`lark_controller.flows.edge`: the same frames pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv6Address
+from typing import Final
+
+from lark_controller.host_rules import HostRules
+from lark_worker.rules import render
+from lark_worker.rules.render import Port
+from lark_worker.rules.table import Chain, Table, braces
+
+FAMILY: Final = "bridge"
+NS, NA = 135, 136
+_ALL_NODES: Final = "33:33:00:00:00:01"
+_BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
+
+
+def link_local(mac: str) -> IPv6Address:
+    """The address that a host with this MAC has by RFC 4291, appendix A."""
+    value = int(mac.replace(":", ""), 16)
+    return IPv6Address(0xFE80 << 112 | (value >> 24 ^ 0x020000) << 40 | 0xFFFE << 24 | value & 0xFFFFFF)
+
+
+def table(name: str, prefix: str, rules: HostRules, ports: Iterable[Port]) -> Table:
+    """The table ``name`` of the bridge family for these jobs; ``prefix`` begins the names of all job devices."""
+    ports = list(ports)
+    maps, chains = render.gates(prefix, ports, ("prerouting", "postrouting"))
+    for port in ports:
+        if port.rules.isolated:
+            chains |= render.isolated(port)
+            continue
+        chains[port.chain("f")] = Chain(tuple(_admit(port)))
+        out = (*render.decision(port, out=True, arp=True), *render.marked(port), *render.counted(port, out=True))
+        chains[port.chain("o")] = Chain(out)
+        chains[port.chain("t")] = Chain((*_deliver(port), "drop"))
+        come = (*render.decision(port, out=False, arp=True), *render.counted(port, out=False))
+        chains[port.chain("i")] = Chain(come)
+    sets = render.shared_sets(rules, ports, (), ())
+    return Table(FAMILY, name, render.counters(ports), sets | maps, chains)
+
+
+def _admit(port: Port) -> Iterator[str]:
+    """Anti-spoofing: the job sends with its own MAC and addresses, untagged, and nothing else."""
+    mac, spoofed = port.rules.mac, f"{port.count('spoofed')} drop"
+    go = f"goto {port.chain('o')}"
+    yield f"ether saddr != {mac} {spoofed}"
+    # A DHCP server, and below a router, is no business of a job.
+    yield f"ether type ip udp sport 67 {spoofed}"
+    for address in port.ipv4:
+        yield f"ether type arp arp saddr ether {mac} arp saddr ip {address} {go}"
+        # An address probe (RFC 5227, section 1.1) has no sender address.
+        yield f"ether type arp arp saddr ether {mac} arp saddr ip 0.0.0.0 arp daddr ip {address} {go}"
+        yield f"ip saddr {address} {go}"
+    if port.rules.dhcp:
+        yield f"ip saddr 0.0.0.0 ip daddr 255.255.255.255 udp sport 68 udp dport 67 {go}"
+    if port.ipv6 or port.rules.dhcp:
+        yield from _admit_ipv6(port, go, spoofed)
+    yield spoofed
+
+
+def _admit_ipv6(port: Port, go: str, spoofed: str) -> Iterator[str]:
+    """IPv6 with the job's own source; neighbour discovery only about the job's own addresses (RFC 4861, 4862)."""
+    local = link_local(port.rules.mac)
+    yield f"ether type ip6 udp sport 547 {spoofed}"
+    yield f"icmpv6 type {{ 134, 137 }} {spoofed}"
+    for address in (*port.ipv6, local):
+        for kind, option, about in ((NS, 1, ""), (NA, 2, f"{_target(address)} ")):
+            said = f"icmpv6 type {kind} ip6 saddr {address} {about}"
+            # A link-layer option that names another MAC would poison the receiver's cache; none is nothing to believe.
+            yield f"{said}ip6 length 24 {go}"
+            yield f"{said}ip6 length 32 @th,192,8 {option} @th,208,48 {_hexadecimal(port.rules.mac)} {go}"
+        # Duplicate address detection asks from the unspecified address.
+        yield f"icmpv6 type {NS} ip6 saddr :: {_target(address)} {go}"
+    yield f"icmpv6 type {{ 133, 143 }} ip6 saddr {{ ::, {local} }} {go}"
+    yield f"icmpv6 type {{ {NS}, {NA} }} {spoofed}"
+    for address in port.ipv6:
+        yield f"ip6 saddr {address} {go}"
+    if port.rules.dhcp:
+        yield f"ip6 saddr {local} udp sport 546 udp dport 547 {go}"
+
+
+def _deliver(port: Port) -> Iterator[str]:
+    """Exact delivery: the job gets what is for its addresses, of what is flooded too."""
+    mac, go = port.rules.mac, f"goto {port.chain('i')}"
+    local = link_local(mac)
+    for address in port.ipv4:
+        yield f"ether daddr {mac} ip daddr {address} {go}"
+        yield f"ether type arp arp daddr ip {address} {go}"
+    if port.rules.dhcp:
+        yield f"ether daddr {braces((mac, _BROADCAST))} ether type ip udp sport 67 udp dport 68 {go}"
+        yield f"ether daddr {mac} ip6 daddr {local} udp sport 547 udp dport 546 {go}"
+    if port.ipv6 or port.rules.dhcp:
+        for address in (*port.ipv6, local):
+            yield f"icmpv6 type {NS} {_target(address)} {go}"
+        yield f"ether daddr {mac} ip6 daddr {local} icmpv6 type {{ 134, {NS}, {NA} }} {go}"
+        yield f"ether daddr {_ALL_NODES} icmpv6 type 134 {go}"
+        for address in port.ipv6:
+            yield f"ether daddr {mac} ip6 daddr {address} {go}"
+
+
+def _target(address: object) -> str:
+    """The target of a neighbour solicitation or advertisement, which nft 1.0.6 has no word for."""
+    return f"@th,64,128 0x{int(IPv6Address(str(address))):032x}"
+
+
+def _hexadecimal(mac: str) -> str:
+    return f"0x{mac.replace(':', '')}"

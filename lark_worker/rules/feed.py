@@ -1,0 +1,161 @@
+"""From the controller to the kernel: waits for the rules of this worker, puts them in place, says so.
+
+One thread waits for another revision; another puts in place what came last, so that a wait never holds up a job that
+has just been made. While no job needs rules, nobody asks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from lark_controller import log
+from lark_controller.host_rules import HostRules
+from lark_worker.errors import AwayError, NetworkError, RefusedError
+from lark_worker.link import Link
+from lark_worker.records import Record
+from lark_worker.rules.events import TableWatch
+from lark_worker.rules.firewall import Firewall, is_ruled
+
+# How long the controller holds a question, and how long to wait where it does not or cannot.
+HOLD: Final = 30.0
+PAUSE: Final = 2.0
+FIRST_PAUSE: Final = 0.25
+LONGEST_PAUSE: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The rules that came last."""
+
+    host: str
+    revision: str
+    rules: HostRules
+
+
+class RulesFeed:
+    """Keeps the kernel's tables as the controller wants them, from :meth:`start` to :meth:`stop`.
+
+    ``records`` answers the jobs that are known.
+    """
+
+    def __init__(self, link: Link, firewall: Firewall, records: Callable[[], tuple[Record, ...]]) -> None:
+        self._link = link
+        self._firewall = firewall
+        self._records = records
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._dirty = False
+        self._wanted = threading.Event()
+        self._given: _Given | None = None
+        self._confirmed: tuple[str, frozenset[str]] = ("", frozenset())
+        self._watch = TableWatch(firewall.name, self._table_deleted)
+        self._threads = [
+            threading.Thread(target=self._ask, name="rules asked", daemon=True),
+            threading.Thread(target=self._put, name="rules put", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin; jobs that are there already have their rules in the kernel."""
+        if not any(True for _ in self._live()):
+            self._firewall.remove()
+        self._watch.start()
+        for thread in self._threads:
+            thread.start()
+        self.jobs_changed()
+
+    def stop(self) -> None:
+        """Ask no more; rules stay. A question that is being held is not waited for."""
+        self._stopping.set()
+        self._watch.stop()
+        self._wanted.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._threads[1].join(10)
+
+    def prepare(self, record: Record) -> None:
+        """Before a job's device is there: without rules it passes nothing. Raises NetworkError."""
+        self._firewall.prepare(record)
+
+    def jobs_changed(self) -> None:
+        """A job's network was made, or a job ended."""
+        self._wanted.set()
+        with self._changed:
+            self._dirty = True
+            self._changed.notify_all()
+
+    def _live(self) -> list[Record]:
+        return [record for record in self._records() if is_ruled(record) and not record.over]
+
+    def _table_deleted(self, family: str) -> None:
+        if self._firewall.lost(family):
+            log.event("somebody deleted the table of rules; it is made again", level=log.WARNING, family=family)
+            self.jobs_changed()
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            self._wanted.clear()
+            host = next((record.machine for record in self._live()), None)
+            if host is None:
+                self._wanted.wait()
+                continue
+            known = self._given.revision if self._given is not None and self._given.host == host else ""
+            began = time.monotonic()
+            try:
+                revision, rules = self._link.rules(host, known, HOLD)
+            except (AwayError, RefusedError) as error:
+                log.event("rules cannot be asked for; trying again", reason=error, seconds=pause)
+                self._stopping.wait(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            pause = FIRST_PAUSE
+            if rules is not None:
+                with self._changed:
+                    self._given = _Given(host, revision, rules)
+                    self._dirty = True
+                    self._changed.notify_all()
+            elif time.monotonic() - began < HOLD / 2:
+                # It has no place to hold the question: then a job of this worker's own is the next reason to ask.
+                self._wanted.wait(PAUSE)
+
+    # -- putting in place ----------------------------------------------------------------------------------------------
+
+    def _put(self) -> None:
+        pause = 0.0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._dirty or self._stopping.is_set(), pause or None)
+                if self._stopping.is_set():
+                    return
+                self._dirty = False
+                given = self._given
+            try:
+                self._apply(given)
+                pause = 0.0
+            except (AwayError, RefusedError, NetworkError) as error:
+                pause = min((pause or FIRST_PAUSE) * 2, LONGEST_PAUSE)
+                log.event("rules are not in place or not confirmed", level=log.WARNING, reason=error, seconds=pause)
+            except Exception as error:  # the next change must find somebody who puts it in place
+                pause = LONGEST_PAUSE
+                log.failure("rules are not in place", error)
+
+    def _apply(self, given: _Given | None) -> None:
+        live = self._live()
+        if given is None:
+            # What a former life of the service put in place stays until the controller says something else.
+            if not live:
+                self._firewall.remove()
+            return
+        applied = self._firewall.apply(given.rules, live)
+        said = (given.revision, applied.late)
+        if self._confirmed == said:
+            return
+        self._link.rules_confirmed(given.host, given.revision, applied.refused, applied.late)
+        self._confirmed = said
+        log.event("rules in place", revision=given.revision, jobs=len(given.rules.jobs) - len(applied.refused))

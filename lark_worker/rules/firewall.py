@@ -1,0 +1,279 @@
+"""The kernel's side: puts rules into the worker's own tables, one transaction a table and change, and reads counters.
+
+The tables have the name of the setting ``PREFIX`` and are there while there are jobs that need them. No other table is
+ever touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lark_controller import log
+from lark_controller.host_rules import HostRules, JobRules
+from lark_controller.jobs import NetworkType
+from lark_worker.commands import NETNS, inside, run
+from lark_worker.errors import NetworkError
+from lark_worker.forwarding import Forwarding
+from lark_worker.nat import first_of
+from lark_worker.records import Record
+from lark_worker.rules import bridged, render, routed
+from lark_worker.rules.render import Port, one_way
+from lark_worker.rules.table import Table, change, delete, read
+from lark_worker.settings import Settings
+
+FAMILIES: Final[Mapping[str, str]] = {"bridge": bridged.FAMILY, "nat": routed.FAMILY}
+ETHERNET: Final = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Packets, and their bytes with Ethernet headers."""
+
+    packets: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a job has sent and been given since its start, apart for the WAN and the local networks.
+
+    ``dropped``: what the policy did not let pass, both ways. ``spoofed``: what no job may send.
+    """
+
+    out_wan: Count = Count()
+    out_local: Count = Count()
+    in_wan: Count = Count()
+    in_local: Count = Count()
+    dropped: Count = Count()
+    spoofed: Count = Count()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of rules: the jobs that cannot be enforced (id, reason), and those whose network is not made yet."""
+
+    refused: Mapping[str, str]
+    late: frozenset[str]
+
+
+class Firewall:
+    """The tables of one worker; thread-safe."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._forwarding = Forwarding(settings.state_dir, settings.external_interface)
+        # What each family's table holds; absent where it has not been looked at since the start.
+        self._held: dict[str, Table | None] = {}
+        # What the namespaces of jobs hold; absent where that has not been looked at since the start.
+        self._inside: dict[str, Table | None] = {}
+        self._rules = HostRules()
+        # By counter, what was counted before a table was lost.
+        self._lost: dict[str, Count] = {}
+        self._last: dict[str, Count] = {}
+
+    @property
+    def name(self) -> str:
+        """The name of the tables."""
+        return self._settings.prefix
+
+    def prepare(self, record: Record) -> None:
+        """Close the door before a job's device is there: without rules it passes nothing. Raises NetworkError."""
+        family = FAMILIES.get(record.network_type)
+        if family is None:
+            return
+        with self._lock:
+            self._inside[record.id] = None
+            if record.network_type == "nat":
+                self._forwarding.take()
+            if self._known(family) is None:
+                self._put(self._table(family, HostRules(), []))
+
+    def apply(self, rules: HostRules, records: Iterable[Record]) -> Applied:
+        """Put the rules of these live jobs in place. Raises NetworkError where the kernel does not take them."""
+        with self._lock:
+            self._rules = rules
+            return self._apply(list(records))
+
+    def again(self, records: Iterable[Record]) -> Applied:
+        """The rules that were given last, for other jobs: some have ended, or are made by now. Raises NetworkError."""
+        with self._lock:
+            return self._apply(list(records))
+
+    def lost(self, family: str) -> bool:
+        """Somebody deleted a table of this name: True where ours is gone, and is to be put in place again."""
+        with self._lock:
+            if self._held.pop(family, None) is None or self._known(family) is not None:
+                return False
+            for name, count in self._last.items():
+                before = self._lost.get(name, Count())
+                self._lost[name] = Count(before.packets + count.packets, before.bytes + count.bytes)
+            self._last.clear()
+            return True
+
+    def remove(self, families: Iterable[str] = ("bridge", "inet")) -> None:
+        """Delete the tables. Raises NetworkError."""
+        with self._lock:
+            self._remove(families)
+
+    def counters(self, record: Record) -> Counters:
+        """What a live job has sent and been given since its start. Raises NetworkError."""
+        return self.all_counters([record])[record.id]
+
+    def all_counters(self, records: Iterable[Record]) -> dict[str, Counters]:
+        """The counters of these jobs, by id; jobs of other network types have none. Raises NetworkError."""
+        chosen = [record for record in records if record.network_type in FAMILIES]
+        with self._lock:
+            counts: dict[str, Count] = {}
+            for family in {FAMILIES[record.network_type] for record in chosen}:
+                if self._known(family) is not None:
+                    counts |= self._read_counters(family)
+            self._last |= counts
+            within = {record.id: self._counted_inside(record) for record in chosen if self._inside.get(record.id)}
+        return {record.id: self._counters(record.id, counts, within.get(record.id, Count())) for record in chosen}
+
+    def _counters(self, job_id: str, counts: Mapping[str, Count], inside_dropped: Count) -> Counters:
+        found = {}
+        for what in render.COUNTED:
+            name = render.counter(job_id, what)
+            now, before = counts.get(name, Count()), self._lost.get(name, Count())
+            packets, size = now.packets + before.packets, now.bytes + before.bytes
+            if what == "dropped":
+                packets, size = packets + inside_dropped.packets, size + inside_dropped.bytes
+            found[what] = Count(packets, size)
+        return Counters(**found)
+
+    def _apply(self, records: list[Record]) -> Applied:
+        live = {record.id: record for record in records if record.network_type in FAMILIES and not record.over}
+        refused: dict[str, str] = {}
+        late = set()
+        ports: dict[str, list[Port]] = {"bridge": [], "nat": []}
+        for job in self._rules.jobs:
+            record = live.get(job.id)
+            if record is None:
+                continue
+            if not record.made:
+                late.add(job.id)
+            elif job.network_type != record.network_type or job.mac != record.mac:
+                refused[job.id] = "the controller's rules are of another network type or MAC address than the job"
+            elif (why := self._enter(record, job)) != "":
+                refused[job.id] = why
+            else:
+                ports[job.network_type].append(Port(job, record.port))
+        for kind, family in FAMILIES.items():
+            if any(record.network_type == kind for record in live.values()):
+                self._put(self._table(family, self._rules, ports[kind]))
+            elif self._known(family) is not None:
+                self._remove([family])
+        for job in self._rules.jobs:
+            if job.id in live and job.id not in refused and job.id not in late and one_way(self.name, job) is None:
+                self._leave(live[job.id])
+        self._forget(set(live))
+        return Applied(refused, frozenset(late))
+
+    def _table(self, family: str, rules: HostRules, ports: list[Port]) -> Table:
+        if family == bridged.FAMILY:
+            return bridged.table(self.name, self._settings.prefix, rules, ports)
+        return routed.table(
+            self.name,
+            self._settings.prefix,
+            rules,
+            ports,
+            networks=self._settings.nat_networks,
+            gateways=[first_of(network) for network in self._settings.nat_networks],
+            external=self._settings.external_interface,
+            routes=not self._forwarding.taken,
+        )
+
+    def _put(self, wanted: Table) -> None:
+        script = change(wanted, self._known(wanted.family))
+        if script:
+            # Until the kernel has answered, what it holds is not known.
+            del self._held[wanted.family]
+            run(["nft", "-f", "-"], script)
+        self._held[wanted.family] = wanted
+
+    def _known(self, family: str) -> Table | None:
+        """What a family's table holds; of one that a former life of the service left, the names of its parts."""
+        if family not in self._held:
+            # A kernel without this family has no table of it.
+            listed = run(["nft", "-j", "list", "tables", family], check=False) or '{"nftables": []}'
+            there = any(entry.get("table", {}).get("name") == self.name for entry in json.loads(listed)["nftables"])
+            found = json.loads(run(["nft", "-j", "list", "table", family, self.name])) if there else None
+            self._held[family] = None if found is None else read(found, family, self.name)
+        return self._held[family]
+
+    def _remove(self, families: Iterable[str]) -> None:
+        for family in families:
+            if self._known(family) is not None:
+                run(["nft", "-f", "-"], delete(family, self.name))
+            self._held[family] = None
+            if family == routed.FAMILY:
+                self._forwarding.give_back()
+
+    # -- inside a job's namespace: the directions in which connections may be opened ----------------------------------
+
+    def _enter(self, record: Record, job: JobRules) -> str:
+        """Put a one-way job's table in place; answers why that cannot be."""
+        wanted = one_way(self.name, job)
+        if wanted is None or self._inside.get(record.id) == wanted:
+            return ""
+        # A table of a former life of the service is replaced whole: nobody counts on its counters but this one.
+        script = delete("inet", self.name) + change(wanted, None)
+        try:
+            self._within(record, lambda: run(["nft", "-f", "-"], script))
+        except NetworkError as error:
+            log.failure("a job's connections cannot be tracked", error, job=record.id)
+            return "this worker's kernel cannot track connections, which one-way connectivity needs"
+        self._inside[record.id] = wanted
+        return ""
+
+    def _leave(self, record: Record) -> None:
+        """The policy does not restrict the job to one direction, or no longer."""
+        if self._inside.get(record.id, True) is None:
+            return
+        # Where the kernel cannot track connections there is nothing to delete either.
+        with contextlib.suppress(NetworkError):
+            self._within(record, lambda: run(["nft", "-f", "-"], delete("inet", self.name)))
+        self._inside[record.id] = None
+
+    def _within(self, record: Record, work: Callable[[], object]) -> None:
+        if not (NETNS / record.namespace).exists():
+            raise NetworkError(f"namespace {record.namespace} is not there")
+        inside(record.namespace, lambda: (work(), None)[1])
+
+    def _counted_inside(self, record: Record) -> Count:
+        found: list[str] = []
+        listing = ["nft", "-j", "list", "counters", "table", "inet", self.name]
+        try:
+            self._within(record, lambda: found.append(run(listing)))
+        except NetworkError:
+            return Count()  # the namespace has just gone
+        return next(iter(_counts(json.loads(found[0])).values()), Count())
+
+    def _read_counters(self, family: str) -> dict[str, Count]:
+        listed = run(["nft", "-j", "list", "counters", "table", family, self.name])
+        return _counts(json.loads(listed))
+
+    def _forget(self, live: set[str]) -> None:
+        for job_id in self._inside.keys() - live:
+            del self._inside[job_id]
+        for counts in (self._lost, self._last):
+            for name in [name for name in counts if name.split("_")[1] not in live]:
+                del counts[name]
+
+
+def _counts(listed: Mapping[str, Any]) -> dict[str, Count]:
+    """The counters of a listing. The kernel counts without Ethernet headers, switches with them."""
+    parts = (entry["counter"] for entry in listed["nftables"] if "counter" in entry)
+    return {part["name"]: Count(part["packets"], part["bytes"] + ETHERNET * part["packets"]) for part in parts}
+
+
+def is_ruled(record: Record) -> bool:
+    """Whether a job's policy is enforced here."""
+    return record.network_type in (NetworkType.BRIDGE, NetworkType.NAT)

@@ -1,0 +1,174 @@
+"""Rules as tables of the kernel's packet filter: what is common to bridge and nat jobs, and the decision itself. Pure.
+
+A job has four chains: ``f_ID`` admits what it may send at all and hands it to ``o_ID``, which decides; ``t_ID`` takes
+what is for the job and hands it to ``i_ID``, which decides. What they refer to stands in sets that jobs share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses
+from typing import Final
+
+from lark_controller.host_rules import HostRules, JobRules
+from lark_controller.jobs import Address, Network
+from lark_worker.rules.table import Chain, Set, Table
+
+# Before the kernel's own filtering (0), after its connection tracking (-200); see nft(8), "priority".
+PRIORITY: Final = -150
+# What a job's traffic is counted as, in both directions apart: beyond the local networks or within; dropped by policy;
+# dropped because no job may send it.
+COUNTED: Final = ("out_wan", "out_local", "in_wan", "in_local", "dropped", "spoofed")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A job at its device: ``mac`` as the worker gave it."""
+
+    rules: JobRules
+    device: str
+
+    @property
+    def ipv4(self) -> list[Address]:
+        """Its IPv4 addresses."""
+        return [address for address in self.rules.addresses if address.version == 4]
+
+    @property
+    def ipv6(self) -> list[Address]:
+        """Its IPv6 addresses."""
+        return [address for address in self.rules.addresses if address.version == 6]
+
+    def chain(self, letter: str) -> str:
+        """The name of one of its chains."""
+        return f"{letter}_{self.rules.id}"
+
+    def count(self, what: str) -> str:
+        """The statement that counts a packet."""
+        return f"counter name {counter(self.rules.id, what)}"
+
+
+def counter(job_id: str, what: str) -> str:
+    """The name of a job's counter."""
+    return f"c_{job_id}_{what}"
+
+
+def counters(ports: Iterable[Port]) -> frozenset[str]:
+    """The names of all counters of jobs."""
+    return frozenset(counter(port.rules.id, what) for port in ports for what in COUNTED)
+
+
+def shared_sets(
+    rules: HostRules, ports: Iterable[Port], own: Iterable[Network], hosts: Iterable[Network]
+) -> dict[str, Set]:
+    """The sets that jobs' chains refer to. ``own`` are the networks behind NAT, ``hosts`` the worker there."""
+    used = [port.rules for port in ports]
+    networks: dict[str, Iterable[Network]] = {
+        "jobs": [*rules.job_networks, *own],
+        "hosts": [*rules.hosts, *hosts],
+        "local": [*rules.local_networks, *own],
+    }
+    networks |= {f"w{number}_": rules.exceptions.get(number, ()) for number in sorted({job.wan for job in used} - {0})}
+    networks |= {f"s{number}_": rules.slices.get(number, ()) for number in sorted({job.slice for job in used} - {0})}
+    found = {}
+    for name, members in networks.items():
+        four = collapse_addresses(each for each in members if isinstance(each, IPv4Network))
+        six = collapse_addresses(each for each in members if isinstance(each, IPv6Network))
+        found[f"{name}4"] = Set("type ipv4_addr; flags interval;", tuple(map(str, four)))
+        found[f"{name}6"] = Set("type ipv6_addr; flags interval;", tuple(map(str, six)))
+    return found
+
+
+def decision(port: Port, *, out: bool, arp: bool) -> Iterator[str]:
+    """The rules of ``o_ID`` (``out``) or ``i_ID`` but for their end: slice and WAN, as edges have them; ``arp`` too."""
+    job, side = port.rules, "daddr" if out else "saddr"
+    drop = f"{port.count('dropped')} drop"
+    if job.slice:
+        for protocol, version in (("ip", 4), ("ip6", 6), *([("arp", 4)] if arp else [])):
+            field = f"arp {side} ip" if protocol == "arp" else f"{protocol} {side}"
+            yield f"{field} @jobs{version} {field} != @hosts{version} {field} != @s{job.slice}_{version} {drop}"
+    if job.wan:
+        for protocol, version in (("ip", 4), ("ip6", 6)):
+            field = f"{protocol} {side}"
+            yield f"{field} != @local{version} {field} != @w{job.wan}_{version} {drop}"
+
+
+def marked(port: Port) -> Iterator[str]:
+    """Every packet carries the group's DSCP (RFC 2474), whatever the job set."""
+    if port.rules.dscp is not None:
+        yield f"ip dscp set {port.rules.dscp}"
+        yield f"ip6 dscp set {port.rules.dscp}"
+
+
+def counted(port: Port, *, out: bool) -> Iterator[str]:
+    """The end of ``o_ID`` and ``i_ID``: count and accept."""
+    way, side = ("out", "daddr") if out else ("in", "saddr")
+    for protocol, version in (("ip", 4), ("ip6", 6)):
+        yield f"{protocol} {side} != @local{version} {port.count(f'{way}_wan')} accept"
+    yield f"{port.count(f'{way}_local')} accept"
+
+
+def isolated(port: Port) -> dict[str, Chain]:
+    """The chains of a job that nothing may pass."""
+    drop = (f"{port.count('dropped')} drop",)
+    return {port.chain("f"): Chain(drop), port.chain("t"): Chain(drop)}
+
+
+def gates(prefix: str, ports: Iterable[Port], hooks: tuple[str, str]) -> tuple[dict[str, Set], dict[str, Chain]]:
+    """The maps from a device to its job's chains, and the base chains that use them, at these two hooks.
+
+    A device with the prefix of job devices that has no rules passes nothing.
+    """
+    ports = list(ports)
+    senders = Set("type ifname : verdict;", tuple(f'"{p.device}" : goto {p.chain("f")}' for p in ports), keyed=True)
+    receivers = Set("type ifname : verdict;", tuple(f'"{p.device}" : goto {p.chain("t")}' for p in ports), keyed=True)
+    first, last = hooks
+    chains = {
+        "from_jobs": Chain(
+            ("iifname vmap @senders", f'iifname "{prefix}*" drop'),
+            f"type filter hook {first} priority {PRIORITY}; policy accept;",
+        ),
+        "to_jobs": Chain(
+            ("oifname vmap @receivers", f'oifname "{prefix}*" drop'),
+            f"type filter hook {last} priority {PRIORITY}; policy accept;",
+        ),
+    }
+    return {"senders": senders, "receivers": receivers}, chains
+
+
+def one_way(name: str, job: JobRules) -> Table | None:
+    """The table inside the namespace of a job that may call or be called, but not both; None for any other.
+
+    Connections are told there: they end with the namespace, and a later job with the same address inherits none.
+    """
+    if job.isolated or job.inbound == job.outbound:
+        return None
+    drop = "counter name dropped drop"
+
+    def chain(side: str, exchanges: tuple[tuple[int, int], ...], *, opens: bool) -> tuple[str, ...]:
+        return (
+            f'{side} "lo" accept',
+            # Neighbour discovery, multicast listeners and DHCP have no connection to belong to.
+            "icmpv6 type { 133, 134, 135, 136, 143 } accept",
+            *(f"udp sport {source} udp dport {target} accept" for source, target in exchanges),
+            "ct state established,related accept",
+            *(["ct state new accept"] if opens else []),
+            drop,
+        )
+
+    return Table(
+        "inet",
+        name,
+        frozenset({"dropped"}),
+        {},
+        {
+            "sent": Chain(
+                chain("oifname", ((68, 67), (546, 547)), opens=job.outbound),
+                f"type filter hook output priority {PRIORITY}; policy accept;",
+            ),
+            "taken": Chain(
+                chain("iifname", ((67, 68), (547, 546)), opens=job.inbound),
+                f"type filter hook input priority {PRIORITY}; policy accept;",
+            ),
+        },
+    )

@@ -1,0 +1,99 @@
+"""Nat jobs in nftables' inet family: admission, the decision, and masquerading out of the external interface. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_network
+from typing import Final
+
+from lark_controller.host_rules import HostRules
+from lark_controller.jobs import Address, Network
+from lark_worker.rules import render
+from lark_worker.rules.render import Port
+from lark_worker.rules.table import Chain, Table
+
+FAMILY: Final = "inet"
+# What a router must not forward, or nobody has (RFC 1122, 3927, 1112; 4291): also not through a worker that would.
+NOWHERE: Final = {
+    "ip": "{ 0.0.0.0/8, 127.0.0.0/8, 169.254.0.0/16, 224.0.0.0/3 }",
+    "ip6": "{ ::/127, fe80::/10, ff00::/8 }",
+}
+
+
+def table(
+    name: str,
+    prefix: str,
+    rules: HostRules,
+    ports: Iterable[Port],
+    *,
+    networks: Iterable[Network],
+    gateways: Iterable[Address],
+    external: str,
+    routes: bool,
+) -> Table:
+    """The table ``name`` of the inet family for these jobs.
+
+    ``networks`` are the worker's networks behind NAT and ``gateways`` its addresses there; what comes from them leaves
+    by ``external`` alone. ``routes`` False: the worker forwards for nobody else, and shall not begin to.
+    """
+    ports, networks = list(ports), list(networks)
+    maps, chains = render.gates(prefix, ports, ("prerouting", "postrouting"))
+    for port in ports:
+        if port.rules.isolated:
+            chains |= render.isolated(port)
+            continue
+        chains[port.chain("f")] = Chain(tuple(_admit(port)))
+        out = (
+            *(f"{family} daddr {nowhere} {port.count('dropped')} drop" for family, nowhere in NOWHERE.items()),
+            *render.decision(port, out=True, arp=False),
+            *render.marked(port),
+            *render.counted(port, out=True),
+        )
+        chains[port.chain("o")] = Chain(out)
+        chains[port.chain("t")] = Chain(
+            (*(f"{_ip(a)} daddr {a} goto {port.chain('i')}" for a in _addresses(port)), "drop")
+        )
+        # What comes in carries the job's group as well: nothing behind could tell it by an address.
+        come = (*render.decision(port, out=False, arp=False), *render.marked(port), *render.counted(port, out=False))
+        chains[port.chain("i")] = Chain(come)
+    chains["forwarded"] = Chain(tuple(_forwarded(prefix, external, routes)), _hook("filter", "forward", "0"))
+    masquerade = (
+        f'{_ip(network.network_address)} saddr {network} oifname "{external}" masquerade' for network in networks
+    )
+    chains["translated"] = Chain(tuple(masquerade), _hook("nat", "postrouting", "100"))
+    sets = render.shared_sets(rules, ports, networks, [ip_network(str(gateway)) for gateway in gateways])
+    return Table(FAMILY, name, render.counters(ports), sets | maps, chains)
+
+
+def _admit(port: Port) -> Iterator[str]:
+    """The job's own MAC and addresses; neighbour discovery is needless, since both ends know each other's MAC."""
+    spoofed = f"{port.count('spoofed')} drop"
+    yield f"ether saddr != {port.rules.mac} {spoofed}"
+    yield f"udp sport {{ 67, 547 }} {spoofed}"
+    yield f"icmpv6 type {{ 133, 134, 135, 136, 137 }} {spoofed}"
+    for address in _addresses(port):
+        yield f"{_ip(address)} saddr {address} goto {port.chain('o')}"
+    yield spoofed
+
+
+def _forwarded(prefix: str, external: str, routes: bool) -> Iterator[str]:
+    jobs = f'"{prefix}*"'
+    yield f"iifname {jobs} oifname {jobs} accept"
+    yield f'iifname {jobs} oifname != "{external}" drop'
+    # Behind NAT nobody is called from outside, whoever knows a route to the addresses.
+    yield f'iifname "{external}" oifname {jobs} ct state established,related accept'
+    yield f"oifname {jobs} drop"
+    if not routes:
+        yield f'iifname "{external}" drop'
+
+
+def _addresses(port: Port) -> list[Address]:
+    return [*port.ipv4, *port.ipv6]
+
+
+def _ip(address: Address) -> str:
+    return "ip" if address.version == 4 else "ip6"
+
+
+def _hook(kind: str, hook: str, priority: str) -> str:
+    return f"type {kind} hook {hook} priority {priority}; policy accept;"

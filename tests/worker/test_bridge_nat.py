@@ -1,0 +1,399 @@
+"""Jobs on a Linux bridge and behind NAT: what they reach, what they cannot, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lab.namespaces import Host, Net, temporary_directory
+from lab.openvswitch import OpenVSwitch
+from lab.run import run
+from lark_worker.errors import NetworkError
+from lark_worker.rules.firewall import Counters, Firewall
+from tests.worker.pool import Pool, Starter, a_pool, eventually
+from tests.worker.test_jobs import value
+
+pytestmark = pytest.mark.ovs
+
+POLICY = """
+version: 1
+networks:
+  jobs: [10.64.0.0/16, "2001:db8:64::/48"]
+  local: [10.0.0.0/8, "2001:db8::/32"]
+  hosts: [10.64.0.1]
+policies:
+  - block: {when: 'Owner == "mallory"'}
+  - slice: {by: Owner}
+  - wan: {when: 'Owner == "bob"', action: drop, except: [192.0.2.9]}
+  - connectivity: {inbound: requested, outbound: requested}
+groups:
+  cms: {dscp: 10}
+  default: {dscp: 20}
+"""
+NAT = 'LarkNetworkType = "nat"\n'
+BRIDGE = 'LarkNetworkType = "bridge"\n'
+# The worker's own address on the bridge and on the external interface, two hosts there, and one beyond.
+WORKER, LAN, WAN, EXCEPT = "10.0.0.1", "10.0.0.5", "192.0.2.5", "192.0.2.9"
+
+
+class Site:
+    """A worker with a Linux bridge ``br``, which is its external interface too, and hosts on it."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.bridge = net.name("l")
+        run(["ip", "link", "add", self.bridge, "type", "bridge"])
+        run(["ip", "link", "set", self.bridge, "up"])
+        for address in (f"{WORKER}/8", "192.0.2.1/24", "10.64.0.1/16", "2001:db8:64::1/48"):
+            run(["ip", "address", "add", address, "dev", self.bridge, *(["nodad"] if ":" in address else [])])
+        # The bridge jobs' router; a site's is elsewhere.
+        Path("/proc/sys/net/ipv4/conf", self.bridge, "forwarding").write_text("1")
+        self.lan = self._host("lan", f"{LAN}/8", "10.64.0.250/16")
+        self.wan = self._host("wan", f"{WAN}/24", f"{EXCEPT}/24")
+
+    def _host(self, name: str, *addresses: str) -> Host:
+        host = self.net.host(name, addresses=addresses)
+        run(["ip", "link", "set", host.port, "master", self.bridge])
+        return host
+
+    def close(self) -> None:
+        run(["ip", "link", "del", self.bridge], check=False)
+
+
+@contextmanager
+def a_site(ovs: OpenVSwitch, net: Net, **extra: str) -> Iterator[tuple[Pool, Site]]:
+    site = Site(net)
+    settings = {
+        "linux_bridge": site.bridge,
+        "external_interface": site.bridge,
+        "nat_networks": "10.255.64.0/24",
+        "gateways": "10.64.0.1",
+        "nameservers": "10.64.0.53",
+        **extra,
+    }
+    try:
+        with temporary_directory() as folder, a_pool(Path(folder), ovs, net, policy=POLICY, **settings) as pool:
+            yield pool, site
+    finally:
+        site.close()
+
+
+def tables() -> list[tuple[str, str]]:
+    listed = json.loads(run(["nft", "-j", "list", "tables"]).stdout)["nftables"]
+    return [(entry["table"]["family"], entry["table"]["name"]) for entry in listed if "table" in entry]
+
+
+def pings(pool: Pool, starter: Starter, address: str) -> bool:
+    return pool.inside(starter, f"ping -n -q -c1 -W1 {address}")[0] == 0
+
+
+def enforced(pool: Pool, starter: Starter, owner: str, number: int, more: str = "") -> str:
+    said = pool.hook(starter, "start", owner, number, more)
+    assert value(said, "LarkState") == "enforced", said
+    return said
+
+
+def counters(pool: Pool, said: str) -> Counters:
+    assert pool.worker is not None
+    (record,) = [each for each in pool.worker.records() if each.id == value(said, "LarkJobId")]
+    return pool.worker.counters(record)
+
+
+@pytest.mark.parametrize("kind", [NAT, BRIDGE])
+def test_a_job_reaches_what_policy_allows_and_leaves_nothing(ovs: OpenVSwitch, net: Net, kind: str) -> None:
+    with a_site(ovs, net) as (pool, site):
+        alice, bob, mallory = (
+            pool.starter(number, owner, kind) for number, owner in enumerate(("alice", "bob", "mallory"), 1)
+        )
+        said = enforced(pool, alice, "alice", 1)
+        enforced(pool, bob, "bob", 2)
+        enforced(pool, mallory, "mallory", 3)
+        assert pings(pool, alice, LAN)
+        assert pings(pool, bob, LAN)
+        assert not pings(pool, mallory, LAN)
+        assert pings(pool, alice, "127.0.0.1")
+        if kind == NAT:
+            assert pings(pool, alice, WAN)
+            assert not pings(pool, bob, WAN)
+            assert pings(pool, bob, EXCEPT)
+        # Another user's address on the same worker, and one that only other jobs may have.
+        other = value(pool.hook(bob, "start", "bob", 2), "LarkInnerAddressIPv4")
+        assert not pings(pool, alice, other)
+        assert not pings(pool, alice, "10.64.0.250")
+        assert counters(pool, said).dropped.packets >= 1
+        for number, starter in enumerate((alice, bob, mallory), 1):
+            pool.hook(starter, "exit", ("alice", "bob", "mallory")[number - 1], number)
+        eventually(lambda: not pool.leftovers())
+        eventually(lambda: not tables())
+        eventually(lambda: not list(pool.client.jobs()))
+        assert Path("/proc/sys/net/ipv4/conf", site.bridge, "forwarding").read_text().strip() == "1"
+
+
+def test_jobs_of_one_user_reach_each_other_on_one_worker(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net) as (pool, _):
+        first, second = pool.starter(1, "alice", NAT), pool.starter(2, "alice", NAT)
+        third, fourth = pool.starter(3, "alice", BRIDGE), pool.starter(4, "alice", BRIDGE)
+        enforced(pool, first, "alice", 1)
+        behind = value(enforced(pool, second, "alice", 2), "LarkInnerAddressIPv4")
+        enforced(pool, third, "alice", 3)
+        bridged = enforced(pool, fourth, "alice", 4)
+        assert pings(pool, first, behind)
+        assert pings(pool, third, value(bridged, "LarkInnerAddressIPv4"))
+        assert pings(pool, third, value(bridged, "LarkInnerAddressIPv6"))
+        # From behind NAT to a job of the same user on the bridge: the slice's prefixes came with that job.
+        eventually(lambda: pings(pool, first, value(bridged, "LarkInnerAddressIPv4")))
+        assert (behind, pool.inside(first, "ip -4 -o address show dev eth0")[1].split()[3]) == (
+            "10.255.64.3",
+            "10.255.64.2/32",
+        )
+
+
+def test_what_leaves_by_nat_is_the_workers_and_carries_the_groups_mark(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net) as (pool, site):
+        alice = pool.starter(1, "alice", NAT, group="cms")
+        said = enforced(pool, alice, "alice", 1)
+        finish = site.net.capture(site.lan, "icmp")
+        assert pool.inside(alice, f"ping -n -q -c2 -W1 -Q 0xb8 {LAN}")[0] == 0
+        seen = [line for line in finish() if "echo request" in line]
+        assert seen
+        assert all(f"{WORKER} > {LAN}" in line for line in seen), seen
+        before = counters(pool, said)
+        assert (before.out_local.packets, before.in_local.packets) == (2, 2)
+        assert before.out_local.bytes == 2 * (84 + 14)
+        assert (before.out_wan.packets, before.spoofed.packets) == (0, 0)
+        assert pings(pool, alice, WAN)
+        after = counters(pool, said)
+        assert (after.out_wan.packets, after.in_wan.packets) == (1, 1)
+        # Rules that change for other jobs leave what is counted alone.
+        enforced(pool, pool.starter(2, "alice", NAT), "alice", 2)
+        assert counters(pool, said) == after
+
+
+def test_dscp_of_the_group_replaces_the_jobs_own(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net) as (pool, site):
+        for number, kind in enumerate((NAT, BRIDGE), 1):
+            starter = pool.starter(number, "alice", kind, group="cms")
+            enforced(pool, starter, "alice", number)
+            rules = f"add table inet t{number}; add chain inet t{number} in {{ type filter hook input priority 0; }};"
+            rules += f"add rule inet t{number} in ip dscp 10 icmp type echo-request counter"
+            site.net.exec(site.lan, ["nft", rules])
+            assert pool.inside(starter, f"ping -n -q -c1 -W1 -Q 0xb8 {LAN}")[0] == 0
+            assert "packets 1 " in site.net.exec(site.lan, ["nft", "list", "table", "inet", f"t{number}"]).stdout
+
+
+@pytest.mark.parametrize("kind", [NAT, BRIDGE])
+def test_one_way_by_connections(ovs: OpenVSwitch, net: Net, kind: str) -> None:
+    with a_site(ovs, net) as (pool, _site):
+        calls = pool.starter(1, "alice", kind)
+        said = enforced(pool, calls, "alice", 1, "InboundConnectivity = false\n")
+        assert pings(pool, calls, LAN)
+        called = pool.starter(2, "alice", kind)
+        target = enforced(pool, called, "alice", 2, "OutboundConnectivity = false\n")
+        assert not pings(pool, called, LAN)
+        address, own = value(target, "LarkInnerAddressIPv4"), value(said, "LarkInnerAddressIPv4")
+        # A job that may be called answers; one that may not be called does not.
+        eventually(lambda: pings(pool, calls, address))
+        assert not pings(pool, called, own)
+        open_job = pool.starter(3, "alice", kind)
+        enforced(pool, open_job, "alice", 3)
+        eventually(lambda: pings(pool, open_job, address))
+        assert not pings(pool, open_job, own)
+        assert counters(pool, target).dropped.packets >= 1
+        # The policy opens both: what kept it shut is gone from the job's namespace as well.
+        pool.client.put_policy(POLICY.replace("inbound: requested, outbound: requested", "inbound: allow"))
+        eventually(lambda: pings(pool, called, own))
+
+
+def test_before_its_rules_come_nothing_passes_and_without_the_controller_rules_stay(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net, on_failure="start", timeout="0.3") as (pool, _):
+        first, second = pool.starter(1, "alice", NAT), pool.starter(2, "alice", NAT)
+        kept = enforced(pool, first, "alice", 1)
+        pool.stop_controller()
+        closed = pool.hook(second, "start", "alice", 2)
+        assert value(closed, "LarkState") == "pending"
+        assert pings(pool, first, LAN)
+        assert not pings(pool, second, LAN)
+        # The service starts again, and running jobs notice nothing.
+        pool.stop_service()
+        assert within(pool, kept, f"ping -n -q -c1 -W1 {LAN}").returncode == 0
+        assert within(pool, closed, f"ping -n -q -c1 -W1 {LAN}").returncode != 0
+        pool.start_service()
+        assert pings(pool, first, LAN)
+        assert not pings(pool, second, LAN)
+        pool.start_controller()
+        eventually(lambda: pings(pool, second, LAN), 20)
+        eventually(lambda: {job["state"] for job in pool.client.jobs()} == {"enforced"}, 20)
+        assert pings(pool, first, LAN)
+
+
+def test_a_job_is_pending_while_its_worker_has_not_confirmed(
+    ovs: OpenVSwitch, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise NetworkError("the kernel takes no rules")
+
+    monkeypatch.setattr(Firewall, "apply", broken)
+    with a_site(ovs, net) as (pool, _):
+        starter = pool.starter(1, "alice", NAT)
+        said = pool.hook(starter, "start", "alice", 1, wait=0.2)
+        assert value(said, "LarkState") == "pending"
+        assert value(said, "LarkReason") == "worker worker1: has not put the job's rules in place yet"
+        assert not pings(pool, starter, LAN)
+
+
+def test_a_policy_that_changes_reaches_running_jobs(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net) as (pool, _):
+        starter = pool.starter(1, "alice", NAT)
+        said = enforced(pool, starter, "alice", 1)
+        assert pings(pool, starter, WAN)
+        pool.client.put_policy(POLICY.replace("mallory", "alice"))
+        eventually(lambda: not pings(pool, starter, LAN))
+        pool.client.put_policy(POLICY.replace('"bob"', '"alice"'))
+        eventually(lambda: pings(pool, starter, LAN))
+        assert not pings(pool, starter, WAN)
+        assert pool.client.job(value(said, "LarkJobId"))["state"] == "enforced"
+
+
+def test_who_flushes_the_packet_filter_does_not_open_the_door(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net) as (pool, _):
+        starter = pool.starter(1, "alice", NAT)
+        said = enforced(pool, starter, "alice", 1)
+        assert pings(pool, starter, LAN)
+        before = counters(pool, said)
+        run(["nft", "add table inet others; add counter inet others kept; flush ruleset"])
+        run(["nft", "add table inet others"])
+        eventually(lambda: len(tables()) == 2)
+        eventually(lambda: pings(pool, starter, LAN))
+        assert counters(pool, said).out_local.packets > before.out_local.packets
+        pool.hook(starter, "exit", "alice", 1)
+        # Tables of others are nobody's business.
+        eventually(lambda: tables() == [("inet", "others")])
+        run(["nft", "delete table inet others"])
+
+
+def test_a_vlan_on_the_bridge(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net) as (pool, site):
+        inside = pool.starter(1, "alice", f"{BRIDGE}LarkVLAN = 7\n")
+        filtering = Path("/sys/class/net", site.bridge, "bridge/vlan_filtering")
+        if run(["ip", "link", "set", site.bridge, "type", "bridge", "vlan_filtering", "1"], check=False).returncode:
+            # A kernel without VLANs on bridges: the job is refused, and never put where it does not belong.
+            said = pool.hook(inside, "start", "alice", 1)
+            assert "does not filter VLANs" in value(said, "HookStatusMessage")
+            return
+        assert filtering.read_text().strip() == "1"
+        run(["bridge", "vlan", "add", "dev", site.lan.port, "vid", "7", "pvid", "untagged"])
+        run(["bridge", "vlan", "del", "dev", site.lan.port, "vid", "1"])
+        outside = pool.starter(2, "alice", BRIDGE)
+        enforced(pool, inside, "alice", 1)
+        enforced(pool, outside, "alice", 2)
+        site.net.exec(site.lan, ["ip", "address", "add", "10.64.0.1/16", "dev", "eth0"])
+        assert pings(pool, inside, LAN)
+        assert not pings(pool, outside, LAN)
+
+
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [
+        (f"{NAT}LarkVLAN = 7\n", "VLAN 7"),
+        (f'{NAT}LarkAddressType = "dhcp"\n', "AddressType dhcp"),
+        (f'{BRIDGE}LarkBridgeInterface = "nowhere0"\n', "nowhere0"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(ovs: OpenVSwitch, net: Net, machine: str, reason: str) -> None:
+    with a_site(ovs, net) as (pool, _):
+        said = pool.hook(pool.starter(1, "alice", machine), "start", "alice", 1)
+        assert reason in value(said, "HookStatusMessage")
+        eventually(lambda: not pool.leftovers())
+
+
+def test_a_restart_sweeps_what_a_crash_left(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net) as (pool, _):
+        stays, goes = pool.starter(1, "alice", NAT), pool.starter(2, "bob", BRIDGE)
+        said = enforced(pool, stays, "alice", 1)
+        enforced(pool, goes, "bob", 2)
+        assert pings(pool, stays, LAN)
+        counted = counters(pool, said)
+        assert counted.out_local.packets == 1
+        pool.stop_service()
+        goes.kill()
+        pool.start_service()
+        mine = {value(said, "LarkExternalInterface"), f"{pool.prefix}-{value(said, 'LarkJobId')}"}
+        assert set(pool.leftovers()) == mine
+        eventually(lambda: [family for family, _ in tables()] == ["inet"])
+        assert pings(pool, stays, LAN)
+        # What was counted before the restart counts.
+        assert counters(pool, said).out_local.packets == 2
+        stays.kill()
+        eventually(lambda: not pool.leftovers())
+        eventually(lambda: not tables())
+
+
+def test_nat66_where_the_worker_forwards(ovs: OpenVSwitch, net: Net) -> None:
+    forwarding = Path("/proc/sys/net/ipv6/conf/all/forwarding")
+    with a_site(ovs, net, nat_networks="10.255.64.0/24,fd00:255:64::/64") as (pool, site):
+        said = pool.hook(pool.starter(1, "alice", NAT), "start", "alice", 1)
+        assert "net.ipv6.conf.all.forwarding is 0" in value(said, "HookStatusMessage")
+        forwarding.write_text("1")
+        try:
+            run(["ip", "address", "add", "2001:db8::1/64", "dev", site.bridge, "nodad"])
+            site.net.exec(site.lan, ["ip", "address", "add", "2001:db8::5/64", "dev", "eth0", "nodad"])
+            alice = pool.starter(2, "alice", NAT)
+            enforced(pool, alice, "alice", 2)
+            rules = "add table inet t; add chain inet t in { type filter hook input priority 0; };"
+            rules += "add rule inet t in ip6 saddr 2001:db8::1 icmpv6 type echo-request counter"
+            site.net.exec(site.lan, ["nft", rules])
+            assert pings(pool, alice, "2001:db8::5")
+            assert "packets 1 " in site.net.exec(site.lan, ["nft", "list", "table", "inet", "t"]).stdout
+        finally:
+            forwarding.write_text("0")
+
+
+# -- attacks: root inside the namespace is more than any job has -------------------------------------------------------
+
+
+def within(pool: Pool, said: str, command: str) -> subprocess.CompletedProcess[str]:
+    """As root in a job's namespace, which can set addresses and send what it likes."""
+    namespace = f"{pool.prefix}-{value(said, 'LarkJobId')}"
+    return subprocess.run(["ip", "netns", "exec", namespace, "sh", "-c", command], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("kind", [NAT, BRIDGE])
+def test_no_other_address_or_mac_is_admitted(ovs: OpenVSwitch, net: Net, kind: str) -> None:
+    with a_site(ovs, net) as (pool, site):
+        alice, bob = pool.starter(1, "alice", kind), pool.starter(2, "bob", kind)
+        said = enforced(pool, alice, "alice", 1)
+        victim = value(enforced(pool, bob, "bob", 2), "LarkInnerAddressIPv4")
+        assert pings(pool, alice, LAN)
+        finish = site.net.capture(site.lan, f"host {victim} or host 10.77.0.7 or ether src 02:99:99:99:99:99")
+        for forged in (victim, "10.77.0.7"):
+            within(pool, said, f"ip address add {forged}/32 dev eth0; ping -n -q -c1 -W1 -I {forged} {LAN}")
+            within(pool, said, f"ip address del {forged}/32 dev eth0")
+        within(pool, said, "ip link set eth0 address 02:99:99:99:99:99")
+        within(pool, said, f"ip route replace default via 10.64.0.1 dev eth0; ping -n -q -c1 -W1 {LAN}")
+        assert finish() == []
+        assert counters(pool, said).spoofed.packets >= 2
+
+
+def test_nobody_on_the_bridge_sees_a_neighbours_packets(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net) as (pool, _):
+        alice, bob = pool.starter(1, "alice", BRIDGE), pool.starter(2, "bob", BRIDGE)
+        enforced(pool, alice, "alice", 1)
+        spy = enforced(pool, bob, "bob", 2)
+        namespace = f"{pool.prefix}-{value(spy, 'LarkJobId')}"
+        listener = subprocess.Popen(
+            ["ip", "netns", "exec", namespace, "tcpdump", "-lnn", "-i", "eth0", "-c", "50"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert listener.stderr is not None
+        while "listening on" not in listener.stderr.readline():
+            pass
+        assert pings(pool, alice, LAN)
+        assert not pings(pool, alice, "10.64.77.77")
+        listener.terminate()
+        seen, _ = listener.communicate(timeout=10)
+        assert [line for line in seen.splitlines() if "ICMP echo" in line or "ARP" in line] == []
