@@ -107,7 +107,7 @@ class Controller:
         )
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
         self._policy_lock = threading.Lock()
-        self._upkeep = Upkeep(
+        self._upkeep: Upkeep = Upkeep(
             store,
             self._registration,
             self._reservations,

@@ -33,7 +33,8 @@ need() { # need PACKAGE PROGRAM...: the package, unless all its programs are the
     done
 }
 need openvswitch-switch ovs-vswitchd ovsdb-server ovs-vsctl ovs-ofctl ovs-appctl ovsdb-tool
-need iproute2 ip
+need iproute2 ip bridge
+need nftables nft
 need iputils-ping ping
 need ethtool ethtool
 need tcpdump tcpdump
