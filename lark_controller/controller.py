@@ -35,6 +35,7 @@ from lark_controller.fact_store import refresh_facts
 from lark_controller.flows.pool import Pool
 from lark_controller.host_states import FIRST
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
+from lark_controller.job_states import as_now
 from lark_controller.jobs import Address, Job, JobState
 from lark_controller.log import event
 from lark_controller.loop_calls import LOOP_TIMEOUT, LoopCalls
@@ -218,7 +219,7 @@ class Controller:
     def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
         page = self._store.page(chosen, cursor, limit)
-        return JobPage(tuple(_as_now(job, self._now(job.id)) for job in page.jobs), page.next_cursor)
+        return JobPage(tuple(as_now(job, self._now(job.id)) for job in page.jobs), page.next_cursor)
 
     def job_counts(self) -> Mapping[JobState, int]:
         """How many live jobs there are in each state."""
@@ -236,7 +237,7 @@ class Controller:
         job = self._store.find(job_id)
         if job is None:
             raise NotFoundError(f"no job has the id {job_id}")
-        return _as_now(job, now)
+        return as_now(job, now)
 
     def _number_of(self, job_id: str) -> int:
         number = self._found(job_id).number
@@ -249,7 +250,7 @@ class Controller:
         return self._live(job_id) or self._upkeep.unwritten.get(job_id)
 
     def _confirmation(self, job: Job) -> Confirmation:
-        job = _as_now(job, self._now(job.id))
+        job = as_now(job, self._now(job.id))
         seen = self._reconciler.confirmations
         waiting = tuple(
             Waiting(views.dpid_text(datapath & ~QUEUES) if 0 < datapath < FIRST else "", reason)
@@ -485,13 +486,6 @@ class Controller:
     def _check(self, datapath: int) -> None:
         with suppress(SwitchError, FutureTimeoutError):
             self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
-
-
-def _as_now(job: Job, now: Job | None) -> Job:
-    """A job as the store has it, in the state that it has now; what the store says has ended has ended."""
-    if now is None or job.state is JobState.ENDED:
-        return job
-    return replace(job, state=now.state, reason=now.reason)
 
 
 def _address(text: str) -> Address:

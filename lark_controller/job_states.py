@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from lark_controller.jobs import Job, JobState, NetworkType
 
@@ -24,3 +25,10 @@ def state_of(
     if not job.addresses and job.network_type is not NetworkType.NONE:
         return JobState.PENDING, f"the address is not known yet ({job.address_type})"
     return JobState.ENFORCED, ""
+
+
+def as_now(job: Job, now: Job | None) -> Job:
+    """A job as the store has it, in the state that it has now; what the store says has ended has ended."""
+    if now is None or job.state is JobState.ENDED:
+        return job
+    return replace(job, state=now.state, reason=now.reason)

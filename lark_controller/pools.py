@@ -82,6 +82,11 @@ class Pools:
         changes = {place: pool.set_queue(number, queue, sender) for place, (pool, _) in enumerate(self.all())}
         return {place: change for place, change in changes.items() if change}
 
+    def set_group_queues(self, datapath: int, dscps: frozenset[int]) -> PoolChanges:
+        """The queues of these groups stand on a core, and no others; answers what that changes in every pool."""
+        changes = {place: pool.set_group_queues(datapath, dscps) for place, (pool, _) in enumerate(self.all())}
+        return {place: {datapath: change} for place, change in changes.items() if change}
+
     def remove(self, number: int) -> PoolChanges:
         """Take a job out of every pool."""
         return {place: pool.remove(number) for place, (pool, _) in enumerate(self.all())}
@@ -94,7 +99,7 @@ class Pools:
         ``switches`` gives the connected switches as the new policy places them, with their workers' names. Raises
         RuleLimitError or UnsupportedError where the policy cannot be enforced; nothing has changed then.
         """
-        pool, decider = Pool(policy, self.pool.queues), Decider(policy)
+        pool, decider = Pool(policy, self.pool), Decider(policy)
         self._coming = (pool, decider)
         try:
             for count, number in enumerate(list(directory.by_number)):

@@ -6,27 +6,39 @@ a job is enforced only when its queues stand.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from lark_controller.confirmations import Confirmations
+from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.model import FlowData, SetQueue
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.pool import Pool
 from lark_controller.jobs import Job
+from lark_controller.log import WARNING, event
 from lark_controller.openflow.link import Dump, SwitchLink
-from lark_controller.policies.model import Duplex, InboundShares, Policy
+from lark_controller.policies.model import Duplex, GroupControl, InboundShares, Policy
 from lark_controller.pools import PoolChanges, Pools
 from lark_controller.qos.host import LEAST_REST, Demand, HostPlan, Way, host_plan
-from lark_controller.qos.ovsdb import OvsdbOptions, Report
-from lark_controller.qos.queues import FIRST_JOB_QUEUE, FIRST_RESERVED_QUEUE, LAST_JOB_QUEUE, MAX_QUEUE, PortQueues
+from lark_controller.qos.ovsdb import CONNECTING, READING, OvsdbOptions, Report
+from lark_controller.qos.queues import (
+    DEFAULT_QUEUE,
+    FIRST_JOB_QUEUE,
+    FIRST_RESERVED_QUEUE,
+    LAST_JOB_QUEUE,
+    MAX_QUEUE,
+    PortQueues,
+)
 from lark_controller.qos.topology import KILO, access_link
-from lark_controller.switch_state import SwitchState
+from lark_controller.status import SwitchProblem
+from lark_controller.switch_state import SwitchState, dpid_text
 
 # A datapath id with this bit stands, among what a job waits for, for the queues of that switch.
 QUEUES: Final = 1 << 64
+NO_DATABASE: Final = "nobody has said where its database is (LARK_OVSDB)"
 BEING_MADE: Final = "its queues are being made"
 
 
@@ -77,6 +89,7 @@ class _State:
     address: str = ""
     wanted: bool = False
     report: Report | None = None
+    problems: dict[str, float] = field(default_factory=dict)
 
 
 class Queues:
@@ -96,6 +109,9 @@ class Queues:
         spec = self._owner.pool_of(link.datapath).policy.switches.get(link.datapath)
         state.address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
         state.wanted = False
+        switch = self._owner.pool_of(link.datapath).switches[link.datapath]
+        if switch.group_control is GroupControl.QUEUES:
+            self._owner.pools.set_group_queues(link.datapath, _groups_that_choose(dump))
         for data in dump.program.flows.values():
             number, queue = _chosen(data)
             placed = None if number is None else self._owner.pool_of(link.datapath).placed.get(number)
@@ -113,6 +129,10 @@ class Queues:
     def refresh(self, datapath: int) -> None:
         """A switch's jobs, ports or policy changed: calculate its queues anew, and want them if they differ."""
         state = self._states.setdefault(datapath, _State())
+        switch = self._owner.pool_of(datapath).switches.get(datapath)
+        if switch is not None and not switch.is_edge:
+            self._refresh_core(switch, state)
+            return
         demands = self._demands(datapath, state)
         gone = {number: each for number, each in state.demands.items() if number not in demands}
         state.demands = demands
@@ -129,6 +149,23 @@ class Queues:
                 self._released(datapath, gone)
             else:
                 link.when_idle(lambda: self._released(datapath, gone))
+
+    def _refresh_core(self, switch: Switch, state: _State) -> None:
+        """As :meth:`refresh`, on a core: no flow chooses a queue of a group that is to go."""
+        datapath = switch.datapath
+        pool = self._owner.pool_of(datapath)
+        plan = HostPlan(core.queue_plan(switch, pool.policy).ports)
+        if plan == state.plan and state.wanted:
+            return
+        state.plan = plan
+        stand = pool.group_queues.get(datapath, frozenset())
+        staying = stand & {number for port in plan.ports.values() for number in port.queues}
+        self._owner.send(self._owner.pools.set_group_queues(datapath, staying), None)
+        link = self._link(datapath)
+        if stand == staying or link is None:
+            self._want(datapath, state)
+        else:
+            link.when_idle(lambda: self._want(datapath, state))
 
     def expect(self, placed: Placed) -> None:
         """Say what keeps a job's queues from standing, among what it waits for."""
@@ -156,6 +193,12 @@ class Queues:
         if state is None:
             return
         state.report = report
+        self._note_problems(report.datapath, state)
+        switch = self._owner.pool_of(report.datapath).switches.get(report.datapath)
+        if switch is not None and switch.group_control is GroupControl.QUEUES and report.ports is not None:
+            wanted = {number for port in state.plan.ports.values() for number in port.queues} - {DEFAULT_QUEUE}
+            stand = frozenset(number for number in wanted if self._queue_stands(state, number, report.ports))
+            self._owner.send(self._owner.pools.set_group_queues(report.datapath, stand), None)
         for placed in self._owner.pool_of(report.datapath).jobs_at(report.datapath):
             number = placed.job.number
             concerned = False
@@ -172,14 +215,24 @@ class Queues:
                 self._judge(placed, state)
                 self._owner.settle(number)
 
-    def problems(self, datapath: int) -> tuple[str, ...]:
-        """What cannot be done with the queues of a switch now, in sentences."""
+    def problems(self, datapath: int) -> tuple[SwitchProblem, ...]:
+        """What cannot be done with the queues of a switch now."""
         state = self._states.get(datapath)
-        if state is None or not state.plan.ports or state.report is None:
-            return ()
-        report = state.report
-        said = [report.reason, report.ineffective, *report.problems.values()]
-        return tuple(dict.fromkeys(sentence for sentence in said if sentence))
+        return () if state is None else tuple(SwitchProblem(at, text) for text, at in state.problems.items())
+
+    def _note_problems(self, datapath: int, state: _State) -> None:
+        said: tuple[str, ...] = ()
+        if state.plan.ports and not state.wanted:
+            said = (NO_DATABASE,)
+        elif state.plan.ports and state.report is not None:
+            report = state.report
+            said = (report.reason, report.ineffective, *report.problems.values())
+        before, state.problems = state.problems, {}
+        for text in said:
+            if text and text not in (CONNECTING, READING):
+                state.problems[text] = before.get(text, time.time())
+                if text not in before:
+                    event("queues not made", level=WARNING, datapath=dpid_text(datapath), reason=text)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -236,6 +289,8 @@ class Queues:
         if state.wanted:
             state.revision += 1
             self._driver.want(datapath, state.revision, state.address, state.plan.ports)
+        else:
+            self._note_problems(datapath, state)
 
     def _link(self, datapath: int) -> SwitchLink | None:
         known = self._owner.switches.get(datapath)
@@ -274,7 +329,7 @@ class Queues:
         if demand.order in state.plan.short:
             return f"bandwidth: {state.plan.short[demand.order]}"
         if not state.wanted:
-            return "bandwidth: nobody has said where its database is (LARK_OVSDB)"
+            return f"bandwidth: {NO_DATABASE}"
         report = state.report
         if report is None:
             return BEING_MADE
@@ -337,6 +392,16 @@ def _free(key: int, taken: set[int]) -> int:
 def _keys(job: Job) -> list[int]:
     """The keys of what a job may have of its worker: its bandwidth, and its reserved flows."""
     return [job.number, *(-each.number for each in job.reserved if not each.incoming)]
+
+
+def _groups_that_choose(dump: Dump) -> frozenset[int]:
+    """The groups, by DSCP, that have a flow that chooses their queue of the controller's."""
+    found = set()
+    for data in dump.program.flows.values():
+        parts = parse(data.cookie)
+        if parts.category == Category.GROUP and SetQueue(parts.number) in data.actions:
+            found.add(parts.number)
+    return frozenset(found)
 
 
 def _chosen(data: FlowData) -> tuple[int | None, int]:

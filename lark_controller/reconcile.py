@@ -488,6 +488,6 @@ class Reconciler:
         return sent
 
     def _say_shortcomings(self, state: SwitchState, pool: Pool) -> None:
-        for sentence in core.shortcomings(pool.switches[state.datapath], pool.policy):
+        for sentence in core.remarks(pool.switches[state.datapath], pool.policy):
             if all(problem.problem != sentence for problem in state.problems):
                 state.problems.append(SwitchProblem(time.time(), sentence))

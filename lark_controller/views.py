@@ -72,7 +72,7 @@ def switch(loop: Reconciler, datapath: int, *, ports: bool = True) -> SwitchStat
         since=state.since,
         reason=state.reason,
         ports=_ports(pool, state, known) if ports and known is not None else (),
-        problems=tuple(state.problems) if ports else (),
+        problems=(*state.problems, *loop.queues.problems(datapath)) if ports else (),
     )
 
 

@@ -50,7 +50,10 @@ networks:
 policies:
   - slice: {by: AcctGroup, when: 'Owner != "carol"'}
 """
-POLICIES = (FULL, OPEN)
+QUEUES = FULL.replace("role: core", "role: core\n    groups_by: queues").replace(
+    "groups:", "  - bandwidth: {default: 10Mbit, when: 'Owner != \"carol\"'}\ngroups:"
+)
+POLICIES = (FULL, OPEN, QUEUES)
 
 
 def facts_of(owner: str, group: str, inbound: bool, outbound: bool) -> Facts:
@@ -137,6 +140,8 @@ steps = st.lists(
         jobs.map(lambda job: ("put", job)),
         numbers.map(lambda number: ("remove", number)),
         st.tuples(st.sampled_from(EDGES), st.integers(2, 41)).map(lambda pair: ("ports", pair)),
+        st.tuples(numbers, st.sampled_from([None, 1, 2])).map(lambda pair: ("queue", pair)),
+        st.sets(st.integers(1, 2)).map(lambda dscps: ("groups", frozenset(dscps))),
     ),
     max_size=30,
 )
@@ -179,6 +184,14 @@ def test_changes_add_up_to_the_full_recompute(text: str, history: list[Any], lat
             live.pop(what, None)
             for datapath, changes in pool.remove(what).items():
                 held[datapath] = apply(held[datapath], changes)
+        elif action == "queue":
+            for datapath, changes in pool.set_queue(*what).items():
+                held[datapath] = apply(held[datapath], changes)
+        elif action == "groups":
+            changes = pool.set_group_queues(CORE, what)
+            assert held or not changes
+            if held:
+                held[CORE] = apply(held[CORE], changes)
         elif held:
             ports[what[0]] = what[1]
             changes = pool.set_switch(a_switch(text, *what), (f"worker{what[0]}",))
@@ -186,7 +199,7 @@ def test_changes_add_up_to_the_full_recompute(text: str, history: list[Any], lat
     if not held:
         connect()
 
-    oracle = Pool(policy)
+    oracle = Pool(policy, pool)
     for datapath in (*EDGES, CORE):
         oracle.set_switch(a_switch(text, datapath, ports.get(datapath, 0)), (f"worker{datapath}",))
     for job in sorted(live.values(), key=lambda job: -job.number):
@@ -195,6 +208,20 @@ def test_changes_add_up_to_the_full_recompute(text: str, history: list[Any], lat
         assert pool.build(datapath) == oracle.build(datapath)
         assert held[datapath] == oracle.build(datapath)
         assert pool.rules[datapath] == len(held[datapath].flows)
+
+
+def test_a_group_has_a_rule_towards_the_site_for_each_block() -> None:
+    policy = load(QUEUES)
+    pool, decider = Pool(policy), Decider(policy)
+    pool.set_switch(a_switch(QUEUES, CORE))
+    pool.set_group_queues(CORE, frozenset({1, 2}))
+    before = pool.rules[CORE]
+    block = IPv4Network("10.64.0.0/29")
+    for number in range(1, 7):
+        job = a_job(number, ipv4_block=block, owner="dave", group="atlas")
+        changes = pool.put(job, decider.decide(job.facts))
+        assert (CORE in changes) == (number == 1)
+    assert pool.rules[CORE] == before + 1
 
 
 def test_blocks_keep_the_core_small_and_a_change_flat() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
-from tests.service import WORKER1, Lark, Site, wait
+from tests.service import CORE, WORKER1, Lark, Site, wait
 
 pytestmark = pytest.mark.ovs
 
@@ -150,3 +150,57 @@ def test_what_others_made_is_left_alone_and_said(started: tuple[Site, Lark], ovs
     lark.end(job)
     wait(lambda: queues(ovs) == {uplink: {3: (0, 5)}})
     assert len(rows(ovs, "queue")) == 1
+
+
+GROUPS = (
+    "group_cms: {port: wan, guarantee: 250Mbit, ceiling: 500Mbit, dscp: 18}",
+    "group_cms.prod: {guarantee: 100Mbit, priority: 5, dscp: 34}",
+    "default: {ceiling: 100Mbit, dscp: 10}",
+)
+
+
+@pytest.fixture
+def core(ovs: OpenVSwitch) -> Iterator[tuple[Site, Lark]]:
+    with temporary_directory() as directory, Net() as net:
+        site = Site(ovs, net, {"a": WORKER1, "b": WORKER1})
+        lark = Lark(Path(directory), core_policy(site), LARK_OVSDB=f"unix:{ovs.database_socket}")
+        lark.start()
+        try:
+            site.connect(lark)
+            yield site, lark
+        finally:
+            lark.stop()
+            for bridge in site.bridges.values():
+                ovs.vsctl("--if-exists", "del-br", bridge)
+            ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
+
+
+def core_policy(site: Site, groups: tuple[str, ...] = GROUPS, by: str = "queues") -> str:
+    text = site.policy(groups=groups).replace("role: core,", f"role: core, groups_by: {by},")
+    text = text.replace("{port: 3, ", "{port: 3, speed: 1Gbit, ").replace("{port: 4, ", "{port: 4, speed: 500Mbit, ")
+    return text.replace("lan1: 1", "lan1: {port: 1, speed: 2Gbit}")
+
+
+def test_groups_have_queues_on_every_port_of_a_core_both_ways(core: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
+    site, lark = core
+    wait(lambda: len(queues(ovs)) == 3)
+    lan, wan, fast = site.net.name("l1"), site["gw"].port, site["gwfast"].port
+    assert queues(ovs) == {
+        wan: {0: (650, 1000), 18: (250, 500), 34: (100, 1000), 10: (0, 100)},
+        fast: {0: (400, 500), 34: (100, 500), 10: (0, 100)},
+        lan: {0: (1650, 2000), 18: (250, 500), 34: (100, 2000), 10: (0, 100)},
+    }
+    wait(lambda: len(chosen_at_core(site)) == 6)
+    job = site.run(lark, "a", "alice", job='AcctGroup="group_cms.prod"')
+    assert [flow for flow in chosen_at_core(site) if "table=3" in flow and "set_queue:34" in flow and "10.64." in flow]
+    said = " ".join(each["problem"] for each in lark.switch(CORE)["problems"])
+    assert USERSPACE in said
+    assert "group group_cms.prod: what it sends is not counted in the ceiling of group_cms" in said
+    lark.end(job)
+    wait(lambda: len(chosen_at_core(site)) == 6)
+    lark.put_policy(core_policy(site, by="preprovisioned"))
+    wait(lambda: not queues(ovs) and not chosen_at_core(site))
+
+
+def chosen_at_core(site: Site) -> list[str]:
+    return [flow for flow in site.flows(CORE) if "set_queue" in flow]

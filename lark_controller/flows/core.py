@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from lark_controller.flows import tables as t
 from lark_controller.flows.cookies import Category, cookie
-from lark_controller.flows.edge import SWITCH, flow, learning_tables
+from lark_controller.flows.edge import SWITCH, Fields, flow, learning_tables
 from lark_controller.flows.model import (
     ETH_IPV4,
     ETH_IPV6,
@@ -30,13 +30,14 @@ from lark_controller.flows.placement import Switch
 from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.tables import Core, combine
 from lark_controller.flows.wan import ip_fields, local_networks, wan_flows
-from lark_controller.policies.model import Policy, WanAction, WanRule
+from lark_controller.policies.model import GroupControl, Policy, WanAction, WanRule
+from lark_controller.qos.groups import GroupPlan, GroupPort, group_plan, notices, treatments
 from lark_controller.qos.groups import shortcomings as qos_shortcomings
-from lark_controller.qos.groups import treatments
 
 
-def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
-    """The flows that stand on every core switch, whatever jobs there are."""
+def frame(switch: Switch, policy: Policy, standing: frozenset[int] = frozenset()) -> Iterator[Flow]:
+    """The flows that stand on every core switch, whatever jobs there are; ``standing`` are the groups whose queues of
+    the controller's are there, by DSCP."""
     for wan in switch.wan:
         for host in policy.hosts:
             fields = {"in_port": wan.number, **ip_fields(host, "src")}
@@ -49,7 +50,7 @@ def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
         yield flow(table, t.P_MISS, {}, SWITCH, goto=following)
     yield from wan_flows(policy, Core.WAN, Core.QOS)
     yield from _steering(switch, policy)
-    yield from _groups(switch, policy)
+    yield from _groups(switch, policy, standing)
     if switch.normal:
         yield flow(Core.LEARN, t.P_MISS, {}, SWITCH, goto=Core.FORWARD)
         yield flow(Core.FORWARD, t.P_SWITCH, {}, SWITCH, actions=(Output(PORT_NORMAL),))
@@ -112,16 +113,29 @@ def _local_passes(policy: Policy) -> Iterator[Flow]:
         yield flow(Core.WAN, t.P_ALLOW, fields, cookie(Category.WAN), goto=Core.QOS)
 
 
-def _groups(switch: Switch, policy: Policy) -> Iterator[Flow]:
+def inbound_flows(dscp: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
+    """Which queue towards the site the packets for these prefixes take: that of the group with this DSCP."""
+    for prefix in prefixes:
+        ethertype, name = (ETH_IPV4, "ipv4_dst") if prefix.version == 4 else (ETH_IPV6, "ipv6_dst")
+        fields: Fields = {"eth_type": ethertype, name: (prefix.value, prefix.mask)}
+        mark = cookie(Category.GROUP, dscp)
+        yield flow(Core.INBOUND, t.P_ALLOW, fields, mark, goto=Core.LEARN, actions=(SetQueue(dscp),))
+
+
+def _groups(switch: Switch, policy: Policy, standing: frozenset[int]) -> Iterator[Flow]:
     """A rule a group: its queue, or its meter. DSCP is believed from the site's side only (RFC 2475, section 2.3)."""
     if not policy.groups:
         return
+    queues = switch.group_control is GroupControl.QUEUES
     for wan in switch.wan:
-        yield flow(Core.QOS, t.P_EXACT, {"in_port": wan.number}, SWITCH, goto=Core.LEARN)
+        following = Core.INBOUND if queues else Core.LEARN
+        yield flow(Core.QOS, t.P_EXACT, {"in_port": wan.number}, SWITCH, goto=following)
+    if queues:
+        yield flow(Core.INBOUND, t.P_MISS, {}, SWITCH, goto=Core.LEARN)
     for network in local_networks(policy):
         # Guarantees and ceilings are the WAN's; what stays on the site is not charged to them.
         yield flow(Core.QOS, t.P_GUARD, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
-    for treatment in treatments(policy, switch.max_meter):
+    for treatment in treatments(policy, switch.max_meter, switch.group_control, standing):
         actions: tuple[Action, ...] = () if treatment.queue is None else (SetQueue(treatment.queue),)
         meter = None if treatment.rate is None else treatment.dscp
         for ethertype in (ETH_IPV4, ETH_IPV6):
@@ -135,7 +149,7 @@ def meters(switch: Switch, policy: Policy) -> Iterator[Meter]:
     """The meters of a core switch: one for each policed group, numbered by DSCP."""
     if switch.is_edge:
         return
-    for treatment in treatments(policy, switch.max_meter):
+    for treatment in treatments(policy, switch.max_meter, switch.group_control):
         if treatment.rate is not None:
             yield Meter(treatment.dscp, treatment.rate, treatment.burst)
 
@@ -144,7 +158,7 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
     """What the policy asks of a core switch and the switch cannot do, in sentences for the operator."""
     if switch.is_edge:
         return ()
-    said = list(qos_shortcomings(policy, switch.max_meter))
+    said = list(qos_shortcomings(policy, switch.max_meter, switch.group_control))
     names = {wan.name for wan in switch.wan}
     for rule in policy.wans:
         if rule.action is WanAction.STEER and rule.port not in names:
@@ -152,3 +166,21 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
             if declared is not None and rule.port in declared.ports:
                 said.append(f"wan rule in line {rule.line}: the switch has no port {rule.port} as it is declared")
     return tuple(said)
+
+
+def remarks(switch: Switch, policy: Policy) -> tuple[str, ...]:
+    """What an operator should know of a policy on a core switch: :func:`shortcomings`, and what it might be taken for
+    and is not."""
+    if switch.is_edge:
+        return ()
+    return (*shortcomings(switch, policy), *notices(policy, switch.group_control), *queue_plan(switch, policy).short)
+
+
+def queue_plan(switch: Switch, policy: Policy) -> GroupPlan:
+    """The queues that the controller makes on a core for groups."""
+    if switch.is_edge or switch.group_control is not GroupControl.QUEUES:
+        return GroupPlan()
+    names = {number: name for name, number in switch.ports.items()}
+    wan = {port.number: port.name for port in switch.wan}
+    ports = {names[number]: GroupPort(wan.get(number), switch.speeds.get(number)) for number in (*switch.lan, *wan)}
+    return group_plan(policy, ports)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from lark_controller.flows.model import PORT_LOCAL, PORT_MAX
 from lark_controller.jobs import Job, Network
-from lark_controller.policies.model import Decision, Policy, SwitchRole, SwitchSpec
+from lark_controller.policies.model import Decision, GroupControl, Policy, SwitchRole, SwitchSpec
 
 LINK_LOCAL_PREFIX: Final = 0xFE80 << 112
 
@@ -30,7 +30,7 @@ class Switch:
 
     ``ports`` is every port's name -> number; ``speeds`` is Mb/s by number of the ports whose speed is known.
     ``uplinks`` (edge) lead away from the worker; ``lan`` and ``wan`` (core) are as the policy declares them. ``normal``
-    says whether NORMAL works; ``max_meter`` 0 means no meters.
+    says whether NORMAL works; ``max_meter`` 0 means no meters. ``group_control`` is how a core limits groups.
     """
 
     datapath: int
@@ -46,6 +46,7 @@ class Switch:
     max_rules: int = 0
     local_mac: int | None = None
     speeds: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    group_control: GroupControl = GroupControl.METERS
 
     @property
     def is_edge(self) -> bool:
@@ -163,6 +164,7 @@ def place_switch(
         max_meter=max_meter,
         max_rules=spec.max_rules,
         local_mac=local_mac,
+        group_control=spec.group_control,
         speeds=_speeds(policy, speeds, uplinks, {n: speed for p, n in named.items() if (speed := spec.ports[p].speed)}),
     )
 

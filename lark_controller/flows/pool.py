@@ -8,9 +8,8 @@ the two against each other on random histories. No I/O, no clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from lark_controller.flows import core, edge
 from lark_controller.flows.diff import diff
@@ -22,7 +21,7 @@ from lark_controller.flows.tags import assign_tags
 from lark_controller.flows.wan import local_networks
 from lark_controller.host_rules import HostRules
 from lark_controller.jobs import Job, Network, NetworkType
-from lark_controller.policies.model import Decision, Policy, SliceKey, WanAction
+from lark_controller.policies.model import Decision, GroupControl, Policy, SliceKey, WanAction
 
 _LabelOf = Callable[[Placed], SliceKey | int | None]
 
@@ -62,9 +61,11 @@ class Pool:
     ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy.
     ``queues`` are the jobs' own queues that stand, by the job's number, and those of reserved flows, by the number of
     the reservation below 0. ``ruled`` are the jobs whose workers enforce what is decided.
+    ``group_queues`` are the DSCPs of the groups whose queues stand, by core. What stands is taken over from the pool
+    ``before``.
     """
 
-    def __init__(self, policy: Policy, queues: Mapping[int, int] = MappingProxyType({})) -> None:
+    def __init__(self, policy: Policy, before: Pool | None = None) -> None:
         self.policy = policy
         self.switches: dict[int, Switch] = {}
         self.placed: dict[int, Placed] = {}
@@ -77,7 +78,11 @@ class Pool:
         self._classes: LabelledPrefixes = LabelledPrefixes()
         self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
         self._homeless: dict[str, set[int]] = {}
-        self.queues: dict[int, int] = dict(queues)
+        self.queues: dict[int, int] = {} if before is None else dict(before.queues)
+        self.group_queues: dict[int, frozenset[int]] = {} if before is None else dict(before.group_queues)
+        self._inbound: LabelledPrefixes = LabelledPrefixes()
+        cores = policy.switches.values()
+        self._grouped = bool(policy.groups) and any(spec.group_control is GroupControl.QUEUES for spec in cores)
         self._networks = local_networks(policy)
         self._dscp = {group.name: group.dscp for group in policy.groups}
         self._classed = {rule.position: rule for rule in policy.wans if rule.action is not WanAction.ALLOW}
@@ -157,7 +162,9 @@ class Pool:
 
     def _all(self, switch: Switch) -> Iterator[Flow]:
         if not switch.is_edge:
-            yield from core.frame(switch, self.policy)
+            yield from core.frame(switch, self.policy, self.group_queues.get(switch.datapath, frozenset()))
+            for dscp in self._inbound_at(switch):
+                yield from core.inbound_flows(dscp, self._inbound.prefixes(dscp))
             for position, rule in self._classed.items():
                 yield from core.class_flows(rule, self._classes.prefixes(position))
             return
@@ -252,6 +259,28 @@ class Pool:
         placed = self.placed.get(number if sender is None else sender)
         return {} if placed is None else self.put(placed.job, placed.decision)
 
+    def set_group_queues(self, datapath: int, dscps: frozenset[int]) -> Changes:
+        """The queues of these groups stand on a core, and no others; answers what changes there."""
+        if self.group_queues.get(datapath, frozenset()) == dscps:
+            return Changes()
+        if datapath not in self.switches:
+            self.group_queues[datapath] = dscps
+            return Changes()
+        before = self.build(datapath)
+        self.group_queues[datapath] = dscps
+        after = self.build(datapath)
+        self.rules[datapath] = len(after.flows)
+        return diff(after, before)
+
+    def _inbound_at(self, switch: Switch) -> Iterator[int]:
+        """The groups for which a core has flows towards the site."""
+        if switch.group_control is GroupControl.QUEUES:
+            known = set(self._dscp.values())
+            yield from (dscp for dscp in sorted(self.group_queues.get(switch.datapath, ())) if dscp in known)
+
+    def _group_label(self, placed: Placed) -> int | None:
+        return None if placed.decision.isolated else self.dscp_of(placed.decision) or None
+
     def _change(self, number: int, new: Placed | None) -> dict[int, Changes]:
         old = self.placed.get(number)
         if old == new:
@@ -263,6 +292,7 @@ class Pool:
         self._index(old, new)
         slices = self._relabel(self._slices, old, new, _slice_label) if self.policy.slices else {}
         classes = self._relabel(self._classes, old, new, self._class_label) if self._classed else {}
+        inbound = self._relabel(self._inbound, old, new, self._group_label) if self._grouped else {}
         after = {dp: list(self._part(dp, new, keys, heard)) for dp, keys in touched.items()}
         for key, net in slices.items():
             assert isinstance(key, SliceKey)
@@ -277,6 +307,11 @@ class Pool:
             for datapath in self._cores():
                 after.setdefault(datapath, []).extend(core.class_flows(self._classed[position], net.added))
                 before.setdefault(datapath, []).extend(core.class_flows(self._classed[position], net.removed))
+        for datapath in self._cores() if inbound else ():
+            for dscp in self._inbound_at(self.switches[datapath]):
+                moved = inbound.get(dscp, _Net())
+                after.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.added))
+                before.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.removed))
         changes = {}
         for datapath in before.keys() | after.keys():
             wanted, there = Program.of(after.get(datapath, ())), Program.of(before.get(datapath, ()))

@@ -6,7 +6,7 @@ Edge (Open vSwitch on a worker), in packet order::
 
 Core (between the site and the WAN)::
 
-    classify -> wan -> qos -> learn -> forward
+    classify -> wan -> qos -> inbound -> learn -> forward
 
 A packet starts with metadata 0. ``admit`` (edge) or ``classify`` (core) writes what is known of the job that sent it,
 ``block`` (edge) or ``classify`` (core) what is known of the job that it goes to; later tables only read.
@@ -42,8 +42,9 @@ class Core(IntEnum):
     CLASSIFY = 0  # which WAN rule a job's prefix comes under; no job's source address from the WAN
     WAN = 1  # WAN drop, exceptions, steering
     QOS = 2  # queue or meter by the edge's DSCP
-    LEARN = 3  # source learning, on switches without NORMAL
-    FORWARD = 4  # steered packets to their port; everything else as a plain switch
+    INBOUND = 3  # queue towards the site, by the group of the job that a packet goes to
+    LEARN = 4  # source learning, on switches without NORMAL
+    FORWARD = 5  # steered packets to their port; everything else as a plain switch
 
 
 def table_name(role: SwitchRole, table: int) -> str:

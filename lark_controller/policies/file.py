@@ -81,6 +81,8 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
             spec = group.parse(name, entry, ports)
             if spec is not None:
                 groups.append((spec, entry))
+    if not mistakes:
+        group.check_rates(groups, declared)
     return Policy(
         text=text,
         digest=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),

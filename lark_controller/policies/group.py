@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
-from lark_controller.policies.model import MAX_GROUPS, Because, GroupSpec, Kind
+from lark_controller.policies.model import MAX_GROUPS, Because, GroupControl, GroupSpec, Kind, SwitchSpec
 from lark_controller.policies.predicate import Ads, holds, value, values_met
+from lark_controller.policies.switches import WAN
 from lark_controller.policies.yaml_nodes import Entry
 
 KEYS = ("guarantee", "ceiling", "burst", "queue", "port", "priority", "when", "dscp")
@@ -57,6 +59,34 @@ def number(groups: list[tuple[GroupSpec, Entry]]) -> tuple[GroupSpec, ...]:
         groups[MAX_GROUPS][1].mistake(f"{len(groups)} groups", f"at most {MAX_GROUPS} groups, one a DSCP value")
         return ()
     return tuple(spec if spec.dscp else dataclasses.replace(spec, dscp=next(free)) for spec, _ in groups)
+
+
+def check_rates(groups: list[tuple[GroupSpec, Entry]], switches: Mapping[int, SwitchSpec]) -> None:
+    """Note the rates that a declared WAN port with queues of the controller's cannot give."""
+    for switch in switches.values():
+        if switch.group_control is not GroupControl.QUEUES:
+            continue
+        for name, port in switch.ports.items():
+            promised = 0.0
+            for spec, entry in groups:
+                if not name.startswith(WAN) or spec.port not in (None, name) or port.speed is None:
+                    continue
+                fields = {key: member for key, member in entry.mapping(KEYS).items() if key in ("guarantee", "ceiling")}
+                if spec.guarantee is not None:
+                    promised += spec.guarantee
+                    if promised > port.speed:
+                        fields["guarantee"].mistake(
+                            f"{promised:g} Mb/s are guaranteed on port {name} of {switch.name}, which has "
+                            f"{port.speed:g}",
+                            f"guarantees of {port.speed:g} Mb/s together",
+                        )
+                        promised -= spec.guarantee
+                if spec.ceiling is not None and spec.ceiling > port.speed and spec.port == name:
+                    fields["ceiling"].mistake(
+                        f"a ceiling of {spec.ceiling:g} Mb/s is above the {port.speed:g} Mb/s of port {name} of "
+                        f"{switch.name}",
+                        f"{port.speed:g} Mb/s or less",
+                    )
 
 
 def decide(groups: tuple[GroupSpec, ...], ads: Ads) -> tuple[str, Because | None]:

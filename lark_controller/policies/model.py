@@ -46,6 +46,15 @@ class Reach(StrEnum):
     DENY = "deny"
 
 
+class GroupControl(StrEnum):
+    """How a core keeps accounting groups to their rates: by OpenFlow meters, by queues that the controller makes over
+    OVSDB, or by queues that an administrator made."""
+
+    METERS = "meters"
+    QUEUES = "queues"
+    PREPROVISIONED = "preprovisioned"
+
+
 class InboundShares(StrEnum):
     """What a worker does with what nobody on it has requested, towards its jobs: ``split`` it evenly among those that
     may use it, so that nobody's guarantee suffers; or leave it ``open`` to whoever takes it."""
@@ -89,6 +98,7 @@ class SwitchSpec:
     max_rules: int = 0
     normal: bool | None = None
     ovsdb: str | None = None
+    group_control: GroupControl = GroupControl.METERS
 
 
 @dataclass(frozen=True, slots=True)

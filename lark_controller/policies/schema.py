@@ -13,7 +13,7 @@ from typing import Any, Final
 from lark_controller.policies import accounting, bandwidth, block, connectivity, group, switches, topology, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.file import EDGE_KEYS, KEYS, NETWORK_KEYS, SHORTEST_BLOCKS, VERSION
-from lark_controller.policies.model import InboundShares
+from lark_controller.policies.model import GroupControl, InboundShares
 from lark_controller.policies.yaml_nodes import MAC, MEGABITS
 
 # In ECMA 262, the language of JSON Schema's patterns, there is no flag for "any case".
@@ -137,6 +137,9 @@ def schema() -> dict[str, Any]:
             "ports": {"type": "object", "additionalProperties": port},
             "max_rules": {"type": "integer", "minimum": 0, "maximum": switches.MAX_RULES},
             "normal": {"enum": ["auto", True, False]},
+            "groups_by": _described(
+                {"enum": [each.value for each in GroupControl]}, "how a core keeps groups to their rates"
+            ),
             "ovsdb": {"type": "string", "pattern": f"^({switches.OVSDB})$"},
         },
         switches.KEYS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from lark_controller.policies.model import PortSpec, SwitchRole, SwitchSpec
+from lark_controller.policies.model import GroupControl, PortSpec, SwitchRole, SwitchSpec
 from lark_controller.policies.yaml_nodes import MAC, Entry
 
-KEYS: Final = ("datapath", "role", "host", "ports", "max_rules", "normal", "ovsdb")
+KEYS: Final = ("datapath", "role", "host", "ports", "max_rules", "normal", "ovsdb", "groups_by")
 PORT_KEYS: Final = ("port", "next_hop", "speed")
 DEFAULT_UPLINKS: Final = ("uplink*", "eth*", "en*", "bond*")
 WAN: Final = "wan"
@@ -88,6 +88,7 @@ def _switch(name: str, entry: Entry) -> SwitchSpec | None:
     ovsdb = (
         fields["ovsdb"].text("tcp:ADDRESS:PORT, ssl:ADDRESS:PORT or unix:/PATH", OVSDB) if "ovsdb" in fields else None
     )
+    by = _group_control(fields["groups_by"], role) if "groups_by" in fields else GroupControl.METERS
     if datapath is None or role is None:
         return None
     return SwitchSpec(
@@ -99,7 +100,14 @@ def _switch(name: str, entry: Entry) -> SwitchSpec | None:
         max_rules=max_rules or 0,
         normal=normal,
         ovsdb=ovsdb,
+        group_control=by,
     )
+
+
+def _group_control(entry: Entry, role: str | None) -> GroupControl:
+    if role == SwitchRole.EDGE:
+        entry.mistake("groups_by on an edge, which marks groups and does not limit them", "groups_by on cores")
+    return GroupControl(entry.choice(tuple(each.value for each in GroupControl)) or GroupControl.METERS)
 
 
 def _normal(entry: Entry) -> bool | None:

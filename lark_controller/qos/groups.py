@@ -1,15 +1,19 @@
-"""How a core switch treats each accounting group: by a queue that an administrator made, or by a meter. Pure.
+"""How a core switch treats each accounting group: by a meter, by a queue of the controller's, or by an
+administrator's. Pure.
 
 Rates are Mb/s of L2 frame bytes, as queues and meters count them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
-from lark_controller.policies.model import GroupSpec, Policy
+from lark_controller.policies.model import GroupControl, GroupSpec, Policy
+from lark_controller.qos.host import LEAST_REST
+from lark_controller.qos.queues import DEFAULT_QUEUE, LAST_PRIORITY, PortQueues, Queue, bits
 
 # Share of a second's worth of the rate that a meter lets through at once. Open vSwitch's own advice; with a tenth of
 # a second's worth a single TCP stream reaches half of the rate.
@@ -26,31 +30,127 @@ class Treatment:
     burst: int = 0
 
 
-def is_policed(group: GroupSpec) -> bool:
-    """True for a group that needs a meter: it has a ceiling, and no queue that an administrator made."""
-    return group.queue is None and group.ceiling is not None
+@dataclass(frozen=True, slots=True)
+class GroupPort:
+    """A port of a core: its name in the policy (None: it leads to the site), and its speed in Mb/s if it is known."""
+
+    wan: str | None
+    speed: float | None
 
 
-def treatments(policy: Policy, max_meter: int) -> Iterator[Treatment]:
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """The queues of a core's ports, by the port's name on the switch, and what cannot be promised, in sentences."""
+
+    ports: Mapping[str, PortQueues] = field(default_factory=lambda: MappingProxyType({}))
+    short: tuple[str, ...] = ()
+
+
+def treatments(
+    policy: Policy,
+    max_meter: int,
+    control: GroupControl = GroupControl.METERS,
+    standing: frozenset[int] = frozenset(),
+) -> Iterator[Treatment]:
     """What a switch with ``max_meter`` meters (0: none) does for each group that it can do something for.
 
-    Meters are numbered by DSCP. A group's burst is its own, or :data:`METER_BURST` of a second's worth.
+    Meters, and queues of the controller's, are numbered by DSCP; of the latter those that are ``standing`` are used. A
+    group's burst is its own, or :data:`METER_BURST` of a second's worth.
     """
     for group in policy.groups:
-        if group.queue is not None:
+        if control is GroupControl.QUEUES:
+            if group.dscp in standing:
+                yield Treatment(group.dscp, queue=group.dscp)
+        elif group.queue is not None:
             yield Treatment(group.dscp, queue=group.queue)
-        elif group.ceiling is not None and group.dscp <= max_meter:
+        elif control is GroupControl.METERS and group.ceiling is not None and group.dscp <= max_meter:
             rate = round(group.ceiling * 1000)
             burst = rate * METER_BURST if group.burst is None else group.burst * 1000
             yield Treatment(group.dscp, rate=rate, burst=max(1, round(burst)))
 
 
-def shortcomings(policy: Policy, max_meter: int) -> Iterator[str]:
-    """The ceilings that a switch cannot enforce, in sentences for the operator."""
+def has_queue(group: GroupSpec) -> bool:
+    """True for a group that the policy gives anything that takes a queue."""
+    return group.guarantee is not None or group.ceiling is not None or group.priority != 0
+
+
+def group_plan(policy: Policy, ports: Mapping[str, GroupPort]) -> GroupPlan:
+    """The queues of the groups, numbered by DSCP, on these ports (by their names on the switch).
+
+    A group that names a WAN port has its queue there and towards the site; others have one on every port. What no
+    group takes shares the default queue, which has the rest. A guarantee that a port cannot hold beside those before
+    it is left out, and said.
+    """
+    groups = [group for group in policy.groups if has_queue(group)]
+    if not groups:
+        return GroupPlan()
+    ranks = _ranks(groups)
+    short: list[str] = []
+    found: dict[str, PortQueues] = {}
+    for name, port in sorted(ports.items()):
+        if port.speed is None:
+            short.append(f"the speed of port {name} is not known, so no group has a queue there; the policy can say it")
+            continue
+        link, promised = bits(port.speed), 0
+        queues: dict[int, Queue] = {}
+        for group in groups:
+            if port.wan is not None and group.port not in (None, port.wan):
+                continue
+            least = bits(group.guarantee or 0)
+            if promised + least > link:
+                short.append(
+                    f"group {group.name}: port {name} of {port.speed:g} Mb/s has {(link - promised) / 1e6:g} Mb/s left "
+                    f"for a guarantee of {group.guarantee:g}; it has none there"
+                )
+                least = 0
+            promised += least
+            most = link if group.ceiling is None else min(bits(group.ceiling), link)
+            queues[group.dscp] = Queue(least, most, ranks[group.priority])
+        rest = max(link - promised, round(link * LEAST_REST))
+        queues[DEFAULT_QUEUE] = Queue(rest, link, ranks[0])
+        found[name] = PortQueues(link, MappingProxyType(queues))
+    return GroupPlan(MappingProxyType(found), tuple(short))
+
+
+def _ranks(groups: list[GroupSpec]) -> dict[int, int]:
+    """The scheduler's priorities (0 first) of the policy's (the greatest first); the last of too many share one."""
+    given = sorted({0, *(group.priority for group in groups)}, reverse=True)
+    return {priority: min(rank, LAST_PRIORITY) for rank, priority in enumerate(given)}
+
+
+def shortcomings(policy: Policy, max_meter: int, control: GroupControl = GroupControl.METERS) -> Iterator[str]:
+    """The limits of groups that a switch cannot keep, in sentences for the operator."""
     for group in policy.groups:
-        if is_policed(group) and group.dscp > max_meter:
+        limited = group.guarantee is not None or group.ceiling is not None
+        if control is GroupControl.PREPROVISIONED and limited and group.queue is None:
+            yield f"group {group.name}: it has no rates on this switch, because it names no queue (groups_by)"
+        elif is_policed(group, control) and group.dscp > max_meter:
             has = "no meters" if max_meter == 0 else f"only {max_meter} meters"
             yield (
                 f"group {group.name}: ceiling {group.ceiling:g} Mb/s is not enforced, because this switch has {has}; "
                 f"give the group a queue"
             )
+
+
+def notices(policy: Policy, control: GroupControl) -> Iterator[str]:
+    """What groups might be taken to have on a switch and do not have there, in sentences for the operator."""
+    if control is GroupControl.PREPROVISIONED:
+        return
+    by_name = {group.name.lower(): group for group in policy.groups if group.when is None}
+    for group in policy.groups:
+        if control is GroupControl.METERS and group.queue is None and group.guarantee is not None:
+            yield (
+                f"group {group.name}: guarantee {group.guarantee:g} Mb/s is not given, because a meter can only limit; "
+                f"groups_by: queues can"
+            )
+        parent = by_name.get(group.name.lower().rpartition(".")[0])
+        if parent is not None and group.when is None and parent.ceiling is not None:
+            yield (
+                f"group {group.name}: what it sends is not counted in the ceiling of {parent.name} "
+                f"({parent.ceiling:g} Mb/s), because the queues and meters of this switch have one level"
+            )
+
+
+def is_policed(group: GroupSpec, control: GroupControl = GroupControl.METERS) -> bool:
+    """True for a group that needs a meter: it has a ceiling, and no queue that an administrator made."""
+    return control is GroupControl.METERS and group.queue is None and group.ceiling is not None
