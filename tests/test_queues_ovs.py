@@ -43,17 +43,27 @@ def policy(site: Site, rule: str = "{mode: cap}") -> str:
     return site.policy(f"bandwidth: {rule}").replace("edge: {", "edge: {speed: 1Gbit, ")
 
 
+def tables(ovs: OpenVSwitch, *names: str) -> list[list[dict[str, Any]]]:
+    """Rows of several tables at one moment."""
+    command = " -- ".join(f"list {name}" for name in names).split()
+    found = []
+    for line in ovs.vsctl("--format=json", *command).splitlines():
+        shown = json.loads(line)
+        found.append([dict(zip(shown["headings"], row, strict=True)) for row in shown["data"]])
+    return found
+
+
 def rows(ovs: OpenVSwitch, table: str) -> list[dict[str, Any]]:
-    shown = json.loads(ovs.vsctl("--format=json", "list", table))
-    return [dict(zip(shown["headings"], row, strict=True)) for row in shown["data"]]
+    return tables(ovs, table)[0]
 
 
 def queues(ovs: OpenVSwitch) -> dict[str, dict[int, tuple[int, int]]]:
     """(min, max) in Mb/s of each queue of each port that has queues."""
-    made = {row["_uuid"][1]: dict(row["other_config"][1]) for row in rows(ovs, "queue")}
-    of = {row["_uuid"][1]: dict(row["queues"][1]) for row in rows(ovs, "qos")}
+    queue_rows, qos_rows, port_rows = tables(ovs, "queue", "qos", "port")
+    made = {row["_uuid"][1]: dict(row["other_config"][1]) for row in queue_rows}
+    of = {row["_uuid"][1]: dict(row["queues"][1]) for row in qos_rows}
     found = {}
-    for row in rows(ovs, "port"):
+    for row in port_rows:
         if row["qos"][0] == "uuid":
             found[row["name"]] = {
                 number: tuple(int(made[queue[1]].get(key, 0)) // 10**6 for key in ("min-rate", "max-rate"))
