@@ -195,9 +195,20 @@ def _cable(end: str, half: str, request: Request) -> None:
 
 
 @contextlib.contextmanager
+def leaves() -> Iterator[None]:
+    """Fair queueing inside the queues that the controller makes, as a worker's service has it."""
+    with (STATE / "leaves.log").open("w") as log:
+        process = subprocess.Popen(["/opt/lark/bin/lark-worker", "leaves"], stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+@contextlib.contextmanager
 def controller(request: Request) -> Iterator[None]:
     """A controller with a database of its own; it is there when the block begins."""
-    STATE.mkdir(parents=True, exist_ok=True)
     (STATE / "policy.yaml").write_text(policy(request))
     # HTCondor's library waits for minutes until the host's own name can be resolved.
     Path("/etc/hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
@@ -368,8 +379,9 @@ def measure(request: Request) -> dict[str, Any]:
     """Everything that is asked for: by run's name, for each repetition the seconds of each application."""
     applications = max(len(each.rates) for each in request.runs)
     noise = applications
+    STATE.mkdir(parents=True, exist_ok=True)
     make_switches(request)
-    with controller(request):
+    with leaves(), controller(request):
         for application in range(applications + (1 if any(each.background for each in request.runs) else 0)):
             for node in range(request.nodes):
                 add_job(Member(application, node))
