@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from lark_controller import log
+from lark_worker.accounts import Accounts
 from lark_worker.dhcp.jobs import DhcpJobs
-from lark_worker.errors import NetworkError
+from lark_worker.errors import NetworkError, RefusedError
 from lark_worker.jobs import Jobs, Key, key_of
 from lark_worker.link import Link
 from lark_worker.network import Networks
@@ -19,7 +22,15 @@ class Endings:
     """Ends the jobs of one worker; thread-safe."""
 
     def __init__(
-        self, jobs: Jobs, link: Link, networks: Networks, spool: Spool, watch: Watch, dhcp: DhcpJobs, rules: RulesFeed
+        self,
+        jobs: Jobs,
+        link: Link,
+        networks: Networks,
+        spool: Spool,
+        watch: Watch,
+        dhcp: DhcpJobs,
+        rules: RulesFeed,
+        accounts: Accounts,
     ) -> None:
         self._jobs = jobs
         self._link = link
@@ -28,6 +39,7 @@ class Endings:
         self._watch = watch
         self._dhcp = dhcp
         self._rules = rules
+        self._accounts = accounts
 
     def watch(self, record: Record) -> bool:
         """End the job when its starter ends; False where it has ended already."""
@@ -40,7 +52,8 @@ class Endings:
             record = self._jobs.of(key)
             if record is None or record.over:
                 return record
-            record = self._jobs.change(key, over=True, state="ended", exit_ad=exit_ad, then="end")
+            counted = self._accounts.last(record)
+            record = self._jobs.change(key, over=True, state="ended", exit_ad=exit_ad, counted=counted, then="end")
             self._spool.add(record.slot, record.id)
             log.event("job ends", job=record.id, slot=record.slot)
             return record
@@ -80,6 +93,10 @@ class Endings:
 
     def deliver(self, record: Record) -> None:
         """Tell the controller that a job has ended. Raises AwayError."""
+        if record.counted:
+            # What the controller will not count must not keep it from hearing of the end.
+            with contextlib.suppress(RefusedError):
+                self._link.counters(record.id, record.counted, final=True)
         self._link.end(record.id, record.exit_ad)
         self._jobs.told(key_of(record), "end")
         self._jobs.forget(record)

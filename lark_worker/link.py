@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -84,6 +85,11 @@ class Link:
     def rules_confirmed(self, host: str, revision: str, refused: Mapping[str, str], late: Iterable[str]) -> None:
         """Say that a revision of the rules is in place, but for the jobs ``refused`` (id, reason) and ``late``."""
         self._ask(lambda client: client.confirm_rules(host, revision, refused, late))
+
+    def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> None:
+        """Say what was counted for a job since its start; a job that the controller does not know has no use for it."""
+        with contextlib.suppress(_UnknownError):
+            self._ask(lambda client: client.counters(job_id, counted, final))
 
     def _ask(self, call: Callable[[Client], Value]) -> Value:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ class Record:
     ``starter`` and ``started`` (clock ticks since boot) with ``boot`` name the starter's process for all time.
     ``number`` is the order in which the jobs came. ``body`` is what is posted; ``addresses`` are with prefix length.
     ``machine`` is the worker as the controller knows it. ``bridge`` and ``vlan`` are of a bridge job.
+    ``counted`` is what the controller is told at the end of what the job has used.
     ``made`` says that its network stands, ``over`` that the job has ended here.
     """
 
@@ -46,6 +47,7 @@ class Record:
     machine: str = ""
     bridge: str = ""
     vlan: int | None = None
+    counted: dict[str, int] = field(default_factory=dict)
     made: bool = False
     over: bool = False
 

@@ -94,6 +94,15 @@ class Settings:
             choices=("start", "hold", "idle"),
         ),
     ] = "idle"
+    counter_seconds: Annotated[
+        float,
+        About(
+            "How often the controller is told what `bridge` and `nat` jobs use; 0 for at their end alone.",
+            "seconds",
+            0,
+            3600,
+        ),
+    ] = 30.0
     prefix: Annotated[str, About("Begins the name of every interface and namespace; 1 to 4 letters, digits.")] = "lark"
     startd_address_file: Annotated[
         Path | None, About("File with the startd's address. Empty: as HTCondor's configuration says.")

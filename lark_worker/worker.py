@@ -9,6 +9,7 @@ import threading
 from dataclasses import replace
 
 from lark_controller import log
+from lark_worker.accounts import Accounts
 from lark_worker.admission import Admission
 from lark_worker.answers import lines, said
 from lark_worker.dhcp.jobs import DhcpJobs, has_dhcp
@@ -41,7 +42,10 @@ class Worker:
         self._dhcp = DhcpJobs(settings, self._jobs, self._again)
         self._firewall = Firewall(settings)
         self._rules = RulesFeed(link, self._firewall, self._jobs.all)
-        self._endings = Endings(self._jobs, link, networks, self._spool, self._watch, self._dhcp, self._rules)
+        self._accounts = Accounts(link, self._firewall, self._jobs.all, settings.counter_seconds)
+        self._endings = Endings(
+            self._jobs, link, networks, self._spool, self._watch, self._dhcp, self._rules, self._accounts
+        )
         self._admission = Admission(settings, self._jobs, link, startd, networks, self._endings)
         self._registrations = Registrations(
             settings, self._jobs, link, networks, self._spool, self._endings, self._dhcp, self._rules
@@ -69,6 +73,7 @@ class Worker:
             elif record.over:
                 self._jobs.forget(record)
         self._rules.start()
+        self._accounts.start()
         log.event("jobs taken up", live=len(live), known=len(known))
         self._leases.start()
 
@@ -76,6 +81,7 @@ class Worker:
         """Stop; jobs that run keep their networks."""
         self._leases.stop()
         self._rules.stop()
+        self._accounts.stop()
         self._dhcp.stop()
         self._spool.stop()
         self._watch.stop()

@@ -42,15 +42,33 @@ class Count:
 class Counters:
     """What a job has sent and been given since its start, apart for the WAN and the local networks.
 
-    ``dropped``: what the policy did not let pass, both ways. ``spoofed``: what no job may send.
+    ``out_dropped`` and ``in_dropped``: what the policy did not let pass. ``spoofed``: what no job may send.
     """
 
     out_wan: Count = Count()
     out_local: Count = Count()
+    out_dropped: Count = Count()
     in_wan: Count = Count()
     in_local: Count = Count()
-    dropped: Count = Count()
+    in_dropped: Count = Count()
     spoofed: Count = Count()
+
+    def report(self) -> dict[str, int]:
+        """As the controller is told (``POST /v1/jobs/{id}/counters``): what a switch would count at the job's port."""
+        sent = (self.out_wan, self.out_local, self.out_dropped, self.spoofed)
+        given = (self.in_wan, self.in_local)
+        return {
+            "bytes_out": sum(each.bytes for each in sent),
+            "packets_out": sum(each.packets for each in sent),
+            "bytes_in": sum(each.bytes for each in given),
+            "packets_in": sum(each.packets for each in given),
+            "wan_bytes_out": self.out_wan.bytes,
+            "wan_packets_out": self.out_wan.packets,
+            "wan_bytes_in": self.in_wan.bytes,
+            "wan_packets_in": self.in_wan.packets,
+            "policy_drops_out": self.out_dropped.packets,
+            "policy_drops_in": self.in_dropped.packets,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +153,14 @@ class Firewall:
                     counts |= self._read_counters(family)
             self._last |= counts
             within = {record.id: self._counted_inside(record) for record in chosen if self._inside.get(record.id)}
-        return {record.id: self._counters(record.id, counts, within.get(record.id, Count())) for record in chosen}
+            return {record.id: self._counters(record.id, counts, within.get(record.id, {})) for record in chosen}
 
-    def _counters(self, job_id: str, counts: Mapping[str, Count], inside_dropped: Count) -> Counters:
+    def _counters(self, job_id: str, counts: Mapping[str, Count], within: Mapping[str, Count]) -> Counters:
         found = {}
         for what in render.COUNTED:
             name = render.counter(job_id, what)
-            now, before = counts.get(name, Count()), self._lost.get(name, Count())
-            packets, size = now.packets + before.packets, now.bytes + before.bytes
-            if what == "dropped":
-                packets, size = packets + inside_dropped.packets, size + inside_dropped.bytes
-            found[what] = Count(packets, size)
+            parts = (counts.get(name, Count()), self._lost.get(name, Count()), within.get(what, Count()))
+            found[what] = Count(sum(part.packets for part in parts), sum(part.bytes for part in parts))
         return Counters(**found)
 
     def _apply(self, records: list[Record]) -> Applied:
@@ -247,14 +262,14 @@ class Firewall:
             raise NetworkError(f"namespace {record.namespace} is not there")
         inside(record.namespace, lambda: (work(), None)[1])
 
-    def _counted_inside(self, record: Record) -> Count:
+    def _counted_inside(self, record: Record) -> dict[str, Count]:
         found: list[str] = []
         listing = ["nft", "-j", "list", "counters", "table", "inet", self.name]
         try:
             self._within(record, lambda: found.append(run(listing)))
         except NetworkError:
-            return Count()  # the namespace has just gone
-        return next(iter(_counts(json.loads(found[0])).values()), Count())
+            return {}  # the namespace has just gone
+        return _counts(json.loads(found[0]))
 
     def _read_counters(self, family: str) -> dict[str, Count]:
         listed = run(["nft", "-j", "list", "counters", "table", family, self.name])

@@ -19,7 +19,9 @@ from lark_worker.rules.table import Chain, Set, Table
 PRIORITY: Final = -150
 # What a job's traffic is counted as, in both directions apart: beyond the local networks or within; dropped by policy;
 # dropped because no job may send it.
-COUNTED: Final = ("out_wan", "out_local", "in_wan", "in_local", "dropped", "spoofed")
+COUNTED: Final = ("out_wan", "out_local", "out_dropped", "in_wan", "in_local", "in_dropped", "spoofed")
+# Inside the namespace of a one-way job.
+COUNTED_INSIDE: Final = ("out_dropped", "in_dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def shared_sets(
 def decision(port: Port, *, out: bool, arp: bool) -> Iterator[str]:
     """The rules of ``o_ID`` (``out``) or ``i_ID`` but for their end: slice and WAN, as edges have them; ``arp`` too."""
     job, side = port.rules, "daddr" if out else "saddr"
-    drop = f"{port.count('dropped')} drop"
+    drop = f"{port.count('out_dropped' if out else 'in_dropped')} drop"
     if job.slice:
         for protocol, version in (("ip", 4), ("ip6", 6), *([("arp", 4)] if arp else [])):
             field = f"arp {side} ip" if protocol == "arp" else f"{protocol} {side}"
@@ -110,8 +112,10 @@ def counted(port: Port, *, out: bool) -> Iterator[str]:
 
 def isolated(port: Port) -> dict[str, Chain]:
     """The chains of a job that nothing may pass."""
-    drop = (f"{port.count('dropped')} drop",)
-    return {port.chain("f"): Chain(drop), port.chain("t"): Chain(drop)}
+    return {
+        port.chain("f"): Chain((f"{port.count('out_dropped')} drop",)),
+        port.chain("t"): Chain((f"{port.count('in_dropped')} drop",)),
+    }
 
 
 def gates(prefix: str, ports: Iterable[Port], hooks: tuple[str, str]) -> tuple[dict[str, Set], dict[str, Chain]]:
@@ -143,9 +147,8 @@ def one_way(name: str, job: JobRules) -> Table | None:
     """
     if job.isolated or job.inbound == job.outbound:
         return None
-    drop = "counter name dropped drop"
 
-    def chain(side: str, exchanges: tuple[tuple[int, int], ...], *, opens: bool) -> tuple[str, ...]:
+    def chain(side: str, what: str, exchanges: tuple[tuple[int, int], ...], *, opens: bool) -> tuple[str, ...]:
         return (
             f'{side} "lo" accept',
             # Neighbour discovery, multicast listeners and DHCP have no connection to belong to.
@@ -153,21 +156,21 @@ def one_way(name: str, job: JobRules) -> Table | None:
             *(f"udp sport {source} udp dport {target} accept" for source, target in exchanges),
             "ct state established,related accept",
             *(["ct state new accept"] if opens else []),
-            drop,
+            f"counter name {what} drop",
         )
 
     return Table(
         "inet",
         name,
-        frozenset({"dropped"}),
+        frozenset(COUNTED_INSIDE),
         {},
         {
             "sent": Chain(
-                chain("oifname", ((68, 67), (546, 547)), opens=job.outbound),
+                chain("oifname", "out_dropped", ((68, 67), (546, 547)), opens=job.outbound),
                 f"type filter hook output priority {PRIORITY}; policy accept;",
             ),
             "taken": Chain(
-                chain("iifname", ((67, 68), (547, 546)), opens=job.inbound),
+                chain("iifname", "in_dropped", ((67, 68), (547, 546)), opens=job.inbound),
                 f"type filter hook input priority {PRIORITY}; policy accept;",
             ),
         },

@@ -44,7 +44,7 @@ def table(
             continue
         chains[port.chain("f")] = Chain(tuple(_admit(port)))
         out = (
-            *(f"{family} daddr {nowhere} {port.count('dropped')} drop" for family, nowhere in NOWHERE.items()),
+            *(f"{family} daddr {nowhere} {port.count('out_dropped')} drop" for family, nowhere in NOWHERE.items()),
             *render.decision(port, out=True, arp=False),
             *render.marked(port),
             *render.counted(port, out=True),

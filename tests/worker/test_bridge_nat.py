@@ -125,7 +125,7 @@ def test_a_job_reaches_what_policy_allows_and_leaves_nothing(ovs: OpenVSwitch, n
         other = value(pool.hook(bob, "start", "bob", 2), "LarkInnerAddressIPv4")
         assert not pings(pool, alice, other)
         assert not pings(pool, alice, "10.64.0.250")
-        assert counters(pool, said).dropped.packets >= 1
+        assert counters(pool, said).out_dropped.packets >= 1
         for number, starter in enumerate((alice, bob, mallory), 1):
             pool.hook(starter, "exit", ("alice", "bob", "mallory")[number - 1], number)
         eventually(lambda: not pool.leftovers())
@@ -174,6 +174,23 @@ def test_what_leaves_by_nat_is_the_workers_and_carries_the_groups_mark(ovs: Open
         assert counters(pool, said) == after
 
 
+def test_the_controller_hears_what_jobs_use_while_they_run_and_at_their_end(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net, counter_seconds="0.1") as (pool, _):
+        for number, kind in enumerate((NAT, BRIDGE), 1):
+            starter = pool.starter(number, "alice", kind)
+            said = enforced(pool, starter, "alice", number)
+            job = value(said, "LarkJobId")
+            assert pings(pool, starter, LAN)
+            eventually(lambda job=job: (pool.client.job(job)["usage"] or {}).get("packets_in", 0) >= 1)
+            assert pings(pool, starter, LAN)
+            pool.hook(starter, "exit", "alice", number)
+            eventually(lambda job=job: pool.client.job(job)["state"] == "ended")
+            used = pool.client.job(job)["usage"]
+            assert used["packets_out"] >= 2
+            assert used["bytes_out"] >= 2 * (84 + 14)
+            assert (used["wan_packets_out"], used["policy_drops_out"]) == (0, 0)
+
+
 def test_dscp_of_the_group_replaces_the_jobs_own(ovs: OpenVSwitch, net: Net) -> None:
     with a_site(ovs, net) as (pool, site):
         for number, kind in enumerate((NAT, BRIDGE), 1):
@@ -203,7 +220,7 @@ def test_one_way_by_connections(ovs: OpenVSwitch, net: Net, kind: str) -> None:
         enforced(pool, open_job, "alice", 3)
         eventually(lambda: pings(pool, open_job, address))
         assert not pings(pool, open_job, own)
-        assert counters(pool, target).dropped.packets >= 1
+        assert counters(pool, target).out_dropped.packets >= 1
         # The policy opens both: what kept it shut is gone from the job's namespace as well.
         pool.client.put_policy(POLICY.replace("inbound: requested, outbound: requested", "inbound: allow"))
         eventually(lambda: pings(pool, called, own))

@@ -1,0 +1,67 @@
+"""Tells the controller what bridge and nat jobs use of the network, which no switch counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from lark_controller import log
+from lark_worker.errors import AwayError, NetworkError, RefusedError
+from lark_worker.link import Link
+from lark_worker.records import Record
+from lark_worker.rules.firewall import Firewall, is_ruled
+
+
+class Accounts:
+    """Reads the counters every ``seconds`` (0: never) on a thread of its own, and tells what has changed.
+
+    ``records`` answers the jobs that are known.
+    """
+
+    def __init__(
+        self, link: Link, firewall: Firewall, records: Callable[[], tuple[Record, ...]], seconds: float
+    ) -> None:
+        self._link = link
+        self._firewall = firewall
+        self._records = records
+        self._seconds = seconds
+        self._told: dict[str, dict[str, int]] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="counters", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        if self._seconds:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Tell nothing more."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(10)
+
+    def last(self, record: Record) -> dict[str, int]:
+        """What a job that ends has used; empty where it is not counted here, or cannot be read."""
+        if not is_ruled(record) or not record.made:
+            return {}
+        try:
+            return self._firewall.counters(record).report()
+        except NetworkError as error:
+            log.failure("the last counters of a job are not known", error, job=record.id)
+            return {}
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._seconds):
+            live = [record for record in self._records() if is_ruled(record) and record.made and not record.over]
+            try:
+                counted = {job_id: each.report() for job_id, each in self._firewall.all_counters(live).items()}
+                self._tell(counted)
+            except (AwayError, RefusedError, NetworkError) as error:
+                log.event("counters are not told; the next ones hold them too", level=log.WARNING, reason=error)
+
+    def _tell(self, counted: dict[str, dict[str, int]]) -> None:
+        self._told = {job_id: said for job_id, said in self._told.items() if job_id in counted}
+        for job_id, said in counted.items():
+            if self._told.get(job_id) != said:
+                self._link.counters(job_id, said)
+                self._told[job_id] = said
