@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import changes, full, posts, reactive, report
+from bench import changes, full, posts, reactive, report, views
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 
-SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full")
+SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views")
 
 
 def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
@@ -31,6 +31,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "calculated": lambda: [changes.measure_calculated(3, 22, (1_000, 20_000))],
             "whole": lambda: [changes.measure_whole(3, 22, (1_000, 20_000))],
             "full": lambda: full.measure(20_000, 20),
+            "views": lambda: views.measure(5_000, 10, 10),
         }
     return {
         "reactive": lambda: reactive.measure(3, 3.0),
@@ -45,6 +46,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             changes.measure_whole(5, None, (1_000, 20_000), fresh=20),
         ],
         "full": lambda: full.measure(200_000, 100),
+        "views": lambda: views.measure(200_000, 100, 100),
     }
 
 

@@ -104,9 +104,13 @@ def measure_calculated(
 # -- as a whole ------------------------------------------------------------------------------------------------------
 
 
-def fill(directory: Path, text: str, chosen: Iterable[Job]) -> str:
+def sqlite_in(directory: Path) -> str:
+    """The URL of a store in a directory, where a controller with that state directory finds it."""
+    return f"sqlite:///{directory / 'lark.db'}"
+
+
+def fill(url: str, text: str, chosen: Iterable[Job]) -> str:
     """Write a store as a controller leaves it that has these live jobs; answers its URL."""
-    url = f"sqlite:///{directory / 'lark.db'}"
     store = Store.open(url)
     store.migrate()
     policy = load(text)
@@ -188,7 +192,7 @@ def _whole(directory: Path, network: FakeNetwork, size: int, block: int | None, 
     text = policy_text(block or 22)
     connected = CONNECTED if block is not None else CONNECTED_SCATTERED
     every = jobs(size + WORKERS // connected * fresh, block)
-    store = Store.open(fill(directory, text, itertools.islice(every, size)))
+    store = Store.open(fill(sqlite_in(directory), text, itertools.islice(every, size)))
     version = store.latest_policy()
     assert version is not None
     options = OpenFlowOptions(listen=(("127.0.0.1", 0),), apply_timeout=120.0)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from bench.changes import fill
+from bench.changes import fill, sqlite_in
 from bench.http import Client
 from bench.load import frame
 from bench.percentiles import percentile
@@ -31,7 +31,7 @@ def measure(size: int, connected: int, frames: int = 2000) -> dict[str, Any]:
         directory = Path(name)
         every = jobs(size + 20_000, BLOCK)
         live = list(itertools.islice(every, size))
-        fill(directory, policy_text(BLOCK), live)
+        fill(sqlite_in(directory), policy_text(BLOCK), live)
         fresh = [job for job in every if job.datapath is not None and job.datapath <= connected]
         settings = {"lease_seconds": "86400", "switch_timeout": "60"}
         with Lark(directory, policy_text(BLOCK), **settings) as controller:

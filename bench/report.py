@@ -50,6 +50,7 @@ def replace(page: Path, text: str) -> None:
 def _rows(found: dict[str, Any]) -> Iterator[Row]:
     for name, rows in (
         ("reactive", _reactive), ("posts", _posts), ("calculated", _calculated), ("whole", _whole), ("full", _full),
+        ("views", _views),
     ):  # fmt: skip
         if name in found:
             yield from rows(found[name])
@@ -141,6 +142,17 @@ def _full(found: dict[str, Any]) -> Iterator[Row]:
         f"{first['packet_ins']} for {first['frames']:,} packets, of which {first['passed']:,} passed",
         "met" if first["packet_ins"] == 0 else "missed",
     )
+
+
+def _views(found: dict[str, Any]) -> Iterator[Row]:
+    for row in found["views"]:
+        several = f", the slowest of {row['requests']} requests" if row["requests"] > 1 else ""
+        yield (
+            f"pages: {row['view']}{several}; {found['jobs']:,} live and {found['ended']:,} ended jobs, PostgreSQL",
+            "aim: p95 ≤ 300 ms",
+            f"p50 {row['p50']:.0f} ms, p95 {row['p95']:.0f} ms; {row['bytes'] / 1000:,.0f} kB",
+            f"{row['processor']:.0f} ms of processor time",
+        )
 
 
 def _addresses(block: int | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench import changes, full, load, posts, reactive, report
+from bench import changes, full, load, posts, reactive, report, views
 from bench.changes import Calculated
 from bench.population import CORE
 from lark_controller.flows.model import FlowKey, match
@@ -128,3 +128,14 @@ def test_open_files_are_raised_to_the_hard_limit() -> None:
         "assert raise_open_files() == 128\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.postgres
+def test_every_view_of_the_pages_is_timed() -> None:
+    found = views.measure(2_000, 3, 2)
+    assert len(found["views"]) == 17
+    for row in found["views"]:
+        assert 0 < row["p50"] <= row["p95"], row
+        assert row["bytes"] > 0
+    table = report.table({"machine": report.machine(), "views": found})
+    assert "pages: overview, the slowest of 7 requests; 2,000 live and 6,000 ended jobs" in table

@@ -16,10 +16,10 @@ import pytest
 
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
+from lab.postgres import PostgresServer
 from lab.run import run
 from lark_controller.flows.cookies import Category, cookie
 from tests.openflow import make_authority, make_certificate
-from tests.postgres import PostgresServer
 from tests.service import WORKER1, WORKER2, Lark, Site, wait
 
 pytestmark = pytest.mark.ovs

@@ -12,13 +12,13 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, create_engine, inspect, text
 
+from lab.postgres import PostgresServer
 from lark_controller.errors import StoreError
 from lark_controller.status import JobFilter
 from lark_controller.store import Store, migrate
 from lark_controller.store.database import connect
 from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, metadata
 from tests.databases import NOW, a_run
-from tests.postgres import PostgresServer
 
 ROOT = Path(__file__).parent.parent
 

@@ -6,6 +6,7 @@ import { plot } from "./plot.js";
 import { samplesOf } from "./samples.js";
 
 export const RANGES = [
+  { name: "15 minutes", seconds: 900, bucket: "minute", step: 60, again: 15 },
   { name: "Hour", seconds: 3600, bucket: "minute", step: 60, again: 15 },
   { name: "6 hours", seconds: 21600, bucket: "minute", step: 60, again: 60 },
   { name: "Day", seconds: 86400, bucket: "hour", step: 3600, again: 120 },
