@@ -33,6 +33,7 @@ from lark_controller.errors import (
 from lark_controller.explain import Ends, Held, concerned, ends_of, explain
 from lark_controller.fact_store import refresh_facts
 from lark_controller.flows.pool import Pool
+from lark_controller.guarantees import Guarantees
 from lark_controller.host_states import FIRST
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
 from lark_controller.job_states import as_now
@@ -100,6 +101,7 @@ class Controller:
         ledger = Ledger()
         self._reconciler = Reconciler(self._policy, self._state_changed, metrics, self._ovsdb, ovsdb, ledger)
         self.accounts = Accountant(store, ledger, keeping, self._number_of)
+        self._guarantees = Guarantees(self._reconciler, metrics)
         self._openflow = OpenFlow(options, self._reconciler)
         self._loop = LoopCalls(self._openflow)
         self._reservations = Reservations(store, self._live_at, self._flows_changed, self._resized)
@@ -486,6 +488,7 @@ class Controller:
     def _check(self, datapath: int) -> None:
         with suppress(SwitchError, FutureTimeoutError):
             self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
+            self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT)
 
 
 def _address(text: str) -> Address:

@@ -55,6 +55,16 @@ class Metrics:
             "Error messages that switches sent about Lark's flows, groups and meters.",
             registry=self.registry,
         )
+        self.guarantees_checked = Counter(
+            "lark_guarantees_checked",
+            "Guarantees of queues that were compared with what was delivered.",
+            registry=self.registry,
+        )
+        self.guarantees_missed = Counter(
+            "lark_guarantees_missed",
+            "Guarantees of queues that were missed although there was more to send.",
+            registry=self.registry,
+        )
         self.leases_expired = Counter(
             "lark_leases_expired",
             "Jobs that were ended because their lease ran out.",

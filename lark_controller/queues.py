@@ -74,6 +74,15 @@ class Owner(Protocol):
         """A job may wait for something else than before."""
 
 
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a queue gets for certain (``least``, bits a second), and the job or group that it is promised to."""
+
+    least: int
+    job: str | None = None
+    group: str | None = None
+
+
 @dataclass(slots=True)
 class _State:
     """One switch: its jobs' queue numbers and demands, those of jobs whose flows are not gone yet, plan and report.
@@ -214,6 +223,32 @@ class Queues:
             if concerned:
                 self._judge(placed, state)
                 self._owner.settle(number)
+
+    def promises(self, datapath: int) -> dict[tuple[str, int], Promise]:
+        """What queues that stand on a switch are promised, by port and number, to jobs and groups."""
+        state, pool = self._states.get(datapath), self._owner.pool_of(datapath)
+        switch = pool.switches.get(datapath)
+        if state is None or switch is None or state.report is None or state.report.ports is None:
+            return {}
+        groups = {group.dscp: group.name for group in pool.policy.groups}
+        jobs = {
+            state.numbers[key]: placed.job.id
+            for placed in pool.jobs_at(datapath)
+            for key in _keys(placed.job)
+            if key in state.numbers
+        }
+        found = {}
+        for port, held in state.report.ports.items():
+            for number, queue in held.queues.items():
+                job, group = (jobs.get(number), None) if switch.is_edge else (None, groups.get(number))
+                if queue.least and number != DEFAULT_QUEUE and (job or group):
+                    found[port, number] = Promise(queue.least, job, group)
+        return found
+
+    def waited(self, datapath: int) -> Mapping[tuple[str, int], float]:
+        """For how many seconds packets were found waiting in a switch's queues so far, by port and number."""
+        state = self._states.get(datapath)
+        return {} if state is None or state.report is None else state.report.waited
 
     def problems(self, datapath: int) -> tuple[SwitchProblem, ...]:
         """What cannot be done with the queues of a switch now."""

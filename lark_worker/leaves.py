@@ -4,6 +4,9 @@ Open vSwitch makes each queue a class of HTB with a plain FIFO, in which a ping 
 bulk transfer before its own small requests. Every class gets an ``fq_codel`` leaf here, which Open vSwitch leaves alone
 when it changes rates. It also sets no quantum, so that what is left over is shared equally; here it is set in
 proportion to the classes' guarantees, again each time that Open vSwitch changes a class.
+
+For how many seconds packets were waiting in a queue is written into its row (external_ids), so that the controller can
+tell a guarantee that was missed from one that nobody wanted; Open vSwitch itself does not look at that column.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ import json
 import select
 import socket
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from lark_controller import log
 from lark_worker import tc
@@ -24,6 +29,7 @@ from lark_worker.errors import NetworkError
 
 # external_ids of the rows that the controller makes (lark_controller.qos.rows).
 MARK: Final = "lark-datapath"
+WAITED: Final = "lark-waited"
 # Microseconds. CoDel's own 5 and 100 ms (RFC 8290) take a busy machine's late timers for a standing queue and drop; a
 # ping does not wait for the bulk of others in either case.
 TARGET: Final = 15_000
@@ -36,6 +42,17 @@ MOST_TURN: Final = 16_000_000
 # Seconds in which changes are gathered, and after which one looks although nothing was said.
 GATHER: Final = 0.02
 LOOK: Final = 30.0
+# Seconds between two looks whether packets wait, and between two writings of what was seen.
+SAMPLE: Final = 1.0
+WRITE: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port with queues of the controller's: its device's index, and the rows of its queues (uuid) by number."""
+
+    device: int
+    queues: Mapping[int, str]
 
 
 class Leaves:
@@ -47,6 +64,11 @@ class Leaves:
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._watch, name="leaves", daemon=True)
         self._trouble = ""
+        self._sampled = 0.0
+        self._ports: dict[str, Port] = {}
+        # By row: seconds of waiting, and what of them is written.
+        self._waited: dict[str, float] = {}
+        self._written: dict[str, float] = {}
 
     def start(self) -> None:
         """Start to watch. Raises NetworkError where the kernel cannot be listened to."""
@@ -65,15 +87,25 @@ class Leaves:
 
     def _watch(self) -> None:
         with self._listening, self._wake, self._woken:
+            looked = written = 0.0
             while not self._stopping.is_set():
                 try:
-                    self._look()
+                    if time.monotonic() - looked >= LOOK:
+                        self._look()
+                        looked = time.monotonic()
+                    self._sample()
+                    if time.monotonic() - written >= WRITE:
+                        self._write()
+                        written = time.monotonic()
                     self._say("")
                 except NetworkError as error:
                     self._say(str(error))
-                select.select([self._listening, self._wake], [], [], LOOK)
-                self._stopping.wait(GATHER)
-                self._drain()
+                    looked = time.monotonic()
+                pause = SAMPLE if self._ports else LOOK
+                if select.select([self._listening, self._wake], [], [], pause)[0]:
+                    looked = 0.0
+                    self._stopping.wait(GATHER)
+                    self._drain()
 
     def _drain(self) -> None:
         while True:
@@ -92,14 +124,42 @@ class Leaves:
 
     def _look(self) -> None:
         missed = ""
-        for port, device in sorted(marked_ports(self._database).items()):
-            attached, trouble = settle(tc.classes(device))
+        self._ports = marked_ports(self._database)
+        rows = {uuid for port in self._ports.values() for uuid in port.queues.values()}
+        self._waited = {uuid: self._waited.get(uuid, 0.0) for uuid in rows}
+        for port, here in sorted(self._ports.items()):
+            attached, trouble = settle(tc.classes(here.device))
             if trouble:
                 missed = f"port {port}: {trouble}"
             if attached:
                 log.event("fair-queueing leaves", port=port, queues=attached)
         if missed:
             raise NetworkError(missed)
+
+    def _sample(self) -> None:
+        """Note in which queues that share a port packets are waiting now."""
+        now = time.monotonic()
+        past = min(now - self._sampled, 2 * SAMPLE)
+        if past < SAMPLE / 2:
+            return
+        self._sampled = now
+        for port in self._ports.values():
+            if len(port.queues) < 2:
+                continue
+            for one in tc.classes(port.device):
+                uuid = port.queues.get((one.id & 0xFFFF) - 1)
+                if uuid is not None and one.backlog:
+                    self._waited[uuid] = self._waited.get(uuid, 0.0) + past
+
+    def _write(self) -> None:
+        changed = {uuid: seconds for uuid, seconds in self._waited.items() if seconds != self._written.get(uuid, 0.0)}
+        if not changed:
+            return
+        command: list[str] = []
+        for uuid, seconds in changed.items():
+            command += ["--", "--if-exists", "set", "queue", uuid, f"external_ids:{WAITED}={round(seconds)}"]
+        run(["ovs-vsctl", "--timeout=10", "--no-wait", f"--db={self._database}", *command[1:]])
+        self._written = dict(self._waited)
 
 
 def settle(found: Iterable[tc.HtbClass]) -> tuple[int, str]:
@@ -124,23 +184,24 @@ def turn(rate: int) -> int:
     return min(max(round(rate * TURN), LEAST_TURN), MOST_TURN)
 
 
-def marked_ports(database: str) -> dict[str, int]:
-    """The ports that have queues of the controller's, with their devices' indices. Raises NetworkError."""
+def marked_ports(database: str) -> dict[str, Port]:
+    """The ports that have queues of the controller's. Raises NetworkError."""
     shown = run(
         [
             "ovs-vsctl", "--timeout=10", f"--db={database}", "--format=json",
-            "--columns=_uuid,external_ids", "list", "qos", "--", "--columns=name,qos", "list", "port",
+            "--columns=_uuid,external_ids,queues", "list", "qos", "--", "--columns=name,qos", "list", "port",
         ]
     )  # fmt: skip
-    ours: set[str] = set()
-    ports: dict[str, int] = {}
-    for line in shown.splitlines():
-        table: dict[str, Any] = json.loads(line)
-        for first, second in table["data"]:
-            if table["headings"][0] == "_uuid":
-                if any(key == MARK for key, _ in second[1]):
-                    ours.add(first[1])
-            elif second[0] == "uuid" and second[1] in ours:
-                with contextlib.suppress(OSError, ValueError):
-                    ports[first] = int(Path("/sys/class/net", first, "ifindex").read_text())
-    return ports
+    qos, ports = (json.loads(line)["data"] for line in shown.splitlines())
+    ours: dict[str, dict[int, str]] = {
+        uuid[1]: {number: queue[1] for number, queue in queues[1]}
+        for uuid, ids, queues in qos
+        if any(key == MARK for key, _ in ids[1])
+    }
+    found = {}
+    for name, used in ports:
+        if used[0] == "uuid" and used[1] in ours:
+            # A device that is gone has no classes either.
+            with contextlib.suppress(OSError, ValueError):
+                found[name] = Port(int(Path("/sys/class/net", name, "ifindex").read_text()), ours[used[1]])
+    return found

@@ -22,7 +22,8 @@ RTMGRP_TC: Final = 1 << 3
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST, _ACK, _DUMP, _CREATE, _REPLACE = 0x1, 0x4, 0x300, 0x400, 0x100
 TC_H_ROOT: Final = 0xFFFFFFFF
-_TCA_KIND, _TCA_OPTIONS = 1, 2
+_TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
+_STATS_QUEUE = 3
 _HTB_PARMS, _HTB_RATE64 = 1, 5 + 1
 _FQ_CODEL_TARGET, _FQ_CODEL_INTERVAL = 1, 3
 _ETHERNET = 1
@@ -41,7 +42,8 @@ _QUANTUM: Final = 14
 class HtbClass:
     """A class of HTB: its device by index, its id and its parent's, its leaf's handle (0: the kernel's own FIFO).
 
-    ``rate`` is bytes a second. ``options`` are its options as the kernel gave them.
+    ``rate`` is bytes a second, ``backlog`` the bytes that wait in it. ``options`` are its options as the kernel gave
+    them.
     """
 
     device: int
@@ -50,6 +52,7 @@ class HtbClass:
     leaf: int
     rate: int
     quantum: int
+    backlog: int
     options: bytes
 
 
@@ -69,7 +72,10 @@ def classes(device: int) -> list[HtbClass]:
         rate = fields[5]
         if len(options.get(_HTB_RATE64, b"")) >= 8:
             rate = struct.unpack_from("=Q", options[_HTB_RATE64])[0]
-        found.append(HtbClass(index, handle, parent, info, rate, fields[_QUANTUM], attributes[_TCA_OPTIONS]))
+        # struct gnet_stats_queue: qlen, backlog, drops, requeues, overlimits.
+        queue = dict(_attributes(attributes.get(_TCA_STATS2, b""))).get(_STATS_QUEUE, b"")
+        backlog = struct.unpack_from("=II", queue)[1] if len(queue) >= 8 else 0
+        found.append(HtbClass(index, handle, parent, info, rate, fields[_QUANTUM], backlog, attributes[_TCA_OPTIONS]))
     return found
 
 

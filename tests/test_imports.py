@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("polling",),
     ("queues", "reactive", "workers", "registration", "explain", "planning"),
     ("reconcile", "upkeep", "accountant"),
-    ("views", "checks", "fact_store"),
+    ("views", "checks", "fact_store", "guarantees"),
     ("controller",),
     ("rest",),
     ("app", "cli", "client", "printing"),

@@ -26,6 +26,7 @@ from lark_controller.openflow.replies import (
     PacketIn,
     PortCounters,
     PortInfo,
+    QueueCounters,
 )
 from lark_controller.openflow.requests import Requests
 
@@ -219,6 +220,12 @@ class SwitchLink:
         build = wire.meter_stats_request
         found = await self.requests.collect("meter counters", ofp.OFPMP_METER, build, replies.meter_stats, limit)
         return {counters.number: counters for counters in found}
+
+    async def queue_stats(self, timeout: float | None = None) -> list[QueueCounters]:
+        """The counters of all queues of all ports. Raises SwitchError."""
+        limit = self.connection.options.dump_timeout if timeout is None else timeout
+        build = wire.queue_stats_request
+        return await self.requests.collect("queue counters", ofp.OFPMP_QUEUE, build, replies.queue_stats, limit)
 
     # for the server
 

@@ -106,6 +106,16 @@ class FlowCount(NamedTuple):
     bytes: int
 
 
+class QueueCounters(NamedTuple):
+    """A queue's counters: bytes and packets that left it, and packets dropped before it."""
+
+    port: int
+    queue: int
+    bytes: int
+    packets: int
+    errors: int
+
+
 @dataclass(frozen=True, slots=True)
 class PortInfo:
     """A port: ``up`` is both administratively up and with link; ``no_flood`` as the switch shows it. ``speed`` is the
@@ -318,6 +328,16 @@ def port_stats(message: bytes) -> list[PortCounters]:
         )
         found.append(PortCounters(number, rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, age))
     return found
+
+
+def queue_stats(message: bytes) -> list[QueueCounters]:
+    """Decode one part of an OFPMP_QUEUE reply."""
+    read = parser.OFPQueueStats.parser
+    found = _by_os_ken(read, message, MULTIPART_BODY, ofp.OFP_QUEUE_STATS_SIZE, "queue statistics")
+    return [
+        QueueCounters(stats.port_no, stats.queue_id, stats.tx_bytes, stats.tx_packets, stats.tx_errors)
+        for stats in found
+    ]
 
 
 def description(message: bytes) -> list[Description]:

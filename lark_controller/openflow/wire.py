@@ -170,6 +170,11 @@ def port_stats_request(xid: int, port: int = PORT_ANY) -> bytes:
     return multipart_request(xid, ofp.OFPMP_PORT_STATS, struct.pack("!I4x", port))
 
 
+def queue_stats_request(xid: int) -> bytes:
+    """OFPMP_QUEUE of all queues of all ports."""
+    return multipart_request(xid, ofp.OFPMP_QUEUE, struct.pack("!II", PORT_ANY, ofp.OFPQ_ALL))
+
+
 def flow_stats_request(xid: int, cookie: int = 0, mask: int = 0) -> bytes:
     """OFPMP_FLOW of all tables, of the flows whose cookie agrees with ``cookie`` in the bits of ``mask``."""
     body = struct.pack("!B3xII4xQQ", _ALL_TABLES, PORT_ANY, ofp.OFPG_ANY, cookie, mask)

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from lark_controller.log import WARNING, event, failure
 from lark_controller.qos.queues import PortQueues
-from lark_controller.qos.rows import Difference, QosRow, QueueRow, Rows, difference, standing
+from lark_controller.qos.rows import Difference, QosRow, QueueRow, Rows, difference, standing, waited
 
 with warnings.catch_warnings():
     # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
@@ -94,7 +94,8 @@ class Report:
     ``revision`` is that of the desired value that this is about. ``ports`` are the queues in force, None as long as
     that is not known. ``reason`` says
     why nothing can be told or done now (``""``: it can), ``problems`` by port why its queues are not made, and
-    ``ineffective`` why queues that are made have no effect on this switch.
+    ``ineffective`` why queues that are made have no effect on this switch. ``waited`` are the seconds, by port and
+    queue, in which whoever looks after the queues found packets waiting.
     """
 
     datapath: int
@@ -103,6 +104,7 @@ class Report:
     reason: str = ""
     problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     ineffective: str = ""
+    waited: Mapping[tuple[str, int], float] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +395,7 @@ class _Switch:
             reason,
             MappingProxyType(problems),
             self._ineffective,
+            MappingProxyType(waited(self.name, self._rows)),
         )
 
     def _unusable(self) -> str:

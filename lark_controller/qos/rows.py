@@ -19,6 +19,8 @@ TYPE: Final = "linux-htb"
 MARK: Final = "lark-datapath"
 PORT: Final = "lark-port"
 NUMBER: Final = "lark-queue"
+# external_ids of a queue in which the worker service says for how many seconds packets were waiting.
+WAITED: Final = "lark-waited"
 
 Operation = dict[str, Any]
 Text = Mapping[str, str]
@@ -96,6 +98,16 @@ def standing(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> di
         }
         rate = row.config.get("max-rate", "")
         found[port] = PortQueues(int(rate) if rate.isdecimal() else 0, MappingProxyType(held))
+    return found
+
+
+def waited(datapath: str, rows: Rows) -> dict[tuple[str, int], float]:
+    """For how many seconds packets were found waiting in the queues of a datapath, by port and number."""
+    found = {}
+    for row in rows.queues.values():
+        ids = row.ids
+        if ids.get(MARK) == datapath and ids.get(WAITED, "").isdecimal() and ids.get(NUMBER, "").isdecimal():
+            found[ids.get(PORT, ""), int(ids[NUMBER])] = float(ids[WAITED])
     return found
 
 

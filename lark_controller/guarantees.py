@@ -1,0 +1,110 @@
+"""Looks whether queues deliver what they promise, by OpenFlow's counters; a guarantee that is missed is an event.
+
+For the reconcile loop's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from lark_controller.errors import SwitchError
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.model import SetQueue
+from lark_controller.log import WARNING, event
+from lark_controller.metrics import Metrics
+from lark_controller.openflow.link import SwitchLink
+from lark_controller.qos.audit import Counters, Delivery, deliveries
+from lark_controller.queues import Promise, Queues
+from lark_controller.reconcile import Reconciler
+from lark_controller.status import SwitchProblem
+from lark_controller.switch_state import dpid_text
+
+CATEGORY: Final = 0xFFFFFF << 40
+
+
+class Guarantees:
+    """What was counted at each switch's queues when it was looked at last."""
+
+    def __init__(self, loop: Reconciler, metrics: Metrics) -> None:
+        self._loop = loop
+        self._metrics = metrics
+        self._before: dict[int, dict[tuple[str, int], Counters]] = {}
+
+    async def look(self, datapath: int) -> list[Delivery]:
+        """Count what a switch's queues have sent since the last look, and say which guarantees were missed."""
+        state = self._loop.switches.get(datapath)
+        promises = self._loop.queues.promises(datapath)
+        if state is None or state.link is None or not promises:
+            self._before.pop(datapath, None)
+            return []
+        link = state.link
+        try:
+            now = await self._count(link, self._loop.queues)
+        except SwitchError as error:
+            event("queues not counted", level=WARNING, datapath=dpid_text(datapath), reason=error)
+            return []
+        before, self._before[datapath] = self._before.get(datapath, {}), now
+        # What was promised at both looks, or less.
+        promised = {key: promise.least for key, promise in promises.items()}
+        found = []
+        for key, delivery in deliveries(before, now, promised):
+            found.append(delivery)
+            self._metrics.guarantees_checked.inc()
+            if delivery.missed:
+                self._missed(datapath, key, promises[key], delivery)
+        return found
+
+    def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> None:
+        self._metrics.guarantees_missed.inc()
+        promised, delivered = delivery.promised / 1e6, delivery.delivered / 1e6
+        event(
+            "guarantee missed",
+            level=WARNING,
+            datapath=dpid_text(datapath),
+            port=key[0],
+            queue=key[1],
+            job=promise.job,
+            group=promise.group,
+            promised=f"{promised:g}",
+            delivered=f"{delivered:.1f}",
+            seconds=f"{delivery.seconds:.0f}",
+        )
+        whose = f"job {promise.job}" if promise.job else f"group {promise.group}"
+        text = (
+            f"guarantee missed: {whose} got {delivered:.1f} of {promised:g} Mb/s at port {key[0]} for "
+            f"{delivery.seconds:.0f} s, and had more to send"
+        )
+        self._loop.switches[datapath].problems.append(SwitchProblem(time.time(), text, "", promise.job))
+
+    async def _count(self, link: SwitchLink, queues: Queues) -> dict[tuple[str, int], Counters]:
+        names = {port.number: port.name for port in link.features.ports.values()}
+        counted = await link.queue_stats()
+        at = time.monotonic()
+        offered = await self._offered(link)
+        waited = queues.waited(link.datapath)
+        ports = {number: {each.port for each in counted if each.queue == number} for number in offered}
+        return {
+            (names[each.port], each.queue): Counters(
+                at,
+                each.bytes,
+                each.errors,
+                # Through which of several ports a flow's packets left is not known.
+                offered.get(each.queue) if len(ports.get(each.queue, ())) == 1 else None,
+                waited.get((names[each.port], each.queue)),
+            )
+            for each in counted
+            if each.port in names
+        }
+
+    async def _offered(self, link: SwitchLink) -> dict[int, int]:
+        """The bytes that jobs' own flows sent to each queue."""
+        counters = await link.counters(cookie(Category.JOB), CATEGORY)
+        flows = self._loop.pool_of(link.datapath).build(link.datapath).flows
+        offered: dict[int, int] = {}
+        for key, (_, size) in counters.items():
+            data = flows.get(key)
+            for action in () if data is None else data.actions:
+                if isinstance(action, SetQueue):
+                    offered[action.queue] = offered.get(action.queue, 0) + size
+        return offered

@@ -1,0 +1,75 @@
+"""Delivered against promised: whether a guarantee was missed while there was something to send. Pure.
+
+A queue that sent less than it was promised may have had nothing to send. That it had shows in three ways, each of which
+is enough: packets were dropped in front of it, more bytes came to it than left it, or whoever looks after the queue on
+its host found packets waiting in it. (A TCP that gets less sends less, so the first two miss much; the third does not.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+# Of what was promised, what counts as delivered: rates are kept within some 2 %, and looked at for a while only.
+DELIVERED: Final = 0.95
+# Of the time between two looks, for how much packets must have been waiting.
+WAITED: Final = 0.8
+# Seconds between two looks at least; and bytes that may come and not have left yet, as seconds of what is promised.
+SHORTEST: Final = 5.0
+UNDER_WAY: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What was counted of a queue at a moment (``at`` in seconds): bytes that left it, packets dropped before it, bytes
+    that flows sent to it (None: not known), and seconds in which packets were found waiting (None: nobody looks)."""
+
+    at: float
+    sent: int
+    dropped: int
+    offered: int | None = None
+    waited: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a queue's guarantee was kept between two looks; ``promised`` and ``delivered`` are bits a second.
+
+    ``missed`` is True where less was delivered although there was more to send.
+    """
+
+    promised: int
+    delivered: int
+    seconds: float
+    missed: bool
+
+
+def deliveries(
+    before: Mapping[tuple[str, int], Counters],
+    now: Mapping[tuple[str, int], Counters],
+    promised: Mapping[tuple[str, int], int],
+) -> Iterator[tuple[tuple[str, int], Delivery]]:
+    """How each guarantee (bits a second, by port and queue) was kept; queues that were made anew are left out."""
+    for key, least in promised.items():
+        first, last = before.get(key), now.get(key)
+        if first is None or last is None or least == 0:
+            continue
+        seconds, sent = last.at - first.at, last.sent - first.sent
+        if seconds < SHORTEST or sent < 0 or last.dropped < first.dropped:
+            continue
+        delivered = round(sent * 8 / seconds)
+        missed = delivered < DELIVERED * least and _wanted_more(first, last, least)
+        yield key, Delivery(least, delivered, seconds, missed)
+
+
+def _wanted_more(first: Counters, last: Counters, least: int) -> bool:
+    if last.dropped > first.dropped:
+        return True
+    if first.offered is not None and last.offered is not None:
+        left_behind = (last.offered - first.offered) - (last.sent - first.sent)
+        if left_behind * 8 > least * UNDER_WAY:
+            return True
+    if first.waited is not None and last.waited is not None:
+        return last.waited - first.waited >= WAITED * (last.at - first.at)
+    return False
