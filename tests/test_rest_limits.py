@@ -43,6 +43,19 @@ def test_buckets_forget_the_key_that_was_used_longest_ago() -> None:
     ]
 
 
+def test_the_time_is_read_in_turn() -> None:
+    """A thread that waited long must not come with a time from before another's: a bucket would count it as debt."""
+    in_turn: list[bool] = []
+
+    def clock() -> float:
+        in_turn.append(buckets._lock.locked())
+        return 0.0
+
+    buckets = Buckets(1000, 10, clock=clock)
+    assert buckets.take("a") == 0.0
+    assert in_turn == [True]
+
+
 def test_places() -> None:
     places = Places(1)
     with places.place() as first, places.place() as second:

@@ -33,8 +33,9 @@ class Buckets:
 
     def take(self, key: str) -> float:
         """Take one; 0 where there was one, else the seconds until there is one."""
-        now = self._clock()
         with self._lock:
+            # In the lock: a thread that waited for it must not come with a time from before another's.
+            now = self._clock()
             level, since = self._levels.get(key, (self._burst, now))
             level = min(self._burst, level + (now - since) * self._rate)
             short = 0.0 if level >= 1 else (1 - level) / self._rate
