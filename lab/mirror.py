@@ -81,7 +81,8 @@ def check_reachable(uri: str, suite: str) -> None:
         try:
             run([*fetch, f"{directory}/InRelease"], timeout=FETCH_TIMEOUT)
         except LabError as error:
-            raise MirrorError(f"Debian's mirror {uri} cannot be reached: {error}") from None
+            reasons = re.findall(r"^E: (.*)$", str(error), flags=re.MULTILINE) or [str(error)]
+            raise MirrorError(f"Debian's mirror {uri} cannot be reached: {reasons[0]}") from None
 
 
 def debian_archive(sources: Iterable[Source]) -> Source:

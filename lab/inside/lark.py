@@ -22,8 +22,10 @@ from lab.inside.topology import (
     EDGE_BRIDGE,
     GATEWAYS,
     JOBS,
+    LINUX_BRIDGE,
     MACHINES,
     NAMESERVER,
+    NAT_NETWORKS,
     OPENFLOW_PORT,
     OPERATOR_TOKEN,
     OVSDB_PORT,
@@ -60,6 +62,9 @@ LARK_WORKER_TOKEN_FILE=/etc/lark/worker.token
 LARK_WORKER_NETWORKS={",".join(JOBS)}
 LARK_WORKER_GATEWAYS={",".join(GATEWAYS)}
 LARK_WORKER_NAMESERVERS={NAMESERVER}
+LARK_WORKER_LINUX_BRIDGE={LINUX_BRIDGE}
+LARK_WORKER_NAT_NETWORKS={",".join(NAT_NETWORKS)}
+LARK_WORKER_EXTERNAL_INTERFACE={EDGE_BRIDGE}
 """
 _HOOK_CONF = """\
 LARK_SOCKET=/run/lark-worker/worker.sock
@@ -149,6 +154,11 @@ def worker(machine: Machine) -> None:
     lines = [
         f"install -d {libexec} /run/lark-worker",
         f"install -m 755 {' '.join(f'{SOURCE}/scripts/{name}' for name in SCRIPTS)} {libexec}/",
+        # For jobs on a Linux bridge, and for those behind NAT by IPv6.
+        f"ip link add {LINUX_BRIDGE} type bridge mcast_snooping 0",
+        f"ip link set eth1 master {LINUX_BRIDGE}",
+        f"ip link set {LINUX_BRIDGE} up",
+        "sysctl -qw net.ipv6.conf.all.forwarding=1",
         f"ln -sf starter_hook.sh {libexec}/lark-start",
         f"install -m 440 {SOURCE}/etc/sudoers.d/lark /etc/sudoers.d/lark",
         "visudo -cq",

@@ -23,6 +23,9 @@ DATABASE_URL = "postgresql+psycopg://lark@/lark?host=/run/postgresql"
 # What is inside the jobs' networks and no job's: the routers that jobs have by default, and their name server.
 GATEWAYS = ("10.64.0.1", "2001:db8:64::1")
 NAMESERVER = "10.64.0.4"
+# A worker's Linux bridge, whose port eth1 leads to the site's network too, and its private networks behind NAT.
+LINUX_BRIDGE = "jobs0"
+NAT_NETWORKS = ("10.255.64.0/20", "fd00:255:64::/64")
 EDGE_BRIDGE = "br0"
 CORE_BRIDGE = "core"
 
@@ -89,7 +92,7 @@ def _site(name: str, number: int, *roles: str) -> Machine:
 def _worker(name: str, number: int, datapath_id: str) -> Machine:
     bridge = Bridge(EDGE_BRIDGE, datapath_id, (UPLINK,), _host(number))
     routes = (*_OUT, *(route.format(EDGE_BRIDGE) for route in _TO_JOBS))
-    return Machine(name, (Nic(UPLINK, "lan"),), routes, ("openvswitch", "execute"), bridge)
+    return Machine(name, (Nic(UPLINK, "lan"), Nic("eth1", "lan")), routes, ("openvswitch", "execute"), bridge)
 
 
 def _gateway(name: str, number: int, segment: str, wan: int, delay: int) -> Machine:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import pytest
 
@@ -15,38 +14,12 @@ from lab.boot import Lab
 from lab.inside.condor import BANDWIDTH
 from lab.inside.topology import GATEWAYS, NAMESERVER
 from lab.jobs import Running, Wish, running
+from tests.lab.workers import advertised, configured
 
 pytestmark = pytest.mark.lab
 
-TRIAL = "/etc/condor/config.d/90-trial.conf"
 SAME_PROTOCOL = {"requirements": "TARGET.IPProtocol =?= MY.IPProtocol"}
 SAME_VLAN = {"requirements": "TARGET.VLAN =?= MY.RequestedVLAN"}
-
-
-@contextmanager
-def configured(lab: Lab, worker: str, text: str, attribute: str) -> Iterator[None]:
-    """More of HTCondor's configuration on a worker, for a while; ``attribute`` of its ad shows when it counts."""
-    before = _advertised(lab, worker, attribute)
-    lab.write(worker, TRIAL, text)
-    _reconfigure(lab, worker, attribute, before, changed=True)
-    try:
-        yield
-    finally:
-        lab.on(worker, "rm", "-f", TRIAL)
-        _reconfigure(lab, worker, attribute, before, changed=False)
-
-
-def _reconfigure(lab: Lab, worker: str, attribute: str, before: str, *, changed: bool) -> None:
-    lab.on(worker, "condor_reconfig")
-    deadline = time.monotonic() + 60
-    while (_advertised(lab, worker, attribute) != before) is not changed:
-        assert time.monotonic() < deadline, f"{attribute} of {worker} did not change"
-        time.sleep(0.3)
-
-
-def _advertised(lab: Lab, worker: str, attribute: str) -> str:
-    constraint = f'Machine == "{worker}.lab.test" && SlotType == "Partitionable"'
-    return lab.on("central", "condor_status", "-constraint", constraint, "-af", attribute).stdout.strip()
 
 
 def shown(lab: Lab, job: Running) -> Mapping[str, object]:
@@ -81,7 +54,7 @@ def test_requested_bandwidth_is_subtracted_and_known_to_the_controller(lab: Lab,
         assert shown(lab, job)["bandwidth"] == 300
         assert re.search(r"^Bandwidth = 300$", job.run('cat "$_CONDOR_MACHINE_AD"').stdout, re.MULTILINE)
         deadline = time.monotonic() + 30
-        while _advertised(lab, "worker1", "Bandwidth") != left:
+        while advertised(lab, "worker1", "Bandwidth") != left:
             assert time.monotonic() < deadline
             time.sleep(0.3)
 
