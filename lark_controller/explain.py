@@ -16,8 +16,8 @@ from lark_controller.flows.classifier import Tables
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.pool import Pool
-from lark_controller.flows.simulate import PortView, Result, run_fields
-from lark_controller.flows.tables import table_name
+from lark_controller.flows.simulate import Hit, PortView, Result, run_fields
+from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks
 from lark_controller.jobs import Address, Directory, Job
@@ -235,7 +235,7 @@ class _Walk:
             self.asked = False
         result = run_fields(Tables(here.program), fields, PortView.of(here.switch.ports.values()))
         note = "" if here.live else " (could not be asked; what it should hold)"
-        for hit in result.trace:
+        for hit in self._decided(here, result):
             where = f"{here.switch.name} {table_name(here.switch.role, hit.table)}{note}"
             if hit.key is None or hit.data is None:
                 self.steps.append(Step(where, "no flow matches: dropped"))
@@ -243,11 +243,16 @@ class _Walk:
             packets, size = here.counters.get(hit.key, (None, None))
             why = origin(self.pool, self.pool.slices_at(here.switch.datapath), hit.data).text
             text = flow_text(hit.key, hit.data)
-            self.steps.append(Step(where, f"{_does(hit.data)}: {why}", text, packets, size))
+            drops = here.switch.is_edge and hit.data.goto == Edge.DROPS
+            self.steps.append(Step(where, f"{'drops it' if drops else _does(hit.data)}: {why}", text, packets, size))
         return result
 
+    def _decided(self, here: Held, result: Result) -> list[Hit]:
+        """The way through the tables as far as it decides anything: what is dropped is only counted after that."""
+        return [hit for hit in result.trace if not (here.switch.is_edge and hit.table == Edge.DROPS)]
+
     def _dropped(self, here: Held, result: Result) -> str:
-        last = result.trace[-1]
+        last = self._decided(here, result)[-1]
         table = table_name(here.switch.role, last.table)
         if last.key is None or last.data is None:
             return f"{here.switch.name} has no flow for it in table {table}"

@@ -1,4 +1,4 @@
-"""Tells the controller what bridge and nat jobs use of the network, which no switch counts."""
+"""Tells the controller what bridge and nat jobs use of the network, which no switch counts, and the others at their end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from lark_controller import log
+from lark_worker.counters import DeviceCounters
 from lark_worker.errors import AwayError, NetworkError, RefusedError
 from lark_worker.link import Link
 from lark_worker.records import Record
@@ -19,9 +20,15 @@ class Accounts:
     """
 
     def __init__(
-        self, link: Link, firewall: Firewall, records: Callable[[], tuple[Record, ...]], seconds: float
+        self,
+        link: Link,
+        firewall: Firewall,
+        devices: DeviceCounters,
+        records: Callable[[], tuple[Record, ...]],
+        seconds: float,
     ) -> None:
         self._link = link
+        self._devices = devices
         self._firewall = firewall
         self._records = records
         self._seconds = seconds
@@ -42,8 +49,10 @@ class Accounts:
 
     def last(self, record: Record) -> dict[str, int]:
         """What a job that ends has used; empty where it is not counted here, or cannot be read."""
-        if not is_ruled(record) or not record.made:
+        if not record.made:
             return {}
+        if not is_ruled(record):
+            return self._devices.last(record) if record.network_type == "ovs_bridge" else {}
         try:
             return self._firewall.counters(record).report()
         except NetworkError as error:

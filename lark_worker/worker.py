@@ -12,6 +12,7 @@ from lark_controller import log
 from lark_worker.accounts import Accounts
 from lark_worker.admission import Admission
 from lark_worker.answers import lines, said
+from lark_worker.counters import DeviceCounters
 from lark_worker.dhcp.jobs import DhcpJobs, has_dhcp
 from lark_worker.ending import Endings
 from lark_worker.errors import CallerError
@@ -42,7 +43,9 @@ class Worker:
         self._dhcp = DhcpJobs(settings, self._jobs, self._again)
         self._firewall = Firewall(settings)
         self._rules = RulesFeed(link, self._firewall, self._jobs.all)
-        self._accounts = Accounts(link, self._firewall, self._jobs.all, settings.counter_seconds)
+        self._accounts = Accounts(
+            link, self._firewall, DeviceCounters(settings.ovs_database), self._jobs.all, settings.counter_seconds
+        )
         self._endings = Endings(
             self._jobs, link, networks, self._spool, self._watch, self._dhcp, self._rules, self._accounts
         )

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, Subject, buckets, width_for
 from lark_controller.accounting.counters import counted
-from lark_controller.accounting.ledger import FlowReading, Kind, Ledger, PortReading, WorkerCounts
+from lark_controller.accounting.kinds import Kind
+from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading, WorkerCounts
 from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
 from tests.databases import NOW, a_run
 

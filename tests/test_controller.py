@@ -17,7 +17,7 @@ from lark_controller.accountant import Keeping
 from lark_controller.ads import parse_post
 from lark_controller.controller import Controller
 from lark_controller.errors import AddressError, AdError, ChangedError, PolicyError, RuleLimitError
-from lark_controller.flows.cookies import Category, parse
+from lark_controller.flows.cookies import Category, counted_by, parse
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.tables import Edge
 from lark_controller.jobs import Job
@@ -305,10 +305,11 @@ def test_a_new_policy_touches_only_what_differs(tmp_path: Path, network: FakeNet
         after = dict(edge.program.flows)
         carol = controller.job_at("10.64.0.2").job
         changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-        others = {parse((after.get(k) or before[k]).cookie) for k in changed}
-        assert all(parts.category == Category.SLICE or parts.number == carol.number for parts in others), (
-            "alice's flows were touched"
-        )
+        others = {(after.get(k) or before[k]).cookie for k in changed}
+        assert all(
+            parse(each).category == Category.SLICE or carol.number == (counted_by(each) or (parse(each).number,))[0]
+            for each in others
+        ), "alice's flows were touched"
 
 
 def test_a_restart_loses_nothing_and_changes_nothing(tmp_path: Path, network: FakeNetwork) -> None:

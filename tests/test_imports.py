@@ -42,6 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 # (importer, imported) of one layer.
 NEIGHBOURS = {
+    ("flows", "accounting"),
     ("settings", "errors"),
     ("limits", "log"),
     ("ad_values", "classad_text"),

@@ -11,10 +11,10 @@ import threading
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from lark_controller.accounting.counters import counted
+from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs import Job
 
@@ -22,17 +22,6 @@ from lark_controller.jobs import Job
 MADE_FOR_IT: Final = 60.0
 # Ports of ended jobs whose last reading is kept, for the next job that may come to the same port.
 _REMEMBERED: Final = 65_536
-
-
-class Kind(IntEnum):
-    """What a job's counting flow counts. The number stands in the flow's cookie."""
-
-    WAN_OUT = 0
-    WAN_IN = 1
-    WAN_IN_IPV6 = 2
-    DROP_OUT = 3
-    DROP_IN = 4
-    DROP_IN_IPV6 = 5
 
 
 class PortReading(NamedTuple):

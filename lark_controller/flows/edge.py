@@ -11,6 +11,7 @@ from typing import Final
 
 from lark_controller.flows import tables as t
 from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.counting import count_flows, dropping, split_flows
 from lark_controller.flows.model import (
     CT_EST,
     CT_NEW,
@@ -81,14 +82,16 @@ def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
         (Edge.SLICE_FROM, Edge.SLICE_TO),
         (Edge.SLICE_TO, Edge.WAN),
         (Edge.WAN, Edge.TRACK),
-        (Edge.TRACK, Edge.QOS),
+        (Edge.TRACK, Edge.SPLIT),
         (Edge.QOS, Edge.LEARN),
     ):
         yield flow(table, t.P_MISS, {}, SWITCH, goto=following)
-    yield from _slices(policy)
-    yield from wan_flows(policy, Edge.WAN, Edge.TRACK)
+    drops = dropping(policy)
+    yield from _slices(policy, drops)
+    yield from wan_flows(policy, Edge.WAN, Edge.TRACK, drops)
     if policy.connectivities:
-        yield from _connections()
+        yield from _connections(drops)
+    yield from split_flows(policy)
     yield from _groups(policy)
     yield from forwarding(switch)
 
@@ -141,7 +144,7 @@ def _never() -> Iterator[Flow]:
         yield flow(Edge.BLOCK, t.P_EXACT + 100, fields, SWITCH)
 
 
-def _slices(policy: Policy) -> Iterator[Flow]:
+def _slices(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
     """Sliced jobs and the job networks as a whole; what their own slice allows stands above (:func:`slice_flows`)."""
     if not policy.slices:
         return
@@ -150,7 +153,7 @@ def _slices(policy: Policy) -> Iterator[Flow]:
     for network in networks:
         prefix = Prefix(network.version, int(network.network_address), network.prefixlen)
         for table, bit, fields in _both_ways(prefix):
-            yield flow(table, t.P_DENY, {"metadata": bit, **fields}, mark)
+            yield flow(table, t.P_DENY, {"metadata": bit, **fields}, mark, goto=drops)
     for host in policy.hosts:
         prefix = Prefix(host.version, int(host.network_address), host.prefixlen)
         for table, bit, fields in _both_ways(prefix):
@@ -199,17 +202,17 @@ def slice_flows(tag: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
             yield flow(Edge.SLICE_TO, t.P_EXACT, terms, mark, goto=Edge.WAN)
 
 
-def _connections() -> Iterator[Flow]:
+def _connections(drops: Edge | None) -> Iterator[Flow]:
     """One-way connectivity: established connections pass, new ones in the open direction only (ovs-actions(7), ct)."""
     mark = cookie(Category.CONNECTIVITY)
     # Neighbour discovery and DHCP have no connection to belong to.
     for kind in (RS, RA, NS, NA):
         fields: Fields = {"eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": kind}
-        yield flow(Edge.TRACK, t.P_EXACT, fields, mark, goto=Edge.QOS)
+        yield flow(Edge.TRACK, t.P_EXACT, fields, mark, goto=Edge.SPLIT)
     for ethertype, client, server in ((ETH_IPV4, 68, 67), (ETH_IPV6, 546, 547)):
         for source, destination in ((client, server), (server, client)):
             fields = {"eth_type": ethertype, "ip_proto": UDP, "udp_src": source, "udp_dst": destination}
-            yield flow(Edge.TRACK, t.P_EXACT, fields, mark, goto=Edge.QOS)
+            yield flow(Edge.TRACK, t.P_EXACT, fields, mark, goto=Edge.SPLIT)
     look_up, look_up_others = ((Track(zone, int(Edge.CONNECT)),) for zone in (t.CT_ZONE, t.CT_ZONE_OTHERS))
     commit, commit_others = ((Track(zone, None, commit=True),) for zone in (t.CT_ZONE, t.CT_ZONE_OTHERS))
     for bit in (t.FROM_TRACKED, t.TO_TRACKED):
@@ -217,20 +220,20 @@ def _connections() -> Iterator[Flow]:
             yield flow(Edge.TRACK, t.P_ALLOW + 1, {"metadata": bit.put(1), **fields}, mark, actions=look_up)
     for fields in _by_ports():
         terms: Fields = {**fields, "ct_state": (CT_NEW | CT_TRK, CT_NEW | CT_TRK)}
-        yield flow(Edge.CONNECT, t.P_DENY + 1, terms, mark, goto=Edge.QOS, actions=commit)
+        yield flow(Edge.CONNECT, t.P_DENY + 1, terms, mark, goto=Edge.SPLIT, actions=commit)
     for ethertype in (ETH_IPV4, ETH_IPV6):
         for bit in (t.FROM_TRACKED, t.TO_TRACKED):
             fields = {"metadata": bit.put(1), "eth_type": ethertype}
             yield flow(Edge.TRACK, t.P_ALLOW, fields, mark, actions=look_up_others)
         for state in (CT_EST, CT_REL):
             fields = {"eth_type": ethertype, "ct_state": (state | CT_TRK, state | CT_TRK)}
-            yield flow(Edge.CONNECT, t.P_EXACT, fields, mark, goto=Edge.QOS)
+            yield flow(Edge.CONNECT, t.P_EXACT, fields, mark, goto=Edge.SPLIT)
         new = (CT_NEW | CT_TRK, CT_NEW | CT_TRK)
         for bit in (t.FROM_MUTE, t.TO_MUTE):
             fields = {"metadata": bit.put(1), "eth_type": ethertype, "ct_state": new}
-            yield flow(Edge.CONNECT, t.P_ALLOW, fields, mark)
+            yield flow(Edge.CONNECT, t.P_ALLOW, fields, mark, goto=drops)
         fields = {"eth_type": ethertype, "ct_state": new}
-        yield flow(Edge.CONNECT, t.P_DENY, fields, mark, goto=Edge.QOS, actions=commit_others)
+        yield flow(Edge.CONNECT, t.P_DENY, fields, mark, goto=Edge.SPLIT, actions=commit_others)
 
 
 def _by_ports() -> Iterator[Fields]:
@@ -274,6 +277,7 @@ def job_flows(
     if placed.port is None:
         return
     mark = cookie(Category.JOB, placed.job.number)
+    yield from count_flows(placed)
     if placed.decision.isolated:
         yield from _isolated(placed, mark)
         return
@@ -287,11 +291,12 @@ def job_flows(
 def _isolated(placed: Placed, mark: int) -> Iterator[Flow]:
     assert placed.port is not None
     yield flow(Edge.ADMIT, t.P_ALLOW, {"in_port": placed.port}, mark, goto=Edge.BLOCK)
-    yield flow(Edge.BLOCK, t.P_EXACT + 200, {"in_port": placed.port}, mark)
+    drops = Edge.DROPS if placed.decision.accounted else None
+    yield flow(Edge.BLOCK, t.P_EXACT + 200, {"in_port": placed.port}, mark, goto=drops)
     for fields in _to_job(placed):
-        yield flow(Edge.BLOCK, t.P_EXACT, fields, mark)
+        yield flow(Edge.BLOCK, t.P_EXACT, fields, mark, goto=drops)
     if placed.mac is not None:
-        yield flow(Edge.BLOCK, t.P_EXACT, {"eth_dst": placed.mac}, mark)
+        yield flow(Edge.BLOCK, t.P_EXACT, {"eth_dst": placed.mac}, mark, goto=drops)
 
 
 def _to_job(placed: Placed) -> Iterator[Fields]:

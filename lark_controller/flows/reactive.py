@@ -35,7 +35,7 @@ def answer(table: Edge, tag: int, version: int, address: int, arp: bool, allowed
         FlowKey(int(table), t.P_REACTIVE, match(metadata=tag_bits, **fields)),
         FlowData(
             cookie(Category.REACTIVE, number),
-            goto=int(following) if allowed else None,
+            goto=int(following if allowed else Edge.DROPS),
             idle_timeout=t.IDLE_REACTIVE,
             flags=FLAG_SEND_FLOW_REM,
         ),

@@ -2,7 +2,7 @@
 
 Edge (Open vSwitch on a worker), in packet order::
 
-    admit -> block -> slice-from -> slice-to -> wan -> track -> connect -> qos -> learn -> forward
+    admit -> block -> slice-from -> slice-to -> wan -> track -> connect -> split -> count -> qos -> learn -> forward
 
 Core (between the site and the WAN)::
 
@@ -31,9 +31,12 @@ class Edge(IntEnum):
     WAN = 4  # WAN drop and its exceptions, both directions
     TRACK = 5  # jobs with one-way connectivity: look the connection up
     CONNECT = 6  # jobs with one-way connectivity: new connections in the allowed direction only
-    QOS = 7  # DSCP by accounting group, the queue of a job with bandwidth of its own
-    LEARN = 8  # source learning, on switches without NORMAL
-    FORWARD = 9  # exact delivery to local jobs; everything else as a plain switch
+    SPLIT = 7  # what goes to or comes from the WAN takes the way through count
+    COUNT = 8  # WAN traffic, counted by job
+    QOS = 9  # DSCP by accounting group, the queue of a job with bandwidth of its own
+    LEARN = 10  # source learning, on switches without NORMAL
+    FORWARD = 11  # exact delivery to local jobs; everything else as a plain switch
+    DROPS = 12  # what a rule dropped, counted by job
 
 
 class Core(IntEnum):

@@ -55,11 +55,12 @@ def ip_fields(network: Network, side: str) -> dict[str, int | tuple[int, int]]:
     return {"eth_type": ETH_IPV6, f"ipv6_{side}": value}
 
 
-def wan_flows(policy: Policy, table: int, following: int) -> Iterator[Flow]:
+def wan_flows(policy: Policy, table: int, following: int, dropped: int | None = None) -> Iterator[Flow]:
     """The WAN table of a switch: local traffic passes, dropped classes keep their exceptions, both directions.
 
     A packet from a job is judged by its destination and the sender's class, one to a job by its source and the
-    receiver's class. Rules that steer or allow need nothing here.
+    receiver's class. Rules that steer or allow need nothing here. ``dropped`` is the table where what is dropped is
+    counted, None for none.
     """
     dropping = [rule for rule in policy.wans if rule.action is WanAction.DROP]
     if not dropping:
@@ -76,7 +77,7 @@ def wan_flows(policy: Policy, table: int, following: int) -> Iterator[Flow]:
                 yield _flow(table, t.P_EXACT, fields, mark, following)
             for ethertype in (ETH_IPV4, ETH_IPV6):
                 fields = {"metadata": class_bits.put(rule.position), "eth_type": ethertype}
-                yield _flow(table, t.P_DENY, fields, mark, None)
+                yield _flow(table, t.P_DENY, fields, mark, dropped)
 
 
 def _flow(table: int, priority: int, fields: dict[str, int | tuple[int, int]], mark: int, goto: int | None) -> Flow:
