@@ -1,4 +1,4 @@
-"""Tells the controller what bridge and nat jobs use, which no switch counts, and what the others had used at their end."""
+"""Tells the controller what bridge and nat jobs use, which no switch counts, and what others had used at their end."""
 
 from __future__ import annotations
 
