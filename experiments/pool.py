@@ -128,7 +128,7 @@ class Pool:
     def serve(self, machine: str, number: int) -> tuple[int, ...]:
         """Start iperf3 servers on a machine; answers their ports. Those that run already stay."""
         ports = tuple(range(FIRST_PORT, FIRST_PORT + number))
-        lines = [f"pgrep -f 'port {port}$' >/dev/null || iperf3 --server --daemon --port {port}" for port in ports]
+        lines = [f"ss -Hltn sport = :{port} | grep -q . || iperf3 --server --daemon --port {port}" for port in ports]
         self._lab.on(machine, "sh", "-c", "\n".join(lines))
         return ports
 
@@ -192,6 +192,7 @@ switches:
   core1:
     datapath: "00000000000000c0"
     role: core
+    groups_by: queues
     ports:
       lan: {{port: 1, speed: {wan:g}Mbit}}
       wan: {{port: 2, next_hop: "02:00:00:00:00:01", speed: {wan:g}Mbit}}

@@ -169,6 +169,11 @@ def worker(machine: Machine) -> None:
     unit(machine.name, "lark-worker", "root", "/etc/lark/worker.env", "/opt/lark/bin/lark-worker run")
 
 
+def leaves(machine: Machine) -> None:
+    """Fair queueing inside the queues of a switch that is no worker's; a worker's service has it with it."""
+    unit(machine.name, "lark-leaves", "root", "", "/opt/lark/bin/lark-worker leaves")
+
+
 def operator() -> None:
     """The ``lark`` command beside the machines, with the operator's token."""
     program = Path("/usr/local/bin/lark")

@@ -198,5 +198,7 @@ def boot(machine: Machine, options: Options) -> None:
         lark.controller(machine, connectivity=options.zones, queues=not options.userspace)
     if "execute" in machine.roles:
         lark.worker(machine)
+    elif "openvswitch" in machine.roles and not options.userspace:
+        lark.leaves(machine)
     if condor.is_in_pool(machine):
         htcondor(machine)

@@ -1,0 +1,184 @@
+"""The papers' experiments in short: who requests bandwidth gets it, groups share the WAN, and nobody is promised what a
+link does not have. `make experiments` measures at length; here margins are wide, for machines that do other work.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from lab import controller, submit
+from lab.boot import Lab
+from lab.jobs import Running, Wish, remove, running
+
+pytestmark = pytest.mark.lab
+
+LINK = 100
+# Layer 2 bytes of a full frame, and the TCP payload in it.
+FRAME, PAYLOAD = 1514, 1448
+SITE, WAN = ("dhcp", "10.64.0.4"), ("wan1", "192.0.2.1")
+FIRST_PORT = 5501
+SECONDS = 6
+
+
+def policy(rule: str = "", groups: str = "", refused: str = "hold") -> str:
+    core = "queues" if groups else "preprovisioned"
+    return f"""\
+version: 1
+networks:
+  jobs: [10.64.0.0/16, "2001:db8:64::/48"]
+  hosts: [10.64.0.1, 10.64.0.2, 10.64.0.4, "2001:db8:64::1", "2001:db8:64::2"]
+  local: [10.0.0.0/8, "2001:db8::/32"]
+switches:
+  core1:
+    datapath: "00000000000000c0"
+    role: core
+    groups_by: {core}
+    ports:
+      lan: {{port: 1, speed: {LINK}}}
+      wan: {{port: 2, next_hop: "02:00:00:00:00:01", speed: {LINK}}}
+  worker1: {{datapath: "00000000000000e1", role: edge, host: worker1.lab.test, ports: {{uplink: eth0}}}}
+  worker2: {{datapath: "00000000000000e2", role: edge, host: worker2.lab.test, ports: {{uplink: eth0}}}}
+policies:
+  - slice: {{by: Owner}}
+{f"  - bandwidth: {rule}" if rule else ""}
+{f"groups:{groups}" if groups else ""}
+topology:
+  refused: {refused}
+  links: {{internet: {{between: [core1, wan], capacity: {LINK}}}}}
+  hosts:
+    dhcp: {{switch: core1, capacity: 1000, addresses: [{SITE[1]}]}}
+    default: {{switch: core1, capacity: {LINK}}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def restored(lab: Lab) -> Iterator[None]:
+    """The policy as it was, after each test."""
+    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
+    yield
+    controller.api(lab, "/v1/policy", "PUT", before)
+    controller.wait_in_sync(lab)
+
+
+def put(lab: Lab, text: str) -> None:
+    controller.api(lab, "/v1/policy", "PUT", text)
+    controller.wait_in_sync(lab)
+
+
+def enforced(lab: Lab) -> None:
+    deadline = time.monotonic() + 60
+    while waiting := [job for job in controller.jobs(lab) if job["state"] != "enforced"]:
+        assert time.monotonic() < deadline, [(job["state"], job["reason"]) for job in waiting]
+        time.sleep(0.3)
+
+
+def serve(lab: Lab, machine: str, number: int) -> None:
+    ports = range(FIRST_PORT, FIRST_PORT + number)
+    lines = [f"ss -Hltn sport = :{port} | grep -q . || iperf3 --server --daemon --port {port}" for port in ports]
+    lab.on(machine, "sh", "-c", "\n".join(lines))
+
+
+def rates(jobs: Sequence[Running], server: str, *, down: bool) -> list[float]:
+    """Mb/s of L2 bytes of one TCP stream in each job, all at the same time; the first two seconds do not count."""
+
+    def one(place: int) -> float:
+        back = " --reverse" if down else ""
+        command = f"iperf3 --client {server} --port {FIRST_PORT + place} --time {SECONDS} --omit 2 --json{back}"
+        done = jobs[place].run(command, SECONDS + 30)
+        found = json.loads(done.stdout)
+        assert "error" not in found, found["error"]
+        return float(found["end"]["sum_received"]["bits_per_second"]) / 1e6 * FRAME / PAYLOAD
+
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        return list(threads.map(one, range(len(jobs))))
+
+
+def test_figure_8_in_short_each_job_gets_what_it_requests(lab: Lab) -> None:
+    serve(lab, SITE[0], 3)
+    put(lab, policy("{mode: cap}"))
+    requested = {"alice": 10, "bob": 30, "carol": 60}
+    wishes = [Wish(user, {"+RequestBandwidth": str(rate)}, "worker1") for user, rate in requested.items()]
+    with running(lab, wishes) as jobs:
+        enforced(lab)
+        for down in (True, False):
+            got = rates(jobs, SITE[1], down=down)
+            for rate, wanted in zip(got, requested.values(), strict=True):
+                assert 0.85 * wanted <= rate <= 1.03 * wanted, (down, got)
+        links = {(each["name"], each["source"]): each for each in controller.api(lab, "/v1/links")["links"]}
+        assert links["access:worker1.lab.test", "core1"]["best_effort"] == 0
+
+
+def test_figure_10_in_short_groups_have_their_queues_and_jobs_of_one_share_it(lab: Lab) -> None:
+    serve(lab, WAN[0], 4)
+    put(lab, policy(groups="\n  group_cms: {port: wan, guarantee: 50, ceiling: 50}\n"
+                           "  default: {port: wan, guarantee: 20, ceiling: 20}\n"))  # fmt: skip
+    cms = {"accounting_group": "group_cms"}
+    wishes = [Wish("alice", cms, "worker1"), Wish("alice", cms, "worker2")]
+    wishes += [Wish("bob", worker="worker1"), Wish("bob", worker="worker2")]
+    with running(lab, wishes) as jobs:
+        enforced(lab)
+        got = rates(jobs, WAN[1], down=False)
+        assert 0.8 * 50 <= got[0] + got[1] <= 1.05 * 50, got
+        assert 0.8 * 20 <= got[2] + got[3] <= 1.05 * 20, got
+        assert min(got[2:]) >= 0.6 * max(got[2:]), got
+
+
+def test_of_many_jobs_that_start_at_once_only_those_start_that_the_link_holds(lab: Lab) -> None:
+    put(lab, policy("{mode: cap}"))
+    lines = {"+RequestBandwidth": "40", "requirements": 'Machine == "worker1.lab.test"'}
+    jobs = submit.submit(lab, "alice", "sleep 600", lines, number=6)
+    try:
+        deadline = time.monotonic() + 90
+        while sorted(states := _states(lab, jobs)) != ["2", "2", "5", "5", "5", "5"]:
+            assert time.monotonic() < deadline, states
+            time.sleep(0.5)
+        reasons = lab.on("central", "condor_q", "-hold", str(jobs.cluster), "-af", "HoldReason", user="alice").stdout
+        assert reasons.count("link access:worker1.lab.test (worker1.lab.test to core1)") == 4, reasons
+        assert "has 20 of 100 Mb/s left, and 40 are asked" in reasons
+        assert len(controller.jobs(lab, state="enforced")) == 2
+    finally:
+        remove(lab, [jobs])
+    assert {each["reserved"] for each in controller.api(lab, "/v1/links")["links"]} == {0}
+
+
+def test_a_site_may_let_refused_jobs_wait_in_the_queue(lab: Lab) -> None:
+    put(lab, policy("{mode: cap}", refused="idle"))
+    lines = {"+RequestBandwidth": "70", "requirements": 'Machine == "worker1.lab.test"'}
+    with running(lab, [Wish("alice", {"+RequestBandwidth": "70"}, "worker1")]) as (first,):
+        jobs = submit.submit(lab, "bob", "echo started", lines)
+        deadline = time.monotonic() + 60
+        log = f"{jobs.directory}/log"
+        while "has 30 of 100 Mb/s left" not in (said := lab.on("central", "cat", log).stdout):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.5)
+        assert "5" not in _states(lab, jobs)
+        first.end()
+        submit.wait(lab, jobs, 90)
+        assert submit.output(lab, jobs) == "started\n"
+
+
+def test_a_jobs_reserved_flow_keeps_its_rate_beside_others(lab: Lab) -> None:
+    serve(lab, SITE[0], 3)
+    put(lab, policy())
+    with running(lab, [Wish(user, worker="worker1") for user in ("alice", "bob", "carol")]) as jobs:
+        enforced(lab)
+        wish = json.dumps({"source": jobs[0].id, "destination": SITE[1], "rate": 50})
+        made = controller.api(lab, "/v1/reservations?wait=10", "POST", wish, "application/json")
+        enforced(lab)
+        got = rates(jobs, SITE[1], down=False)
+        assert 0.85 * 50 <= got[0] <= 1.03 * 50, got
+        assert got[1] + got[2] <= 1.05 * 50, got
+        controller.api(lab, f"/v1/reservations/{made['id']}", "PATCH", '{"rate": 80}', "application/json")
+        enforced(lab)
+        got = rates(jobs, SITE[1], down=False)
+        assert 0.85 * 80 <= got[0] <= 1.03 * 80, got
+
+
+def _states(lab: Lab, jobs: submit.Jobs) -> list[str]:
+    """JobStatus of each: 1 idle, 2 running, 5 on hold."""
+    return lab.on("central", "condor_q", str(jobs.cluster), "-af", "JobStatus").stdout.split()
