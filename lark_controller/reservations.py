@@ -14,6 +14,7 @@ from lark_controller.errors import AdmissionError, NotFoundError, PathError
 from lark_controller.jobs import Job, ReservedFlow
 from lark_controller.log import WARNING, event
 from lark_controller.policies.model import Policy, Refused
+from lark_controller.policies.topology import ACCESS
 from lark_controller.qos.admission import Ledger
 from lark_controller.qos.booking import End, Finder, demand_of, end_of, flow_booking, job_booking
 from lark_controller.qos.reservations import Booking, Reservation, ReservationKind, ReservationPage
@@ -49,6 +50,8 @@ class Reservations:
         # Reserved flows by id, and their ids by the jobs at either end.
         self._flows: dict[str, Reservation] = {}
         self._of_job: dict[str, set[str]] = {}
+        # Workers that have registered a job.
+        self._hosts: set[str] = set()
 
     def use(self, policy: Policy) -> None:
         """Go over to a policy: every reservation counts on its links from now on. Raises StoreError.
@@ -89,6 +92,7 @@ class Reservations:
             topology, policy = self._topology, self._policy
             if topology is None or policy is None:
                 return None
+            self._hosts.add(job.host.lower())
             if available and topology.learns_from(job.host):
                 topology = self._learn(topology, job.host, available)
             try:
@@ -218,6 +222,7 @@ class Reservations:
         if topology is None:
             return ()
         ledger = Ledger(self._store.reserved())
+        held = {key.partition(" ")[0].removeprefix(ACCESS) for key in ledger.reserved if key.startswith(ACCESS)}
         return tuple(
             LinkStatus(
                 each.link,
@@ -227,7 +232,7 @@ class Reservations:
                 each.capacity / KILO,
                 ledger.reserved.get(each.key, 0) / KILO,
             )
-            for link in topology.declared()
+            for link in topology.declared(held | set(self._hosts))
             for each in channels(link)
         )
 

@@ -83,6 +83,17 @@ def test_the_refused_job_is_known_to_nobody_and_its_address_is_free(tmp_path: Pa
         assert start(controller, 2).live
 
 
+def test_links_of_workers_are_shown_once_a_job_is_there(tmp_path: Path) -> None:
+    fixed = POLICY.replace("default: {switch: core1}", "default: {switch: core1, capacity: 700}")
+    with running(tmp_path, fixed) as controller:
+        assert "access:worker1" not in {each.name for each in controller.reservations.links()}
+        start(controller, 1)
+        assert left(controller, "access:worker1").best_effort == 700
+        start(controller, 3, rate=100)
+    with running(tmp_path, fixed) as controller:
+        assert left(controller, "access:worker1").best_effort == 600
+
+
 def test_a_half_duplex_link_holds_half(tmp_path: Path) -> None:
     with running(tmp_path, POLICY) as controller:
         start(controller, 1, rate=250, host=2, more="AvailBandwidth = 9999")

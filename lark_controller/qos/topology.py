@@ -168,13 +168,13 @@ class Topology:
         there, back = links[0].ends
         return _demand([(channel(links[0], there, back), kbps), (channel(links[0], back, there), kbps)])
 
-    def declared(self) -> tuple[LinkSpec, ...]:
-        """All links whose capacity is known, declared ones and access links."""
+    def declared(self, hosts: Iterable[str] = ()) -> tuple[LinkSpec, ...]:
+        """All links whose capacity is known: declared ones, and access links of hosts that are named or have told
+        theirs, and of ``hosts``."""
         known = [self._access(node, spec) for node, spec in self.spec.hosts.items() if self._knows(node, spec)]
-        if self.spec.default is not None:
-            named = {*self.spec.hosts, *self._graph}
-            default = self.spec.default
-            known += [self._access(node, default) for node in self.workers if node not in named]
+        if (default := self.spec.default) is not None:
+            nodes = {*self.workers, *(host.lower() for host in hosts)} - {*self.spec.hosts, *self._graph}
+            known += [self._access(node, default) for node in sorted(nodes) if self._knows(node, default)]
         return (*self.spec.links, *known)
 
     def _knows(self, node: str, spec: HostSpec) -> bool:

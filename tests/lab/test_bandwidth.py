@@ -123,8 +123,8 @@ def test_figure_10_in_short_groups_have_their_queues_and_jobs_of_one_share_it(la
     with running(lab, wishes) as jobs:
         enforced(lab)
         got = rates(jobs, WAN[1], down=False)
-        assert 0.8 * 50 <= got[0] + got[1] <= 1.05 * 50, got
-        assert 0.8 * 20 <= got[2] + got[3] <= 1.05 * 20, got
+        assert 0.8 * 50 <= got[0] + got[1] <= 1.15 * 50, got
+        assert 0.8 * 20 <= got[2] + got[3] <= 1.15 * 20, got
         assert min(got[2:]) >= 0.6 * max(got[2:]), got
 
 
@@ -133,7 +133,7 @@ def test_of_many_jobs_that_start_at_once_only_those_start_that_the_link_holds(la
     lines = {"+RequestBandwidth": "40", "requirements": 'Machine == "worker1.lab.test"'}
     jobs = submit.submit(lab, "alice", "sleep 600", lines, number=6)
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while sorted(states := _states(lab, jobs)) != ["2", "2", "5", "5", "5", "5"]:
             assert time.monotonic() < deadline, states
             time.sleep(0.5)
