@@ -59,6 +59,7 @@ class Accountant:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lark-usage", daemon=True)
         self._trouble = False
+        self.written = time.time()
         self._doubtful: list[Entry] = []
 
     def load(self, jobs: Iterable[tuple[Job, str]]) -> None:
@@ -146,7 +147,7 @@ class Accountant:
             now = time.monotonic()
             everything = now - written >= self._keeping.write_seconds
             if self._guarded(partial(self.write, only_ended=not everything)) and everything:
-                written = now
+                written, self.written = now, time.time()
             if now - pruned >= _PRUNE_EVERY and self._guarded(self._prune):
                 pruned = now
         self._guarded(self.write)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
@@ -88,6 +89,12 @@ def parser() -> argparse.ArgumentParser:
 
     lift = _asking(commands, "lift", _lift, "Let a quarantined job pass its traffic again, whatever the pool says.")
     lift.add_argument("job", help="a job id")
+
+    top_ = _asking(commands, "top", _top, "Show what live jobs send and receive now, the most first, again and again.")
+    top_.add_argument("--by", choices=("group", "user", "host", "job"), default="group", help="whose rates [group]")
+    top_.add_argument("--limit", type=int, default=20, help="how many [20]")
+    top_.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="seconds between two looks [5]")
+    top_.add_argument("--once", action="store_true", help="look once; so does --json")
 
     switches = _asking(commands, "switches", _switches, "List switches, or show one.")
     switches.add_argument("datapath", nargs="?", metavar="DPID", help="a datapath id or a name")
@@ -232,6 +239,21 @@ def _jobs(arguments: Arguments) -> int:
         return _show(arguments, found, printing.job)
     chosen = {name: getattr(arguments, name) for name in ("owner", "group", "host", "state")}
     return _show(arguments, list(client.jobs(**chosen)), printing.jobs)
+
+
+def _top(arguments: Arguments) -> int:
+    client = _client(arguments)
+    while True:
+        found = client.rates(arguments.by, arguments.limit)
+        if arguments.json:
+            return _show(arguments, found, lambda _: None)
+        if not arguments.once:
+            printing.cleared()
+        printing.rates(found, arguments.by)
+        if arguments.once:
+            return OK
+        sys.stdout.flush()
+        time.sleep(max(0.1, arguments.interval))
 
 
 def _lift(arguments: Arguments) -> int:

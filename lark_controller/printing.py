@@ -61,6 +61,7 @@ def job(found: Answer) -> None:
         ("attached", f"{found['network_type']}, {_place(found)}"),
         ("lease until", found["lease_until"]),
         ("policy", _decision(decision)),
+        ("used", _used(found["usage"])),
         ("confirmed by", " ".join(found["confirmed"]) or "no switch"),
     ]
     pairs += [("waits for", f"{each['datapath']}: {each['reason']}") for each in found["waiting"]]
@@ -69,6 +70,50 @@ def job(found: Answer) -> None:
         values = ", ".join(f"{name} = {value}" for name, value in because["values"].items())
         met = f"  [{values}]" if values else ""
         print(_clean(f"  {because['kind']}, line {because['line']}: {because['when']}{met}"))
+
+
+def _used(usage: Answer | None) -> str:
+    if usage is None:
+        return "not counted"
+    parts = []
+    for word, way in (("sent", "out"), ("received", "in")):
+        parts.append(f"{word} {_size(usage[f'bytes_{way}'])} ({_size(usage[f'wan_bytes_{way}'])} WAN)")
+    dropped = usage["policy_drops_in"] + usage["policy_drops_out"] + usage["rate_drops_in"] + usage["rate_drops_out"]
+    now = "" if usage["final"] else f"; now {usage['rate']['outward']:.1f} out, {usage['rate']['inward']:.1f} in Mb/s"
+    return f"{', '.join(parts)}, {dropped} packets dropped{now}"
+
+
+def _size(count: int) -> str:
+    """Bytes in the decimal units that network rates have."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def rates(found: Sequence[Answer], by: str) -> None:
+    """A table of rates, Mb/s."""
+    more = {"group": (), "user": ("group",), "host": (), "job": ("user", "group", "host")}[by]
+    head = (by.upper(), *(name.upper() for name in more), "JOBS", "OUT", "IN", "WAN OUT", "WAN IN")
+    rows = [
+        (
+            each["name"] or "(none)",
+            *(each[name] for name in more),
+            each["jobs"],
+            *(f"{each['rate'][name]:.2f}" for name in ("outward", "inward", "wan_outward", "wan_inward")),
+        )
+        for each in found
+    ]
+    _table(head, rows)
+    if not rows:
+        print("No job sends or receives anything now.")
+
+
+def cleared() -> None:
+    """Begin again at the top of a terminal; elsewhere an empty line stands between two tables."""
+    print("\x1b[H\x1b[2J" if sys.stdout.isatty() else "", end="" if sys.stdout.isatty() else "\n")
 
 
 def _place(found: Answer) -> str:

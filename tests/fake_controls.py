@@ -378,6 +378,7 @@ class FakeAccounts:
 
     def __init__(self, controls: FakeControls) -> None:
         self.of = controls
+        self.written = 1.7e9
 
     def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
         self.of.called()

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
+import time
 import types
 from collections.abc import Iterator
 from dataclasses import replace
@@ -67,6 +69,40 @@ def test_output_of_a_terminal_has_colours_and_no_control_characters(
     shown = capsys.readouterr().out
     assert "\x1b[33mregistering" in shown
     assert "\x1b[2J" not in shown
+
+
+def test_top(served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(["top", "--once"]) == cli.OK
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert shown.split() == [
+        "GROUP", "JOBS", "OUT", "IN", "WAN", "OUT", "WAN", "IN", "group_cms", "2", "4.00", "8.00", "0.00", "2.00",
+    ]  # fmt: skip
+    assert cli.main(["top", "--json", "--by", "user"]) == cli.OK
+    assert json.loads(capsys.readouterr().out)[0]["rate"]["inward"] == 8.0
+    looks = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", pause)
+    assert cli.main(["top", "--interval", "3"]) == 130
+    assert looks == [3.0, 3.0]
+    assert capsys.readouterr().out.count("GROUP") == 2
+
+
+def test_a_job_says_what_it_used(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    job = served.register()
+    cli.main(["jobs", job["id"]])
+    assert re.search(r"^used +not counted$", capsys.readouterr().out, re.MULTILINE)
+    counted = {"bytes_in": 1_500_000, "bytes_out": 999, "packets_in": 1000, "packets_out": 10}
+    path = f"/v1/jobs/{job['id']}/counters"
+    served.post(json.dumps(counted), path=path, kind="application/json")
+    cli.main(["jobs", job["id"]])
+    shown = capsys.readouterr().out
+    assert "sent 999 B (0 B WAN), received 1.5 MB (0 B WAN), 0 packets dropped; now 4.0 out, 8.0 in Mb/s" in shown
 
 
 def test_switches(served: Api, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,10 @@ class Flowing:
 class Accounts(Protocol):
     """What REST may ask of the accounts. Thread-safe; what asks the database raises StoreError where it is away."""
 
+    @property
+    def written(self) -> float:
+        """When everything was written last, seconds since 1970; the start where it was not yet."""
+
     def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
         """What jobs have used, by number; those that are not accounted are left out."""
 

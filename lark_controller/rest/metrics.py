@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from lark_controller import log
 from lark_controller.jobs import JobState
 from lark_controller.policies.topology import ACCESS
-from lark_controller.status import Controls
+from lark_controller.status import Controls, SwitchStatus
 
 
 class ControlsCollector(Collector):
@@ -24,8 +24,8 @@ class ControlsCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Jobs by state, switches in total, the policy in force, readiness, the links of the topology."""
-        for part in (self._jobs, self._switches, self._policy, self._links):
+        """Jobs by state, switches, the policy in force, readiness, groups, use, the links of the topology."""
+        for part in (self._jobs, self._switches, self._policy, self._groups, self._written, self._links):
             try:
                 yield from part()
             except Exception as error:
@@ -54,6 +54,7 @@ class ControlsCollector(Collector):
             GaugeMetricFamily("lark_flows_installed", "Flows installed on all switches.", installed),
             CounterMetricFamily("lark_switch_drift", "Flows that checks found changed by somebody else.", drift),
             CounterMetricFamily("lark_packet_ins", "Packets that switches sent to the controller.", packet_ins),
+            *_each(switches),
         ]
 
     def _policy(self) -> list[Metric]:
@@ -68,6 +69,37 @@ class ControlsCollector(Collector):
             GaugeMetricFamily("lark_ready", "1 where the controller can do its work.", self._controls.ready().ready),
         ]
 
+    def _groups(self) -> list[Metric]:
+        labels = ("group", "direction")
+        size = CounterMetricFamily("lark_group_bytes", "What a group's jobs used.", labels=(*labels, "scope"))
+        packets = CounterMetricFamily("lark_group_packets", "What a group's jobs used.", labels=labels)
+        drops = CounterMetricFamily("lark_group_drops", "Packets of a group's jobs.", labels=(*labels, "reason"))
+        jobs = GaugeMetricFamily("lark_group_jobs", "Live jobs.", labels=("group",))
+        sure = GaugeMetricFamily("lark_group_guarantee_bits_per_second", "Guaranteed.", labels=("group",))
+        most = GaugeMetricFamily("lark_group_ceiling_bits_per_second", "Highest rate.", labels=("group",))
+        for group in self._controls.groups():
+            used = group.usage
+            for direction, total, wan, count, policy, rate in (
+                ("in", used.bytes_in, used.wan_bytes_in, used.packets_in, used.policy_drops_in, used.rate_drops_in),
+                ("out", used.bytes_out, used.wan_bytes_out, used.packets_out, used.policy_drops_out,
+                 used.rate_drops_out),
+            ):  # fmt: skip
+                size.add_metric((group.name, direction, "wan"), wan)
+                # Ports and flows are read one after the other, so for a moment the part may be more than the whole.
+                size.add_metric((group.name, direction, "local"), max(0, total - wan))
+                packets.add_metric((group.name, direction), count)
+                drops.add_metric((group.name, direction, "policy"), policy)
+                drops.add_metric((group.name, direction, "rate"), rate)
+            jobs.add_metric((group.name,), group.jobs)
+            for family, megabits in ((sure, group.guarantee), (most, group.ceiling)):
+                if megabits is not None:
+                    family.add_metric((group.name,), megabits * 1e6)
+        return [size, packets, drops, jobs, sure, most]
+
+    def _written(self) -> list[Metric]:
+        words = "When what jobs use was written last, seconds since 1970."
+        return [GaugeMetricFamily("lark_usage_written_timestamp_seconds", words, self._controls.accounts.written)]
+
     def _links(self) -> list[Metric]:
         labels = ("link", "source", "target")
         capacity = GaugeMetricFamily("lark_link_capacity_bits_per_second", "What a link carries.", labels=labels)
@@ -78,3 +110,19 @@ class ControlsCollector(Collector):
                 capacity.add_metric((link.name, link.source, link.target), link.capacity * 1e6)
                 reserved.add_metric((link.name, link.source, link.target), link.reserved * 1e6)
         return [capacity, reserved]
+
+
+def _each(switches: Iterable[SwitchStatus]) -> list[Metric]:
+    """What is said of every switch by itself: their number is that of the workers."""
+    labels = ("switch",)
+    connected = GaugeMetricFamily("lark_switch_connected", "1 where it is connected.", labels=labels)
+    in_sync = GaugeMetricFamily("lark_switch_in_sync", "1 where it holds exactly what is desired.", labels=labels)
+    flows = GaugeMetricFamily("lark_switch_flows", "Flows installed.", labels=labels)
+    limit = GaugeMetricFamily("lark_switch_flow_limit", "Its rule limit, 0 for none.", labels=labels)
+    for switch in switches:
+        name = (switch.name,)
+        connected.add_metric(name, switch.connected)
+        in_sync.add_metric(name, switch.connected and switch.in_sync)
+        flows.add_metric(name, switch.installed)
+        limit.add_metric(name, switch.max_rules)
+    return [connected, in_sync, flows, limit]
