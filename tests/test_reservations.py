@@ -11,7 +11,7 @@ from lark_controller.ads import parse_post
 from lark_controller.controller import Controller
 from lark_controller.errors import CapacityError, NotFoundError, PathError
 from lark_controller.jobs import Job, ReservedFlow
-from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
+from lark_controller.openflow.fake import FakeNetwork
 from lark_controller.status import Change, LinkStatus, Wish
 from tests.test_controller import an_edge, connect, network, running, until
 
@@ -254,16 +254,17 @@ def test_a_new_policy_counts_anew_and_takes_nothing_away(tmp_path: Path) -> None
 
 
 def test_a_job_whose_switch_refuses_it_frees_its_bandwidth(tmp_path: Path, network: FakeNetwork) -> None:
-    declared = (
-        '  worker1: {datapath: "0000000000000001", role: edge, host: worker1, max_rules: 30, ports: {uplink: 1}}\n'
-    )
-    with running(tmp_path, POLICY.replace("policies:", declared + "policies:")) as controller:
-        switch: FakeSwitch = an_edge()
-        connect(network, controller, switch)
-        refused = []
-        for number in range(1, 4):
-            job = start(controller, number, rate=100)
-            refused.append(controller.confirm(job.id, 20).job.state == "refused")
-        assert any(refused)
-        kept = 100.0 * refused.count(False)
-        until(lambda: left(controller, "access:worker1", "worker1").reserved == kept)
+    def limited(rules: int) -> str:
+        line = (
+            f'  worker1: {{datapath: "{1:016x}", role: edge, host: worker1, max_rules: {rules}, ports: {{uplink: 1}}}}'
+        )
+        return POLICY.replace("policies:", f"{line}\npolicies:")
+
+    with running(tmp_path, limited(0)) as controller:
+        connect(network, controller, an_edge())
+        first = start(controller, 1, rate=100)
+        assert controller.confirm(first.id, 20).job.state == "enforced"
+        controller.put_policy(limited(controller.switch(f"{1:016x}").desired + 2), "ops")
+        second = start(controller, 2, rate=100)
+        until(lambda: controller.confirm(second.id, 0).job.state == "refused")
+        until(lambda: left(controller, "access:worker1", "worker1").reserved == 100)
