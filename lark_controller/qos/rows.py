@@ -71,16 +71,20 @@ def difference(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> 
     operations: list[Operation] = []
     problems: dict[str, str] = {}
     kept: set[str] = set()
+    # Rows are one port's and one queue's, whatever somebody has made of them.
+    claimed: set[str] = set()
     for number, (port, wanted) in enumerate(sorted(desired.items())):
         at = rows.ports.get(port)
         if at is None:
-            operations += _new(datapath, port, wanted, number)
+            operations += _new(datapath, port, wanted, number, ["set", []])
         elif at not in rows.qos or rows.qos[at].ids.get(MARK) != datapath:
             problems[port] = f"port {port} has a QoS that is not Lark's; it is left as it is"
+        elif at in kept:
+            operations += _new(datapath, port, wanted, number, ["uuid", at])
         else:
             kept.add(at)
-            operations += _changed(datapath, port, wanted, at, rows)
-    operations += _removed(datapath, kept, rows)
+            operations += _changed(datapath, port, wanted, at, rows, claimed)
+    operations += _removed(datapath, kept, claimed, rows)
     return Difference(tuple(operations), MappingProxyType(problems))
 
 
@@ -130,7 +134,7 @@ def _queue_of(config: Text) -> Queue | None:
     return queue if config == queue_config(queue) else None
 
 
-def _new(datapath: str, port: str, wanted: PortQueues, place: int) -> Iterator[Operation]:
+def _new(datapath: str, port: str, wanted: PortQueues, place: int, instead: list[Any]) -> Iterator[Operation]:
     names = {}
     for number, queue in sorted(wanted.queues.items()):
         names[number] = f"queue_{place}_{number}"
@@ -150,7 +154,7 @@ def _new(datapath: str, port: str, wanted: PortQueues, place: int) -> Iterator[O
         "op": "update",
         "table": "Port",
         # Whoever gave the port another QoS in the meantime keeps it.
-        "where": [["name", "==", port], ["qos", "==", ["set", []]]],
+        "where": [["name", "==", port], ["qos", "==", instead]],
         "row": {"qos": ["named-uuid", f"qos_{place}"]},
     }
 
@@ -167,7 +171,9 @@ def _insert_queue(datapath: str, port: str, number: int, queue: Queue, name: str
     }
 
 
-def _changed(datapath: str, port: str, wanted: PortQueues, uuid: str, rows: Rows) -> Iterator[Operation]:
+def _changed(
+    datapath: str, port: str, wanted: PortQueues, uuid: str, rows: Rows, claimed: set[str]
+) -> Iterator[Operation]:
     row = rows.qos[uuid]
     config = {"max-rate": str(wanted.rate)}
     changed: dict[str, Any] = {}
@@ -180,18 +186,21 @@ def _changed(datapath: str, port: str, wanted: PortQueues, uuid: str, rows: Rows
     gone = [number for number in row.queues if number not in wanted.queues]
     fresh: list[list[Any]] = []
     for number, queue in sorted(wanted.queues.items()):
-        held = rows.queues.get(row.queues.get(number, ""))
-        if held is None or held.ids.get(MARK) != datapath:
+        at = row.queues.get(number, "")
+        held = rows.queues.get(at)
+        if held is None or held.ids.get(MARK) != datapath or at in claimed:
             if number in row.queues:
                 gone.append(number)
             name = f"queue_{uuid.replace('-', '_')}_{number}"
             yield _insert_queue(datapath, port, number, queue, name)
             fresh.append([number, ["named-uuid", name]])
-        elif held.config != queue_config(queue):
+            continue
+        claimed.add(at)
+        if held.config != queue_config(queue):
             yield {
                 "op": "update",
                 "table": "Queue",
-                "where": _where(row.queues[number]),
+                "where": _where(at),
                 "row": {"other_config": _map(queue_config(queue))},
             }
     if gone or fresh:
@@ -201,16 +210,12 @@ def _changed(datapath: str, port: str, wanted: PortQueues, uuid: str, rows: Rows
         if fresh:
             mutations.append(["queues", "insert", ["map", fresh]])
         yield {"op": "mutate", "table": "QoS", "where": _where(uuid), "mutations": mutations}
-    for number in sorted(gone):
-        if _is_ours(datapath, rows.queues.get(row.queues[number])):
-            yield _delete("Queue", row.queues[number])
 
 
-def _removed(datapath: str, kept: set[str], rows: Rows) -> Iterator[Operation]:
+def _removed(datapath: str, kept: set[str], claimed: set[str], rows: Rows) -> Iterator[Operation]:
     """Lark's rows of this datapath that nothing needs any more."""
-    used = {uuid for qos in rows.qos if qos in kept for uuid in rows.qos[qos].queues.values()}
-    gone = [uuid for uuid, row in rows.qos.items() if row.ids.get(MARK) == datapath and uuid not in kept]
-    for uuid in sorted(gone):
+    ours = {uuid for uuid, row in rows.qos.items() if row.ids.get(MARK) == datapath}
+    for uuid in sorted(ours - kept):
         yield {
             "op": "update",
             "table": "Port",
@@ -218,14 +223,10 @@ def _removed(datapath: str, kept: set[str], rows: Rows) -> Iterator[Operation]:
             "row": {"qos": ["set", []]},
         }
         yield _delete("QoS", uuid)
-    foreign = {uuid for qos, row in rows.qos.items() if qos not in gone for uuid in row.queues.values()} - used
-    for uuid in sorted(rows.queues):
-        if _is_ours(datapath, rows.queues[uuid]) and uuid not in used and uuid not in foreign:
+    used = {queue for uuid, row in rows.qos.items() if uuid not in ours for queue in row.queues.values()}
+    for uuid in sorted(rows.queues.keys() - claimed - used):
+        if rows.queues[uuid].ids.get(MARK) == datapath:
             yield _delete("Queue", uuid)
-
-
-def _is_ours(datapath: str, row: QueueRow | None) -> bool:
-    return row is not None and row.ids.get(MARK) == datapath
 
 
 def _map(values: Text) -> list[Any]:
