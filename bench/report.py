@@ -38,13 +38,13 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def replace(page: Path, text: str) -> None:
-    """Put the table between its marks in a page. Raises ValueError where the marks are not there."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+def replace(page: Path, text: str, begins: str = BEGIN, ends: str = END) -> None:
+    """Put a table between its marks in a page. Raises ValueError where the marks are not there."""
+    before, begin, rest = page.read_text().partition(begins)
+    _, end, after = rest.partition(ends)
     if not begin or not end:
-        raise ValueError(f"{page} has no place for the table between {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+        raise ValueError(f"{page} has no place for the table between {begins} and {ends}")
+    page.write_text(f"{before}{begins}\n\n{text}\n\n{ends}{after}")
 
 
 def _rows(found: dict[str, Any]) -> Iterator[Row]:

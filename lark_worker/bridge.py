@@ -29,20 +29,24 @@ class Bridge:
         """Whether packets go through OVS's userspace datapath, which does not complete checksums left to a device."""
         return "netdev" in self._vsctl("get", "bridge", self.name, "datapath_type")
 
-    def add_port(self, port: str, job_id: str) -> None:
-        """Attach a device, without VLAN tag (the controller's flows tag). Raises NetworkError where OVS cannot use it.
+    def add_port(self, port: str, job_id: str) -> str:
+        """Attach a device, without VLAN tag (the controller's flows tag); answers the bridge's datapath id.
+
+        Raises NetworkError where OVS cannot use the device.
 
         The port is not remembered over a restart of OVS by any rule of its own: the sweep at start removes leftovers.
         """
-        self._vsctl(
+        # ovs-vsctl waits until Open vSwitch has done it, and says on standard error if a device was of no use to it.
+        # One process, as each costs some milliseconds of the job's start.
+        said = self._vsctl(
             "--may-exist", "add-port", self.name, port, "--",
-            "set", "interface", port, f"external_ids:lark-job={job_id}",
+            "set", "interface", port, f"external_ids:lark-job={job_id}", "--",
+            "get", "bridge", self.name, "datapath_id",
+            complaints=True,
         )  # fmt: skip
-        number = self._vsctl(
-            "wait-until", "interface", port, "ofport!=[]", "--", "get", "interface", port, "ofport"
-        ).strip()
-        if not number.isdigit():
+        if port in said:
             raise NetworkError(f"port {port} of {self.name}: Open vSwitch cannot use this device")
+        return said.strip().strip('"')
 
     def del_ports(self, ports: list[str]) -> None:
         """Detach devices; those that are not there are no mistake."""
@@ -64,5 +68,5 @@ class Bridge:
             if name in mine and name.startswith(prefix) and any(key == "lark-job" for key, _ in ids)
         ]
 
-    def _vsctl(self, *arguments: str) -> str:
-        return run(["ovs-vsctl", "--timeout=15", f"--db={self.database}", *arguments])
+    def _vsctl(self, *arguments: str, complaints: bool = False) -> str:
+        return run(["ovs-vsctl", "--timeout=15", f"--db={self.database}", *arguments], complaints=complaints)

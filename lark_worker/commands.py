@@ -18,8 +18,13 @@ _PATH: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def run(command: Sequence[str], given: str = "", seconds: float = 20.0, *, check: bool = True) -> str:
-    """What a program prints. Raises NetworkError where it fails (with ``check``) or takes longer than ``seconds``."""
+def run(
+    command: Sequence[str], given: str = "", seconds: float = 20.0, *, check: bool = True, complaints: bool = False
+) -> str:
+    """What a program prints, with ``complaints`` on standard error as well.
+
+    Raises NetworkError where it fails (with ``check``) or takes longer than ``seconds``.
+    """
     try:
         done = subprocess.run(
             command, input=given, env=_PATH, capture_output=True, text=True, timeout=seconds, check=False
@@ -28,7 +33,7 @@ def run(command: Sequence[str], given: str = "", seconds: float = 20.0, *, check
         raise NetworkError(f"{command[0]}: {error}") from None
     if check and done.returncode:
         raise NetworkError(f"{' '.join(command)}: {done.stderr.strip() or f'status {done.returncode}'}")
-    return done.stdout
+    return done.stdout + done.stderr if complaints else done.stdout
 
 
 def ip_batch(lines: Sequence[str]) -> None:

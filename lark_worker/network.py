@@ -66,11 +66,24 @@ class Networks:
         self._bridge = Bridge(settings.bridge, settings.ovs_database)
         self._nat = NatLinks(settings)
         self._userspace: bool | None = None
+        self._datapath = ""
         self._ping = Path("/proc/sys/net/ipv4/ping_group_range").read_text("ascii")
 
     def datapath_id(self) -> str:
-        """The bridge's OpenFlow datapath id. Raises NetworkError."""
-        return self._bridge.datapath_id()
+        """The bridge's OpenFlow datapath id, read once and compared at every job's port. Raises NetworkError."""
+        if not self._datapath:
+            self._datapath = self._bridge.datapath_id()
+        return self._datapath
+
+    def _attach(self, record: Record) -> None:
+        datapath = self._bridge.add_port(record.port, record.id)
+        if datapath != self._datapath:
+            before, self._datapath = self._datapath, ""
+            # The service may have started after the job's network was begun: then nothing was registered yet.
+            if before:
+                raise NetworkError(
+                    f"the bridge's datapath id was {before} and is {datapath}; the job has to start again"
+                )
 
     def check(self, kind: str, bridge: str, vlan: int | None) -> None:
         """Whether this worker has what a job's network type needs. Raises RefusedError."""
@@ -127,7 +140,7 @@ class Networks:
         elif record.network_type == "bridge":
             linux_bridge.attach(record)
         else:
-            self._bridge.add_port(record.port, record.id)
+            self._attach(record)
 
     def _is_userspace(self) -> bool:
         if self._userspace is None:

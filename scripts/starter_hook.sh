@@ -202,8 +202,17 @@ read_ads() {
 
 # attribute NAME AD: the value of a string or number, as it stands in an ad in old syntax; the last one counts.
 attribute() {
-    printf '%s\n' "$2" | sed -n "s/^[[:space:]]*$1[[:space:]]*=[[:space:]]*//p" | tail -n 1 |
-        sed 's/[[:space:]]*$//; s/^"\(.*\)"$/\1/'
+    # One process, as each costs a millisecond of the job's start: what matches is held, and the last of it printed.
+    printf '%s\n' "$2" | sed -n "/^[[:space:]]*$1[[:space:]]*=/{
+        s/^[[:space:]]*$1[[:space:]]*=[[:space:]]*//
+        s/[[:space:]]*\$//
+        s/^\"\(.*\)\"\$/\1/
+        h
+    }
+    \${
+        x
+        p
+    }"
 }
 
 # The controller's id of a run: the first 16 hexadecimal digits of the SHA-256 of GlobalJobId, JobCurrentStartDate and

@@ -10,6 +10,8 @@ import pytest
 
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
+from lark_worker.bridge import Bridge
+from lark_worker.errors import NetworkError
 from tests.worker.pool import POLICY, Pool, a_pool, eventually
 
 pytestmark = pytest.mark.ovs
@@ -211,3 +213,21 @@ def test_a_job_without_room_does_not_start_and_its_user_reads_why(ovs: OpenVSwit
         eventually(lambda: all(link["reserved"] == 0 for link in pool.client.links()))
         third = pool.starter(3, "bob")
         assert value(pool.hook(third, "start", "bob", 3, "RequestBandwidth = 60\n"), "LarkState") == "enforced"
+
+
+def test_a_device_that_open_vswitch_cannot_use_is_told_and_the_datapath_id_comes_with_the_port(pool: Pool) -> None:
+    bridge = Bridge(pool.bridge, f"unix:{pool.ovs.database_socket}")
+    with pytest.raises(NetworkError, match="cannot use this device"):
+        bridge.add_port("nosuchdevice", "0" * 16)
+    bridge.del_ports(["nosuchdevice"])
+    starter = pool.starter(1, "alice")
+    port = value(pool.hook(starter, "start", "alice", 1), "LarkExternalInterface")
+    assert bridge.add_port(port, "0" * 16) == bridge.datapath_id()
+
+
+def test_a_job_starts_again_where_its_bridge_has_another_datapath_id_since(pool: Pool) -> None:
+    first, second, third = (pool.starter(number, "alice") for number in (1, 2, 3))
+    pool.hook(first, "start", "alice", 1)
+    pool.ovs.vsctl("set", "bridge", pool.bridge, "other_config:datapath-id=00000000000000e9")
+    assert "datapath id was 00000000000000e1 and is 00000000000000e9" in pool.hook(second, "start", "alice", 2)
+    assert value(pool.hook(third, "start", "alice", 3, wait=10), "LarkState") == "enforced"

@@ -1,0 +1,152 @@
+"""What Lark costs a job's start and end: ``python -m bench.start``, jobs with and without it by turns in the lab.
+
+One worker is set up as docs/how-to/worker.md says; the other one's HTCondor has neither hook nor wrapper. The starter's
+log (with fractions of a second) and the job, whose first instruction prints the time, say when what happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from bench import report
+from bench.percentiles import median, percentile
+from lab import kernel, submit
+from lab.boot import Lab
+from lab.settings import LabSettings, from_environment
+
+WITH, WITHOUT = "worker1", "worker2"
+STARTER_LOG: Final = "/var/log/condor/StarterLog.slot1_1"
+_CONFIG: Final = "/etc/condor/config.d/90-bench.conf"
+_PLAIN: Final = "STARTER_JOB_HOOK_KEYWORD =\nUSER_JOB_WRAPPER =\n"
+_LINE: Final = re.compile(r"(\d\d/\d\d/\d\d \d\d:\d\d:\d\d\.\d+) (.*)")
+# The first line of a starter's log that begins so is the moment.
+_MOMENTS: Final = {
+    "begin": "** condor_starter (CONDOR_STARTER) STARTING UP",
+    "guided": "Starting job as guided...",
+    "hook": "PREPARE_JOB",
+    "hooked": "Job ",
+    "made": "Create_Process succeeded",
+    "exited": "Process exited",
+    "end": "**** condor_starter (condor_STARTER) pid",
+}
+STAGES: Final = {
+    "hook": "from the hook's start to its end: the job registered, its network made, its switches' confirmation",
+    "wrapper": "from the process's start to the job's first instruction: the way into the namespace",
+    "start": "from the hook's start to the job's first instruction",
+    "end": "from the job's end to the starter's",
+    "batch": "from batch begin to batch end: the starter's whole life, set-up and teardown",
+}
+BEGIN: Final = "<!-- start: written by `python -m bench.start` -->"
+END: Final = "<!-- end of start -->"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+Moments = Mapping[str, float]
+
+
+def measure(rounds: int, settings: LabSettings) -> dict[str, Any]:
+    """Run ``rounds`` jobs on each worker, by turns. Raises LabError where the lab does not do it."""
+    with Lab.start(settings) as lab:
+        lab.start_pool()
+        for worker in (WITH, WITHOUT):
+            text = "STARTER_DEBUG = D_SUB_SECOND\n" + (_PLAIN if worker == WITHOUT else "")
+            lab.write(worker, _CONFIG, text)
+            lab.on(worker, "condor_reconfig")
+        for worker in (WITH, WITHOUT):
+            one(lab, worker)  # what is done once is no job's cost
+        found: dict[str, list[dict[str, float]]] = {WITH: [], WITHOUT: []}
+        for number in range(rounds):
+            for worker in (WITH, WITHOUT) if number % 2 else (WITHOUT, WITH):
+                found[worker].append(stages(one(lab, worker)))
+        return {"kind": lab.choice.kind, "rounds": rounds, "with": _sums(found[WITH]), "without": _sums(found[WITHOUT])}
+
+
+def one(lab: Lab, worker: str) -> Moments:
+    """The moments of one job on a worker, in seconds since 1970."""
+    where = {"requirements": f'Machine == "{worker}.lab.test"'}
+    jobs = submit.submit(lab, "alice", "date +%s.%N", where)
+    submit.wait(lab, jobs, 120)
+    wait = f"until tail -n 1 {STARTER_LOG} | grep -q EXITING; do sleep 0.1; done; tail -n 200 {STARTER_LOG}"
+    log = lab.on(worker, "sh", "-c", wait, timeout=60).stdout
+    return {**moments(log), "first": float(submit.output(lab, jobs))}
+
+
+def moments(log: str) -> Moments:
+    """When each thing happened that the last starter of a log tells of."""
+    last = log[log.rindex(_MOMENTS["begin"]) - 32 :]
+    found: dict[str, float] = {}
+    for line in last.splitlines():
+        match = _LINE.search(line)
+        if match is None:
+            continue
+        for name, text in _MOMENTS.items():
+            if name not in found and match[2].startswith(text) and (name != "hooked" or "set to execute" in match[2]):
+                at = datetime.strptime(match[1], "%m/%d/%y %H:%M:%S.%f").replace(tzinfo=UTC)
+                found[name] = at.timestamp()
+    return found
+
+
+def stages(at: Moments) -> dict[str, float]:
+    """The stages of a job, in milliseconds; without Lark the hook takes none."""
+    return {
+        "hook": 1000 * (at["hooked"] - at["guided"]),
+        "wrapper": 1000 * (at["first"] - at["made"]),
+        "start": 1000 * (at["first"] - at["guided"]),
+        "end": 1000 * (at["end"] - at["exited"]),
+        "batch": 1000 * (at["end"] - at["begin"]),
+    }
+
+
+def _sums(found: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    columns = {name: sorted(each[name] for each in found) for name in found[0]}
+    return {name: {"p50": median(values), "p95": percentile(values, 95)} for name, values in columns.items()}
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """The measurement as a Markdown table, with a line about where it was taken above."""
+    about = found["machine"]
+    lines = [
+        f"{found['rounds']} jobs with Lark and {found['rounds']} without, by turns, in the lab "
+        f"(`LAB_KIND={found['kind']}`) on a machine with {about['cores']} cores, Linux {about['kernel']}; load average "
+        f"{about['load']:.1f} when it began and {found['load_after']:.1f} when it ended.",
+        "",
+        "| stage | without: p50, p95 | with Lark: p50, p95 | Lark's share at p50 | ratio of p50 |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for stage, meaning in STAGES.items():
+        without, with_ = found["without"][stage], found["with"][stage]
+        ratio = f"{with_['p50'] / without['p50']:.2f}" if without["p50"] >= 1 else ""
+        lines.append(
+            f"| {meaning} | {without['p50']:.0f}, {without['p95']:.0f} ms | {with_['p50']:.0f}, {with_['p95']:.0f} ms "
+            f"| {with_['p50'] - without['p50']:+.0f} ms | {ratio} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, and write JSON to bench/results and the table into docs/benchmarks.md."""
+    parser = argparse.ArgumentParser(prog="python -m bench.start", description="Measure what Lark costs a job. Root.")
+    parser.add_argument("--rounds", type=int, default=20, help="jobs on each side [20]")
+    rounds = parser.parse_args().rounds
+    settings = from_environment()
+    if settings.kind == "auto" and kernel.choose("auto").kind != "native":
+        # User Mode Linux makes system calls several times as dear as they are, which is most of what is measured.
+        settings = replace(settings, kind="userspace")
+    machine = report.machine()
+    found = {"machine": machine, **measure(rounds, settings), "load_after": os.getloadavg()[0]}
+    results = Path(__file__).parent / "results"
+    results.mkdir(exist_ok=True)
+    (results / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-start.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(table(found))
+    report.replace(PAGE, table(found), BEGIN, END)
+
+
+if __name__ == "__main__":
+    main()
