@@ -164,7 +164,7 @@ def test_what_a_job_uses_in_numbers_and_as_a_plot(reader: Reader, site: Site) ->
     expect(use.get_by_role("row", name="Sent 3.00 MB 0 B 3,000 0 0")).to_be_visible()
     expect(use.get_by_role("row", name="Received 2.00 MB 0 B 2,000 0 0")).to_be_visible()
     plot = use.get_by_role("img", name="Traffic of job 101.0")
-    expect(plot.locator("path.series")).to_have_count(2)
+    expect(plot.locator("path.series")).to_have_count(4)
     expect(use.locator(".legend")).to_contain_text(re.compile("Sent .*b/s"))
     plot.hover()
     expect(plot.locator(".pointer")).to_have_count(1)
@@ -197,7 +197,7 @@ def test_the_history_of_a_group_over_a_range(reader: Reader, site: Site) -> None
     for name in ("Hour", "Day", "Week"):
         over.get_by_role("button", name=name, exact=True).click()
         expect(over.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
-        drawn = over.get_by_role("img", name=f"WAN traffic of group_cms, last {name.lower()}")
+        drawn = over.get_by_role("img", name=f"Traffic of group_cms, last {name.lower()}")
         expect(drawn).to_contain_text("10.0 Mb/s")
         expect(drawn.locator("path.series").first).to_have_attribute("d", re.compile(r"M\d.*L\d"))
     expect(over.locator(".legend")).to_contain_text("Guarantee 250 Mb/s")

@@ -42,6 +42,10 @@ export function pointsOf(rows, from, until, step) {
   return points;
 }
 
+// What every plot shows: all traffic as whole lines, the WAN's part of it as broken ones.
+export const SERIES = [["Sent", "out", "outward"], ["Received", "in", "inward"], ["To the WAN", "out wan", "wan_outward"],
+  ["From the WAN", "in wan", "wan_inward"]];
+
 export function plotWidth() {
   const style = getComputedStyle(document.getElementById("main"));
   const inner = document.getElementById("main").clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
@@ -49,8 +53,8 @@ export function plotWidth() {
 }
 
 // A plot with a choice of ranges, as part of a view: `view()` is what to show. `by` and `choose` ask the API, `subject` names the
-// samples, `series` are [name, kind, member], `limits` answers the lines to draw.
-export function history({ live, draw, signal, by, choose, subject, label, series, limits = () => [] }) {
+// samples, `limits` answers the lines to draw.
+export function history({ live, draw, signal, by, choose, subject, label, limits = () => [] }) {
   let range = RANGES[0];
   let rows = null;
   let pointed = null;
@@ -95,7 +99,7 @@ export function history({ live, draw, signal, by, choose, subject, label, series
           } } }, each.name))),
         points.length ? plot({
           label: `${label}, last ${range.name.toLowerCase()}`, from, until, width: plotWidth(), at: pointed, lines: limits(),
-          series: series.map(([name, kind, member]) => ({ name, kind, points: points.map((each) => [each.at, each[member]]) })),
+          series: SERIES.map(([name, kind, member]) => ({ name, kind, points: points.map((each) => [each.at, each[member]]) })),
           point: (at) => {
             pointed = at;
             draw();
@@ -107,12 +111,12 @@ export function history({ live, draw, signal, by, choose, subject, label, series
 }
 
 // A plot of what was seen since the page was opened.
-export function recent({ subject, label, series, pointed, point, lines = [] }) {
+export function recent({ subject, label, pointed, point }) {
   const samples = samplesOf(subject);
   if (samples.length < 2) return h("p", { class: "empty" }, "The plot begins when the counters have been read twice.");
   const until = samples.at(-1).at;
   return plot({
-    label, lines, until, from: Math.min(samples[0].at, until - 60000), width: plotWidth(), at: pointed, point,
-    series: series.map(([name, kind, member]) => ({ name, kind, points: samples.map((each) => [each.at, each[member]]) })),
+    label, until, from: Math.min(samples[0].at, until - 60000), width: plotWidth(), at: pointed, point,
+    series: SERIES.map(([name, kind, member]) => ({ name, kind, points: samples.map((each) => [each.at, each[member]]) })),
   });
 }

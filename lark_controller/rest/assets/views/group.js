@@ -14,15 +14,15 @@ export function open({ one, query, paint, live, signal }) {
   const draw = () => paint(`Group ${one}`, page ? content() : h("p", { class: "empty" }, "Loading…"));
   draw();
   const plotted = history({
-    live, draw, signal, by: "group", choose: () => ({ group: one }), subject: `group ${one}`, label: `WAN traffic of ${one}`,
-    series: [["To the WAN", "out", "wan_outward"], ["From the WAN", "in", "wan_inward"]],
+    live, draw, signal, by: "group", choose: () => ({ group: one }), subject: `group ${one}`, label: `Traffic of ${one}`,
     limits: () => [["guarantee", "Guarantee"], ["ceiling", "Ceiling"]].filter(([kind]) => group?.[kind])
       .map(([kind, name]) => ({ name, kind, value: group[kind] })),
   });
   const content = () => [
     group ? facts(["Live jobs", count(group.jobs)], ["Guarantee", rate(group.guarantee)], ["Ceiling", rate(group.ceiling)],
       ["WAN port", group.port || "any"], ["DSCP", count(group.dscp)], ["Queue", group.queue === null ? undefined : count(group.queue)],
-      ["To the WAN now", rate(group.rate.wan_outward)], ["From the WAN now", rate(group.rate.wan_inward)])
+      ["To the WAN now", rate(group.rate.wan_outward)], ["From the WAN now", rate(group.rate.wan_inward)],
+      ["Sent now", rate(group.rate.outward)], ["Received now", rate(group.rate.inward)])
       : note("plain", "The policy in force has no group of this name; its jobs are in the group that takes them instead."),
     headed("Over time", `Jobs with AcctGroup ${one}`, plotted.view()),
     group && headed("Use", "Since the controller’s start", used(group.usage)),

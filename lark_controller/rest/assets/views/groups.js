@@ -27,10 +27,10 @@ export function groupTable(groups, { whole = false } = {}) {
     { head: "To the WAN", number: true, cell: use },
     { head: "Guarantee", number: true, narrow: whole ? false : undefined, cell: (group) => rate(group.guarantee) },
     { head: "Ceiling", number: true, cell: (group) => rate(group.ceiling) },
-    { head: "From the WAN", number: true, narrow: false, cell: (group) => rate(group.rate.wan_inward) },
+    ...(whole ? [{ head: "From the WAN", number: true, narrow: false, cell: (group) => rate(group.rate.wan_inward) }] : []),
+    { head: "Sent", number: true, narrow: false, cell: (group) => rate(group.rate.outward) },
+    { head: "Received", number: true, narrow: false, cell: (group) => rate(group.rate.inward) },
     ...(whole ? [
-      { head: "Sent", number: true, narrow: false, cell: (group) => rate(group.rate.outward) },
-      { head: "Received", number: true, narrow: false, cell: (group) => rate(group.rate.inward) },
       { head: "WAN port", narrow: false, cell: (group) => group.port || "any" },
     ] : []),
   ], groups, { key: (group) => group.name, empty: "The policy in force has no groups." });

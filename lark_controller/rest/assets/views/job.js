@@ -40,7 +40,7 @@ export function open({ one, who, paint, say, live, signal }) {
   const usageContent = () => {
     if (!job.usage) return h("p", { class: "empty" }, "It is not counted: the policy says so, or nothing could be counted yet.");
     const drawn = job.usage.final ? null : recent({
-      subject: `job ${one}`, label: `Traffic of job ${job.cluster}.${job.proc}`, series: [["Sent", "out", "outward"], ["Received", "in", "inward"]],
+      subject: `job ${one}`, label: `Traffic of job ${job.cluster}.${job.proc}`,
       pointed, point: (at) => {
         pointed = at;
         draw();

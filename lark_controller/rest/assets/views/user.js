@@ -39,7 +39,6 @@ export function open({ one, query, paint, live, signal }) {
       remember(`user ${user}`, Date.now(), now);
       plotted ||= history({
         live, draw, signal, by: "user", choose: () => ({ user }), subject: `user ${user}`, label: `Traffic of ${user}`,
-        series: [["Sent", "out", "outward"], ["Received", "in", "inward"]],
       });
     }
     draw();
