@@ -8,6 +8,7 @@ from typing import NamedTuple
 from lark_controller.flows.cookies import OWNER_TAG, Category, counted_by, parse
 from lark_controller.flows.model import FlowData
 from lark_controller.flows.pool import Pool
+from lark_controller.flows.tables import Edge
 from lark_controller.policies.model import Kind, SliceKey, WanAction
 
 
@@ -58,7 +59,7 @@ def origin(pool: Pool, slices: Mapping[int, SliceKey], data: FlowData) -> Origin
                 local = parts.category == Category.WAN
                 return Origin("local networks are not the WAN" if local else "no job's address comes from outside")
             rule = wans[0]
-            excepted = parts.category == Category.WAN and data.goto is not None
+            excepted = parts.category == Category.WAN and data.goto not in (None, Edge.DROPS)
             doing = {
                 WanAction.DROP: "drop, its exception" if excepted else "drop",
                 WanAction.STEER: f"steer to {rule.port}",
