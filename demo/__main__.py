@@ -1,13 +1,14 @@
 """The story that ``make demo`` tells: each chapter does something, says why, and checks it.
 
 Exit status: 0 when everything was as expected, 1 when not, 2 when it cannot begin, 130 when interrupted.
-Before the jobs end, the operator's pages can be opened, with traffic to look at: on a terminal until Enter is pressed,
+Before the jobs end, the operator's pages can be opened, with traffic to look at: on a terminal for half a minute,
 with KEEP=1 in the environment until Ctrl-C.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,8 @@ INSIDE = "_DEMO_INSIDE"
 UNREGISTERED = Rules(registered=False)
 BEFORE = Rules(blocked=frozenset({"mallory"}), no_wan={"bob": frozenset({"cache"})}, links={"carol": "wan-fast"})
 AFTER = Rules(blocked=frozenset({"carol"}), no_wan=BEFORE.no_wan, links=BEFORE.links)
+# How long a plain demo leaves somebody at a terminal to look at the pages.
+LOOK_SECONDS = 30
 # Who sends where, and how many Mb/s.
 SENDERS = {
     "alice-1": (("192.0.2.1", 6.0),),
@@ -76,8 +79,8 @@ class Story:
             self.keep_running()
             return
         if sys.stdin.isatty():
-            self.report.say("", "Press Enter to end the demo.")
-            sys.stdin.readline()
+            self.report.say("", f"The demo goes on in {LOOK_SECONDS} seconds, or when you press Enter.")
+            select.select([sys.stdin], [], [], LOOK_SECONDS)
         for process in sending:
             process.terminate()
         self.jobs_end()
