@@ -91,6 +91,20 @@ class Link:
         with contextlib.suppress(_UnknownError):
             self._ask(lambda client: client.counters(job_id, counted, final))
 
+    def passed(self, call: Callable[[Client], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+        """What the controller says to a job's own request: 200 and the answer, or status and problem document."""
+
+        def made(client: Client) -> tuple[int, dict[str, Any]]:
+            try:
+                return 200, call(client)
+            except ProblemError as error:
+                if error.status in (401, 403, 429) or error.status >= 500:
+                    # The worker's trouble, not the job's.
+                    raise
+                return error.status, error.problem
+
+        return self._ask(made)
+
     def _ask(self, call: Callable[[Client], Value]) -> Value:
         try:
             if self._client is None:

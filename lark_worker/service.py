@@ -10,7 +10,7 @@ import socket
 import socketserver
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
@@ -22,9 +22,11 @@ from urllib.parse import parse_qs, urlsplit
 from lark_controller import log
 from lark_controller.errors import AdError, LarkError, SettingError
 from lark_worker.errors import CallerError, ForgedError, RefusedError
+from lark_worker.flows import Passed
 from lark_worker.merge import MAX_AD
 from lark_worker.network import resolv_conf
 from lark_worker.processes import Peer, Process, Programs, find_starter, held, peer_of
+from lark_worker.records import Record
 from lark_worker.worker import Worker
 
 CONNECTIONS: Final = 256
@@ -153,24 +155,43 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(lambda: self.server.worker.register(self._caller(), self._body(), _wait(parts.query)))
         elif len(words) == 4 and words[:2] == ["v1", "jobs"] and words[3] == "renew":
             self._answer(lambda: self.server.worker.renew(self._caller(), words[2]), missing=True)
+        elif words == ["v1", "reservations"]:
+            flows = self.server.worker.flows
+            self._pass(lambda: flows.reserve(self._own(), self._body(), _wait(parts.query)))
+        else:
+            self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
+
+    def do_PATCH(self) -> None:
+        """Change a reservation of the caller's job."""
+        words = urlsplit(self.path).path.strip("/").split("/")
+        if len(words) == 3 and words[:2] == ["v1", "reservations"]:
+            self._pass(lambda: self.server.worker.flows.change(self._own(), words[2], self._body()))
         else:
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
     def do_DELETE(self) -> None:
-        """End a job."""
+        """End a job, or release what it has reserved."""
         words = urlsplit(self.path).path.strip("/").split("/")
         if len(words) == 3 and words[:2] == ["v1", "jobs"]:
             self._answer(
                 lambda: self.server.worker.end(self._caller(), words[2], self._body().decode("utf-8", "replace")),
                 missing=True,
             )
+        elif len(words) == 3 and words[:2] == ["v1", "reservations"]:
+            self._pass(lambda: self.server.worker.flows.release(self._own(), words[2]))
         else:
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
     def do_GET(self) -> None:
-        """For root alone: the namespace of the caller's own job, or every job."""
+        """A reservation of the caller's job, or what links have left. For root alone: the namespace of the caller's own
+        job, or every job."""
         path = urlsplit(self.path).path
-        if self._peer.uid != 0:
+        words = path.strip("/").split("/")
+        if len(words) == 3 and words[:2] == ["v1", "reservations"]:
+            self._pass(lambda: self.server.worker.flows.show(self._own(), words[2]))
+        elif path == "/v1/links":
+            self._pass(lambda: self.server.worker.flows.links(self._own()))
+        elif self._peer.uid != 0:
             self._problem(HTTPStatus.FORBIDDEN, "For root alone.")
         elif path == "/v1/namespace":
             self._answer(self._namespace)
@@ -188,6 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
         resolv = resolv_conf(record.namespace)
         return f"namespace {record.namespace}\n" + (f"resolv {resolv}\n" if resolv else "")
 
+    def _own(self) -> Record:
+        return self.server.worker.own(self._caller())
+
     def _caller(self) -> Process:
         if self._job is None:
             raise CallerError("the caller is part of no HTCondor job on this worker")
@@ -201,10 +225,23 @@ class _Handler(BaseHTTPRequestHandler):
             raise AdError("", f"the ads take {int(length)} bytes; at most {MAX_AD} are accepted")
         return self.rfile.read(int(length))
 
-    def _answer(self, call: Any, missing: bool = False) -> None:
+    def _answer(self, call: Callable[[], str], missing: bool = False) -> None:
         """The call's text, or the problem that it raises; ``missing``: to be part of no such job is 404."""
+        self._guard(lambda: self._send(HTTPStatus.OK, "text/plain; charset=utf-8", call()), missing)
+
+    def _pass(self, call: Callable[[], Passed]) -> None:
+        """What the controller answered, or the problem that the call raises."""
+
+        def passed() -> None:
+            status, document = call()
+            kind = "application/json" if status < HTTPStatus.BAD_REQUEST else "application/problem+json"
+            self._send(HTTPStatus(status), kind, json.dumps(document))
+
+        self._guard(passed, True)
+
+    def _guard(self, answer: Callable[[], None], missing: bool) -> None:
         try:
-            self._send(HTTPStatus.OK, "text/plain; charset=utf-8", call())
+            answer()
         except CallerError as error:
             log.event("caller refused", level=log.WARNING, uid=self._peer.uid, pid=self._peer.pid, reason=error)
             self._problem(HTTPStatus.NOT_FOUND if missing else HTTPStatus.FORBIDDEN, str(error))

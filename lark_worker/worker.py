@@ -16,6 +16,7 @@ from lark_worker.counters import DeviceCounters
 from lark_worker.dhcp.jobs import DhcpJobs, has_dhcp
 from lark_worker.ending import Endings
 from lark_worker.errors import CallerError
+from lark_worker.flows import Flows
 from lark_worker.jobs import Jobs, Key, key_of
 from lark_worker.leases import Leases
 from lark_worker.link import Link
@@ -35,6 +36,8 @@ class Worker:
     """Registers, renews and ends the jobs of one worker; thread-safe."""
 
     def __init__(self, settings: Settings, link: Link, startd: StartdView, networks: Networks) -> None:
+        # What jobs reserve for what they send.
+        self.flows = Flows(link)
         self._settings = settings
         self._networks = networks
         self._jobs = Jobs(settings.state_dir / "jobs")
@@ -127,6 +130,13 @@ class Worker:
         record = self._jobs.of((starter.pid, starter.started))
         if record is None or record.over:
             raise CallerError("this job has no network here: its start was not registered")
+        return record
+
+    def own(self, starter: Process) -> Record:
+        """The live job of a starter. Raises CallerError where it has none."""
+        record = self._jobs.of((starter.pid, starter.started))
+        if record is None or record.over:
+            raise CallerError("this job is not registered")
         return record
 
     def records(self) -> tuple[Record, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,9 @@ from lab.openvswitch import OpenVSwitch
 from lark_worker.bridge import Bridge
 from lark_worker.errors import NetworkError
 from tests.worker.pool import POLICY, Pool, a_pool, eventually
+
+
+from tests.worker.pool import POLICY, Pool, Starter, a_pool, eventually
 
 pytestmark = pytest.mark.ovs
 
@@ -231,3 +236,42 @@ def test_a_job_starts_again_where_its_bridge_has_another_datapath_id_since(pool:
     pool.ovs.vsctl("set", "bridge", pool.bridge, "other_config:datapath-id=00000000000000e9")
     assert "datapath id was 00000000000000e1 and is 00000000000000e9" in pool.hook(second, "start", "alice", 2)
     assert value(pool.hook(third, "start", "alice", 3, wait=10), "LarkState") == "enforced"
+
+
+def test_a_job_reserves_what_it_sends_itself_and_nothing_else(ovs: OpenVSwitch) -> None:
+    topology = (
+        "topology: {hosts: {files: {switch: s, capacity: 100, addresses: [10.0.0.5]}, "
+        "default: {switch: s, capacity: 100}}}\n"
+    )
+    with temporary_directory() as folder, Net() as net, a_pool(Path(folder), ovs, net, POLICY + topology) as pool:
+        alice, bob = pool.starter(1, "alice"), pool.starter(2, "bob")
+        mine = value(pool.hook(alice, "start", "alice", 1), "LarkJobId")
+        other = value(pool.hook(bob, "start", "bob", 2), "LarkJobId")
+
+        def ask(starter: Starter, method: str, path: str, body: object = None) -> tuple[int, Any]:
+            data = "" if body is None else f" -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+            command = f"curl -s -w '|%{{http_code}}' --unix-socket {pool.socket} -X {method}{data} http://lark{path}"
+            said, _, status = starter.as_user(command)[1].strip().rpartition("|")
+            return int(status), json.loads(said)
+
+        wish = {"destination": "files", "rate": 60}
+        status, made = ask(alice, "POST", "/v1/reservations", {**wish, "source": "self"})
+        assert (status, made["job"], made["rate"]) == (201, mine, 60.0)
+        assert ask(alice, "POST", "/v1/reservations", {**wish, "source": other})[0] == 404
+        status, refused = ask(bob, "POST", "/v1/reservations", wish)
+        assert (status, refused["type"]) == (409, "urn:lark:problem:capacity")
+        assert refused["links"][0]["available"] == 40.0
+        path = f"/v1/reservations/{made['id']}"
+        for method, body in (("GET", None), ("PATCH", {"rate": 1}), ("DELETE", None)):
+            assert ask(bob, method, path, body)[0] == 404
+        assert ask(alice, "PATCH", path, {"rate": 40})[1]["rate"] == 40.0
+        assert ask(bob, "POST", "/v1/reservations", wish)[0] == 201
+        assert ask(alice, "PATCH", path, {"rate": 41})[0] == 409
+        assert ask(alice, "PATCH", path, [])[0] == 422
+        assert {
+            each["best_effort"] for each in ask(bob, "GET", "/v1/links")[1]["links"] if each["target"] == "files"
+        } == {0}
+        assert ask(alice, "DELETE", path)[0] == 200
+        assert ask(alice, "GET", path)[0] == 404
+        pool.hook(bob, "exit", "bob", 2)
+        eventually(lambda: all(link["reserved"] == 0 for link in pool.client.links()))
