@@ -14,9 +14,6 @@ from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 from lark_worker.bridge import Bridge
 from lark_worker.errors import NetworkError
-from tests.worker.pool import POLICY, Pool, a_pool, eventually
-
-
 from tests.worker.pool import POLICY, Pool, Starter, a_pool, eventually
 
 pytestmark = pytest.mark.ovs
