@@ -36,6 +36,14 @@ def test_the_table_names_differences_and_ratios_of_one_run() -> None:
     lark = {name: {"p50": 150.0, "p95": 300.0} for name in start.STAGES}
     machine = {"cores": 2, "kernel": "6.1", "load": 0.5}
     text = start.table(
-        {"machine": machine, "kind": "native", "rounds": 20, "with": lark, "without": both, "load_after": 1.0}
+        {
+            "machine": machine,
+            "kind": "native",
+            "rounds": 20,
+            "with": lark,
+            "without": both,
+            "load_after": 1.0,
+            "realtime": False,
+        }
     )
     assert text.count("| 100, 200 ms | 150, 300 ms | +50 ms | 1.50 |") == len(start.STAGES)
