@@ -16,6 +16,8 @@ from lark_worker.rules.table import Chain, Table, braces
 
 FAMILY: Final = "bridge"
 NS, NA = 135, 136
+# Whoever looks at a packet's protocol sees behind a VLAN tag that the device has taken off; this sees the tag itself.
+TAGGED: Final = "@ll,96,16 { 0x8100, 0x88a8 }"
 _ALL_NODES: Final = "33:33:00:00:00:01"
 _BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
 
@@ -49,6 +51,7 @@ def _admit(port: Port) -> Iterator[str]:
     mac, spoofed = port.rules.mac, f"{port.count('spoofed')} drop"
     go = f"goto {port.chain('o')}"
     yield f"ether saddr != {mac} {spoofed}"
+    yield f"{TAGGED} {spoofed}"
     # A DHCP server, and below a router, is no business of a job.
     yield f"ether type ip udp sport 67 {spoofed}"
     for address in port.ipv4:
@@ -87,6 +90,7 @@ def _admit_ipv6(port: Port, go: str, spoofed: str) -> Iterator[str]:
 def _deliver(port: Port) -> Iterator[str]:
     """Exact delivery: the job gets what is for its addresses, of what is flooded too."""
     mac, go = port.rules.mac, f"goto {port.chain('i')}"
+    yield f"{TAGGED} drop"
     local = link_local(mac)
     for address in port.ipv4:
         yield f"ether daddr {mac} ip daddr {address} {go}"
