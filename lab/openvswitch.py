@@ -240,6 +240,11 @@ class OpenVSwitch:
             str(self.database),
             f"--remote=punix:{self.database_socket}",
             f"--unixctl={self.directory / 'ovsdb.ctl'}",
+            # As ovs-ctl(8) has it: further listeners, and the files for TLS, are those of the database itself.
+            "--remote=db:Open_vSwitch,Open_vSwitch,manager_options",
+            "--private-key=db:Open_vSwitch,SSL,private_key",
+            "--certificate=db:Open_vSwitch,SSL,certificate",
+            "--ca-cert=db:Open_vSwitch,SSL,ca_cert",
         )
         self._wait_for(self.database_socket, self._server)
 
