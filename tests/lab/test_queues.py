@@ -79,6 +79,7 @@ def settled(measure: Callable[[], list[float]], least: Sequence[float], tries: i
     found: list[float] = []
     for _ in range(tries):
         found = measure()
+        print("Mb/s:", *(f"{one:.2f}" for one in found))
         if all(one >= wanted for one, wanted in zip(found, least, strict=True)):
             break
     return found
@@ -118,6 +119,7 @@ def test_a_ping_passes_a_full_queue(lab: Lab, direction: str) -> None:
             loaded = pings(job)
             assert full.result() <= 50 * MOST
         # Through a plain FIFO it would be 14 ms and more; on an idle machine it is one or two.
+        print(f"ping: {idle:.2f} ms idle, {loaded:.2f} ms through a full queue")
         assert loaded - idle <= 9.0, (idle, loaded)
 
 
@@ -166,5 +168,5 @@ def test_groups_share_a_wan_port_as_they_were_promised(lab: Lab, direction: str)
         shares = settled(measure, [25 * LEAST, 10 * LEAST])
         assert LEAST <= shares[0] / 25 <= MOST, shares
         assert LEAST <= shares[1] / 10 <= MOST, shares
-        problems = " ".join(each["problem"] for each in controller.api(lab, "/v1/switches/core1")["problems"])
-        assert "queues" not in problems.replace("queues and meters of this switch", ""), problems
+        said = " ".join(each["problem"] for each in controller.api(lab, "/v1/switches/core1")["problems"])
+        assert "is not known" not in said, said
