@@ -14,7 +14,7 @@ from lab.boot import Lab
 from lab.inside.condor import BANDWIDTH
 from lab.inside.topology import GATEWAYS, NAMESERVER
 from lab.jobs import Running, Wish, running
-from tests.lab.workers import advertised, configured
+from tests.lab.trials import advertised, configured, policy
 
 pytestmark = pytest.mark.lab
 
@@ -57,6 +57,29 @@ def test_requested_bandwidth_is_subtracted_and_known_to_the_controller(lab: Lab,
         while advertised(lab, "worker1", "Bandwidth") != left:
             assert time.monotonic() < deadline
             time.sleep(0.3)
+
+
+def test_a_job_gets_no_more_than_it_requested(lab: Lab) -> None:
+    if lab.choice.kind == "userspace":
+        pytest.fail("queues have no effect with LAB_KIND=userspace: run these tests natively or in User Mode Linux")
+    with running(lab, [Wish("alice", {"request_bandwidth": "40"}, worker="worker1")]) as (job,):
+        done = job.run("iperf3 --client 192.0.2.1 --time 6 --omit 2 --json", seconds=60)
+        received = json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"] / 1e6
+        # Without a limit it is 100 Mb/s and more; a busy machine may give less than what was requested.
+        assert 4 < received <= 41
+
+
+def test_use_is_counted_for_jobs_that_ask_for_it_where_policy_says_so(lab: Lab) -> None:
+    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
+    wishes = [Wish("alice", {"+NetworkAccounting": asked}) for asked in ("true", "false")]
+    with policy(lab, f"{before}\naccounting: requested\n"), running(lab, wishes) as (counted, other):
+        for job in (counted, other):
+            assert job.reach([("http", "192.0.2.1")])[0]
+        deadline = time.monotonic() + 60
+        while not (usage := controller.api(lab, f"/v1/jobs/{counted.id}")["usage"]) or not usage["wan_bytes_in"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        assert shown(lab, other)["usage"] is None
 
 
 def test_network_accounting_is_matched(lab: Lab) -> None:

@@ -13,7 +13,7 @@ from lab.boot import Lab
 from lab.inside.topology import BY_NAME, LEASES, NAT_NETWORKS, WAN_ADDRESSES
 from lab.jobs import Running, Wish, running
 from tests.lab import stage
-from tests.lab.workers import configured
+from tests.lab.trials import configured
 
 pytestmark = pytest.mark.lab
 

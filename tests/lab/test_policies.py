@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from lab.boot import Lab
 from lab.jobs import Wish, running
 from lab.settings import SOURCE
 from tests.lab import stage
+from tests.lab.trials import policy
 
 pytestmark = pytest.mark.lab
 
@@ -22,18 +22,6 @@ def cast(lab: Lab) -> Iterator[stage.Cast]:
     names = [name for name in stage.CAST if name != "caller"]
     with running(lab, [stage.CAST[name] for name in names]) as started:
         yield dict(zip(names, started, strict=True))
-
-
-@contextmanager
-def policy(lab: Lab, text: str) -> Iterator[None]:
-    """Another policy for a while."""
-    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
-    controller.api(lab, "/v1/policy", "PUT", text)
-    try:
-        yield
-    finally:
-        controller.api(lab, "/v1/policy", "PUT", before)
-        controller.wait_in_sync(lab)
 
 
 def test_jobs_of_one_user_reach_each_other_and_nobody_else(cast: stage.Cast) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
+
 import pytest
 
 from lab import controller, submit
 from lab.boot import Lab
-from lab.inside.topology import EDGE_BRIDGE, UPLINK
+from lab.inside.topology import BY_NAME, EDGE_BRIDGE, REST_PORT, UPLINK
 from lab.run import LabError
+from lab.terminal import Forward
 
 WORKERS = ("worker1", "worker2")
 
@@ -54,6 +58,17 @@ def test_a_machine_that_loses_power_comes_back_with_its_services(lab: Lab, machi
     )
     submit.wait(lab, jobs, timeout=120)
     assert '"server": "wan1"' in submit.output(lab, jobs)
+
+
+def test_a_port_of_this_machine_leads_to_the_controllers_page(lab: Lab) -> None:
+    forward = Forward(lab, BY_NAME["controller"].address, REST_PORT)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{forward.port}/healthz", timeout=20) as answer:
+            assert json.load(answer) == {"status": "ok"}
+        with urllib.request.urlopen(f"http://127.0.0.1:{forward.port}/", timeout=20) as answer:
+            assert "text/html" in answer.headers["Content-Type"]
+    finally:
+        forward.close()
 
 
 def test_logs_of_every_service_are_kept(lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""Workers whose HTCondor is configured otherwise for a while."""
+"""What a test changes for a while: HTCondor's configuration on a worker, the controller's policy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lab import controller
 from lab.boot import Lab
 
 TRIAL = "/etc/condor/config.d/90-trial.conf"
@@ -36,3 +37,15 @@ def advertised(lab: Lab, worker: str, attribute: str) -> str:
     """An attribute of a worker's partitionable slot, as the collector has it."""
     constraint = f'Machine == "{worker}.lab.test" && SlotType == "Partitionable"'
     return lab.on("central", "condor_status", "-constraint", constraint, "-af", attribute).stdout.strip()
+
+
+@contextmanager
+def policy(lab: Lab, text: str) -> Iterator[None]:
+    """Another policy for a while."""
+    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
+    controller.api(lab, "/v1/policy", "PUT", text)
+    try:
+        yield
+    finally:
+        controller.api(lab, "/v1/policy", "PUT", before)
+        controller.wait_in_sync(lab)
