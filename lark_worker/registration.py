@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -12,7 +13,7 @@ from lark_controller import log
 from lark_worker.answers import AWAY, NO_LEASE, TURNED_AWAY, lines, said
 from lark_worker.dhcp.jobs import NO_ANSWER, DhcpJobs, has_dhcp, leased
 from lark_worker.ending import Endings
-from lark_worker.errors import AwayError, NetworkError, RefusedError
+from lark_worker.errors import AwayError, CallerError, NetworkError, RefusedError
 from lark_worker.jobs import Jobs, Key, key_of
 from lark_worker.link import Answer, Link
 from lark_worker.network import Networks
@@ -50,6 +51,8 @@ class Registrations:
         self._rules = rules
         self._lock = threading.Lock()
         self._registering: dict[str, Future[Answer]] = {}
+        # Of many starts at once some are done in time and the others wait; all at once, none would be.
+        self._places = threading.BoundedSemaphore(max(2, os.cpu_count() or 1))
 
     def bring_up(self, key: Key, record: Record, wait: float) -> str:
         """Network and registration side by side; then the switches' confirmation. The caller holds the job's lock.
@@ -59,7 +62,11 @@ class Registrations:
         future = self._soon(record) if "register" in record.pending else None
         if not record.made:
             self._rules.prepare(record)
-            self._networks.make(record)
+            with self._places:
+                # Who has waited long for a turn may have been given up by HTCondor meanwhile.
+                if not self._jobs.lives(record):
+                    raise CallerError("the job's starter has ended")
+                self._networks.make(record)
             record = self._jobs.change(key, made=True)
             if is_ruled(record):
                 self._rules.jobs_changed()
