@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import changes, full, posts, reactive, report, views
+from bench import changes, full, posts, reactive, report, usage, views
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 
-SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views")
+SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views", "usage")
 
 
 def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
@@ -32,6 +32,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "whole": lambda: [changes.measure_whole(3, 22, (1_000, 20_000))],
             "full": lambda: full.measure(20_000, 20),
             "views": lambda: views.measure(5_000, 10, 10),
+            "usage": lambda: usage.measure(1, 2_000, 5, minute_days=0.02),
         }
     return {
         "reactive": lambda: reactive.measure(3, 3.0),
@@ -47,6 +48,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
         ],
         "full": lambda: full.measure(200_000, 100),
         "views": lambda: views.measure(200_000, 100, 100),
+        "usage": lambda: usage.measure(30, 200_000, 20),
     }
 
 

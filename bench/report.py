@@ -50,7 +50,7 @@ def replace(page: Path, text: str, begins: str = BEGIN, ends: str = END) -> None
 def _rows(found: dict[str, Any]) -> Iterator[Row]:
     for name, rows in (
         ("reactive", _reactive), ("posts", _posts), ("calculated", _calculated), ("whole", _whole), ("full", _full),
-        ("views", _views),
+        ("views", _views), ("usage", _usage),
     ):  # fmt: skip
         if name in found:
             yield from rows(found[name])
@@ -153,6 +153,34 @@ def _views(found: dict[str, Any]) -> Iterator[Row]:
             f"p50 {row['p50']:.0f} ms, p95 {row['p95']:.0f} ms; {row['bytes'] / 1000:,.0f} kB",
             f"{row['processor']:.0f} ms of processor time",
         )
+
+
+def _usage(found: dict[str, Any]) -> Iterator[Row]:
+    what = f"use: {found['days']} days of {found['jobs_a_day']:,} jobs a day, PostgreSQL"
+    jobs, buckets = found["usage_jobs"], found["usage"]
+    yield (
+        f"{what}: jobs; buckets",
+        "",
+        f"{jobs['rows']:,} rows, {_gigabytes(jobs)}; {buckets['rows']:,} rows, {_gigabytes(buckets)}",
+        "with indexes",
+    )
+    for row in found["questions"]:
+        yield (
+            f"{what}: {row['question']} ({row['rows']:,} rows)",
+            "aim: p95 ≤ 300 ms",
+            f"p50 {row['p50']:.0f} ms, p95 {row['p95']:.0f} ms",
+            "; ".join(step for step in row["plan"] if "Scan" in step),
+        )
+    yield (
+        f"{what}: new use of {found['jobs_a_day']:,} live jobs written, every minute",
+        "less than a minute",
+        f"{found['write_seconds']:.1f} s",
+        f"{found['first_write_seconds']:.1f} s the first time",
+    )
+
+
+def _gigabytes(table: dict[str, int]) -> str:
+    return f"{(table['bytes'] + table['index_bytes']) / 1e9:.2f} GB"
 
 
 def _addresses(block: int | None) -> str:

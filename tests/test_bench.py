@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench import changes, full, load, posts, reactive, report, views
+from bench import changes, full, load, posts, reactive, report, usage, views
 from bench.changes import Calculated
 from bench.population import CORE
 from lark_controller.flows.model import FlowKey, match
@@ -128,6 +128,18 @@ def test_open_files_are_raised_to_the_hard_limit() -> None:
         "assert raise_open_files() == 128\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.postgres
+def test_questions_about_use_are_timed_and_read_an_index() -> None:
+    found = usage.measure(2, 300, 2, minute_days=0.005)
+    assert found["usage_jobs"]["rows"] == 600
+    assert found["usage"]["rows"] == 1520 * (7 + 48 + 2)
+    for row in found["questions"]:
+        assert 0 < row["p50"] <= row["p95"], row
+        assert row["plan"], row
+    assert found["write_seconds"] > 0
+    assert "use: 2 days of 300 jobs a day" in report.table({"machine": report.machine(), "usage": found})
 
 
 @pytest.mark.postgres
