@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from experiments import lark_host, lark_latency, lark_wan, page, qos_framework
+from experiments import lark_host, lark_latency, lark_wan, page, qos_framework, rates
 from experiments.options import Options
 from experiments.plot import plot
+from experiments.rates import Rates
 from experiments.result import Result, read, write
 from lab.run import LabError
 
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="times every rate (1.0: as docs/experiments.md says)")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="fewer points")
+    parser.add_argument("--rates", type=Path, help="YAML or JSON with other rates and sizes (experiments/rates.py)")
     parser.add_argument("--output", type=Path, help="where results go instead of docs/experiments; no page then")
     given = parser.parse_args()
     unknown = [name for name in given.names if name not in EXPERIMENTS]
@@ -42,7 +44,11 @@ def main() -> int:
         parser.error(f"{', '.join(unknown)}: no such experiment; there are {', '.join(EXPERIMENTS)}")
     if not 0 < given.scale <= 10 or given.repetitions < 1:
         parser.error("accepted: a scale above 0 and up to 10, and at least one repetition")
-    options = Options(given.scale, given.repetitions, given.quick)
+    try:
+        chosen = Rates() if given.rates is None else rates.read(given.rates)
+    except LabError as error:
+        parser.error(str(error))
+    options = Options(given.scale, given.repetitions, given.quick, chosen)
     folder = given.output or RESULTS
     missed = failed = 0
     for name in given.names or EXPERIMENTS:

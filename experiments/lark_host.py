@@ -8,7 +8,6 @@ from itertools import chain
 from statistics import median
 from typing import Final
 
-from experiments import paper
 from experiments.options import Options
 from experiments.pool import FIRST_PORT, SITE, Load, Pool, Stream, policy, running
 from experiments.result import Check, Point, Result, Series
@@ -34,34 +33,34 @@ def run(options: Options) -> tuple[Result, ...]:
     scale = SCALE * options.scale
     with running() as pool:
         pool.serve(SITE, 3)
-        pool.limit(BY_NAME[WORKER], 0, paper.HOST_LINK * scale)
-        managed = policy("policies:\n  - bandwidth: {mode: cap}", link=paper.HOST_LINK * scale)
+        pool.limit(BY_NAME[WORKER], 0, options.rates.host_link * scale)
+        managed = policy("policies:\n  - bandwidth: {mode: cap}", link=options.rates.host_link * scale)
         pool.put_policy(managed)
-        with_management = [_at_once(pool, scale) for _ in range(options.repetitions)]
-        in_turn = _in_turn(pool, scale, 2 if options.quick else 3)
-        pool.put_policy(policy(link=paper.HOST_LINK * scale))
-        without = [_at_once(pool, scale) for _ in range(options.repetitions)]
+        with_management = [_at_once(pool, scale, options) for _ in range(options.repetitions)]
+        in_turn = _in_turn(pool, scale, 2 if options.quick else 3, options)
+        pool.put_policy(policy(link=options.rates.host_link * scale))
+        without = [_at_once(pool, scale, options) for _ in range(options.repetitions)]
         # Each rate of the sweep is to meet its own queue and nothing else.
         pool.limit(BY_NAME[WORKER], 0, 4000)
         pool.put_policy(policy("policies:\n  - bandwidth: {mode: cap}", link=1000))
-        swept = sweep(pool, paper.SWEEP[::4] if options.quick else paper.SWEEP, options)
+        swept = sweep(pool, options.rates.sweep[::4] if options.quick else options.rates.sweep, options)
     return (
         figure_8a(with_management, scale, options),
         figure_8b(without, with_management, scale, options),
-        figure_8c(in_turn, scale),
+        figure_8c(in_turn, scale, options),
         swept,
     )
 
 
-def _at_once(pool: Pool, scale: float) -> dict[str, Stream]:
+def _at_once(pool: Pool, scale: float, options: Options) -> dict[str, Stream]:
     loads = [
         Load(USERS[name], SITE, port, request(rate * scale), download=True, seconds=SECONDS)
-        for port, (name, rate) in enumerate(paper.HOST_RATES.items(), FIRST_PORT)
+        for port, (name, rate) in enumerate(options.rates.host_rates.items(), FIRST_PORT)
     ]
-    return dict(zip(paper.HOST_RATES, pool.streams(loads), strict=True))
+    return dict(zip(options.rates.host_rates, pool.streams(loads), strict=True))
 
 
-def _in_turn(pool: Pool, scale: float, number: int) -> dict[str, list[Stream]]:
+def _in_turn(pool: Pool, scale: float, number: int, options: Options) -> dict[str, list[Stream]]:
     """Jobs of each user one after the other; how much they fetch takes each about six seconds at its rate."""
 
     def of_user(place: int, name: str, rate: float) -> list[Stream]:
@@ -72,7 +71,7 @@ def _in_turn(pool: Pool, scale: float, number: int) -> dict[str, list[Stream]]:
     with ThreadPoolExecutor(len(USERS)) as threads:
         found = {
             name: threads.submit(of_user, place, name, rate)
-            for place, (name, rate) in enumerate(paper.HOST_RATES.items())
+            for place, (name, rate) in enumerate(options.rates.host_rates.items())
         }
         return {name: each.result() for name, each in found.items()}
 
@@ -87,14 +86,16 @@ def together(streams: dict[str, Stream]) -> dict[str, float]:
 def figure_8a(runs: Sequence[dict[str, Stream]], scale: float, options: Options) -> Result:
     """Three jobs with management: each gets what it requested."""
     means = [together(each) for each in runs]
-    ratios = {name: median(each[name] for each in means) / (rate * scale) for name, rate in paper.HOST_RATES.items()}
+    ratios = {
+        name: median(each[name] for each in means) / (rate * scale) for name, rate in options.rates.host_rates.items()
+    }
     return Result(
         name="lark-figure-8a",
-        title="Jobs of 100, 300 and 600 Mb/s on one worker, with bandwidth management",
+        title=f"Jobs of {_listed(options)} Mb/s on one worker, with bandwidth management",
         source="Lark, Fig. 8a",
         x_label="seconds",
         y_label="rate, Mb/s of L2 bytes",
-        series=_over_time(runs[0], scale),
+        series=_over_time(runs[0], scale, options),
         checks=(
             Check(
                 f"delivered / configured between {LEAST} and {MOST:.2f}",
@@ -112,7 +113,7 @@ def figure_8b(
 ) -> Result:
     """The same jobs without management: TCP shares the link among them."""
     means = [together(each) for each in runs]
-    share = paper.HOST_LINK * scale / 3
+    share = options.rates.host_link * scale / 3
     shares = [each[name] / share for each in means for name in each]
     faster = median(together(each)["C"] for each in managed) / median(each["C"] for each in means)
     return Result(
@@ -121,7 +122,9 @@ def figure_8b(
         source="Lark, Fig. 8b",
         x_label="seconds",
         y_label="rate, Mb/s of L2 bytes",
-        series=_over_time(runs[0], scale, of_paper=dict.fromkeys(paper.HOST_RATES, paper.HOST_LINK / 3)),
+        series=_over_time(
+            runs[0], scale, options, of_paper=dict.fromkeys(options.rates.host_rates, options.rates.host_link / 3)
+        ),
         checks=(
             Check(
                 "the three share the link about evenly (each within 30 % of a third)",
@@ -134,16 +137,18 @@ def figure_8b(
     )
 
 
-def figure_8c(streams: dict[str, list[Stream]], scale: float) -> Result:
+def figure_8c(streams: dict[str, list[Stream]], scale: float, options: Options) -> Result:
     """Several jobs of each kind, one after the other: they stay within their allocations."""
     zero = min(each.began for each in chain.from_iterable(streams.values()))
     series = tuple(
-        Series(f"{name}, {paper.HOST_RATES[name] * scale:g} Mb/s", tuple(
+        Series(f"{name}, {options.rates.host_rates[name] * scale:g} Mb/s", tuple(
             point for each in sorted(streams[name], key=lambda each: each.began) for point in each.points(zero)
         ))
         for name in streams
     )  # fmt: skip
-    most = max(each.mean() / (paper.HOST_RATES[name] * scale) for name, found in streams.items() for each in found)
+    most = max(
+        each.mean() / (options.rates.host_rates[name] * scale) for name, found in streams.items() for each in found
+    )
     return Result(
         name="lark-figure-8c",
         title="Jobs of each kind one after the other",
@@ -189,20 +194,25 @@ def sweep(pool: Pool, rates: Sequence[float], options: Options) -> Result:
 
 
 def _over_time(
-    streams: dict[str, Stream], scale: float, of_paper: dict[str, float] | None = None
+    streams: dict[str, Stream], scale: float, options: Options, of_paper: dict[str, float] | None = None
 ) -> tuple[Series, ...]:
     zero = min(each.began for each in streams.values())
     end = max(each.began - zero + each.rates[-1][0] for each in streams.values())
     ours = [
-        Series(f"{name}, asks for {paper.HOST_RATES[name] * scale:g} Mb/s", each.points(zero))
+        Series(f"{name}, asks for {options.rates.host_rates[name] * scale:g} Mb/s", each.points(zero))
         for name, each in streams.items()
     ]
-    targets = paper.HOST_RATES if of_paper is None else of_paper
+    targets = options.rates.host_rates if of_paper is None else of_paper
     theirs = [
         Series(f"{name} target", (Point(0, rate * scale), Point(end, rate * scale)), paper=True)
         for name, rate in targets.items()
     ]
     return (*ours, *theirs)
+
+
+def _listed(options: Options) -> str:
+    *most, last = (f"{rate:g}" for rate in options.rates.host_rates.values())
+    return f"{', '.join(most)} and {last}"
 
 
 def _setting(scale: float, options: Options) -> dict[str, str | float | int | bool]:

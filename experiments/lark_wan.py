@@ -14,7 +14,6 @@ from lab.inside.topology import BY_NAME
 
 # One guest CPU carries every packet over two switches and a router.
 SCALE: Final = 0.4
-LINK: Final = 1000.0
 SECONDS: Final = 10.0
 # A WAN of 40 ms round trip is longer in slow start than a LAN.
 SETTLED: Final = 3.0
@@ -36,22 +35,22 @@ def groups(rates: Mapping[str, float], scale: float) -> str:
 def run(options: Options) -> tuple[Result, ...]:
     """All of them, in one lab."""
     scale = SCALE * options.scale
-    high, low = paper.PRIORITY_RATES
-    numbers = (1, 5) if options.quick else (1, 2, 3, 5, 8, 11, 15)
+    high, low = options.rates.priority
+    numbers = (1, 5) if options.quick else options.rates.others
     with running() as pool:
         pool.serve(WAN, 1 + max(numbers))
-        pool.limit(BY_NAME[GATEWAY], 0, LINK * scale)
-        pool.put_policy(policy(groups=groups(paper.WAN_QUEUES, scale), wan=LINK * scale))
+        pool.limit(BY_NAME[GATEWAY], 0, options.rates.wan_link * scale)
+        pool.put_policy(policy(groups=groups(options.rates.wan_queues, scale), wan=options.rates.wan_link * scale))
         four = [_four(pool) for _ in range(options.repetitions)]
-        pool.put_policy(policy(groups=groups({"cms": high, "other": low}, scale), wan=LINK * scale))
+        pool.put_policy(policy(groups=groups({"cms": high, "other": low}, scale), wan=options.rates.wan_link * scale))
         managed = {number: _against(pool, number) for number in numbers}
-        pool.put_policy(policy(wan=LINK * scale))
+        pool.put_policy(policy(wan=options.rates.wan_link * scale))
         unmanaged = {number: _against(pool, number) for number in numbers}
     return (
         figure_10a(four, scale, options),
         figure_10b(four, scale, options),
-        figure_12(managed, unmanaged, scale),
-        table_3(managed, unmanaged, scale),
+        figure_12(managed, unmanaged, scale, options),
+        table_3(managed, unmanaged, scale, options),
     )
 
 
@@ -85,7 +84,7 @@ def _window(streams: Sequence[Stream]) -> list[float]:
 def figure_10a(runs: Sequence[Sequence[Stream]], scale: float, options: Options) -> Result:
     """Aggregate rates of the two groups."""
     sums = [(means[0] + means[1], means[2] + means[3]) for means in map(_window, runs)]
-    targets = (paper.WAN_QUEUES["cms"] * scale, paper.WAN_QUEUES["other"] * scale)
+    targets = (options.rates.wan_queues["cms"] * scale, options.rates.wan_queues["other"] * scale)
     ratios = [median(each[place] for each in sums) / targets[place] for place in (0, 1)]
     zero = min(each.began for each in runs[0])
     series = tuple(
@@ -142,9 +141,9 @@ def figure_10b(runs: Sequence[Sequence[Stream]], scale: float, options: Options)
     )
 
 
-def figure_12(managed: Mapping[int, float], unmanaged: Mapping[int, float], scale: float) -> Result:
+def figure_12(managed: Mapping[int, float], unmanaged: Mapping[int, float], scale: float, options: Options) -> Result:
     """Rate of the high-priority job beside N others."""
-    guarantee = paper.PRIORITY_RATES[0] * scale
+    guarantee = options.rates.priority[0] * scale
     ratios = [rate / guarantee for rate in managed.values()]
     return Result(
         name="lark-figure-12",
@@ -167,12 +166,12 @@ def figure_12(managed: Mapping[int, float], unmanaged: Mapping[int, float], scal
     )
 
 
-def table_3(managed: Mapping[int, float], unmanaged: Mapping[int, float], scale: float) -> Result:
+def table_3(managed: Mapping[int, float], unmanaged: Mapping[int, float], scale: float, options: Options) -> Result:
     """How many times faster the high-priority job is with management."""
     ours = tuple(Point(number, managed[number] / unmanaged[number]) for number in managed)
-    theirs = tuple(Point(number, paper.SPEED_UP[number]) for number in managed)
+    theirs = tuple(Point(number, paper.SPEED_UP[number]) for number in managed if number in paper.SPEED_UP)
     # What perfect fairness among N + 1 streams would give: 0.9 of the link against 1 / (N + 1) of it.
-    fair = tuple(Point(number, paper.PRIORITY_RATES[0] / LINK * (number + 1)) for number in managed)
+    fair = tuple(Point(number, options.rates.priority[0] / options.rates.wan_link * (number + 1)) for number in managed)
     return Result(
         name="lark-table-3",
         title="Speed-up of the high-priority job from management",

@@ -15,6 +15,7 @@ HOST_LINK: Final = 1000.0
 
 # Lark, section VII.A.2, Fig. 10: the queues of CMS and of other jobs on a WAN of 1,000, Mb/s; two jobs in each.
 WAN_QUEUES: Final = {"cms": 250.0, "other": 100.0}
+WAN_LINK: Final = 1000.0
 
 # Lark, section VII.B.2, Fig. 11: throughput is "comparable to" the configured limit, 30 s of iperf each.
 SWEEP: Final = (10.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0)

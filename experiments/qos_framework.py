@@ -47,32 +47,38 @@ def measure(request: Request) -> Times:
 def run(options: Options) -> tuple[Result, ...]:
     """Figures 8 and 12, and 13a for four nodes; 9 and 13b for eight."""
     results: list[Result] = []
-    for nodes in (4,) if options.quick else (4, 8):
+    for nodes in options.rates.nodes[: 1 if options.quick else None]:
         results += _of(nodes, options)
     return tuple(results)
 
 
-def rates(nodes: int, quick: bool) -> tuple[float, ...]:
+def rates(nodes: int, options: Options) -> tuple[float, ...]:
     """The allocations to try, MB/s a flow, up to the most that a link can be reserved for."""
-    limit = paper.flow_limit(nodes)
-    parts = (0.3, 0.9) if quick else (0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
+    limit = paper.flow_limit(nodes, options.rates.link_mbytes)
+    parts = (0.3, 0.9) if options.quick else (0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
     return tuple(round(limit * part, 2) for part in parts)
 
 
-def shares(nodes: int, quick: bool) -> tuple[tuple[float, ...], ...]:
-    """Allocations of applications that run at the same time, MB/s a flow each; the paper's pair (5, 8) among them."""
-    if nodes > 4:
-        return ((5.0, 8.0), (2.0, 4.0, 8.0))
-    return ((5.0, 8.0),) if quick else ((5.0, 8.0), (10.0, 20.0), (5.0, 8.0, 20.0))
+def shares(nodes: int, options: Options) -> tuple[tuple[float, ...], ...]:
+    """Allocations of applications that run at the same time, MB/s a flow each; the paper's pair (5, 8) among them.
+
+    With other nodes or links they are as large a part of what can be reserved.
+    """
+    small = nodes <= 4
+    factor = paper.flow_limit(nodes, options.rates.link_mbytes) / paper.flow_limit(4 if small else 8)
+    chosen: tuple[tuple[float, ...], ...] = ((5, 8), (2, 4, 8))
+    if small:
+        chosen = ((5, 8),) if options.quick else ((5, 8), (10, 20), (5, 8, 20))
+    return tuple(tuple(round(rate * factor, 3) for rate in each) for each in chosen)
 
 
 def _of(nodes: int, options: Options) -> Iterable[Result]:
     scale = SCALE * options.scale
     unit = MEGABITS * scale
-    alone = rates(nodes, options.quick)
+    alone = rates(nodes, options)
     reserved = alone[-1] * 0.8
-    noises = () if nodes > 4 else (2, 3)
-    together = shares(nodes, options.quick)
+    noises = () if nodes > 4 else tuple(noise for noise in (2, 3) if noise < nodes)
+    together = shares(nodes, options)
     singles = sorted({rate for rates_ in together for rate in rates_} | set(alone))
     runs = [Run("free", (None,)), *(Run(f"alone {rate:g}", (rate * unit,)) for rate in singles)]
     if noises:
@@ -89,7 +95,7 @@ def _of(nodes: int, options: Options) -> Iterable[Result]:
         ]
     request = Request(
         nodes=nodes,
-        link=paper.LINK_MBYTES * unit,
+        link=options.rates.link_mbytes * unit,
         half_duplex=True,
         size=round(4_500_000 * options.scale / (nodes - 1)),
         rounds=4,
@@ -99,7 +105,7 @@ def _of(nodes: int, options: Options) -> Iterable[Result]:
     times = measure(request)
     yield against_allocation(nodes, alone, times, request, options)
     if noises:
-        yield with_background(reserved, noises, times, options)
+        yield with_background(nodes, reserved, noises, times, options)
     yield at_once(nodes, together, times, options)
 
 
@@ -116,9 +122,9 @@ def against_allocation(nodes: int, alone: Sequence[float], times: Times, request
     off = [point.y / other.y for point, other in zip(found, expected, strict=True)]
     falling = all(first.y > second.y for first, second in pairwise(found))
     return Result(
-        name=f"qos-figure-{8 if nodes == 4 else 9}",
+        name=f"qos-figure-{8 if nodes <= 4 else 9}",
         title=f"Completion time against allocation, {nodes} nodes",
-        source=f"QoS framework, Fig. {8 if nodes == 4 else 9}",
+        source=f"QoS framework, Fig. {8 if nodes <= 4 else 9}",
         x_label="reserved for each flow, MB/s (of the paper's links)",
         y_label="completion time, s",
         series=(
@@ -140,14 +146,14 @@ def against_allocation(nodes: int, alone: Sequence[float], times: Times, request
         notes=(
             "The application exchanges data between all nodes in every round, as Integer Sort does; how much is chosen "
             "so that a run takes seconds.",
-            f"{2 * nodes - 2} flows share a link of {paper.LINK_MBYTES:g} MB/s, so at most "
-            f"{paper.flow_limit(nodes):g} MB/s can be reserved for each; more is refused.",
+            f"{2 * nodes - 2} flows share a link of {options.rates.link_mbytes:g} MB/s, so at most "
+            f"{paper.flow_limit(nodes, options.rates.link_mbytes):g} MB/s can be reserved for each; more is refused.",
             "Links that are full duplex could reserve twice that: each direction has the capacity.",
         ),
     )  # fmt: skip
 
 
-def with_background(reserved: float, noises: Sequence[int], times: Times, options: Options) -> Result:
+def with_background(nodes: int, reserved: float, noises: Sequence[int], times: Times, options: Options) -> Result:
     """Figure 12: flows that send all the time beside the application."""
     alone = median(_of_first(times[f"alone {reserved:g}"]))
     free = (Point.of(0, _of_first(times["free"])), *(Point.of(n, _of_first(times[f"noise {n}"])) for n in noises))
@@ -159,7 +165,7 @@ def with_background(reserved: float, noises: Sequence[int], times: Times, option
     worse = [point.y / free[0].y for point in free[1:]]
     return Result(
         name="qos-figure-12",
-        title="Completion time beside background flows, 4 nodes",
+        title=f"Completion time beside background flows, {nodes} nodes",
         source="QoS framework, Fig. 12",
         x_label="background flows",
         y_label="completion time, s",
@@ -176,7 +182,7 @@ def with_background(reserved: float, noises: Sequence[int], times: Times, option
                 all(each > 1 + WITHIN for each in worse),
             ),
         ),
-        setting=_setting(4, options),
+        setting=_setting(nodes, options),
         notes=("The background flows are TCP streams from the first node, one to each of the next nodes.",),
     )
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import exchange, page, paper, plot
+from experiments import exchange, page, paper, plot, qos_framework, rates
+from experiments.options import Options
 from experiments.result import Check, Point, Result, Series, read, write
+from lab.run import LabError
 
 RESULT = Result(
     name="sweep",
@@ -104,3 +106,40 @@ def test_an_exchange_says_which_node_does_not_answer(monkeypatch: pytest.MonkeyP
     hosts = ["127.0.77.1", "127.0.77.2"]
     with pytest.raises(exchange.ExchangeError, match=r"rank 1: 127\.0\.77\.1 port"):
         exchange.connect(1, hosts, _free_port(hosts))
+
+
+def test_other_rates_come_from_a_file_and_what_it_leaves_out_is_the_papers(tmp_path: Path) -> None:
+    file = tmp_path / "rates.yaml"
+    file.write_text("host_link: 200\nhost_rates: {A: 20, B: 60, C: 120}\nothers: [1, 4]\nnodes: [3]\n")
+    found = rates.read(file)
+    assert (found.host_link, found.host_rates["C"], found.others, found.nodes) == (200, 120, (1, 4), (3,))
+    assert (found.sweep, found.wan_queues) == (paper.SWEEP, paper.WAN_QUEUES)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "a mapping is accepted"),
+        ("{", "rates.yaml: "),
+        ("host: 1", "host is not known"),
+        ("host_link: fast", "'fast' is no number above 0"),
+        ("host_rates: {A: 1}", "a mapping with A, B, C"),
+        ("sweep: 7", "a list of numbers"),
+        ("others: [16]", "whole numbers from 1 to 15"),
+        ("nodes: [1]", "2 or more"),
+        ("priority: [1]", "two rates"),
+    ],
+)
+def test_rates_that_cannot_be_used_are_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "rates.yaml"
+    file.write_text(text)
+    with pytest.raises(LabError, match=said):
+        rates.read(file)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 6, 8])
+def test_what_applications_share_fits_the_links(nodes: int) -> None:
+    options = Options(rates=rates.of({"nodes": [nodes], "link_mbytes": 100}))
+    limit = paper.flow_limit(nodes, 100)
+    assert all(sum(each) <= limit * 1.001 for each in qos_framework.shares(nodes, options))
+    assert max(qos_framework.rates(nodes, options)) <= limit * 1.001
