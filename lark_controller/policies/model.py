@@ -307,8 +307,8 @@ class HostBandwidth:
     ceiling: float | None = None
 
     def rate(self, requested: float | None) -> float | None:
-        """What a job that requests so much (None: nothing) gets, in Mb/s; None: it is not limited."""
-        rate = self.default if requested is None else requested
+        """What a job that requests so much (None or 0: nothing) gets, in Mb/s; None: it is not limited."""
+        rate = requested or self.default
         return rate if rate is None or self.maximum is None else min(rate, self.maximum)
 
 
