@@ -86,6 +86,7 @@ class Admission:
                 machine=slot.machine,
                 bridge=want.bridge,
                 vlan=want.vlan,
+                accounted=want.accounted,
             )
             self._jobs.write(record)
         if not self._endings.watch(record):

@@ -7,6 +7,7 @@ LarkError
     ├── RefusedError    the controller or the site's rules refuse the job
     ├── AwayError       the controller cannot be asked now
     ├── StartdError     the startd cannot be asked, or does not know the slot
+    ├── StarterError    the starter takes no attributes for its job's ad
     └── NetworkError    a job's network cannot be made or removed
 """
 
@@ -49,6 +50,10 @@ class AwayError(WorkerError):
 
 class StartdError(WorkerError):
     """The startd cannot be asked, or has no such slot."""
+
+
+class StarterError(WorkerError):
+    """A starter takes no attributes for its job's ad now."""
 
 
 class NetworkError(WorkerError):

@@ -69,6 +69,27 @@ class Link:
             if exit_ad:
                 self.end(job_id, "")
 
+    def wan(self, job_id: str) -> tuple[int, int] | None:
+        """What a job has received from the WAN and sent there, in bytes; None where that is not counted."""
+        try:
+            used = self._ask(lambda client: client.job(job_id)).get("usage")
+            return None if used is None else (int(used["wan_bytes_in"]), int(used["wan_bytes_out"]))
+        except (_UnknownError, KeyError, TypeError, ValueError):
+            return None
+
+    def headroom(self) -> dict[str, float]:
+        """What is left of each group's ceiling in the WAN, in Mb/s, in the direction that has less."""
+        try:
+            return {
+                str(group["name"]): max(
+                    0.0, group["ceiling"] - max(group["rate"]["wan_inward"], group["rate"]["wan_outward"])
+                )
+                for group in self._ask(lambda client: client.groups())
+                if group["ceiling"] is not None
+            }
+        except (KeyError, TypeError, ValueError):
+            return {}
+
     def forged(self, job_id: str, detail: str) -> None:
         """Let the controller's audit trail know of a forged ad."""
         self._ask(lambda client: client.forged(job_id, detail))

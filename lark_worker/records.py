@@ -21,7 +21,8 @@ class Record:
     ``number`` is the order in which the jobs came. ``body`` is what is posted; ``addresses`` are with prefix length.
     ``machine`` is the worker as the controller knows it. ``bridge`` and ``vlan`` are of a bridge job.
     ``counted`` is what the controller is told at the end of what the job has used.
-    ``made`` says that its network stands, ``over`` that the job has ended here.
+    ``made`` says that its network stands, ``over`` that the job has ended here, ``accounted`` that its network use
+    is told to HTCondor.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Record:
     vlan: int | None = None
     counted: dict[str, int] = field(default_factory=dict)
     made: bool = False
+    accounted: bool = True
     over: bool = False
 
     @property

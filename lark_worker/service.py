@@ -27,6 +27,7 @@ from lark_worker.merge import MAX_AD
 from lark_worker.network import resolv_conf
 from lark_worker.processes import Peer, Process, Programs, find_starter, held, peer_of
 from lark_worker.records import Record
+from lark_worker.usage.metering import is_metered
 from lark_worker.worker import Worker
 
 CONNECTIONS: Final = 256
@@ -148,13 +149,15 @@ class _Handler(BaseHTTPRequestHandler):
             raise
 
     def do_POST(self) -> None:
-        """Register, or renew."""
+        """Register, renew, or say that the job's program has ended."""
         parts = urlsplit(self.path)
         words = parts.path.strip("/").split("/")
         if words == ["v1", "jobs"]:
             self._answer(lambda: self.server.worker.register(self._caller(), self._body(), _wait(parts.query)))
         elif len(words) == 4 and words[:2] == ["v1", "jobs"] and words[3] == "renew":
             self._answer(lambda: self.server.worker.renew(self._caller(), words[2]), missing=True)
+        elif words == ["v1", "usage"]:
+            self._answer(lambda: self.server.worker.usage(self._caller()))
         elif words == ["v1", "reservations"]:
             flows = self.server.worker.flows
             self._pass(lambda: flows.reserve(self._own(), self._body(), _wait(parts.query)))
@@ -207,7 +210,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _namespace(self) -> str:
         record = self.server.worker.namespace(self._caller())
         resolv = resolv_conf(record.namespace)
-        return f"namespace {record.namespace}\n" + (f"resolv {resolv}\n" if resolv else "")
+        usage = "counted" if is_metered(record) else "not counted"
+        return f"namespace {record.namespace}\nusage {usage}\n" + (f"resolv {resolv}\n" if resolv else "")
 
     def _own(self) -> Record:
         return self.server.worker.own(self._caller())

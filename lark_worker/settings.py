@@ -103,6 +103,16 @@ class Settings:
             3600,
         ),
     ] = 30.0
+    accounting: Annotated[
+        str,
+        About(
+            "Whose use of the network is told to HTCondor. `requested`: of jobs with NetworkAccounting = true.",
+            choices=("all", "requested", "none"),
+        ),
+    ] = "all"
+    usage_interval: Annotated[
+        float, About("How often the counters of jobs' interfaces are read.", "seconds", 0.1, 3600)
+    ] = 10.0
     prefix: Annotated[str, About("Begins the name of every interface and namespace; 1 to 4 letters, digits.")] = "lark"
     startd_address_file: Annotated[
         Path | None, About("File with the startd's address. Empty: as HTCondor's configuration says.")

@@ -42,6 +42,7 @@ class Wanted:
     address_type: str
     ipv4: IPv4Address | None
     ipv6: IPv6Address | None
+    accounted: bool
     machine: classad2.ClassAd
     vlan: int | None = None
     bridge: str = ""
@@ -63,6 +64,9 @@ def wanted(merged: Merged, settings: Settings) -> Wanted:
                     del machine[spelling]
         asks = Reader(job, machine)
         silent = asks.boolean("InboundConnectivity") is False and asks.boolean("OutboundConnectivity") is False
+        accounted = settings.accounting == "all" or (
+            settings.accounting == "requested" and asks.boolean("NetworkAccounting") is True
+        )
         read = Reader(machine, job, "Lark")
         network = read.choice("NetworkType", NETWORK_TYPES, "none" if silent else settings.network_type)
         if silent:
@@ -96,7 +100,7 @@ def wanted(merged: Merged, settings: Settings) -> Wanted:
             raise RefusedError("AddressType dhcp: the slot's ad has a LarkInnerAddressIPv4, which DHCP alone may say")
     for name, value in (("LarkNetworkType", network), ("LarkAddressType", address)):
         machine[name] = value
-    return Wanted(network, address, ipv4, ipv6, machine, vlan, bridge if network == "bridge" else "")
+    return Wanted(network, address, ipv4, ipv6, accounted, machine, vlan, bridge if network == "bridge" else "")
 
 
 def _check_nat(settings: Settings, vlan: int | None) -> None:

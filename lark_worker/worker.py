@@ -29,6 +29,7 @@ from lark_worker.rules.firewall import Counters, Firewall
 from lark_worker.settings import Settings
 from lark_worker.spool import Spool
 from lark_worker.startd import StartdView
+from lark_worker.usage.metering import Metering
 from lark_worker.watch import Watch
 
 
@@ -56,6 +57,7 @@ class Worker:
         self._registrations = Registrations(
             settings, self._jobs, link, networks, self._spool, self._endings, self._dhcp, self._rules
         )
+        self._metering = Metering(settings, self._jobs, link)
         self._leases = Leases(self._jobs, link, self._registrations)
 
     def start(self) -> None:
@@ -82,10 +84,12 @@ class Worker:
         self._accounts.start()
         log.event("jobs taken up", live=len(live), known=len(known))
         self._leases.start()
+        self._metering.start()
 
     def stop(self) -> None:
         """Stop; jobs that run keep their networks."""
         self._leases.stop()
+        self._metering.stop()
         self._rules.stop()
         self._accounts.stop()
         self._dhcp.stop()
@@ -138,6 +142,11 @@ class Worker:
         if record is None or record.over:
             raise CallerError("this job is not registered")
         return record
+
+    def usage(self, starter: Process) -> str:
+        """Tell HTCondor now what a job has used, before its starter hears of its end. Raises CallerError."""
+        self._metering.tell(self.namespace(starter))
+        return ""
 
     def records(self) -> tuple[Record, ...]:
         """Every job that is known, in the order in which they came."""

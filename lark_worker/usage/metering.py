@@ -1,0 +1,176 @@
+"""Reads the counters of every job's interface again and again, and hands on what they say."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from lark_controller import log
+from lark_worker.errors import AwayError, RefusedError, StarterError
+from lark_worker.jobs import Jobs
+from lark_worker.link import Link
+from lark_worker.records import Record
+from lark_worker.settings import Settings
+from lark_worker.usage import slots
+from lark_worker.usage.chirp import tell
+from lark_worker.usage.counters import MEGA, Meter, read
+
+# How often the controller is asked, in seconds: for the groups' headroom, and for a job's WAN part; for that of a young
+# job at every reading, since short jobs have ended before the first turn.
+HEADROOM_SECONDS: Final = 60.0
+WAN_SECONDS: Final = 300.0
+YOUNG_SECONDS: Final = 60.0
+# No job has the controller asked for more often.
+LEAST_SECONDS: Final = 1.0
+# How long it is let alone after it has not answered.
+AWAY_SECONDS: Final = 30.0
+SLOTS: Final = "slots"
+
+Tell = Callable[[int, Mapping[str, float]], None]
+
+
+def is_metered(record: Record) -> bool:
+    """Whether HTCondor is told what a job uses of the network."""
+    return record.accounted and record.network_type != "none"
+
+
+class Metering:
+    """Meters the jobs of one worker from :meth:`start` to :meth:`stop`; thread-safe."""
+
+    def __init__(self, settings: Settings, jobs: Jobs, link: Link, told: Tell = tell) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._link = link
+        self._tell = told
+        self._path: Path = settings.socket.parent / SLOTS
+        self._lock = threading.Lock()
+        self._meters: dict[str, Meter] = {}
+        self._slots: set[str] = set()
+        self._wan: dict[str, Mapping[str, float]] = {}
+        self._asked: dict[str, float] = {}
+        self._away_until = -math.inf
+        self._headroom: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._stopping.set()
+        self._thread.join(10)
+
+    def tell(self, record: Record) -> None:
+        """Tell a job's starter now what is counted now. The job's last process but one asks for it at its end."""
+        if not is_metered(record):
+            return
+        meter = self._read(record)
+        if meter is None:
+            return
+        with self._lock:
+            before = self._asked.get(record.id, -math.inf)
+            due = meter.at - before >= LEAST_SECONDS
+            if due:
+                self._asked[record.id] = meter.at
+        if due:
+            self._ask_wan(record)
+        self._hand_on(record, meter)
+
+    def _metered(self) -> list[Record]:
+        return [record for record in self._jobs.all() if record.made and not record.over and is_metered(record)]
+
+    def _run(self) -> None:
+        asked = -math.inf
+        while True:
+            now = time.monotonic()
+            if now - asked >= HEADROOM_SECONDS:
+                asked = now
+                self._ask_headroom()
+            for record in self._metered():
+                meter = self._read(record)
+                if meter is None:
+                    continue
+                before = self._asked.get(record.id, -math.inf)
+                if now - meter.began < YOUNG_SECONDS or now - before >= WAN_SECONDS:
+                    self._asked[record.id] = now
+                    self._ask_wan(record)
+                self._hand_on(record, meter)
+            self._publish()
+            if self._stopping.wait(self._settings.usage_interval):
+                return
+
+    def _read(self, record: Record) -> Meter | None:
+        counted = read(record.port)
+        if counted is None:
+            return None
+        now = time.monotonic()
+        with self._lock:
+            # A job that the service finds running has run for some time; how long, its starter knows.
+            meter = self._meters.get(record.id) or Meter(min(now, _uptime(record.started)), now)
+            self._meters[record.id] = meter = meter.reading(counted, now)
+        return meter
+
+    def _hand_on(self, record: Record, meter: Meter) -> None:
+        values = {
+            "NetworkInputMb": meter.counted.bytes_in / MEGA,
+            "NetworkOutputMb": meter.counted.bytes_out / MEGA,
+            "BandwidthUsage": meter.peak,
+            "BandwidthAverageUsage": meter.average,
+            **self._wan.get(record.id, {}),
+        }
+        try:
+            self._tell(record.starter, values)
+        except StarterError as error:
+            log.event("a job's ad lacks its network use", level=log.DEBUG, job=record.id, reason=error)
+
+    def _ask_wan(self, record: Record) -> None:
+        """The part that went to the WAN, as the controller last read it."""
+        if time.monotonic() < self._away_until:
+            # A job's end waits for this, and need not wait for a controller that does not answer.
+            return
+        try:
+            wan = self._link.wan(record.id)
+        except (AwayError, RefusedError):
+            self._away_until = time.monotonic() + AWAY_SECONDS
+            return
+        if wan is not None:
+            with self._lock:
+                self._wan[record.id] = {"NetworkWanInputMb": wan[0] / MEGA, "NetworkWanOutputMb": wan[1] / MEGA}
+
+    def _ask_headroom(self) -> None:
+        try:
+            headroom = self._link.headroom()
+        except (AwayError, RefusedError) as error:
+            # What was so a minute ago says nothing of now.
+            log.event("the groups' headroom is not known", level=log.DEBUG, reason=error)
+            headroom = {}
+        with self._lock:
+            self._headroom = headroom
+
+    def _publish(self) -> None:
+        metered = self._metered()
+        live = {record.id for record in metered}
+        with self._lock:
+            for each in (self._meters, self._wan, self._asked):
+                for job_id in [job_id for job_id in each if job_id not in live]:
+                    del each[job_id]
+            used = {record.slot: self._meters.get(record.id) for record in metered}
+            # A slot that had a job once says that it has none.
+            self._slots |= used.keys()
+            ads = slots.text({name: used.get(name) for name in self._slots}, self._headroom, int(time.time()))
+        try:
+            slots.write(self._path, ads)
+        except OSError as error:
+            log.failure("the slots' use of the network cannot be written", error, path=self._path)
+
+
+def _uptime(ticks: int) -> float:
+    """A start in clock ticks since boot, on the clock that readings are timed by."""
+    return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

@@ -1,0 +1,50 @@
+"""The file from which the startd takes the slots' use of the network (startd cron, several ads in one output)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from lark_worker.usage.counters import MEGA, Meter
+
+_NOTHING: Final = ("NetworkInputMb", "NetworkOutputMb", "NetworkInputRate", "NetworkOutputRate")
+_NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_]")
+
+
+def attribute(group: str) -> str:
+    """The attribute of a slot's ad that has a group's headroom."""
+    return f"WanHeadroom_{_NO_LETTER.sub('_', group)}"
+
+
+def text(slots: Mapping[str, Meter | None], headroom: Mapping[str, float], at: int) -> str:
+    """The ads: one for each slot (None: no job there), and one for all with the headroom of groups in Mb/s.
+
+    ``at`` is the time in seconds since 1970.
+    """
+    parts = []
+    for number, (name, meter) in enumerate(sorted(slots.items()), 1):
+        values = dict.fromkeys(_NOTHING, "undefined")
+        if meter is not None:
+            counted = (meter.counted.bytes_in / MEGA, meter.counted.bytes_out / MEGA, meter.rate_in, meter.rate_out)
+            values = {each: f"{value:.6f}" for each, value in zip(_NOTHING, counted, strict=True)}
+        parts.append([f'SlotName = "{name}"', *_lines(values.items()), f"- slot{number}"])
+    shared = {attribute(group): f"{value:.3f}" for group, value in headroom.items()} | {"NetworkUsageTime": f"{at}"}
+    parts.append([*_lines(sorted(shared.items())), "- all"])
+    return "".join(f"{line}\n" for part in parts for line in part)
+
+
+def write(path: Path, ads: str) -> None:
+    """Replace the file at once. Everybody may read it: what is in it is in the collector, too. Raises OSError."""
+    fresh = path.with_suffix(".new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(ads)
+        os.fchmod(file.fileno(), 0o644)
+    fresh.rename(path)
+
+
+def _lines(values: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"{name} = {value}" for name, value in values]

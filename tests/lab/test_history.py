@@ -1,0 +1,73 @@
+"""A job's use of the network where HTCondor's users look: its ad, its history, its event log, and the slot's ad."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from lab import submit
+from lab.boot import Lab
+
+ON_WORKER1 = {"requirements": 'Machine == "worker1.lab.test"', "request_bandwidth": "50"}
+PING = "ping -q -c 20 -i 0.01 -s 1400 192.0.2.1 >/dev/null"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def access_point(lab: Lab) -> None:
+    """Accepts what workers say."""
+    lab.run(["cp", "/lark/run/source/etc/condor/51-lark-access-point.conf", "/tmp/51.conf"])
+    text = lab.run(["cat", "/tmp/51.conf"]).stdout
+    lab.write("central", "/etc/condor/config.d/51-lark-access-point.conf", text)
+    lab.on("central", "condor_reconfig")
+
+
+def history(lab: Lab, jobs: submit.Jobs, *names: str) -> dict[str, list[str]]:
+    shown = lab.on("central", "condor_history", str(jobs.cluster), "-af", "ProcId", *names, user="alice").stdout
+    return {line.split()[0]: line.split()[1:] for line in shown.splitlines()}
+
+
+def test_the_history_of_short_jobs_has_what_their_interfaces_have_counted(lab: Lab) -> None:
+    jobs = submit.submit(lab, "alice", f"{PING}; grep eth0 /proc/net/dev", ON_WORKER1, number=6)
+    submit.wait(lab, jobs)
+    found = history(lab, jobs, "NetworkInputMb", "NetworkOutputMb")
+    for process in range(6):
+        seen = submit.output(lab, jobs, process).split()
+        megabytes = [int(seen[1]) / 1e6, int(seen[9]) / 1e6]
+        assert megabytes[0] > 20 * 1400 / 1e6
+        # A packet may come between the two looks.
+        assert [float(each) for each in found[str(process)]] == pytest.approx(megabytes, abs=0.0002)
+
+
+def test_the_event_log_shows_bandwidth_beside_the_other_resources(lab: Lab) -> None:
+    jobs = submit.submit(lab, "alice", PING, ON_WORKER1)
+    submit.wait(lab, jobs)
+    log = lab.on("central", "cat", f"{jobs.directory}/log").stdout
+    usage = re.search(r"^\s+Bandwidth\s+:\s+(\S+)\s+50\s+50\s*$", log, re.MULTILINE)
+    assert usage, log
+    assert float(usage[1]) > 0
+    ((peak, average),) = history(lab, jobs, "BandwidthUsage", "BandwidthAverageUsage").values()
+    assert float(peak) >= float(average) > 0
+
+
+def test_a_slots_ad_has_the_rates_of_its_job_and_the_groups_headroom(lab: Lab) -> None:
+    jobs = submit.submit(lab, "alice", "ping -q -i 0.01 -s 1400 -w 25 192.0.2.1 >/dev/null", ON_WORKER1)
+    names = "NetworkOutputRate NetworkInputMb WanHeadroom_group_cms"
+    ask = f"condor_status slot1_1@worker1.lab.test -af {names}"
+    lab.on("central", "sh", "-c", f"until {ask} | grep -q '^[0-9.]*[1-9]'; do sleep 1; done", timeout=60)
+    rate, megabytes, headroom = map(float, lab.on("central", "sh", "-c", ask).stdout.split())
+    assert 0 < rate < 50
+    assert megabytes > 0
+    assert 0 < headroom <= 250
+    submit.wait(lab, jobs)
+
+
+def test_headroom_takes_part_in_matchmaking(lab: Lab) -> None:
+    wants = {**ON_WORKER1, "requirements": "TARGET.WanHeadroom_group_cms >= 100000"}
+    too_much = submit.submit(lab, "alice", "true", wants)
+    enough = submit.submit(lab, "alice", "true", {**wants, "requirements": "TARGET.WanHeadroom_group_cms >= 10"})
+    submit.wait(lab, enough)
+    assert submit.attribute(lab, too_much, "JobStatus") == "1"
+    why = lab.on("central", "condor_q", "-better-analyze", str(too_much.cluster), user="alice").stdout
+    assert "WanHeadroom_group_cms" in why
+    lab.on("central", "condor_rm", str(too_much.cluster), user="alice")

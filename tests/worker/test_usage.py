@@ -1,0 +1,192 @@
+"""What a job uses of the network, as the worker counts it and as HTCondor is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lark_worker.errors import StarterError
+from lark_worker.usage.chirp import tell
+from lark_worker.usage.counters import Counted, Meter
+from lark_worker.usage.slots import attribute, text, write
+from tests.worker.pool import Pool, Starter, eventually
+from tests.worker.test_jobs import value
+
+
+def test_rates_are_those_between_two_readings_and_of_a_short_time_those_of_the_whole() -> None:
+    meter = Meter(began=0.0, at=0.0).reading(Counted(1_000_000, 500_000, 10, 5), 10.0)
+    assert (meter.rate_in, meter.rate_out, meter.peak) == (0.8, 0.4, 0.8)
+    meter = meter.reading(Counted(1_000_000, 2_500_000, 10, 20), 20.0)
+    assert (meter.rate_in, meter.rate_out, meter.peak) == (0.0, 1.6, 1.6)
+    assert meter.average == 1.0
+    # Half a second later, a few bytes are no rate of their own.
+    meter = meter.reading(Counted(1_000_000, 2_600_000, 10, 21), 20.5)
+    assert round(meter.rate_out, 3) == round(2.6 * 8 / 20.5, 3)
+    assert Meter(began=5.0, at=5.0).reading(Counted(125_000, 0), 5.1).rate_in == 1.0
+
+
+def test_the_slots_ads_are_for_the_startd_to_read(tmp_path: Path) -> None:
+    meter = Meter(0.0, 0.0).reading(Counted(2_000_000, 1_000_000), 8.0)
+    shown = text({"slot1_2@w": None, "slot1_1@w": meter}, {"group_cms.prod": 12.5}, 1700000000)
+    assert shown.splitlines() == [
+        'SlotName = "slot1_1@w"', "NetworkInputMb = 2.000000", "NetworkOutputMb = 1.000000",
+        "NetworkInputRate = 2.000000", "NetworkOutputRate = 1.000000", "- slot1",
+        'SlotName = "slot1_2@w"', "NetworkInputMb = undefined", "NetworkOutputMb = undefined",
+        "NetworkInputRate = undefined", "NetworkOutputRate = undefined", "- slot2",
+        "NetworkUsageTime = 1700000000", "WanHeadroom_group_cms_prod = 12.500", "- all",
+    ]  # fmt: skip
+    assert attribute("group_a-b.c d") == "WanHeadroom_group_a_b_c_d"
+    write(tmp_path / "slots", shown)
+    assert (tmp_path / "slots").read_text() == shown
+    assert (tmp_path / "slots").stat().st_mode & 0o777 == 0o644
+
+
+class Listening:
+    """The part of a starter that takes attributes; the process is this one, which works in ``folder``."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rwb") as stream:
+                for line in stream:
+                    self.heard.append(line.decode().strip())
+                    stream.write(b"0\n" if self.heard[0] == "cookie secret" else b"-1\n")
+                    stream.flush()
+
+
+@pytest.fixture
+def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listening]:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "user").mkdir()
+    monkeypatch.chdir(tmp_path / "scratch")
+    made = Listening()
+    yield made
+    made.socket.close()
+
+
+def test_a_starter_is_told_by_the_protocol_of_its_jobs(listening: Listening) -> None:
+    Path("../user/.chirp.config").write_text(f"127.0.0.1 {listening.port} secret\n")
+    tell(os.getpid(), {"NetworkInputMb": 1.5, "no name": 1.0})
+    assert listening.heard == ["cookie secret", "set_job_attr_delayed NetworkInputMb 1.500000"]
+
+
+def test_without_nested_directories_the_file_is_in_the_jobs_own(listening: Listening) -> None:
+    Path(".chirp.config").write_text(f"127.0.0.1 {listening.port} secret\n")
+    tell(os.getpid(), {})
+    assert listening.heard == ["cookie secret"]
+
+
+@pytest.mark.parametrize("config", ["127.0.0.1 {other} secret", "127.0.0.1 0 x", "x", "127.0.0.1 {port} wrong", ""])
+def test_nothing_is_said_to_a_port_that_is_not_the_starters(listening: Listening, config: str) -> None:
+    other = subprocess.Popen(
+        ["python3", "-c", "import socket,sys; s=socket.create_server(('127.0.0.1',0)); print(s.getsockname()[1]);"
+         "sys.stdout.flush(); s.accept(); print('spoken to')"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert other.stdout is not None
+    port = int(other.stdout.readline())
+    Path(".chirp.config").write_text(config.format(other=port, port=listening.port))
+    with pytest.raises(StarterError):
+        tell(os.getpid(), {"NetworkInputMb": 1.0})
+    assert [line for line in listening.heard if "set_job" in line] == []
+    assert other.poll() is None
+    other.kill()
+    assert other.communicate()[0] == ""
+
+
+def test_a_link_in_place_of_the_file_is_not_followed(listening: Listening, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text(f"127.0.0.1 {listening.port} secret\n")
+    Path(".chirp.config").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StarterError):
+        tell(os.getpid(), {})
+
+
+def started(pool: Pool, more: str = "") -> tuple[Starter, str]:
+    starter = pool.starter(1, "alice")
+    return starter, pool.hook(starter, "start", "alice", 1, more)
+
+
+@pytest.mark.ovs
+def test_what_is_counted_is_what_the_interface_has_seen(pool: Pool) -> None:
+    starter, said = started(pool)
+    pool.inside(starter, "ping -c3 -i0.2 -W1 10.64.0.99")
+    slots = pool.socket.parent / "slots"
+    assert pool.worker is not None
+    pool.stop_service()
+    pool.start_service()
+    eventually(lambda: 'SlotName = "slot1_1@worker1"' in slots.read_text())
+    shown = slots.read_text()
+    sent = float(re.findall(r"NetworkOutputMb = (\S+)", shown)[0])
+    port = Path("/sys/class/net", value(said, "LarkExternalInterface"), "statistics")
+    assert 0 < sent <= int((port / "rx_bytes").read_text()) / 1e6
+    starter.kill()
+    eventually(lambda: not pool.leftovers())
+
+
+@pytest.mark.ovs
+def test_a_job_ends_as_its_program_does(pool: Pool) -> None:
+    starter, _ = started(pool)
+    for status in (0, 7, 130, 143):
+        assert pool.inside(starter, f"exit {status}")[0] == status
+    # The shell above says 128 and the number for a program that a signal has ended.
+    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGPIPE):
+        assert pool.inside(starter, f"kill -{int(number)} $$")[0] == 128 + number
+    assert pool.inside(starter, "echo in | cat; echo end")[1].split() == ["in", "end"]
+    file = starter.scratch / "environment"
+    file.write_bytes(b"PATH=/bin\0")
+    os.chown(file, 65534, 65534)
+    status, said = starter.run(f"SUDO_UID=65534 SUDO_GID=65534 {pool.enter} {file} /nonexistent/program")
+    assert status == 122
+    assert "No such file" in said
+
+
+@pytest.mark.ovs
+def test_signals_reach_the_program(pool: Pool) -> None:
+    starter, _ = started(pool)
+    ready = starter.scratch / "ready"
+    file = starter.scratch / "environment"
+    file.write_bytes(b"PATH=/usr/bin:/bin\0")
+    os.chown(file, 65534, 65534)
+    program = f'trap "echo got; exit 9" TERM; touch {ready}; while :; do sleep 0.05; done'
+    starter.run(
+        f"(SUDO_UID=65534 SUDO_GID=65534 {pool.enter} {file} /bin/sh -c '{program}' >{starter.scratch}/out 2>&1;"
+        f" echo $? >{starter.scratch}/status) & echo $!"
+    )
+    eventually(ready.exists)
+    # The process that HTCondor knows is the one that lark-enter runs in, a child of the subshell.
+    pid = starter.run(f"pgrep -o -f '{pool.enter}'")[1].split()[0]
+    os.kill(int(pid), signal.SIGTERM)
+    eventually(lambda: (starter.scratch / "status").exists() and (starter.scratch / "status").read_text().strip())
+    assert (starter.scratch / "status").read_text().split() == ["9"]
+    assert (starter.scratch / "out").read_text().split() == ["got"]
+
+
+@pytest.mark.ovs
+def test_a_users_word_that_its_program_has_ended_changes_nothing(pool: Pool) -> None:
+    starter, said = started(pool)
+    began = time.monotonic()
+    for _ in range(3):
+        _, answer = starter.as_user(
+            f"curl -s -w '%{{http_code}}' --unix-socket {pool.socket} -d x http://localhost/v1/usage"
+        )
+        assert answer.strip() == "200"
+    assert time.monotonic() - began < 10
+    assert pool.client.job(value(said, "LarkJobId"))["state"] == "enforced"
