@@ -169,7 +169,9 @@ def htcondor(machine: Machine) -> None:
         "install -d -m 700 /etc/condor/passwords.d /etc/condor/tokens.d",
     ]
     if "central" in machine.roles:
+        access_point = "etc/condor/51-lark-access-point.conf"
         lines += [
+            f"install -D -m 644 {lark.SOURCE}/{access_point} /{access_point.replace('condor/', 'condor/config.d/')}",
             "[ -f /etc/condor/passwords.d/POOL ] ||"
             " condor_store_cred add -c -p $(head -c 24 /dev/urandom | base64) >/dev/null",
             f"condor_token_create -identity condor@{DOMAIN} > {TOKEN}",

@@ -90,9 +90,8 @@ class Metering:
         asked = -math.inf
         while True:
             now = time.monotonic()
-            if now - asked >= HEADROOM_SECONDS:
+            if now - asked >= HEADROOM_SECONDS and self._ask_headroom():
                 asked = now
-                self._ask_headroom()
             for record in self._metered():
                 meter = self._read(record)
                 if meter is None:
@@ -144,15 +143,16 @@ class Metering:
             with self._lock:
                 self._wan[record.id] = {"NetworkWanInputMb": wan[0] / MEGA, "NetworkWanOutputMb": wan[1] / MEGA}
 
-    def _ask_headroom(self) -> None:
+    def _ask_headroom(self) -> bool:
         try:
-            headroom = self._link.headroom()
+            headroom: dict[str, float] | None = self._link.headroom()
         except (AwayError, RefusedError) as error:
             # What was so a minute ago says nothing of now.
             log.event("the groups' headroom is not known", level=log.DEBUG, reason=error)
-            headroom = {}
+            headroom = None
         with self._lock:
-            self._headroom = headroom
+            self._headroom = headroom or {}
+        return headroom is not None
 
     def _publish(self) -> None:
         metered = self._metered()

@@ -39,7 +39,8 @@ INSIDE = "ls /proc/sys/net/ipv4/conf"
 
 @pytest.fixture(scope="module")
 def runtime(lab: Lab) -> Iterator[Lab]:
-    lab.on("worker1", "install", "-d", "-m", "1777", "/var/log/standin")
+    # Root and users write there.
+    lab.on("worker1", "sh", "-c", "mkdir -p /var/log/standin; >/var/log/standin/log; chmod 666 /var/log/standin/log")
     lab.write("worker1", "/usr/local/bin/standin", STANDIN, mode=0o755)
     lab.write("worker1", "/etc/condor/config.d/90-standin.conf", CONFIG)
     lab.on("worker1", "condor_restart", "-startd")
