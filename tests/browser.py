@@ -111,7 +111,8 @@ class Site:
         self._network.run(lambda: switch.counted.update({port: said}))
 
 
-@pytest.fixture(scope="session")
+# No longer than a module: while Playwright runs it holds the event loop of the thread, and other tests need their own.
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """Debian's Chromium, without a window."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
