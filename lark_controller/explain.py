@@ -13,6 +13,7 @@ from typing import Final
 
 from lark_controller.errors import AdError, NotFoundError
 from lark_controller.flows.classifier import Tables
+from lark_controller.flows.host import permits
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.pool import Pool
@@ -20,7 +21,8 @@ from lark_controller.flows.simulate import Hit, PortView, Result, run_fields
 from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks
-from lark_controller.jobs import Address, Directory, Job
+from lark_controller.host_rules import RULED
+from lark_controller.jobs import Address, Directory, Job, NetworkType
 from lark_controller.origins import origin
 from lark_controller.policies.model import Because
 from lark_controller.status import Explanation, Step
@@ -91,9 +93,36 @@ def concerned(pool: Pool, ends: Ends) -> list[int]:
 def explain(pool: Pool, ends: Ends, held: Mapping[int, Held]) -> Explanation:
     """The explanation, from who the ends are to what each switch does."""
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job)]
-    walk = _Walk(pool, ends, held, steps)
-    verdict, reason = walk.go()
+    ruled = _ruled(pool, ends, steps)
+    verdict, reason = ruled or _Walk(pool, ends, held, steps).go()
     return Explanation(str(ends.src), str(ends.dst), verdict, reason, tuple(steps))
+
+
+def _ruled(pool: Pool, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
+    """What the workers of jobs without a port on a switch do, by their rules; None where it is for the switches to say.
+
+    What a worker holds is not asked for: a job is enforced when its worker has said that these rules are in place.
+    """
+    for placed, other, sends in ((ends.src_job, ends.dst, True), (ends.dst_job, ends.src, False)):
+        if placed is None or placed.job.network_type not in RULED:
+            continue
+        rules = pool.host_rules(placed.job.host)
+        job = next(each for each in rules.jobs if each.id == placed.job.id)
+        why = permits(rules, job, other, sends=sends)
+        where = f"worker {placed.job.host}"
+        steps.append(Step(where, why or f"the rules of job {job.id} let it pass"))
+        if why:
+            return "dropped", f"{where} drops it: {why}"
+    source, target = ends.src_job, ends.dst_job
+    if source is not None and source.job.network_type is NetworkType.NAT:
+        steps.append(Step(f"worker {source.job.host}", "what leaves the worker has the worker's own address"))
+    if target is not None and target.job.network_type is NetworkType.NAT:
+        here = source is not None and source.job.host == target.job.host
+        nat = source is not None and source.job.network_type is NetworkType.NAT
+        if here and nat:
+            return "forwarded", f"worker {target.job.host} hands it to job {target.job.id}"
+        return "dropped", f"nobody outside of worker {target.job.host} reaches a job behind its NAT"
+    return None
 
 
 def _who(address: Address, placed: Placed | None) -> list[Step]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from lark_controller.flows import core
 from lark_controller.flows.diff import diff
+from lark_controller.flows.host import unsupported
 from lark_controller.flows.model import Changes, Program
 from lark_controller.flows.placement import Switch
 from lark_controller.flows.pool import Pool
@@ -30,7 +31,12 @@ def plan(old: Policy, new: Policy, jobs: Sequence[Job], switches: Iterable[tuple
         if (differences := tuple(_differences(was[job.number], will[job.number], new)))
     ]
     plans = []
-    refusals = []
+    refusals = [
+        f"job {placed.job.id}: {why}"
+        for host in after.ruled.hosts()
+        for placed in after.ruled_at(host)
+        if (why := unsupported(new, placed.job, placed.decision))
+    ][:MAX_JOBS]
     for _, switch in pairs:
         wanted, there = after.build(switch.datapath), before.build(switch.datapath)
         changes = diff(wanted, there)

@@ -49,7 +49,8 @@ def a_nat_job(number: int, **changes: Any) -> Job:
 
 def test_a_decision_as_rules() -> None:
     rules = rules_of(a_bridge_job(1, vlan=7, outbound=False), a_nat_job(2, owner="bob", group="atlas"))
-    assert rules.job_networks == (ip_network("10.64.0.0/16"), ip_network("2001:db8:64::/48"))
+    declared = (ip_network("10.64.0.0/16"), ip_network("2001:db8:64::/48"))
+    assert rules.job_networks == (*declared, ip_network("10.255.64.2/32"))
     first, second = rules.jobs
     assert (first.network_type, first.vlan, first.mac) == (NetworkType.BRIDGE, 7, "02:00:00:00:00:01")
     assert (first.inbound, first.outbound, first.wan, first.dscp) == (True, False, 0, 1)
@@ -102,6 +103,7 @@ def test_whoever_has_what_was_told_has_the_whole(text: str, history: list[Any]) 
         assert from_json(to_json(held[host])) == held[host]
 
 
+@settings(max_examples=20, deadline=None)
 @given(numbers)
 def test_what_says_nothing_new_of_a_job_changes_no_rules(number: int) -> None:
     policy = load(FULL)
@@ -304,6 +306,33 @@ def test_a_new_policy_reaches_the_workers(tmp_path: Path) -> None:
         assert after.rules is not None
         assert [each.isolated for each in after.rules.jobs] == [True]
         assert state(controller, job) == ("enforced", "")
+
+
+def test_it_is_explained_what_a_worker_does(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        alice, bob, other = post(controller, 1).job, post(controller, 2, owner="bob").job, post(controller, 3).job
+        until(lambda: len(controller.host_rules(HOST, "", 0).waiting) == 3)
+        assert "not of the job's slice" in controller.explain(alice.id, bob.id, 5).reason
+        mallory = post(controller, 4, owner="mallory").job
+        bridged = post(controller, 5, "bridge", "bob").job
+        until(lambda: len(controller.host_rules(HOST, "", 0).waiting) == 5)
+        assert "nothing passes" in controller.explain(mallory.id, "192.0.2.1", 5).reason
+        told = controller.explain(alice.id, bridged.id, 5)
+        assert (told.verdict, told.reason.partition(":")[0]) == ("dropped", f"worker {HOST} drops it")
+        assert controller.explain(alice.id, other.id, 5).verdict == "forwarded"
+        outside = controller.explain("192.0.2.1", alice.id, 5)
+        assert (outside.verdict, "behind its NAT" in outside.reason) == ("dropped", True)
+        leaves = controller.explain(alice.id, "192.0.2.1", 5)
+        assert leaves.verdict == "forwarded"
+        assert any("worker's own address" in step.text for step in leaves.steps)
+
+
+def test_a_plan_says_what_no_worker_can_enforce(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        job = post(controller, 1).job
+        until(lambda: controller.host_rules(HOST, "", 0).waiting)
+        (refusal,) = controller.plan_policy(STEERING).refusals
+        assert refusal.startswith(f"job {job.id}: wan rule 1 steers")
 
 
 def test_a_job_that_ends_leaves_the_rules(tmp_path: Path) -> None:

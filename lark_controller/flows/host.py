@@ -96,7 +96,8 @@ def host_rules(
 ) -> HostRules:
     """The rules of a host: its jobs, and the prefixes of each of their slices; ``dscps`` are those of the groups.
 
-    Jobs behind NAT have addresses of their worker's own; jobs of one slice on one worker reach each other by them.
+    Jobs behind NAT have addresses of their worker's own, which are job addresses there and nowhere else; jobs of one
+    slice on one worker reach each other by them.
     """
     jobs = [placed for placed in jobs if placed.job.network_type in RULED]
     keys = {key for placed in jobs if (key := _slice_of(placed)) is not None}
@@ -107,7 +108,10 @@ def host_rules(
         if placed.job.network_type is NetworkType.NAT and (key := _slice_of(placed)) is not None:
             behind.setdefault(key, []).extend(placed.job.addresses)
     return HostRules(
-        job_networks=policy.job_networks,
+        job_networks=(
+            *policy.job_networks,
+            *minimal_cover(a for p in jobs if p.job.network_type is NetworkType.NAT for a in p.job.addresses),
+        ),
         hosts=policy.hosts,
         local_networks=local_networks(policy),
         exceptions={
