@@ -15,7 +15,7 @@ from lark_controller.flows.model import Changes, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Switch, place_switch
 from lark_controller.flows.pool import Pool
 from lark_controller.flows.tags import assign_tags
-from lark_controller.jobs import AddressType, Facts, Job, NetworkType, RunKey
+from lark_controller.jobs import AddressType, Facts, Job, NetworkType, ReservedFlow, RunKey
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.policies.model import SliceKey
@@ -106,10 +106,14 @@ def a_switch(policy_text: str, datapath: int, ports: int = 20) -> Switch:
     )
 
 
+# Numbered within their job.
+TO_WAN = ReservedFlow(0, 1000)
+TO_HOST = ReservedFlow(1, 2000, (IPv4Network("192.0.2.7/32"), IPv4Network("10.65.0.0/16")))
 numbers = st.integers(1, 40)
 jobs = st.builds(
-    lambda number, owner, group, datapath, block, version, kind, vlan, one_way: a_job(
+    lambda number, owner, group, datapath, block, version, kind, vlan, one_way, reserved: a_job(
         number,
+        reserved=tuple(replace(each, number=2 * number + each.number) for each in reserved),
         owner=owner,
         group=group,
         inbound=one_way,
@@ -134,6 +138,7 @@ jobs = st.builds(
     st.sampled_from([NetworkType.OVS_BRIDGE] * 4 + [NetworkType.BRIDGE, NetworkType.NAT]),
     st.sampled_from([None, None, 7]),
     st.booleans(),
+    st.sampled_from([(), (TO_WAN,), (TO_WAN, TO_HOST), (ReservedFlow(1, 5, incoming=True),)]),
 )
 steps = st.lists(
     st.one_of(
@@ -141,6 +146,9 @@ steps = st.lists(
         numbers.map(lambda number: ("remove", number)),
         st.tuples(st.sampled_from(EDGES), st.integers(2, 41)).map(lambda pair: ("ports", pair)),
         st.tuples(numbers, st.sampled_from([None, 1, 2])).map(lambda pair: ("queue", pair)),
+        st.tuples(numbers, st.integers(0, 1), st.sampled_from([None, 32768, 32769])).map(
+            lambda three: ("queue", (-2 * three[0] - three[1], three[2], three[0]))
+        ),
         st.sets(st.integers(1, 2)).map(lambda dscps: ("groups", frozenset(dscps))),
     ),
     max_size=30,
