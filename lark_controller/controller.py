@@ -272,21 +272,21 @@ class Controller:
 
     def flows(self, datapath: str, timeout: float, job_id: str | None = None) -> tuple[FlowStatus, ...]:
         """A switch's flows, desired and installed, or those of one live job. Raises NotFoundError, SwitchError."""
+        job = None if job_id is None else self._live(job_id)
+        if job_id is not None and job is None:
+            return ()
+        own = None if job is None else job.number
 
         async def read() -> tuple[Pool, views.Held]:
             number = views.find_switch(self._reconciler, datapath)
             state = self._reconciler.switches.get(number)
             dump: Dump | None = None
             if state is not None and state.link is not None:
-                dump = await state.link.dump(timeout)
+                dump = await state.link.dump(timeout, own)
             pool = self._reconciler.pool_of(number)
-            return pool, views.held(pool, number, dump)
+            return pool, views.held(pool, number, dump, own)
 
-        job = None if job_id is None else self._live(job_id)
-        pool, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
-        if job_id is not None and job is None:
-            return ()
-        return views.flows(pool, held, None if job is None else job.number)
+        return views.flows(*self._loop.wait(self._openflow.call(read()), timeout + 1.0))
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.

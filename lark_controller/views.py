@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lark_controller.errors import NotFoundError
-from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Switch
 from lark_controller.flows.pool import Pool
@@ -105,18 +104,20 @@ class Held:
     slices: Mapping[int, SliceKey]
 
 
-def held(pool: Pool, datapath: int, dump: Dump | None) -> Held:
-    """What :func:`flows` needs of the loop's own state."""
+def held(pool: Pool, datapath: int, dump: Dump | None, job: int | None = None) -> Held:
+    """What :func:`flows` needs of the loop's own state; with ``job`` of that job alone."""
     known = pool.switches.get(datapath)
-    desired = pool.build(datapath) if known is not None else Program()
+    if job is not None:
+        desired = pool.build_job(datapath, job)
+    else:
+        desired = pool.build(datapath) if known is not None else Program()
     return Held(known.role if known is not None else SwitchRole.EDGE, desired, dump, pool.slices_at(datapath))
 
 
-def flows(pool: Pool, here: Held, number: int | None = None) -> tuple[FlowStatus, ...]:
+def flows(pool: Pool, here: Held) -> tuple[FlowStatus, ...]:
     """A switch's flows in packet order, desired and (where it was asked) installed and foreign.
 
-    With ``number`` those of the job with that number alone. Words for thousands of flows take their time, so this may
-    be called on any thread.
+    Words for thousands of flows take their time, so this may be called on any thread.
     """
     role, dump = here.role, here.dump
     found: dict[FlowKey, tuple[FlowData, str]] = {}
@@ -126,9 +127,6 @@ def flows(pool: Pool, here: Held, number: int | None = None) -> tuple[FlowStatus
     for key, data in here.desired.flows.items():
         if key not in found:
             found[key] = (data, "missing" if dump is not None else "desired")
-    if number is not None:
-        own = cookie(Category.JOB, number)
-        found = {key: value for key, value in found.items() if value[0].cookie == own}
     lines = []
     for key in sorted(found, key=lambda key: (key.table, -key.priority, key.match)):
         data, state = found[key]

@@ -297,6 +297,12 @@ def test_a_new_policy_touches_only_what_differs(tmp_path: Path, network: FakeNet
         connect(network, controller, edge)
         for number, owner in ((1, "alice"), (2, "carol")):
             controller.confirm(post(controller, number, owner).job.id, 20)
+        alice = controller.job_at("10.64.0.1").job.id
+        own = controller.flows(f"{1:016x}", 5, alice)
+        assert own == tuple(flow for flow in controller.flows(f"{1:016x}", 5) if flow.job == alice)
+        assert {"admit", "count", "forward"} <= {flow.table_name for flow in own}
+        assert {flow.state for flow in own} == {"installed"}
+        assert controller.flows(f"{1:016x}", 5, "0" * 16) == ()
         before = dict(edge.program.flows)
         plan = controller.plan_policy(POLICY.replace('"mallory"', '"carol"'))
         assert [change.changes for change in plan.jobs] == [("is blocked",)]

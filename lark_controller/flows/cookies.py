@@ -57,6 +57,12 @@ def count_cookie(job: int, kind: int = 0) -> int:
     return cookie(Category.COUNT, job << COUNT_BITS | kind)
 
 
+def of_job(job: int) -> tuple[tuple[int, int], ...]:
+    """Cookies and masks that choose a job's own flows and the flows that count for it."""
+    every = (1 << 64) - 1
+    return (cookie(Category.JOB, job), every), (count_cookie(job), every ^ ((1 << COUNT_BITS) - 1))
+
+
 def counted_by(value: int) -> tuple[int, int] | None:
     """The job's number and what is counted, of a counting flow's cookie; None for any other."""
     if value & CATEGORY_MASK != cookie(Category.COUNT):

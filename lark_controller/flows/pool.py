@@ -176,6 +176,13 @@ class Pool:
             yield from edge.slice_flows(tag, self._slices.prefixes(key))
         yield from edge.announcements(local.jobs.values(), switch)
 
+    def build_job(self, datapath: int, number: int) -> Program:
+        """The flows at a job's own port that a known switch should hold; none where the job is not attached to it."""
+        placed, switch = self.placed.get(number), self.switches.get(datapath)
+        if placed is None or switch is None or not switch.is_edge or placed.datapath != datapath:
+            return Program()
+        return Program.of(self._job_flows(placed, switch, self._local[datapath].tags))
+
     def _job_flows(self, placed: Placed, switch: Switch, tags: dict[SliceKey, int]) -> Iterator[Flow]:
         key = placed.decision.slice
         tag = 0 if key is None else tags.get(key, 0)

@@ -168,13 +168,17 @@ class SwitchLink:
         """Send a frame out through actions; nobody says whether it went."""
         self.write(wire.packet_out(self.next_xid(), in_port, actions, data))
 
-    async def dump(self, timeout: float | None = None) -> Dump:
-        """Everything that the switch holds, complete. Raises SwitchError: a dump that is not complete is none."""
+    async def dump(self, timeout: float | None = None, job: int | None = None) -> Dump:
+        """Everything that the switch holds, complete; with ``job`` that job's own flows and counting flows alone.
+
+        Raises SwitchError: a dump that is not complete is none.
+        """
         limit = self.connection.options.dump_timeout if timeout is None else timeout
-        flows = self._flow_stats("flow dump", 0, 0, limit)
-        wanted: list[asyncio.Future[list[FlowRecord]] | asyncio.Future[list[Meter]]] = [flows]
+        masks = ((0, 0),) if job is None else cookies.of_job(job)
+        flows = [self._flow_stats("flow dump", value, mask, limit) for value, mask in masks]
+        wanted: list[asyncio.Future[list[FlowRecord]] | asyncio.Future[list[Meter]]] = [*flows]
         meters: asyncio.Future[list[Meter]] | None = None
-        if self.features.max_meter:
+        if self.features.max_meter and job is None:
             build = wire.meter_config_request
             meters = self.requests.collect("meter dump", ofp.OFPMP_METER_CONFIG, build, replies.meter_config, limit)
             wanted.append(meters)
@@ -183,7 +187,7 @@ class SwitchLink:
         own: dict[FlowKey, FlowData] = {}
         foreign: dict[FlowKey, FlowData] = {}
         counters: Counters = {}
-        for record in flows.result():
+        for record in (record for part in flows for record in part.result()):
             (own if cookies.is_ours(record.data.cookie) else foreign)[record.key] = record.data
             counters[record.key] = (record.packets, record.bytes)
         return Dump(Program(own, {meter.number: meter for meter in found}), foreign, counters)
