@@ -22,7 +22,7 @@ from lab.boot import Lab, Result
 from lab.inside import job_agent
 from lab.run import LabError
 
-START_TIMEOUT = 90
+START_TIMEOUT = 150
 Target = tuple[str, str]
 
 

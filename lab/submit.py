@@ -60,7 +60,7 @@ def submit_program(
     return Jobs(int(printed.split(".")[0]), number, user, directory)
 
 
-def wait(lab: Lab, jobs: Jobs, timeout: float = 60) -> None:
+def wait(lab: Lab, jobs: Jobs, timeout: float = 150) -> None:
     """Wait until every job has left the queue. Raises LabError after ``timeout`` seconds, with what the queue says."""
     waiting = lab.on(
         "central", "condor_wait", "-wait", str(int(timeout)), f"{jobs.directory}/log", timeout=timeout + 20, check=False
