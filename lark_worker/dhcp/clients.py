@@ -69,7 +69,7 @@ class Clients:
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ)
-        self._stopping = False
+        self._stopping = self._closed = False
         self._thread = threading.Thread(target=self._run, name="dhcp", daemon=True)
 
     def start(self) -> None:
@@ -81,13 +81,15 @@ class Clients:
         """Ask no more; leases stay."""
         self._stopping = True
         self._poke()
-        self._thread.join(10)
+        if self._thread.ident is not None:
+            self._thread.join(10)
         with self._lock:
             for running in self._running.values():
                 self._close(running)
             self._running.clear()
-        self._selector.close()
-        os.close(self._wake)
+            self._closed = True
+            self._selector.close()
+            os.close(self._wake)
 
     def begin(self, job: str, mac: str, namespace: str, *, held: bool = False) -> Future[Lease]:
         """Ask for a job's address, the cached one first; the future has the first lease.
@@ -102,6 +104,8 @@ class Clients:
         )  # fmt: skip
         running = _Running(job, mac, namespace, client, told=client.lease)
         with self._lock:
+            if self._closed:
+                return running.first
             old = self._running.get(mac)
             if old is not None and old.job == job:
                 return old.first
@@ -220,4 +224,7 @@ class Clients:
         threading.Thread(target=self._changed, args=(running.job,), name=f"lease {running.job}", daemon=True).start()
 
     def _poke(self) -> None:
-        os.eventfd_write(self._wake, 1)
+        with self._lock:
+            # Jobs end while the service stops, and after it.
+            if not self._closed:
+                os.eventfd_write(self._wake, 1)

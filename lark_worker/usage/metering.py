@@ -65,7 +65,8 @@ class Metering:
     def stop(self) -> None:
         """Read no more."""
         self._stopping.set()
-        self._thread.join(10)
+        if self._thread.ident is not None:
+            self._thread.join(10)
 
     def tell(self, record: Record) -> None:
         """Tell a job's starter now what is counted now. The job's last process but one asks for it at its end."""
