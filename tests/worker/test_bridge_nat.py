@@ -227,9 +227,12 @@ def test_one_way_by_connections(ovs: OpenVSwitch, net: Net, kind: str) -> None:
 
 
 def test_before_its_rules_come_nothing_passes_and_without_the_controller_rules_stay(ovs: OpenVSwitch, net: Net) -> None:
-    with a_site(ovs, net, on_failure="start", timeout="0.3") as (pool, _):
+    with a_site(ovs, net, on_failure="start", timeout="1") as (pool, _):
         first, second = pool.starter(1, "alice", NAT), pool.starter(2, "alice", NAT)
-        kept = enforced(pool, first, "alice", 1)
+        # On a slow machine the first answer may come later than the job starts.
+        kept = pool.hook(first, "start", "alice", 1)
+        eventually(lambda: pool.client.job(value(kept, "LarkJobId"))["state"] == "enforced", 20)
+        eventually(lambda: pings(pool, first, LAN))
         pool.stop_controller()
         closed = pool.hook(second, "start", "alice", 2)
         assert value(closed, "LarkState") == "pending"
