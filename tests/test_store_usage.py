@@ -85,6 +85,16 @@ def test_each_width_has_every_use_once(store: Store) -> None:
     )
 
 
+@pytest.mark.parametrize(("first", "last"), [(0, 96), (5, 90), (24, 72), (30, 40), (23, 49), (70, 96)])
+def test_one_sum_over_a_stretch_is_the_sum_of_its_hours(store: Store, first: int, last: int) -> None:
+    for hour in range(96):
+        store.write_usage([entry(1, DAY_ONE + hour * HOUR + 7, Usage(bytes_in=2**hour % 1_000_003))])
+    start, end = DAY_ONE + first * HOUR, DAY_ONE + last * HOUR
+    (whole,) = asked(store, "group", start, end).rows
+    assert whole.usage.bytes_in == sum(2**hour % 1_000_003 for hour in range(first, last))
+    assert whole.usage.bytes_in == sum(row.usage.bytes_in for row in asked(store, "group", start, end, "hour").rows)
+
+
 def test_users_are_told_apart_by_group(store: Store) -> None:
     store.write_usage([entry(1), entry(4), entry(7, user="user1@example")])
     rows = asked(store, "user", DAY_ONE, DAY_ONE + HOUR).rows

@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, Table, bindparam, delete, func, literal, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
-from lark_controller.accounting.buckets import Bucket, buckets
+from lark_controller.accounting.buckets import DAY, HOUR, Bucket, buckets
 from lark_controller.accounting.ledger import Entry
 from lark_controller.accounting.questions import UsageFilter, UsagePage, UsageRow
 from lark_controller.accounting.usage import JobUsage, Usage
@@ -179,12 +194,7 @@ def buckets_query(chosen: UsageFilter, cursor: str | None, limit: int) -> Select
     keys = [usage.c.name, *([usage.c.group_name] if by_user else [])]
     order = keys if chosen.bucket is None else [usage.c.start, *keys]
     sums = _SUMS if chosen.bucket is not None else tuple(func.sum(column).label(column.name) for column in _SUMS)
-    query = select(start, usage.c.name, group, *sums).where(
-        usage.c.kind == kind,
-        usage.c.seconds == chosen.seconds,
-        usage.c.start >= int(chosen.start),
-        usage.c.start < int(chosen.end),
-    )
+    query = select(start, usage.c.name, group, *sums).where(usage.c.kind == kind, _between(chosen))
     name = {"group": chosen.group, "user": chosen.user, "host": chosen.host}[kind]
     if name is not None:
         query = query.where(usage.c.name == name)
@@ -196,6 +206,20 @@ def buckets_query(chosen: UsageFilter, cursor: str | None, limit: int) -> Select
         kinds = (*((int,) if chosen.bucket is not None else ()), *(str for _ in keys))
         query = query.where(tuple_(*order) > tuple_(*map(literal, parts_in(cursor, kinds))))
     return query.order_by(*order).limit(limit + 1)
+
+
+def _between(chosen: UsageFilter) -> ColumnElement[bool]:
+    """The buckets that make up a stretch of time. One sum takes whole days as days, and hours before and after them:
+    it is the same sum, of a twentieth of the rows."""
+    start, end = int(chosen.start), int(chosen.end)
+    first, last = start + -start % DAY, end - end % DAY
+    if chosen.bucket is not None or chosen.seconds != HOUR or first >= last:
+        return _within(chosen.seconds, start, end)
+    return or_(_within(DAY, first, last), _within(HOUR, start, first), _within(HOUR, last, end))
+
+
+def _within(seconds: int, start: int, end: int) -> ColumnElement[bool]:
+    return and_(usage.c.seconds == seconds, usage.c.start >= start, usage.c.start < end)
 
 
 def _buckets_page(connection: Connection, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
