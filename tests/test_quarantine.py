@@ -67,7 +67,8 @@ def test_a_quarantined_job_passes_nothing_and_its_slice_forgets_it(tmp_path: Pat
         assert [each.state for each in page.jobs] == [JobState.QUARANTINED]
         own = [flow.origin for flow in controller.flows(f"{1:016x}", 5) if flow.job == job.id]
         assert own
-        assert all(WHY in origin for origin in own)
+        # Flows that count let nothing pass of themselves.
+        assert all(WHY in origin for origin in own if not origin.startswith("counts for")), own
         # Another post of the same run, or a policy, opens nothing.
         post(controller, 1)
         controller.confirm(job.id, 5)
