@@ -55,7 +55,7 @@ def main() -> int:
         began = time.monotonic()
         try:
             results = EXPERIMENTS[name](options)
-        except LabError as error:
+        except (LabError, ValueError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             failed += 1
             continue

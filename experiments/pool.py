@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from experiments.result import Point
-from lab import submit
+from lab import controller, submit
 from lab.boot import Lab
 from lab.inside.topology import BY_NAME, JOBS, LOCAL, OPERATOR_TOKEN, REST_PORT, Machine, cable
+from lab.jobs import Wish
+from lab.jobs import running as running_jobs
 from lab.run import LabError
 from lab.settings import from_environment
 
@@ -25,6 +29,8 @@ SETTLED: Final = 2.0
 INTERVAL: Final = 0.5
 SITE, WAN = "dhcp", "wan1"
 JOB_TIMEOUT: Final = 300
+# What a stream may take beyond its own time, on a machine that does other work.
+STREAM_TIMEOUT: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ class Load:
 
     @property
     def script(self) -> str:
-        """What the job runs; it finds its way to the server first, and begins at a whole second."""
+        """What the job runs; it finds its way to the server first."""
         address = BY_NAME[self.server].address if self.server != WAN else "192.0.2.1"
         how = f"--time {self.seconds:g}" if self.size is None else f"--bytes {self.size}"
         back = " --reverse" if self.download else ""
@@ -108,10 +114,10 @@ class Pool:
 
     def put_policy(self, text: str) -> None:
         """Put a policy in force, and wait until every switch has it. Raises LabError with what the controller says."""
-        controller = BY_NAME["controller"].address
+        address = BY_NAME["controller"].address
         ask = 'exec curl -sS --max-time 60 -H "Authorization: Bearer $(cat "$1")" '
         token = f"/lark/machines/controller/upper{OPERATOR_TOKEN}"
-        url = f"http://{controller}:{REST_PORT}/v1"
+        url = f"http://{address}:{REST_PORT}/v1"
         put = f"{ask} -X PUT -H 'Content-Type: application/yaml' --data-binary @- {url}/policy"
         answer = self._lab.run(["sh", "-c", put, "sh", token], stdin=text, timeout=90).stdout
         if "digest" not in json.loads(answer):
@@ -154,11 +160,25 @@ class Pool:
         self._lab.run(["sh", "-ec", "\n".join(lines)])
 
     def streams(self, loads: Sequence[Load]) -> list[Stream]:
-        """Run jobs at the same time; what each measured. Raises LabError where one fails."""
-        jobs = [submit.submit(self._lab, load.user, load.script, load.attributes) for load in loads]
-        for each in jobs:
-            submit.wait(self._lab, each, JOB_TIMEOUT)
-        return [stream(submit.output(self._lab, each)) for each in jobs]
+        """Run jobs whose streams begin at the same time, once all of them run and are enforced; what each measured.
+
+        Raises LabError where one fails.
+        """
+        wishes = [Wish(load.user, load.attributes) for load in loads]
+        with running_jobs(self._lab, wishes) as jobs, ThreadPoolExecutor(len(jobs)) as threads:
+            self._wait_until_enforced({job.id for job in jobs})
+            started = [
+                threads.submit(job.run, load.script, load.seconds + STREAM_TIMEOUT)
+                for job, load in zip(jobs, loads, strict=True)
+            ]
+            return [stream(each.result().stdout) for each in started]
+
+    def _wait_until_enforced(self, ids: AbstractSet[str]) -> None:
+        deadline = time.monotonic() + 60
+        while waiting := [job for job in controller.jobs(self._lab) if job["id"] in ids and job["state"] != "enforced"]:
+            if time.monotonic() > deadline:
+                raise LabError(f"jobs are not enforced: {[(job['state'], job['reason']) for job in waiting]}")
+            time.sleep(0.3)
 
     def output(self, user: str, script: str, attributes: Mapping[str, str] | None = None) -> str:
         """Run one job; what it printed."""
