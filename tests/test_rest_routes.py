@@ -45,7 +45,7 @@ GUARDED = [
     ("POST", "/v1/policy/plan", {"read", "operate"}),
     ("GET", "/v1/policy/schema", {"read", "operate"}),
     ("GET", "/v1/explain?src=10.0.0.1&dst=10.0.0.2", {"read", "operate"}),
-    ("GET", "/v1/groups", {"read", "operate"}),
+    ("GET", "/v1/groups", {"hook", "read", "operate"}),
     ("GET", "/v1/usage", {"read", "operate"}),
     ("GET", "/v1/rates?by=user", {"read", "operate"}),
     ("GET", "/v1/audit", {"read", "operate"}),
