@@ -150,7 +150,7 @@ class Reader:
     def new_tab(self) -> Page:
         """Another tab of the same browser."""
         page = self.context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(45_000)
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         return page

@@ -20,7 +20,7 @@ VIEWS = ["", "jobs", "groups", "switches", "reservations", "explain", "policy", 
 @pytest.fixture(autouse=True)
 def patience() -> Iterator[None]:
     """How long an expectation may take to come true; only a test that fails waits so long."""
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=45_000)
     yield
     expect.set_options(timeout=5_000)
 
