@@ -20,21 +20,6 @@ from lark_controller.status import SwitchProblem
 KEPT_PROBLEMS = 100
 
 
-def placed_as(policy: Policy, link: SwitchLink) -> Switch:
-    """A connected switch as a policy places it."""
-    features = link.features
-    return place_switch(
-        policy,
-        link.datapath,
-        {port.name: port.number for port in features.ports.values()},
-        normal=features.normal,
-        tracks=features.tracks,
-        local_mac=None if (local := features.ports.get(PORT_LOCAL)) is None else mac_number(local.mac),
-        max_meter=features.max_meter if features.meter_drop else 0,
-        description=features.description,
-    )
-
-
 def dpid_text(datapath: int) -> str:
     """A datapath id as 16 hexadecimal digits."""
     return f"{datapath:016x}"

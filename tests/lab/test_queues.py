@@ -23,8 +23,7 @@ from lab.jobs import Running, Wish, running
 
 PAYLOAD = 1448 / 1514
 SECONDS = 6
-# Of one stream's rate: above 1 for what a queue may send at once, below for a machine that is late.
-# What late timers make up for comes within a short window, so a little more than promised may be seen.
+# Of one stream's rate: below 1 for a machine that is late, above for what late timers make up for in a short window.
 LEAST, MOST = 0.85, 1.05
 SERVER = BY_NAME["central"].address
 PORTS = range(5301, 5309)
