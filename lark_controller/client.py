@@ -18,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from lark_controller.errors import LarkError, SettingError
+from lark_controller.jobs import EndedBy
 
 Answer = dict[str, Any]
 
@@ -91,9 +92,9 @@ class Client:
         """Renew a job's lease."""
         return self._json("POST", f"/v1/jobs/{_part(job_id)}/renew")
 
-    def end(self, job_id: str, exit_ad: str = "") -> Answer:
+    def end(self, job_id: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Answer:
         """End a job."""
-        return self._json("DELETE", f"/v1/jobs/{_part(job_id)}", None, exit_ad or None)
+        return self._json("DELETE", f"/v1/jobs/{_part(job_id)}", {"by": by}, exit_ad or None)
 
     def forged(self, job_id: str, detail: str) -> Answer:
         """Note in the audit trail that a forged ad was refused."""

@@ -37,7 +37,7 @@ from lark_controller.guarantees import Guarantees
 from lark_controller.host_states import FIRST
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
 from lark_controller.job_states import as_now
-from lark_controller.jobs import Address, Job, JobState
+from lark_controller.jobs import Address, EndedBy, Job, JobState
 from lark_controller.log import event
 from lark_controller.loop_calls import LOOP_TIMEOUT, LoopCalls
 from lark_controller.metrics import Metrics
@@ -192,9 +192,9 @@ class Controller:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""
         return self._registration.renew(job_id)
 
-    def end(self, job_id: str, actor: str, exit_ad: str = "") -> Job:
+    def end(self, job_id: str, actor: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Job:
         """End a job; of an ended job the same again. Raises NotFoundError for an id never seen."""
-        return self._registration.end(job_id, actor, "ended by its hook", exit_ad)
+        return self._registration.end(job_id, actor, by.reason, exit_ad)
 
     def forged(self, job_id: str, actor: str, detail: str) -> None:
         """Write into the audit trail that a worker refused a forged ad for this job."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -51,6 +51,29 @@ class JobState(StrEnum):
     QUARANTINED = "quarantined"
     REFUSED = "refused"
     ENDED = "ended"
+
+
+class EndedBy(StrEnum):
+    """What a job's end was noticed by: its hook said so; its ``condor_starter`` ended; its worker started again, or
+    the job was not to be started there."""
+
+    HOOK = "hook"
+    STARTER = "starter"
+    WORKER = "worker"
+    START = "start"
+
+    @property
+    def reason(self) -> str:
+        """What is shown of a job that has ended so."""
+        return _ENDINGS[self]
+
+
+_ENDINGS: Final = {
+    EndedBy.HOOK: "ended by its hook",
+    EndedBy.STARTER: "ended with its condor_starter",
+    EndedBy.WORKER: "ended when its worker started again",
+    EndedBy.START: "did not start on its worker",
+}
 
 
 class NetworkType(StrEnum):

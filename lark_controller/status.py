@@ -15,7 +15,7 @@ from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usag
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.errors import Mistake
 from lark_controller.host_rules import HostRules
-from lark_controller.jobs import Job, JobState
+from lark_controller.jobs import EndedBy, Job, JobState
 from lark_controller.policies.model import Decision
 from lark_controller.qos.reservations import Reservation, ReservationPage
 
@@ -366,7 +366,7 @@ class Controls(Protocol):
     def renew(self, job_id: str, actor: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""
 
-    def end(self, job_id: str, actor: str, exit_ad: str = "") -> Job:
+    def end(self, job_id: str, actor: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Job:
         """End a job; of an ended job the same again. Raises NotFoundError for an id never seen."""
 
     def forged(self, job_id: str, actor: str, detail: str) -> None:

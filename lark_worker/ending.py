@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from lark_controller import log
+from lark_controller.jobs import EndedBy
 from lark_worker.accounts import Accounts
 from lark_worker.dhcp.jobs import DhcpJobs
 from lark_worker.errors import NetworkError, RefusedError
@@ -46,22 +47,26 @@ class Endings:
         key = key_of(record)
         return record.boot == self._jobs.boot and self._watch.add(*key, lambda: self.ended(key))
 
-    def over(self, key: Key, exit_ad: str) -> Record | None:
+    def over(self, key: Key, exit_ad: str, by: EndedBy) -> Record | None:
         """Note that a job has ended, so that the controller is told in time. May be repeated."""
         with self._jobs.locked(key):
             record = self._jobs.of(key)
             if record is None or record.over:
                 return record
             counted = self._accounts.last(record)
-            record = self._jobs.change(key, over=True, state="ended", exit_ad=exit_ad, counted=counted, then="end")
+            record = self._jobs.change(
+                key, over=True, state="ended", exit_ad=exit_ad, ended_by=by.value, counted=counted, then="end"
+            )
             self._spool.add(record.slot, record.id)
-            log.event("job ends", job=record.id, slot=record.slot)
+            log.event("job ends", job=record.id, slot=record.slot, by=by)
             return record
 
     def ended(self, key: Key) -> None:
         """A job or its starter has ended, whether or not its exit hook was called: its network goes."""
         with self._jobs.locked(key):
-            record = self.over(key, "")
+            before = self._jobs.of(key)
+            here = before is not None and before.boot == self._jobs.boot
+            record = self.over(key, "", EndedBy.STARTER if here else EndedBy.WORKER)
             if record is None:
                 return
             try:
@@ -73,7 +78,9 @@ class Endings:
     def give_up(self, key: Key, state: str, reason: str) -> Record:
         """The job does not start here. It may have been registered, so the controller hears of its end alone."""
         with self._jobs.locked(key):
-            record = self._jobs.change(key, over=True, state=state, reason=reason, pending=("end",))
+            record = self._jobs.change(
+                key, over=True, state=state, reason=reason, ended_by=EndedBy.START.value, pending=("end",)
+            )
             self._spool.add(record.slot, record.id)
             self._remove(record)
             return record
@@ -97,6 +104,6 @@ class Endings:
             # What the controller will not count must not keep it from hearing of the end.
             with contextlib.suppress(RefusedError):
                 self._link.counters(record.id, record.counted, final=True)
-        self._link.end(record.id, record.exit_ad)
+        self._link.end(record.id, record.exit_ad, EndedBy(record.ended_by))
         self._jobs.told(key_of(record), "end")
         self._jobs.forget(record)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from lark_controller.client import Client, ProblemError, UnreachableError, read_token
 from lark_controller.errors import SettingError
 from lark_controller.host_rules import HostRules, from_json
-from lark_controller.jobs import Address
+from lark_controller.jobs import Address, EndedBy
 from lark_worker.errors import AwayError, RefusedError
 from lark_worker.settings import Settings
 
@@ -58,16 +58,16 @@ class Link:
             return False
         return True
 
-    def end(self, job_id: str, exit_ad: str) -> None:
+    def end(self, job_id: str, exit_ad: str, by: EndedBy) -> None:
         """End a job; one that the controller does not know has ended."""
         try:
-            self._ask(lambda client: client.end(job_id, exit_ad))
+            self._ask(lambda client: client.end(job_id, exit_ad, by))
         except _UnknownError:
             return
         except RefusedError:
             # The exit ad is not acceptable; that the job has ended still counts.
             if exit_ad:
-                self.end(job_id, "")
+                self.end(job_id, "", by)
 
     def wan(self, job_id: str) -> tuple[int, int] | None:
         """What a job has received from the WAN and sent there, in bytes; None where that is not counted."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lark_controller import log
-from lark_controller.jobs import RunKey
+from lark_controller.jobs import EndedBy, RunKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Record:
     addresses: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     exit_ad: str = ""
+    ended_by: str = EndedBy.HOOK.value
     state: str = "registering"
     reason: str = ""
     machine: str = ""

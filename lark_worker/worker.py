@@ -9,6 +9,7 @@ import threading
 from dataclasses import replace
 
 from lark_controller import log
+from lark_controller.jobs import EndedBy
 from lark_worker.accounts import Accounts
 from lark_worker.admission import Admission
 from lark_worker.answers import lines, said
@@ -124,7 +125,7 @@ class Worker:
         """Remove a job's network, soon, and let the controller know. Raises CallerError."""
         record = self._own(starter, job_id)
         key = key_of(record)
-        self._endings.over(key, exit_ad)
+        self._endings.over(key, exit_ad, EndedBy.HOOK)
         # HTCondor waits for the exit hook, and need not wait for the kernel to take the network down.
         threading.Thread(target=self._endings.ended, args=(key,), name=f"end {job_id}", daemon=True).start()
         return lines(replace(record, state="ended", reason=""))

@@ -17,7 +17,7 @@ from lark_controller.accounting.usage import JobUsage, Rate, Usage
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.errors import AddressError, AdError, ChangedError, Mistake, NotFoundError, PolicyError
 from lark_controller.host_rules import HostRules, JobRules
-from lark_controller.jobs import AddressType, Job, JobState, NetworkType, RunKey
+from lark_controller.jobs import AddressType, EndedBy, Job, JobState, NetworkType, RunKey
 from lark_controller.policies.model import Because, Decision, Kind, SliceKey
 from lark_controller.status import (
     AuditEntry,
@@ -208,9 +208,9 @@ class FakeControls:
         self._note(actor, "lift", job_id)
         return self.known[job_id]
 
-    def end(self, job_id: str, actor: str, exit_ad: str = "") -> Job:
+    def end(self, job_id: str, actor: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Job:
         job = self.get(job_id)
-        self.known[job_id] = replace(job, state=JobState.ENDED)
+        self.known[job_id] = replace(job, state=JobState.ENDED, reason=by.reason)
         self.ended.setdefault(job_id, 1.7e9 + 60)
         self._note(actor, "end", job_id)
         return self.known[job_id]

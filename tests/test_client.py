@@ -10,6 +10,7 @@ import pytest
 from lark_controller import settings as table
 from lark_controller.client import Client, ProblemError, UnreachableError
 from lark_controller.errors import SettingError
+from lark_controller.jobs import EndedBy
 from lark_controller.rest.server import Server
 from tests.fake_controls import DPID, TOKENS, post_body
 from tests.rest_app import Api, make_api
@@ -32,7 +33,7 @@ def test_a_job_from_begin_to_end(served: tuple[Api, str]) -> None:
     assert hook.register({"job_ad": job_ad, "machine_ad": machine_ad})["id"] == job["id"]
     assert reader.job_at("10.64.0.1")["id"] == job["id"]
     assert hook.renew(job["id"])["lease_until"] > job["lease_until"]
-    assert hook.end(job["id"], "ExitCode = 0")["state"] == "ended"
+    assert hook.end(job["id"], "ExitCode = 0", EndedBy.STARTER)["reason"] == "ended with its condor_starter"
     assert hook.end(job["id"])["state"] == "ended"
     assert [entry["action"] for entry in reader.audit(job["id"])] == ["end", "end", "register"]
     assert list(reader.jobs()) == []

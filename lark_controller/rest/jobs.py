@@ -8,12 +8,13 @@ from typing import Any
 from flask import Response, jsonify, request, url_for
 
 from lark_controller import ads
+from lark_controller.jobs import EndedBy
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import known_job, next_url, read, read_text, refuse_malformed_json
 from lark_controller.rest.classad_text import lines
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.problems import Problem
-from lark_controller.rest.queries import JobQuery, WaitQuery
+from lark_controller.rest.queries import EndQuery, JobQuery, WaitQuery
 from lark_controller.rest.schemas import (
     JobDetailSchema,
     JobPageSchema,
@@ -118,17 +119,18 @@ def renew(job_id: str) -> Any:
     "DELETE",
     "/jobs/<job_id>",
     scopes=(Scope.HOOK,),
+    query=EndQuery,
     bodies={"text/plain": {"type": "string", "description": "The exit ad"}},
     body_required=False,
     answers={200: JobSchema},
-    problems=(400, 404, 413, 415),
+    problems=(400, 404, 413, 415, 422),
 )
-def end(job_id: str) -> Any:
+def end(query: dict[str, Any], job_id: str) -> Any:
     """End a job. An ended job may be ended again."""
     context = current()
     known = known_job(job_id)
     exit_ad = read_text(context.settings.max_ads_bytes, ("text/plain",), empty=True)
-    return context.controls.end(known, actor(), exit_ad)
+    return context.controls.end(known, actor(), exit_ad, EndedBy(query["by"]))
 
 
 @operation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marshmallow import Schema, fields, validate
 
-from lark_controller.jobs import JobState
+from lark_controller.jobs import EndedBy, JobState
 
 # A name in an ad is at most this long; NUL and other control characters stand in none.
 WORD = [
@@ -24,6 +24,19 @@ class WaitQuery(Schema):
         load_default=0.0,
         validate=validate.Range(0, 600, error="a number of seconds from 0 to {max} is accepted"),
         metadata=_meta("Seconds to wait for the switches' confirmation, at most the setting LARK_WAIT_LIMIT"),
+    )
+
+
+class EndQuery(Schema):
+    """What a job's end was noticed by."""
+
+    by = fields.String(
+        load_default=EndedBy.HOOK.value,
+        validate=validate.OneOf([each.value for each in EndedBy]),
+        metadata=_meta(
+            "hook: the job's hook says so; starter: its condor_starter ended; worker: its worker started "
+            "again; start: its worker did not start it"
+        ),
     )
 
 

@@ -67,7 +67,12 @@ def test_a_job_that_ends_leaves_nothing_and_its_neighbour_notices_nothing(pool: 
     assert pool.inside(second, "cat /proc/net/dev_snmp6/eth0")[1].split()[1] == index
     assert pool.inside(second, "ping -c1 -W1 127.0.0.1")[0] == 0
     eventually(lambda: [job["owner"] for job in pool.client.jobs()] == ["bob"])
-    assert [job["owner"] for job in pool.client.jobs(state="ended")] == ["alice"]
+    assert endings(pool) == [("alice", "ended by its hook")]
+
+
+def endings(pool: Pool) -> list[tuple[str, str]]:
+    """The jobs that have ended, by owner, and why."""
+    return [(job["owner"], job["reason"]) for job in pool.client.jobs(state="ended")]
 
 
 def test_a_starter_that_is_killed_ends_its_job(pool: Pool) -> None:
@@ -77,6 +82,7 @@ def test_a_starter_that_is_killed_ends_its_job(pool: Pool) -> None:
     starter.kill()
     eventually(lambda: not pool.leftovers())
     eventually(lambda: not list(pool.client.jobs()))
+    assert endings(pool) == [("alice", "ended with its condor_starter")]
 
 
 def test_no_connectivity_is_a_namespace_with_loopback_alone(pool: Pool) -> None:
@@ -142,6 +148,7 @@ def test_after_the_machine_has_started_again_no_job_of_before_is_left(pool: Pool
     assert pool.leftovers() == []
     eventually(lambda: not list(pool.client.jobs()))
     eventually(lambda: not list((pool.folder / "worker" / "jobs").iterdir()))
+    assert endings(pool) == [("alice", "ended when its worker started again")]
 
 
 @pytest.mark.parametrize(("choice", "code"), [("hold", 20), ("idle", 300)])
