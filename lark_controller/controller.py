@@ -6,7 +6,6 @@ REST threads call it; what concerns switches is handed to the event-loop thread,
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -14,42 +13,30 @@ from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from types import MappingProxyType
-from typing import TypeVar
 
-from lark_controller import planning, views
+from lark_controller import views
 from lark_controller.accountant import KEPT, Accountant, Keeping
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.checks import check
-from lark_controller.errors import (
-    ChangedError,
-    LarkError,
-    Mistake,
-    NotFoundError,
-    PolicyError,
-    StoreError,
-    SwitchError,
-)
-from lark_controller.explain import Ends, Held, concerned, ends_of, explain
+from lark_controller.errors import Mistake, NotFoundError, StoreError, SwitchError
 from lark_controller.fact_store import refresh_facts
-from lark_controller.flows.pool import Pool
 from lark_controller.guarantees import Guarantees
-from lark_controller.host_states import FIRST
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
-from lark_controller.job_states import as_now
-from lark_controller.jobs import Address, EndedBy, Job, JobState
+from lark_controller.inspection import Inspection
+from lark_controller.job_lookup import JobLookup
+from lark_controller.jobs import EndedBy, Job, JobState
 from lark_controller.log import event
 from lark_controller.loop_calls import LOOP_TIMEOUT, LoopCalls
 from lark_controller.metrics import Metrics
 from lark_controller.openflow.app import OpenFlow
 from lark_controller.openflow.connection import OpenFlowOptions
-from lark_controller.openflow.link import Dump
-from lark_controller.policies.decide import decide, needed_attributes, quarantined
+from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
+from lark_controller.policy_in_force import PolicyInForce, mistakes
 from lark_controller.qos.ovsdb import Ovsdb, OvsdbOptions, Report
-from lark_controller.queues import QUEUES
 from lark_controller.reconcile import Reconciler
-from lark_controller.registration import Names, Registration
+from lark_controller.registration import Registration
 from lark_controller.reservations import Reservations
 from lark_controller.status import (
     AuditPage,
@@ -66,12 +53,9 @@ from lark_controller.status import (
     Readiness,
     Registered,
     SwitchStatus,
-    Waiting,
 )
 from lark_controller.store import Store
 from lark_controller.upkeep import Upkeep
-
-T = TypeVar("T")
 
 
 class Controller:
@@ -92,24 +76,24 @@ class Controller:
         keeping: Keeping = KEPT,
     ) -> None:
         self._store = store
-        self._metrics = metrics
         self._lease, self._read_seconds = lease_seconds, keeping.read_seconds
-        self._version = policy
-        self._policy = load(policy.text)
+        in_force = load(policy.text)
         ovsdb = ovsdb or OvsdbOptions()
         self._ovsdb = Ovsdb(ovsdb, self._queues_told)
         ledger = Ledger()
-        self._reconciler = Reconciler(self._policy, self._state_changed, metrics, self._ovsdb, ovsdb, ledger)
+        self._reconciler = Reconciler(in_force, self._state_changed, metrics, self._ovsdb, ovsdb, ledger)
         self.accounts = Accountant(store, ledger, keeping, self._number_of)
         self._guarantees = Guarantees(self._reconciler, metrics)
-        self._openflow = OpenFlow(options, self._reconciler)
+        self._openflow = OpenFlow(options, self._reconciler.events)
         self._loop = LoopCalls(self._openflow)
         self._reservations = Reservations(store, self._live_at, self._flows_changed, self._resized)
         self._registration = Registration(
             store, lease_seconds, self._put, self._gone, self._reservations, self._why_kept
         )
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
-        self._policy_lock = threading.Lock()
+        self._policy = PolicyInForce(
+            policy, in_force, store, self._openflow, self._reconciler, self._registration, metrics
+        )
         self._upkeep: Upkeep = Upkeep(
             store,
             self._registration,
@@ -121,17 +105,19 @@ class Controller:
             datapaths=lambda: list(self._reconciler.switches),
             check=self._check,
         )
+        self._jobs = JobLookup(store, self._loop, self._reconciler, self._upkeep.unwritten, self.accounts, self._policy)
+        self._inspection = Inspection(self._openflow, self._reconciler)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Load the live jobs, then listen for switches. Raises StoreError, SettingError."""
-        names = needed_attributes(self._policy)
+        names = needed_attributes(self._policy.policy)
         refresh_facts(self._store, names)
         self._store.extend_leases(time.time() + self._lease)
         decider = self._reconciler.decider
         jobs = [replace(job, facts=decider.shared(job.facts)) for job in self._store.live_jobs()]
-        self._registration.use(self._policy, names, jobs)
+        self._registration.use(self._policy.policy, names, jobs)
         self._reconciler.load([self._with_flows(job) for job in jobs])
         decided = ((job, decider.decide(job.facts)) for job in jobs)
         self.accounts.load((job, decision.group) for job, decision in decided if decision.accounted)
@@ -175,18 +161,7 @@ class Controller:
 
     def confirm(self, job_id: str, timeout: float) -> Confirmation:
         """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
-        if timeout > 0:
-
-            def wait(waiter: Callable[[], None]) -> None:
-                job = self._reconciler.directory.by_id.get(job_id)
-                if job is None:
-                    waiter()
-                else:
-                    self._reconciler.confirmations.when_settled(job.number, waiter)
-
-            self._loop.hold(timeout, wait)
-        live = self._loop.call(lambda: None if (job := self._live(job_id)) is None else self._confirmation(job))
-        return live or Confirmation(self._found(job_id))
+        return self._jobs.confirm(job_id, timeout)
 
     def renew(self, job_id: str, actor: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""
@@ -205,23 +180,15 @@ class Controller:
         job = self._registration.lift(job_id, "lifted by an operator", actor, vouched=True)
         if job is None:
             raise NotFoundError(f"no live job has the id {job_id}")
-        return self._found(job_id)
+        return self._jobs.found(job_id)
 
     def job(self, job_id: str) -> JobDetail:
         """A live or ended job. Raises NotFoundError."""
-        job = self._found(job_id)
-        job_ad, machine_ad = self._store.ads(job_id) or ("", "")
-        ending = self._store.ending(job_id)
-        confirmation = self._loop.call(lambda: self._confirmation(job))
-        decision = quarantined(decide(job.facts, self._policy), job)
-        usage = self.accounts.of_jobs([confirmation.job]).get(job.number)
-        at = None if ending is None else ending.at
-        return JobDetail(confirmation.job, decision, confirmation, job_ad, machine_ad, at, usage)
+        return self._jobs.detail(job_id)
 
     def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
-        page = self._store.page(chosen, cursor, limit)
-        return JobPage(tuple(as_now(job, self._now(job.id)) for job in page.jobs), page.next_cursor)
+        return self._jobs.page(chosen, cursor, limit)
 
     def job_counts(self) -> Mapping[JobState, int]:
         """How many live jobs there are in each state."""
@@ -229,163 +196,52 @@ class Controller:
 
     def job_at(self, address: str) -> JobDetail:
         """The live job behind an address. Raises NotFoundError."""
-        job = self._reconciler.directory.by_address.get(_address(address))
-        if job is None:
-            raise NotFoundError(f"no live job has the address {address}")
-        return self.job(job.id)
-
-    def _found(self, job_id: str) -> Job:
-        now = self._now(job_id)
-        job = self._store.find(job_id)
-        if job is None:
-            raise NotFoundError(f"no job has the id {job_id}")
-        return as_now(job, now)
+        return self._jobs.at(address)
 
     def _number_of(self, job_id: str) -> int:
-        number = self._found(job_id).number
-        # A worker may be quicker than the loop, which opens a job's account.
-        self._loop.call(lambda: None)
-        return number
-
-    def _now(self, job_id: str) -> Job | None:
-        """A job in the state that it has this moment, where the store may not have it yet. To be asked first."""
-        return self._live(job_id) or self._upkeep.unwritten.get(job_id)
-
-    def _confirmation(self, job: Job) -> Confirmation:
-        job = as_now(job, self._now(job.id))
-        seen = self._reconciler.confirmations
-        waiting = tuple(
-            Waiting(views.dpid_text(datapath & ~QUEUES) if 0 < datapath < FIRST else "", reason)
-            for datapath, reason in sorted(seen.waiting(job.number).items())
-        )
-        return Confirmation(job, tuple(views.dpid_text(dp) for dp in seen.done(job.number) if 0 < dp < QUEUES), waiting)
+        return self._jobs.number_of(job_id)
 
     # -- switches ----------------------------------------------------------------------------------------------------
 
     def switches(self) -> tuple[SwitchStatus, ...]:
         """All switches that are declared or have been connected."""
-        return self._loop.call(lambda: views.switches(self._reconciler))
+        return self._inspection.switches()
 
     def switch(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
-        return self._loop.call(lambda: views.switch(self._reconciler, views.find_switch(self._reconciler, datapath)))
+        return self._inspection.switch(datapath)
 
     def flows(self, datapath: str, timeout: float, job_id: str | None = None) -> tuple[FlowStatus, ...]:
         """A switch's flows, desired and installed, or those of one live job. Raises NotFoundError, SwitchError."""
-        job = None if job_id is None else self._live(job_id)
-        if job_id is not None and job is None:
-            return ()
-        own = None if job is None else job.number
-
-        async def read() -> tuple[Pool, views.Held]:
-            number = views.find_switch(self._reconciler, datapath)
-            state = self._reconciler.switches.get(number)
-            dump: Dump | None = None
-            if state is not None and state.link is not None:
-                dump = await state.link.dump(timeout, own)
-            pool = self._reconciler.pool_of(number)
-            return pool, views.held(pool, number, dump, own)
-
-        return views.flows(*self._loop.wait(self._openflow.call(read()), timeout + 1.0))
+        return self._inspection.flows(datapath, timeout, job_id)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
 
         Raises NotFoundError, AdError.
         """
-
-        async def read() -> tuple[Pool, Ends, dict[int, Held]]:
-            pool = self._reconciler.pool
-            ends = ends_of(pool, self._reconciler.directory, src, dst)
-            held = {}
-            for datapath in concerned(pool, ends):
-                state = self._reconciler.switches.get(datapath)
-                dump: Dump | None = None
-                if state is not None and state.link is not None:
-                    with suppress(SwitchError):
-                        dump = await state.link.dump(timeout)
-                switch = pool.switches[datapath]
-                if dump is None:
-                    held[datapath] = Held(switch, pool.build(datapath), {}, live=False)
-                else:
-                    held[datapath] = Held(switch, dump.program, dump.counters, live=True)
-            return pool, ends, held
-
-        pool, ends, held = self._loop.wait(self._openflow.call(read()), 2 * timeout + 1.0)
-        return explain(pool, ends, held)
+        return self._inspection.explain(src, dst, timeout)
 
     # -- policy --------------------------------------------------------------------------------------------------------
 
     def policy(self) -> PolicyVersion:
         """The policy in force."""
-        return self._version
+        return self._policy.version
 
     def check_policy(self, text: str) -> tuple[Mistake, ...]:
         """Every mistake in a policy text; empty where it is valid."""
-        try:
-            load(text)
-        except PolicyError as error:
-            return error.mistakes
-        return ()
+        return mistakes(text)
 
     def plan_policy(self, text: str) -> Plan:
         """What a policy text would change. Raises PolicyError."""
-        new = load(text)
-        names = needed_attributes(new)
-        with self._policy_lock:
-            if not self._covers(names):
-                self._learn_names(names)
-            jobs, switches = self._loop.call(
-                lambda: (self._reconciler.directory.all(), self._reconciler.placed_switches(new))
-            )
-            return planning.plan(self._policy, new, jobs, switches)
+        return self._policy.plan(text)
 
     def put_policy(self, text: str, actor: str, instead_of: str | None = None) -> PolicyVersion:
         """Put a policy in force; with ``instead_of`` only in place of the one with that digest.
 
         Raises PolicyError, RuleLimitError, UnsupportedError, ChangedError; then nothing has changed.
         """
-        try:
-            version = self._adopt(text, actor, instead_of)
-        except LarkError:
-            self._metrics.policy_changes.labels("refused").inc()
-            raise
-        self._metrics.policy_changes.labels("accepted").inc()
-        return version
-
-    def _adopt(self, text: str, actor: str, instead_of: str | None) -> PolicyVersion:
-        policy = load(text)
-        with self._policy_lock:
-            if instead_of not in (None, self._policy.digest):
-                now = self._version
-                raise ChangedError(f"version {now.version} by {now.actor} is in force now; look at it and plan again")
-            if policy.digest == self._policy.digest:
-                return self._version
-            names = needed_attributes(policy)
-            if not self._covers(names):
-                self._learn_names(names)
-            self._openflow.call(self._reconciler.prepare(policy)).result()
-            try:
-                version = self._store.put_policy(text, policy.digest, actor, time.time())
-            except BaseException:
-                self._loop.call(self._reconciler.pools.abandon)
-                raise
-            sent = self._openflow.call(self._reconciler.adopt()).result()
-            self._policy, self._version = policy, version
-            self._registration.use(policy, names)
-            event("policy in force", version=version.version, actor=actor, flows=sent)
-            return version
-
-    def _covers(self, names: Names) -> bool:
-        have = self._reconciler.decider.names
-        return names[0] <= have[0] and names[1] <= have[1]
-
-    def _learn_names(self, names: Names) -> None:
-        """Take the facts of live jobs for more attributes, out of the ads in the store."""
-        have = self._reconciler.decider.names
-        wider = (have[0] | names[0], have[1] | names[1])
-        self._registration.need(wider)
-        refresh_facts(self._store, wider, lambda found: self._loop.call(lambda: self._reconciler.set_facts(found)))
+        return self._policy.put(text, actor, instead_of)
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """The accounting groups of the policy in force."""
@@ -442,7 +298,7 @@ class Controller:
         self._openflow.loop.call_soon_threadsafe(self._change, job_id, lambda job: replace(job, bandwidth=bandwidth))
 
     def _change(self, job_id: str, changed: Callable[[Job], Job]) -> None:
-        job = self._live(job_id)
+        job = self._jobs.live(job_id)
         if job is not None and (now := changed(job)) != job:
             self._reconciler.put(now)
 
@@ -465,9 +321,6 @@ class Controller:
 
     # -- between threads -----------------------------------------------------------------------------------------------
 
-    def _live(self, job_id: str) -> Job | None:
-        return self._reconciler.directory.by_id.get(job_id)
-
     def _why_kept(self, job: Job) -> str:
         return "" if self._pool is None else self._pool.why_kept(job)
 
@@ -489,10 +342,3 @@ class Controller:
         with suppress(SwitchError, FutureTimeoutError):
             self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
             self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT)
-
-
-def _address(text: str) -> Address:
-    try:
-        return ip_address(text)
-    except ValueError:
-        raise NotFoundError(f"{text} is not an address") from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, counted_by, parse
 from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey
 from lark_controller.flows.placement import Switch, mac_number, place_switch
@@ -46,6 +48,17 @@ class SwitchState:
     packet_ins: int = 0
     to_forget: set[Address] = field(default_factory=set)
     problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The worker that the bridge's description names, if it does."""
+        return (self.description,) if self.description else ()
+
+    def note_shortcomings(self, pool: Pool) -> None:
+        """What this switch cannot do of a pool's policy is a problem of it, said once."""
+        for sentence in core.remarks(pool.switches[self.datapath], pool.policy):
+            if all(problem.problem != sentence for problem in self.problems):
+                self.problems.append(SwitchProblem(time.time(), sentence))
 
     def label(self, pool: Pool) -> str:
         """The switch's name if it has one, else its datapath id."""

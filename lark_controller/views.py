@@ -20,8 +20,6 @@ from lark_controller.reconcile import Reconciler
 from lark_controller.status import FlowStatus, GroupStatus, HostStatus, PortStatus, SwitchStatus
 from lark_controller.switch_state import SwitchState, dpid_text
 
-__all__ = ["Held", "dpid_text", "find_switch", "flows", "groups", "held", "host", "switch", "switches"]
-
 
 def find_switch(loop: Reconciler, text: str) -> int:
     """A switch's datapath id from its id or name. Raises NotFoundError."""

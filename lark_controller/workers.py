@@ -35,7 +35,7 @@ class Owner(Protocol):
     def settle(self, number: int) -> None:
         """A job may wait for something else than before."""
 
-    def refuse(self, job: Job, reason: str) -> Job:
+    def refuse(self, job: Job, reason: str) -> None:
         """Refuse a job: nothing of it stays anywhere."""
 
 

@@ -1,0 +1,81 @@
+"""From one policy to the next: its pool is built beside the one in force, then the switches go over one by one.
+
+For the reconcile loop's thread, which turns to other work between portions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from lark_controller.flows.diff import diff
+from lark_controller.flows.model import Changes
+from lark_controller.flows.placement import Switch
+from lark_controller.loop_state import LoopState
+from lark_controller.policies.model import Policy
+from lark_controller.polling import Polling
+from lark_controller.queues import Queues
+from lark_controller.reactive import Reactions
+from lark_controller.sending import Sending
+from lark_controller.switch_state import placed_switch
+from lark_controller.workers import Workers
+
+
+class Switchover:
+    """Puts policies in force: :meth:`prepare`, then :meth:`adopt`, or ``loop.pools.abandon``."""
+
+    def __init__(
+        self,
+        loop: LoopState,
+        sending: Sending,
+        queues: Queues,
+        workers: Workers,
+        polling: Polling,
+        reactions: Reactions,
+    ) -> None:
+        self._loop = loop
+        self._sending = sending
+        self._queues = queues
+        self._workers = workers
+        self._polling = polling
+        self._reactions = reactions
+
+    async def prepare(self, policy: Policy) -> None:
+        """Build the pool of a new policy beside the one in force. Raises RuleLimitError, UnsupportedError."""
+        await self._loop.pools.prepare(policy, self._loop.directory, lambda: self._connected_switches(policy))
+
+    def _connected_switches(self, policy: Policy) -> list[tuple[Switch, tuple[str, ...]]]:
+        return [
+            (placed_switch(policy, state.link), state.hosts)
+            for state in self._loop.switches.values()
+            if state.link is not None
+        ]
+
+    def placed_switches(self, policy: Policy) -> list[tuple[Switch, Switch]]:
+        """The connected switches as they are placed now, and as another policy would place them."""
+        return [
+            (self._loop.pool.switches[state.datapath], placed_switch(policy, state.link))
+            for state in self._loop.switches.values()
+            if state.link is not None
+        ]
+
+    async def adopt(self) -> int:
+        """Bring the switches over to the prepared policy, one by one; answers how many flows were sent."""
+        loop = self._loop
+        pool, sent = loop.pools.coming, 0
+        # A switch that connects meanwhile holds the old program, so it is asked for again until there is none left.
+        while (datapath := next((dp for dp in loop.switches if dp not in loop.pools.moved), None)) is not None:
+            state = loop.switches[datapath]
+            loop.pools.moved.add(datapath)
+            if state.told and (changes := diff(pool.build(datapath), loop.pool.build(datapath))):
+                sent += len(changes)
+                self._sending.send_to(datapath, changes, None)
+            if state.link is not None:
+                state.note_shortcomings(pool)
+            self._queues.policy_changed(datapath)
+            await asyncio.sleep(0)
+        loop.pools.finish()
+        self._workers.policy_changed()
+        await self._polling.regroup(loop.pool.placed)
+        for datapath, keys in self._reactions.forget_all().items():
+            self._sending.send_to(datapath, Changes(flows_gone=tuple(keys)), None)
+        return sent
