@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect, sync_playwright
 
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
@@ -52,6 +52,8 @@ topology:
     files.example: {switch: rack1, capacity: 2Gbit, addresses: [10.0.0.5]}
 """
 GROUPS = {"alice": "group_cms", "carol": "group_atlas"}
+VIEWS = ["", "jobs", "groups", "switches", "reservations", "explain", "policy", "events"]
+_PATIENCE = 45_000
 _NARROW = {"width": 390, "height": 800}
 _WIDE = {"width": 1360, "height": 900}
 
@@ -119,10 +121,13 @@ def chromium() -> Iterator[Browser]:
     if program is None:
         pytest.fail("There is no chromium in PATH; `make setup` installs it.", pytrace=False)
     with sync_playwright() as playwright:
+        # How long an expectation may take to come true; only a test that fails waits so long.
+        expect.set_options(timeout=_PATIENCE)
         # Tests run as root, where Chromium has no sandbox of its own; it sees nothing but the controller.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
+        expect.set_options(timeout=5_000)
 
 
 @pytest.fixture
@@ -150,7 +155,7 @@ class Reader:
     def new_tab(self) -> Page:
         """Another tab of the same browser."""
         page = self.context.new_page()
-        page.set_default_timeout(45_000)
+        page.set_default_timeout(_PATIENCE)
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         return page
@@ -171,6 +176,11 @@ class Reader:
         """Go to another view."""
         self.page.goto(f"{self.site.url}/pages/{where}")
         return self.page
+
+
+def panel(page: Page, title: str) -> Locator:
+    """The part of a view under a heading."""
+    return page.locator(".panel", has=page.get_by_role("heading", name=title, exact=True))
 
 
 @contextmanager

@@ -10,4 +10,4 @@ own_network.enter()
 settings.register_profile("lark", deadline=None)
 settings.load_profile("lark")
 
-pytest_plugins = ["tests.postgres", "tests.ovs", "tests.browser"]
+pytest_plugins = ["tests.postgres", "tests.ovs", "tests.browser", "tests.controllers", "tests.hook"]

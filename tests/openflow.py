@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Output, match
 from lark_controller.openflow.applies import FlowError
 from lark_controller.openflow.connection import OpenFlowOptions
+from lark_controller.openflow.fake import FakeSwitch
 from lark_controller.openflow.link import Dump, SwitchLink
 from lark_controller.openflow.replies import FlowRemoved, PacketIn
 from lark_controller.openflow.server import Server
 
 OPTIONS = OpenFlowOptions(listen=(("127.0.0.1", 0),))
+JOB = cookie(Category.JOB, 7)
+
+
+def flow(number: int, **fields: int | tuple[int, int]) -> Flow:
+    """A flow of job 7 with that priority, to the port of the same number."""
+    return Flow(FlowKey(0, number, match(**fields)), FlowData(JOB, (Output(number),)))
+
+
+def add(*flows: Flow) -> Changes:
+    return Changes(flows_set=flows)
 
 
 @dataclass
@@ -86,6 +99,22 @@ async def serving(recorder: Recorder, **changes: object) -> AsyncIterator[Server
         yield server
     finally:
         await server.stop()
+
+
+async def connected(server: Server, recorder: Recorder, fake: FakeSwitch) -> SwitchLink:
+    """The link of a fake switch, once its handshake is over."""
+    await fake.connect(*server.addresses[0])
+    return await recorder.link(fake.datapath)
+
+
+def scenario(play: Callable[[], Awaitable[None]]) -> None:
+    """Play on an event loop of its own; the limit only ends a test that has failed already."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await play()
+
+    asyncio.run(main())
 
 
 KEYS = ("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")

@@ -15,7 +15,7 @@ from lark_controller.controller import Controller
 from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
 from lark_controller.openflow.replies import PortCounters
 from lark_controller.status import JobFilter
-from tests.test_controller import POLICY, an_edge, connect, post, running, until
+from tests.controllers import POLICY, an_edge, connect, post, running, until
 
 DPID = "0000000000000001"
 

@@ -24,7 +24,7 @@ from lark_controller.jobs import AddressType, Job, JobState, NetworkType
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.status import Registered
-from tests.test_controller import running, until
+from tests.controllers import running, until
 from tests.test_pool import FULL, POLICIES, a_job, numbers, steps
 
 HOST = "worker1"

@@ -13,15 +13,15 @@ from lark_controller.jobs import JobState
 from lark_controller.openflow.fake import FakeNetwork
 from lark_controller.status import JobFilter
 from lark_controller.store import Store
+from tests.controllers import an_edge, connect, jobs_flows, post, running, until
 from tests.databases import NOW, a_run
 from tests.fake_controls import DPID
 from tests.rest_app import Api
 from tests.test_cli import served
-from tests.test_controller import an_edge, connect, jobs_flows, network, post, running, until
 from tests.test_store_runs import put
 
 # Fixtures of those modules.
-__all__ = ["network", "served"]
+__all__ = ["served"]
 
 WHY = "the pool says that the job on slot1 is mallory's"
 

@@ -13,9 +13,7 @@ from lark_controller.errors import CapacityError, NotFoundError, PathError
 from lark_controller.jobs import Job, ReservedFlow
 from lark_controller.openflow.fake import FakeNetwork
 from lark_controller.status import Change, LinkStatus, Wish
-from tests.test_controller import an_edge, connect, network, running, until
-
-__all__ = ["network"]
+from tests.controllers import an_edge, connect, running, until
 
 POLICY = """
 version: 1

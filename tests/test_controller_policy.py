@@ -1,0 +1,88 @@
+"""A policy that takes another's place on fake switches: as a whole or not at all, and only what differs."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from lark_controller.errors import ChangedError, PolicyError, RuleLimitError
+from lark_controller.flows.cookies import Category, counted_by, parse
+from lark_controller.openflow.fake import FakeNetwork
+from tests.controllers import POLICY, a_core, an_edge, connect, post, running, until
+
+
+def test_a_policy_that_does_not_fit_changes_nothing(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        core = a_core()
+        connect(network, controller, core)
+        before = dict(core.program.flows)
+        exceptions = ", ".join(f"192.0.2.{n}" for n in range(60))
+        with pytest.raises(RuleLimitError, match="core1 takes 60 rules"):
+            controller.put_policy(POLICY.replace("action: drop", f"action: drop, except: [{exceptions}]"), "ops")
+        with pytest.raises(PolicyError):
+            controller.put_policy("version: 1\npolicies: [{blok: {}}]\n", "ops")
+        with pytest.raises(ChangedError, match="version 1 by test is in force"):
+            controller.put_policy(POLICY.replace('"bob"', '"carol"'), "ops", instead_of="0" * 64)
+        assert controller.policy().actor == "test"
+        assert core.program.flows == before
+        plan = controller.plan_policy(POLICY.replace('"bob"', '"carol"'))
+        assert plan.jobs_changed == 0
+
+
+def test_a_new_policy_touches_only_what_differs(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        for number, owner in ((1, "alice"), (2, "carol")):
+            controller.confirm(post(controller, number, owner).job.id, 20)
+        alice = controller.job_at("10.64.0.1").job.id
+        own = controller.flows(f"{1:016x}", 5, alice)
+        assert own == tuple(flow for flow in controller.flows(f"{1:016x}", 5) if flow.job == alice)
+        assert {"admit", "count", "forward"} <= {flow.table_name for flow in own}
+        assert {flow.state for flow in own} == {"installed"}
+        assert controller.flows(f"{1:016x}", 5, "0" * 16) == ()
+        before = dict(edge.program.flows)
+        plan = controller.plan_policy(POLICY.replace('"mallory"', '"carol"'))
+        assert [change.changes for change in plan.jobs] == [("is blocked",)]
+        controller.put_policy(POLICY.replace('"mallory"', '"carol"'), "ops")
+        until(lambda: edge.program.flows != before)
+        after = dict(edge.program.flows)
+        carol = controller.job_at("10.64.0.2").job
+        changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+        others = {(after.get(k) or before[k]).cookie for k in changed}
+        assert all(
+            parse(each).category == Category.SLICE or carol.number == (counted_by(each) or (parse(each).number,))[0]
+            for each in others
+        ), "alice's flows were touched"
+
+
+def test_jobs_that_come_and_end_while_the_policy_changes_leave_nothing_behind(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with running(tmp_path) as controller, ThreadPoolExecutor(4) as hooks:
+        edge = an_edge()
+        connect(network, controller, edge)
+        idle = sum(1 for _ in edge.program.flows)
+        over = Event()
+
+        def come_and_end(slot: int) -> int:
+            count = 0
+            while not over.is_set():
+                count += 1
+                number = slot + 10 * count
+                job = post(controller, number % 250 + 1, slot=f"slot{number}", port=f"p{slot}", started=count).job
+                controller.end(job.id, "hook")
+            return count
+
+        running_hooks = [hooks.submit(come_and_end, slot) for slot in (1, 2, 3)]
+        try:
+            for change in range(30):
+                controller.put_policy(POLICY.replace('"mallory"', f'"nobody{change}"'), "ops")
+        finally:
+            over.set()
+        assert all(each.result(60) for each in running_hooks)
+        until(lambda: sum(controller.job_counts().values()) == 0)
+        until(lambda: len(edge.program.flows) == idle)
