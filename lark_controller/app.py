@@ -29,7 +29,6 @@ def run(settings: Settings) -> int:
 
     Raises SettingError, PolicyError or StoreError where it cannot start.
     """
-    log.configure(settings.log_level, settings.log_format)
     raise_open_files()
     stop = threading.Event()
     service = Service(settings)

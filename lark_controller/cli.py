@@ -15,7 +15,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from lark_controller import __version__, printing
+from lark_controller import __version__, log, own_name, printing
 from lark_controller.client import Client, ProblemError, UnreachableError, read_token
 from lark_controller.errors import LarkError, PolicyError, SettingError
 from lark_controller.settings import load, table
@@ -188,6 +188,8 @@ def _client(arguments: Arguments) -> Client:
 def _run(arguments: Arguments) -> int:
     chosen = {row.name: value for row in table() if (value := getattr(arguments, row.name)) is not None}
     settings = load(os.environ, chosen)
+    log.configure(settings.log_level, settings.log_format)
+    own_name.warn()
     from lark_controller import app
 
     return app.run(settings)

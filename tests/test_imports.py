@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "lark_controller"
 # that do not know each other, unless NEIGHBOURS says so.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "settings", "log", "metrics", "limits"),
-    ("ad_values", "classad_text", "ads"),
+    ("ad_values", "classad_text", "ads", "own_name"),
     ("jobs", "addresses", "host_rules"),
     ("policies",),
     ("qos",),
