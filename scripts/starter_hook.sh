@@ -31,6 +31,8 @@ export LC_ALL
 umask 077
 
 MAX_AD=2097152     # bytes read of each ad; the controller accepts less and says so
+LARGE_AD=196608    # bytes; of a larger job ad the longest lines are left out, so that the controller accepts it
+LONG_LINE=8192     # bytes; what is longer is an environment or arguments, and no network policy asks for those
 MAX_ANSWER=65536   # bytes read of an answer
 HOLD_REFUSED=10    # HookStatusCode: the controller refused the job
 IDLE_REFUSED=310   # HookStatusCode: the controller refused the job, and the site lets it go back to Idle
@@ -38,6 +40,7 @@ HOLD_FAILURE=20    # HookStatusCode: the controller could not be asked, LARK_ON_
 IDLE_FAILURE=300   # HookStatusCode: the same, LARK_ON_FAILURE=idle
 NEWLINE='
 '
+TAB='	'
 
 say() { printf 'lark: %s\n' "$*" >&2; }
 
@@ -198,6 +201,23 @@ read_ads() {
     else
         say "no machine ad: _CONDOR_MACHINE_AD is ${_CONDOR_MACHINE_AD:-not set}"
     fi
+    leave_out
+}
+
+# A job must not be held for an environment of a megabyte or a title in Latin-1: what the controller would refuse is
+# left out, an attribute at a time. What says whose job it is cannot be left out; without it the controller refuses.
+leave_out() {
+    whole=$job_ad
+    if [ "${#job_ad}" -gt "$LARGE_AD" ]; then
+        job_ad=$(printf '%s\n' "$job_ad" | sed -E "/^.{$LONG_LINE}/d")
+    fi
+    case $job_ad in
+        *[!\ -~"$TAB$NEWLINE"]*)
+            # Every line that is text where text is UTF-8; all lines where the system has no such locale.
+            job_ad=$(printf '%s\n' "$job_ad" | LC_ALL=C.UTF-8 grep -ax '.*')
+            ;;
+    esac
+    [ "$job_ad" = "$whole" ] || say "attributes of the job ad that are too long or not UTF-8 are left out"
 }
 
 # attribute NAME AD: the value of a string or number, as it stands in an ad in old syntax; the last one counts.

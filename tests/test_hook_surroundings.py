@@ -22,12 +22,28 @@ from tests.hook import (
 )
 
 
-def test_a_latin_1_ad_goes_out_as_it_is(hook: Hook, stand_in: StandIn) -> None:
-    stand_in.answers = [reply(422, "not UTF-8")]
-    ad = JOB_AD.encode() + 'Title = "Müller"\n'.encode("latin-1")
+def test_attributes_that_are_not_utf_8_are_left_out(hook: Hook, stand_in: StandIn) -> None:
+    stand_in.answers = [reply(201, ACCEPTED)]
+    ad = JOB_AD.encode() + b'Title = "M\xfcller"\nCity = "Z\xc3\xbcrich"\n'
     outcome = hook.run("start", url=stand_in.url, stdin=ad)
-    assert ad.rstrip() in stand_in.asked[0].body
-    assert "not UTF-8" in str(outcome.ad["HookStatusMessage"])
+    assert JOB_AD.encode() + 'City = "Zürich"\n'.encode() in stand_in.asked[0].body
+    assert b"Title" not in stand_in.asked[0].body
+    assert "left out" in outcome.stderr
+    assert "HookStatusCode" not in outcome.ad
+
+
+def test_of_a_very_large_ad_the_longest_attributes_are_left_out(hook: Hook, stand_in: StandIn) -> None:
+    stand_in.answers = [reply(201, ACCEPTED)]
+    ad = f'{JOB_AD}Environment = "{"x" * 1_000_000}"\nArgs = "-n 5"\n'
+    outcome = hook.run("start", url=stand_in.url, stdin=ad.encode())
+    assert f'{JOB_AD}Args = "-n 5"\n'.encode() in stand_in.asked[0].body
+    assert len(stand_in.asked[0].body) < 10_000
+    assert "left out" in outcome.stderr
+    assert "HookStatusCode" not in outcome.ad
+    # One that the controller takes goes out whole.
+    ad = f'{JOB_AD}Environment = "{"x" * 100_000}"\n'
+    assert hook.run("start", url=stand_in.url, stdin=ad.encode()).stderr == ""
+    assert ad.encode() in stand_in.asked[1].body
 
 
 @pytest.mark.parametrize("size", [0, 1_000_000, 5_000_000])
@@ -42,7 +58,7 @@ def test_rubbish_on_standard_input_is_survived(hook: Hook, stand_in: StandIn) ->
     stand_in.answers = [reply(422, "the job ad is no ClassAd")]
     for action in ("start", "update", "exit"):
         hook.run(action, url=stand_in.url, stdin=bytes(range(256)) * 64 + b"GlobalJobId = \0\xff\n")
-    assert b"\xff" in stand_in.asked[0].body
+    assert stand_in.asked[0].body.startswith(b"\1\2\3")
 
 
 def test_a_missing_machine_ad_is_the_controllers_to_judge(hook: Hook, stand_in: StandIn) -> None:
