@@ -7,6 +7,7 @@ COPY requirements.txt ./
 RUN /opt/lark/bin/pip install --require-hashes -r requirements.txt
 COPY pyproject.toml requirements.in README.md LICENSE ./
 COPY lark_controller lark_controller
+COPY lark_worker lark_worker
 COPY migrations migrations
 RUN /opt/lark/bin/pip install --no-deps --no-build-isolation .
 

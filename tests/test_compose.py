@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
+import sys
+import zipfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -84,6 +87,28 @@ def test_the_image_takes_only_what_is_there_and_runs_without_root() -> None:
     last_user = [line for line in lines if line.startswith("USER ")][-1]
     assert last_user == "USER lark"
     assert all(re.search(r":\S+", line) for line in lines if line.startswith("FROM "))
+
+
+def test_what_the_image_copies_builds_and_holds_the_command(tmp_path: Path) -> None:
+    first_stage = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text())[1]
+    source = tmp_path / "src"
+    source.mkdir()
+    for line in re.findall(r"(?m)^COPY (?!--)(.*)$", first_stage):
+        *names, target = line.split()
+        for name in names:
+            where = source / (Path(name).name if target in {".", "./"} else target)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, where, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, where)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", f"{tmp_path}"]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", *options, f"{source}"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        (entries,) = (name for name in packed.namelist() if name.endswith("entry_points.txt"))
+        assert "lark = lark_controller.cli:main" in packed.read(entries).decode()
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
