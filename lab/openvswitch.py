@@ -186,10 +186,6 @@ class OpenVSwitch:
         """The files (PEM) with which bridges speak to controllers whose target begins with ``ssl:``."""
         self.vsctl("set-ssl", str(private_key), str(certificate), str(ca_certificate))
 
-    def del_controller(self, bridge: str) -> None:
-        """Take a bridge's controllers away; its flows stay."""
-        self.vsctl("del-controller", bridge)
-
     def is_connected(self, bridge: str) -> bool:
         """Whether a controller of this bridge is connected."""
         shown = self.vsctl("--format=csv", "--no-headings", "--columns=is_connected,target", "list", "controller")

@@ -18,6 +18,12 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 
+def link_local(mac: str) -> IPv6Address:
+    """The IPv6 link-local address that the kernel makes from a MAC (RFC 4291, appendix A)."""
+    value = int(mac.replace(":", ""), 16)
+    return IPv6Address(0xFE80 << 112 | (value >> 24 ^ 0x020000) << 40 | 0xFFFE << 24 | value & 0xFFFFFF)
+
+
 class RunKey(NamedTuple):
     """What makes two posts the same job: GlobalJobId, JobCurrentStartDate (seconds since 1970, 0 if absent), slot.
 

@@ -14,12 +14,12 @@ import socket
 import struct
 from collections.abc import Iterable
 from hashlib import sha256
-from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
+from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
 from typing import Final
 
 from lark_controller import log
-from lark_controller.jobs import Address
+from lark_controller.jobs import Address, link_local
 from lark_worker import linux_bridge
 from lark_worker.bridge import Bridge
 from lark_worker.commands import NETNS, inside, ip_batch, run
@@ -50,12 +50,6 @@ def slot_mac(slot: str) -> str:
     """
     digest = sha256(f"lark slot {slot}".encode()).digest()[:6]
     return bytes((digest[0] & 0xFC | 0x02, *digest[1:])).hex(":")
-
-
-def link_local(mac: str) -> IPv6Address:
-    """The address that a host with this MAC has by RFC 4291, appendix A; the only one that the switch admits."""
-    value = int(mac.replace(":", ""), 16)
-    return IPv6Address(0xFE80 << 112 | (value >> 24 ^ 0x020000) << 40 | 0xFFFE << 24 | value & 0xFFFFFF)
 
 
 class Networks:

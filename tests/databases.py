@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from pathlib import Path
 from typing import Any
 
 from lark_controller.jobs import AddressType, Facts, Job, NetworkType, RunKey
@@ -57,3 +60,29 @@ FULL = a_run(
     reason="worker1 is away",
     facts=Facts((("owner", '"ålïce 🐦"'), ("jobprio", "10")), (("machine", '"w\\"1"'),)),
 )
+
+
+def at_once(program: str, url: str, count: int, cwd: Path | None = None) -> list[str]:
+    """What so many processes print that run a program on a database, each from its ``sys.stdin.readline()`` on at the
+    same moment; it prints ``ready`` first."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+        )
+        for _ in range(count)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0] * count, said
+    return [output for output, _ in said]

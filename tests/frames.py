@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from lark_controller.flows.text import mac_int
+from lark_controller.flows.placement import mac_number
 
 SYN, ACK, RST, FIN = 0x02, 0x10, 0x04, 0x01
 
@@ -23,7 +23,7 @@ def checksum(data: bytes) -> int:
 def ethernet(src: str, dst: str, ethertype: int, payload: bytes, vlan: int | None = None) -> bytes:
     """A frame, tagged if ``vlan`` is a number."""
     tag = b"" if vlan is None else struct.pack("!HH", 0x8100, vlan)
-    head = mac_int(dst).to_bytes(6) + mac_int(src).to_bytes(6)
+    head = mac_number(dst).to_bytes(6) + mac_number(src).to_bytes(6)
     return head + tag + ethertype.to_bytes(2) + payload
 
 
@@ -88,7 +88,9 @@ def icmp(smac: str, dmac: str, src: str, dst: str, kind: int, code: int = 0, res
 def arp(smac: str, sha: str, spa: str, tha: str, tpa: str, op: int = 1, dmac: str = "ff:ff:ff:ff:ff:ff") -> bytes:
     """An ARP frame; ``smac`` is the Ethernet source, ``sha`` the sender that it claims."""
     body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, op)
-    body += mac_int(sha).to_bytes(6) + IPv4Address(spa).packed + mac_int(tha).to_bytes(6) + IPv4Address(tpa).packed
+    body += (
+        mac_number(sha).to_bytes(6) + IPv4Address(spa).packed + mac_number(tha).to_bytes(6) + IPv4Address(tpa).packed
+    )
     return ethernet(smac, dmac, 0x0806, body)
 
 
@@ -99,5 +101,5 @@ def nd(
     rest = b"\0\0\0\0" + IPv6Address(target).packed
     for kind, mac in ((1, sll), (2, tll)):
         if mac is not None:
-            rest += bytes((kind, 1)) + mac_int(mac).to_bytes(6)
+            rest += bytes((kind, 1)) + mac_number(mac).to_bytes(6)
     return icmp(smac, dmac, src, dst, 135 if tll is None else 136, rest=rest)

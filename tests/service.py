@@ -12,13 +12,14 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lab.namespaces import Host, Net
+from lab.namespaces import Host, Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 from lark_controller.app import Service
 from lark_controller.flows.cookies import Category, cookie
@@ -348,6 +349,39 @@ class Site:
 # Addresses that both routers have, which are on no site's network.
 WAN = ("192.0.2.1", "192.0.2.2", "2001:db8:ffff::1", "2001:db8:ffff::2")
 OUTSIDE = {"wan1": ("192.0.2.1", "2001:db8:ffff::1"), "wan2": ("192.0.2.2", "2001:db8:ffff::2")}
+
+
+@contextmanager
+def enforcing(
+    ovs: OpenVSwitch,
+    workers: Mapping[str, int],
+    policy: Callable[[Site], str] = Site.policy,
+    *,
+    core: bool = True,
+    uplink: bool = False,
+    queues: bool = False,
+) -> Iterator[tuple[Site, Lark]]:
+    """A site whose switches a controller holds in sync; nothing of either is left at the end.
+
+    ``uplink`` gives the first worker a way out that leads nowhere; with ``queues`` the controller makes queues too.
+    """
+    with temporary_directory() as directory, Net() as net:
+        site = Site(ovs, net, workers, core=core)
+        if uplink:
+            up, _ = net.link("ue1", "out")
+            ovs.add_port(site.bridges[WORKER1], up)
+        database = {"LARK_OVSDB": f"unix:{ovs.database_socket}"} if queues else {}
+        lark = Lark(Path(directory), policy(site), changed=None, **database)
+        lark.start()
+        try:
+            site.connect(lark)
+            yield site, lark
+        finally:
+            lark.stop()
+            for bridge in site.bridges.values():
+                ovs.vsctl("--if-exists", "del-br", bridge)
+            if queues:
+                ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
 
 
 def wait(question: Callable[[], object], limit: float = 15.0) -> None:

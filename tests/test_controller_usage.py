@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-
-import pytest
 
 from lark_controller.accounting.ledger import PortReading, WorkerCounts
 from lark_controller.accounting.questions import UsageFilter
 from lark_controller.accounting.usage import JobUsage, Usage
 from lark_controller.controller import Controller
+from lark_controller.jobs import Job
 from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
 from lark_controller.openflow.replies import PortCounters
 from lark_controller.status import JobFilter
 from tests.controllers import POLICY, an_edge, connect, post, running, until
 
 DPID = "0000000000000001"
+Counting = tuple[Controller, FakeSwitch, Job]
 
 
-@pytest.fixture
-def network() -> Iterator[FakeNetwork]:
-    with FakeNetwork() as network:
-        yield network
+@contextmanager
+def counting(path: Path, network: FakeNetwork, seconds: float, policy: str = POLICY) -> Iterator[Counting]:
+    """A controller that reads counters, and a job enforced at port 11 of an edge."""
+    with running(path, policy, counter_seconds=seconds) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        job = post(controller, 1, port="p1").job
+        controller.confirm(job.id, 5)
+        yield controller, edge, job
 
 
 def counters(network: FakeNetwork, switch: FakeSwitch, port: int, sent: int, received: int, age: float = 1.0) -> None:
@@ -37,11 +43,7 @@ def used(controller: Controller, job_id: str) -> JobUsage:
 
 
 def test_ports_are_read_and_a_last_time_when_the_job_ends(tmp_path: Path, network: FakeNetwork) -> None:
-    with running(tmp_path, counter_seconds=0.05) as controller:
-        edge = an_edge()
-        connect(network, controller, edge)
-        job = post(controller, 1, port="p1").job
-        controller.confirm(job.id, 5)
+    with counting(tmp_path, network, 0.05) as (controller, edge, job):
         counters(network, edge, 11, 5, 7)
         until(lambda: used(controller, job.id).usage.packets_out == 5)
         assert used(controller, job.id).usage == Usage(bytes_in=700, bytes_out=500, packets_in=7, packets_out=5)
@@ -58,11 +60,7 @@ def test_ports_are_read_and_a_last_time_when_the_job_ends(tmp_path: Path, networ
 
 
 def test_the_last_reading_needs_no_round(tmp_path: Path, network: FakeNetwork) -> None:
-    with running(tmp_path, counter_seconds=0) as controller:
-        edge = an_edge()
-        connect(network, controller, edge)
-        job = post(controller, 1, port="p1").job
-        controller.confirm(job.id, 5)
+    with counting(tmp_path, network, 0) as (controller, edge, job):
         counters(network, edge, 11, 5, 7)
         controller.end(job.id, "test")
         until(lambda: used(controller, job.id).final)
@@ -94,11 +92,7 @@ def test_a_restart_goes_on_where_it_was_left(tmp_path: Path, network: FakeNetwor
 
 
 def test_a_job_that_ended_while_nobody_looked_keeps_what_was_read_last(tmp_path: Path, network: FakeNetwork) -> None:
-    with running(tmp_path, counter_seconds=0.05) as controller:
-        edge = an_edge()
-        connect(network, controller, edge)
-        job = post(controller, 1, port="p1").job
-        controller.confirm(job.id, 5)
+    with counting(tmp_path, network, 0.05) as (controller, edge, job):
         counters(network, edge, 11, 5, 5)
         until(lambda: used(controller, job.id).usage.packets_out == 5)
         network.run(edge.disconnect)
@@ -110,11 +104,7 @@ def test_a_job_that_ended_while_nobody_looked_keeps_what_was_read_last(tmp_path:
 
 
 def test_a_port_that_is_renumbered_keeps_the_jobs_count(tmp_path: Path, network: FakeNetwork) -> None:
-    with running(tmp_path, counter_seconds=0.05) as controller:
-        edge = an_edge()
-        connect(network, controller, edge)
-        job = post(controller, 1, port="p1").job
-        controller.confirm(job.id, 5)
+    with counting(tmp_path, network, 0.05) as (controller, edge, job):
         counters(network, edge, 11, 5, 5)
         until(lambda: used(controller, job.id).usage.packets_out == 5)
         old = edge.ports[11]
@@ -155,11 +145,7 @@ def test_only_jobs_that_the_policy_accounts_are_counted(tmp_path: Path, network:
 
 def test_rates_by_group_of_the_policy_and_by_subject(tmp_path: Path, network: FakeNetwork) -> None:
     policy = POLICY + "groups: {default: {port: wan, guarantee: 10Mbit, ceiling: 100Mbit}}\n"
-    with running(tmp_path, policy, counter_seconds=0.05) as controller:
-        edge = an_edge()
-        connect(network, controller, edge)
-        job = post(controller, 1, port="p1").job
-        controller.confirm(job.id, 5)
+    with counting(tmp_path, network, 0.05, policy) as (controller, edge, job):
         sent = 0
 
         def flowing() -> bool:

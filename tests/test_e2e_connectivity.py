@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
-from tests.service import WORKER1, WORKER2, Lark, Site, wait
+from tests.service import WORKER1, WORKER2, Lark, Site, enforcing, wait
 from tests.wires import open_socket
 
 pytestmark = pytest.mark.ovs
@@ -20,17 +18,8 @@ RULE = "connectivity: {inbound: requested, outbound: requested}"
 
 @pytest.fixture(scope="module")
 def started(ovs: OpenVSwitch) -> Iterator[tuple[Site, Lark]]:
-    with temporary_directory() as directory, Net() as net:
-        site = Site(ovs, net, {"a": WORKER1, "b": WORKER1, "d": WORKER2})
-        lark = Lark(Path(directory), site.policy(RULE))
-        lark.start()
-        try:
-            site.connect(lark)
-            yield site, lark
-        finally:
-            lark.stop()
-            for bridge in site.bridges.values():
-                ovs.vsctl("--if-exists", "del-br", bridge)
+    with enforcing(ovs, {"a": WORKER1, "b": WORKER1, "d": WORKER2}, lambda site: site.policy(RULE)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 from lark_controller.flows.cookies import Category
 from tests import frames
-from tests.service import CORE, OUTSIDE, WORKER1, WORKER2, Lark, Site, wait
+from tests.service import CORE, OUTSIDE, WORKER1, WORKER2, Lark, Site, enforcing, wait
 from tests.wires import Wire, passes
 
 pytestmark = pytest.mark.ovs
@@ -22,17 +20,8 @@ HOSTS = {"a": WORKER1, "b": WORKER1, "c": WORKER1, "d": WORKER2, "e": WORKER2}
 
 @pytest.fixture(scope="module")
 def started(ovs: OpenVSwitch) -> Iterator[tuple[Site, Lark]]:
-    with temporary_directory() as directory, Net() as net:
-        site = Site(ovs, net, HOSTS)
-        lark = Lark(Path(directory), site.policy())
-        lark.start()
-        try:
-            site.connect(lark)
-            yield site, lark
-        finally:
-            lark.stop()
-            for bridge in site.bridges.values():
-                ovs.vsctl("--if-exists", "del-br", bridge)
+    with enforcing(ovs, HOSTS) as made:
+        yield made
 
 
 @pytest.fixture

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from ipaddress import IPv6Address
-from pathlib import Path
 
 import pytest
 
-from lab.namespaces import Host, Net, temporary_directory
+from lab.namespaces import Host
 from lab.openvswitch import OpenVSwitch
-from lark_controller.flows.placement import link_local_of, mac_number
+from lark_controller.jobs import link_local
 from tests import frames
-from tests.service import CORE, WORKER1, WORKER2, Lark, Site, wait
+from tests.service import CORE, WORKER1, WORKER2, Lark, Site, enforcing, wait
 from tests.wires import Wire, passes, vlan_of
 
 pytestmark = pytest.mark.ovs
@@ -26,17 +24,8 @@ ALL_NODES = "33:33:00:00:00:01"
 
 @pytest.fixture(scope="module")
 def started(ovs: OpenVSwitch) -> Iterator[tuple[Site, Lark]]:
-    with temporary_directory() as directory, Net() as net:
-        site = Site(ovs, net, {"a": WORKER1, "b": WORKER1, "c": WORKER1, "d": WORKER2, "e": WORKER2})
-        lark = Lark(Path(directory), site.policy())
-        lark.start()
-        try:
-            site.connect(lark)
-            yield site, lark
-        finally:
-            lark.stop()
-            for bridge in site.bridges.values():
-                ovs.vsctl("--if-exists", "del-br", bridge)
+    with enforcing(ovs, {"a": WORKER1, "b": WORKER1, "c": WORKER1, "d": WORKER2, "e": WORKER2}) as made:
+        yield made
 
 
 @pytest.fixture
@@ -53,7 +42,7 @@ def lark(started: tuple[Site, Lark]) -> Lark:
 
 
 def local(host: Host) -> str:
-    return str(IPv6Address(link_local_of(mac_number(host.mac))))
+    return str(link_local(host.mac))
 
 
 def hears(site: Site, sender: Host, receiver: Host, tried: dict[str, bytes]) -> set[str]:

@@ -186,14 +186,6 @@ def test_a_strict_delete_is_what_os_ken_serialises(key: FlowKey, xid: int) -> No
     assert wire.flow_delete(xid, key) == os_ken_bytes(message, xid)
 
 
-def test_a_delete_by_cookie_is_what_os_ken_serialises() -> None:
-    message = parser.OFPFlowMod(
-        PROTOCOL, 5, 0xFF, ofp.OFPTT_ALL, ofp.OFPFC_DELETE, 0, 0, 0, ofp.OFP_NO_BUFFER, ofp.OFPP_ANY, ofp.OFPG_ANY, 0,
-        parser.OFPMatch(),
-    )  # fmt: skip
-    assert wire.flow_delete_by_cookie(9, 5, 0xFF) == os_ken_bytes(message, 9)
-
-
 # At least one action: without any, os-ken writes its fixed part over the frame (which nobody would send).
 @given(integers(32), integers(32), st.lists(actions, min_size=1, max_size=4).map(tuple), st.binary(max_size=200))
 def test_a_packet_out_is_what_os_ken_serialises(xid: int, port: int, out: tuple[Action, ...], data: bytes) -> None:

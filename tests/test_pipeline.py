@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from lark_controller.flows.model import PORT_LOCAL
-from lark_controller.flows.placement import Switch, link_local_of, place_switch
+from lark_controller.flows.placement import Switch, mac_number, place_switch
 from lark_controller.flows.pool import Pool
 from lark_controller.flows.simulate import ConnectionTable, PortView, Result, Tables, run
-from lark_controller.flows.text import mac_int
-from lark_controller.jobs import AddressType, Facts, Job, RunKey
+from lark_controller.jobs import AddressType, Facts, Job, RunKey, link_local
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from tests import frames
@@ -75,7 +74,7 @@ class Site:
 
     def _switch(self, datapath: int, ports: dict[str, int]) -> Switch:
         switch = place_switch(
-            self.policy, datapath, ports, normal=True, tracks=True, max_meter=64, local_mac=mac_int(HOST_MAC)
+            self.policy, datapath, ports, normal=True, tracks=True, max_meter=64, local_mac=mac_number(HOST_MAC)
         )
         self.pool.set_switch(switch)
         return switch
@@ -151,7 +150,7 @@ def test_steering_at_the_core_sets_the_next_hop(version: int) -> None:
     for job, port, hop in ((carol, 3, FAST), (alice, 2, GATEWAY)):
         result = site.send(site.core, 1, frames.udp(mac(job), GATEWAY, at(job, version), OUTSIDE[version]))
         assert result.ports == (port,)
-        assert result.headers[0]["eth_dst"] == mac_int(hop)
+        assert result.headers[0]["eth_dst"] == mac_number(hop)
     inside = frames.udp(mac(carol), mac(alice), at(carol, version), at(alice, version))
     assert set(site.send(site.core, 1, inside).ports) == {2, 3}, "local traffic is switched, not steered"
     spoofed = frames.udp(GATEWAY, mac(alice), at(carol, version), at(alice, version))
@@ -183,7 +182,7 @@ def test_a_port_sends_only_as_itself() -> None:
     job, other = a_job(1, "alice"), a_job(2, "alice")
     site = Site(job, other)
     mine, m = str(job.ipv4), mac(job)
-    mine6, local = str(job.ipv6), str(IPv6Address(link_local_of(mac_int(mac(job)))))
+    mine6, local = str(job.ipv6), str(link_local(mac(job)))
     theirs, theirs6, om = str(other.ipv4), str(other.ipv6), mac(other)
     nobody = "00:00:00:00:00:00"
     good = {

@@ -7,36 +7,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
-from tests.service import CORE, WORKER1, Lark, Site, wait
+from tests.service import CORE, WORKER1, Lark, Site, enforcing, wait
 
 pytestmark = pytest.mark.ovs
 
 USERSPACE = "userspace datapath"
+HOSTS = {"a": WORKER1, "b": WORKER1}
 
 
 @pytest.fixture
 def started(ovs: OpenVSwitch) -> Iterator[tuple[Site, Lark]]:
-    with temporary_directory() as directory, Net() as net:
-        site = Site(ovs, net, {"a": WORKER1, "b": WORKER1}, core=False)
-        up, _ = net.link("ue1", "out")
-        ovs.add_port(site.bridges[WORKER1], up)
-        lark = Lark(Path(directory), policy(site), LARK_OVSDB=f"unix:{ovs.database_socket}")
-        lark.start()
-        try:
-            site.connect(lark)
-            yield site, lark
-        finally:
-            lark.stop()
-            for bridge in site.bridges.values():
-                ovs.vsctl("--if-exists", "del-br", bridge)
-            ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
+    with enforcing(ovs, HOSTS, policy, core=False, uplink=True, queues=True) as made:
+        yield made
 
 
 def policy(site: Site, rule: str = "{mode: cap}") -> str:
@@ -171,18 +158,8 @@ GROUPS = (
 
 @pytest.fixture
 def core(ovs: OpenVSwitch) -> Iterator[tuple[Site, Lark]]:
-    with temporary_directory() as directory, Net() as net:
-        site = Site(ovs, net, {"a": WORKER1, "b": WORKER1})
-        lark = Lark(Path(directory), core_policy(site), LARK_OVSDB=f"unix:{ovs.database_socket}")
-        lark.start()
-        try:
-            site.connect(lark)
-            yield site, lark
-        finally:
-            lark.stop()
-            for bridge in site.bridges.values():
-                ovs.vsctl("--if-exists", "del-br", bridge)
-            ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
+    with enforcing(ovs, HOSTS, core_policy, queues=True) as made:
+        yield made
 
 
 def core_policy(site: Site, groups: tuple[str, ...] = GROUPS, by: str = "queues") -> str:

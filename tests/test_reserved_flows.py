@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import ip_address, ip_network
-from pathlib import Path
 
 import pytest
 
-from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, Flow, SetField, SetQueue
 from lark_controller.flows.placement import Placed
@@ -20,7 +19,7 @@ from lark_controller.policies.model import Decision
 from lark_controller.qos.host import Demand, Way, host_plan
 from lark_controller.qos.queues import DEFAULT_QUEUE, FIRST_RESERVED_QUEUE, Queue
 from tests.databases import a_run
-from tests.service import WORKER1, Answer, Lark, Site, wait
+from tests.service import WORKER1, Answer, Lark, Site, enforcing, wait
 from tests.test_queues_ovs import bandwidth, chosen, post, queues, rows
 
 LOCAL = local_networks(load('version: 1\nnetworks: {local: [10.0.0.0/8, "2001:db8::/32"]}\n'))
@@ -102,20 +101,10 @@ def topology(site: Site, text: str, duplex: str = "full") -> str:
 
 @pytest.fixture
 def started(ovs: OpenVSwitch) -> Iterator[tuple[Site, Lark]]:
-    with temporary_directory() as directory, Net() as net:
-        site = Site(ovs, net, {"a": WORKER1, "b": WORKER1}, core=False)
-        up, _ = net.link("ue1", "out")
-        ovs.add_port(site.bridges[WORKER1], up)
-        lark = Lark(Path(directory), topology(site, "slice: {by: Owner}"), LARK_OVSDB=f"unix:{ovs.database_socket}")
-        lark.start()
-        try:
-            site.connect(lark)
-            yield site, lark
-        finally:
-            lark.stop()
-            for bridge in site.bridges.values():
-                ovs.vsctl("--if-exists", "del-br", bridge)
-            ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
+    hosts = {"a": WORKER1, "b": WORKER1}
+    sliced = partial(topology, text="slice: {by: Owner}")
+    with enforcing(ovs, hosts, sliced, core=False, uplink=True, queues=True) as made:
+        yield made
 
 
 @pytest.mark.ovs

@@ -319,7 +319,7 @@ def test_incremental_changes_counters_and_cookies() -> None:
     assert (entry.packets, entry.bytes) == (1, len(FRAME))
     assert program.set(flow(0, 5, (), Output(1), cookie=0x12)) is entry
     assert program.entries[FlowKey(0, 5, ())].packets == 0
-    assert [gone.data.cookie for gone in program.remove_by_cookie(0x10, 0xF0)] == [0x12]
+    assert [gone.data.cookie for gone in program.remove_matching(None, (), cookie=0x10, cookie_mask=0xF0)] == [0x12]
     assert run(program, 1, FRAME, ports()).ports == (3,)
     assert program.remove(FlowKey(0, 9, ())) is None
     assert program.program() == Program.of([flow(0, 1, (), Output(3), cookie=0x21)])

@@ -37,8 +37,9 @@ from lark_controller.flows.model import (
     Track,
     match,
 )
+from lark_controller.flows.placement import mac_number
 from lark_controller.flows.simulate import PortView, Tables, run, run_fields
-from lark_controller.flows.text import flow_text, mac_int
+from lark_controller.flows.text import flow_text
 from tests import frames
 
 pytestmark = pytest.mark.ovs
@@ -90,7 +91,7 @@ def bridge(ovs: OpenVSwitch) -> Iterator[OpenVSwitch]:
 FIELDS: list[tuple[Term, ...]] = [
     (),
     match(in_port=1),
-    match(eth_src=mac_int(A)),
+    match(eth_src=mac_number(A)),
     match(eth_dst=(1 << 40, 1 << 40)),
     match(vlan_vid=0),
     match(vlan_vid=(VLAN_PRESENT, VLAN_PRESENT)),
@@ -105,16 +106,16 @@ FIELDS: list[tuple[Term, ...]] = [
     match(eth_type=ETH_IPV4, ip_proto=17, udp_src=0),
     match(eth_type=ETH_IPV4, ip_proto=6, tcp_dst=80),
     match(eth_type=ETH_ARP, arp_op=1),
-    match(eth_type=ETH_ARP, arp_spa=0x0A400005, arp_sha=mac_int(A)),
+    match(eth_type=ETH_ARP, arp_spa=0x0A400005, arp_sha=mac_number(A)),
     match(eth_type=ETH_IPV6),
     match(eth_type=ETH_IPV6, ipv6_src=(0x20010DB8 << 96, 0xFFFFFFFF << 96)),
     match(eth_type=ETH_IPV6, ip_proto=17, udp_dst=68),
     match(eth_type=ETH_IPV6, ip_proto=44),
     match(eth_type=ETH_IPV6, ip_proto=58, icmpv6_type=134),
     match(eth_type=ETH_IPV6, ip_proto=58, icmpv6_type=135, ipv6_nd_target=(0x20010DB8 << 96) + 6),
-    match(eth_type=ETH_IPV6, ip_proto=58, icmpv6_type=135, ipv6_nd_sll=mac_int(A)),
+    match(eth_type=ETH_IPV6, ip_proto=58, icmpv6_type=135, ipv6_nd_sll=mac_number(A)),
     match(eth_type=ETH_IPV6, ip_proto=58, icmpv6_type=135, ipv6_nd_sll=0),
-    match(eth_type=ETH_IPV6, ip_proto=58, icmpv6_type=136, ipv6_nd_tll=mac_int(A)),
+    match(eth_type=ETH_IPV6, ip_proto=58, icmpv6_type=136, ipv6_nd_tll=mac_number(A)),
     match(eth_type=0x05FF),
     match(eth_type=0x8100),
 ]
@@ -129,7 +130,9 @@ def random_actions(source: random.Random, fields: Match) -> tuple[Action, ...]:
     for _ in range(source.choice([0, 1, 1, 2, 3])):
         choice = source.randrange(7)
         if choice == 0:
-            actions.append(SetField(source.choice(["eth_src", "eth_dst"]), source.choice([mac_int(A), mac_int(M), 5])))
+            actions.append(
+                SetField(source.choice(["eth_src", "eth_dst"]), source.choice([mac_number(A), mac_number(M), 5]))
+            )
         elif choice == 1 and kind in (ETH_IPV4, ETH_IPV6):
             actions.append(SetField("ip_dscp", source.choice([0, 12, 46])))
         elif choice == 2 and kind == ETH_IPV4:
@@ -210,7 +213,7 @@ def applied(frame: bytes, word: str) -> bytes:
         return packet.rewrite(packet.push_vlan(frame, 0x8100), "vlan_vid", VLAN_PRESENT | int(found[1]))
     if word.startswith("set(eth("):
         for side, mac in re.findall(r"(src|dst)=([0-9a-f:]{17})", word):
-            frame = packet.rewrite(frame, f"eth_{side}", mac_int(mac))
+            frame = packet.rewrite(frame, f"eth_{side}", mac_number(mac))
     elif word.startswith("set(ipv"):
         for side, address in re.findall(r"(src|dst)=([0-9.]+)", word):
             frame = packet.rewrite(frame, f"ipv4_{side}", packet_address(address))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,7 +12,7 @@ from typing import TypeVar
 from lark_controller.errors import AddressError
 from lark_controller.jobs import Job, JobState
 from lark_controller.store import Registration, Store
-from tests.databases import NOW, a_run
+from tests.databases import NOW, a_run, at_once
 
 T = TypeVar("T")
 THREADS = 16
@@ -114,25 +112,7 @@ def test_controllers_that_start_at_once_migrate_once(empty_url: str) -> None:
         "store.migrate()\n"
         "store.close()\n"
     )
-    starting = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, empty_url],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(6)
-    ]
-    for process in starting:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in starting:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    said = [process.communicate(timeout=60)[1] for process in starting]
-    assert [process.returncode for process in starting] == [0] * 6, said
+    at_once(program, empty_url, 6)
     store = Store.open(empty_url)
     together([store.migrate] * 4)
     assert store.schema_version() == Store.newest_schema()

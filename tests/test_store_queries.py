@@ -170,7 +170,7 @@ def test_policy_versions(store: Store) -> None:
 
 def test_pruning_removes_what_is_over_and_old(store: Store, thirty: list[Job]) -> None:
     refused = thirty[1]
-    store.set_state(refused.id, JobState.REFUSED, "no capacity")
+    store.set_states([(refused.id, JobState.REFUSED, "no capacity")])
     # Of the ended, those of index 0, 5 and 10 ended before NOW + 11; all 30 lines "register" are older than that, too.
     assert store.prune(NOW + 11) == Pruned(runs=3, audit=33)
     assert store.find(thirty[10].id) is None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,7 +22,7 @@ from lark_controller.qos.reservations import Booking, Reservation, ReservationKi
 from lark_controller.qos.topology import Demand, Topology, asked_rate
 from lark_controller.store import Store, reservations
 from lark_controller.store.database import connect
-from tests.databases import NOW, a_run
+from tests.databases import NOW, a_run, at_once
 
 ROOT = Path(__file__).parent.parent
 WAN = 100.0
@@ -260,28 +258,9 @@ print(won)
 
 
 def test_several_processes_race_for_a_link(store: Store, store_url: str) -> None:
-    racing = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, store_url],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        for _ in range(4)
-    ]
-    for process in racing:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in racing:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    said = [process.communicate(timeout=120) for process in racing]
-    assert [process.returncode for process in racing] == [0] * 4, said
+    won = at_once(PROGRAM, store_url, 4, ROOT)
     # 66 reservations of 1.5 Mb/s fit into 100 Mb/s; 120 were asked for.
-    assert sum(int(output) for output, _ in said) == 66
+    assert sum(map(int, won)) == 66
     assert out(store) == 99_000
 
 

@@ -217,13 +217,13 @@ def test_an_ended_run_stays_ended_and_frees_its_address(store: Store) -> None:
 
 def test_a_refused_run_frees_its_address_and_may_be_posted_again(store: Store) -> None:
     job = put(store, a_run(1)).job
-    assert store.set_state(job.id, JobState.REFUSED, "rule limit")
+    assert store.set_states([(job.id, JobState.REFUSED, "rule limit")])
     assert list(store.live_jobs()) == []
-    assert not store.set_state(job.id, JobState.ENFORCED, "")
+    assert not store.set_states([(job.id, JobState.ENFORCED, "")])
     again = put(store, a_run(1))
     assert not again.created
     assert again.job == job
-    assert store.set_state(job.id, JobState.REFUSED, "rule limit")
+    assert store.set_states([(job.id, JobState.REFUSED, "rule limit")])
     assert put(store, a_run(2, ipv4=job.ipv4)).created
     with pytest.raises(AddressError):
         put(store, a_run(1))
@@ -279,7 +279,7 @@ def test_states_are_kept_in_batches(store: Store) -> None:
     assert store.set_states(states) == 3
     assert {job.state for job in store.live_jobs()} == {JobState.ENFORCED}
     with pytest.raises(ValueError, match=r"Store\.end"):
-        store.set_state(jobs[0].id, JobState.ENDED, "")
+        store.set_states([(jobs[0].id, JobState.ENDED, "")])
 
 
 @pytest.mark.parametrize(

@@ -166,11 +166,6 @@ class Tables:
                 self._order(key.table)
         return entry
 
-    def remove_by_cookie(self, cookie: int, mask: int) -> tuple[Entry, ...]:
-        """Take out the flows whose cookie agrees with ``cookie`` in the bits of ``mask`` (0: all flows)."""
-        gone = [key for key, entry in self.entries.items() if not (entry.data.cookie ^ cookie) & mask]
-        return tuple(entry for key in gone if (entry := self.remove(key)) is not None)
-
     def remove_matching(
         self,
         table: int | None,

@@ -300,7 +300,6 @@ _WRITABLE: Final[dict[str, tuple[int, bool]]] = {
     "arp_tha": (6, False),
     "arp_tpa": (4, False),
 }
-WRITABLE: Final = frozenset(_WRITABLE)
 
 _NETWORK_OFFSETS: Final[dict[tuple[int, str], int]] = {
     (ETH_IPV4, "ip_dscp"): 0,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from ipaddress import IPv6Address
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lark_controller.flows.model import PORT_LOCAL, PORT_MAX
-from lark_controller.jobs import Job, Network
+from lark_controller.jobs import Job, Network, link_local
 from lark_controller.policies.model import Decision, GroupControl, Policy, SwitchRole, SwitchSpec
 
 LINK_LOCAL_PREFIX: Final = 0xFE80 << 112
@@ -93,20 +92,13 @@ class Placed:
 
     @property
     def link_local(self) -> int | None:
-        """The job's IPv6 link-local address, as the kernel makes it from the MAC (RFC 4291, appendix A)."""
-        mac = self.mac
-        return None if mac is None else link_local_of(mac)
+        """The job's IPv6 link-local address as an integer."""
+        return None if self.job.mac is None else int(link_local(self.job.mac))
 
 
 def mac_number(text: str) -> int:
     """``02:00:00:00:00:05`` as an integer."""
     return int(text.replace(":", ""), 16)
-
-
-def link_local_of(mac: int) -> int:
-    """The EUI-64 link-local address of a MAC, as an integer (RFC 4291, appendix A)."""
-    high, low = mac >> 24, mac & 0xFFFFFF
-    return int(IPv6Address(LINK_LOCAL_PREFIX | (high ^ 0x020000) << 40 | 0xFFFE << 24 | low))
 
 
 def place_switch(

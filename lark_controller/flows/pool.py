@@ -115,10 +115,6 @@ class Pool:
         local = self._local.get(datapath)
         return {} if local is None else {tag: key for key, tag in local.tags.items()}
 
-    def slice_prefixes(self, key: SliceKey) -> list[Prefix]:
-        """The prefixes that a slice's jobs have."""
-        return list(self._slices.prefixes(key))
-
     def class_prefixes(self, position: int) -> list[Prefix]:
         """The prefixes of the jobs that come under a WAN rule."""
         return list(self._classes.prefixes(position))

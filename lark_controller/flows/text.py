@@ -34,7 +34,6 @@ from lark_controller.flows.model import (
     FlowData,
     FlowKey,
     Match,
-    Meter,
     Output,
     PopVlan,
     PushVlan,
@@ -42,7 +41,6 @@ from lark_controller.flows.model import (
     SetQueue,
     Term,
 )
-from lark_controller.jobs import Address
 
 PORT_NAMES: Final = {
     PORT_IN_PORT: "IN_PORT",
@@ -117,24 +115,6 @@ _IPV4_FIELDS: Final = frozenset({"ipv4_src", "ipv4_dst", "arp_spa", "arp_tpa"})
 def mac_text(value: int) -> str:
     """``02:00:00:00:00:05`` for an integer; raises OverflowError if it has more than 48 bits."""
     return value.to_bytes(6).hex(":")
-
-
-def mac_int(text: str) -> int:
-    """The integer of a MAC written with colons or hyphens; raises ValueError for anything else."""
-    parts = text.replace("-", ":").split(":")
-    if len(parts) != 6 or not all(1 <= len(part) <= 2 and part.isascii() and part.isalnum() for part in parts):
-        raise ValueError(f"{text!r} is not a MAC address; accepted: six hexadecimal bytes, as 02:00:00:00:00:05")
-    try:
-        return int.from_bytes(bytes(int(part, 16) for part in parts))
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is not a MAC address; accepted: six hexadecimal bytes, as 02:00:00:00:00:05"
-        ) from None
-
-
-def address_of(version: int, value: int) -> Address:
-    """The address object of an IP version and an integer."""
-    return IPv4Address(value) if version == 4 else IPv6Address(value)
 
 
 def port_text(port: int) -> str:
@@ -264,11 +244,6 @@ def flow_text(key: FlowKey, data: FlowData) -> str:
         f"actions={actions_text(data)}",
     )
     return ",".join(words)
-
-
-def meter_text(meter: Meter) -> str:
-    """A meter, as ``ovs-ofctl -O OpenFlow13 add-meter`` takes it."""
-    return f"meter={meter.number},kbps,burst,bands=type=drop,rate={meter.rate},burst_size={meter.burst}"
 
 
 def _nonempty(*words: str) -> Iterator[str]:

@@ -72,7 +72,6 @@ class FakeSwitch(asyncio.Protocol):
         self._max_flows = max_flows
         self._silent = silent
         self._failures: list[tuple[Callable[[FlowMod], bool], int, int]] = []
-        self._barrier_delay = 0.0
         self._barriers_held: list[int] | None = None
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -123,10 +122,6 @@ class FakeSwitch(asyncio.Protocol):
     def fail_nothing(self) -> None:
         """Take back every ``fail_on``."""
         self._failures.clear()
-
-    def delay_barriers(self, seconds: float) -> None:
-        """Answer barriers that late."""
-        self._barrier_delay = seconds
 
     def hold_barriers(self) -> None:
         """Answer no barrier until ``release_barriers``."""
@@ -222,8 +217,6 @@ class FakeSwitch(asyncio.Protocol):
     def _barrier(self, xid: int) -> None:
         if self._barriers_held is not None:
             self._barriers_held.append(xid)
-        elif self._barrier_delay:
-            asyncio.get_running_loop().call_later(self._barrier_delay, self._answer_barrier, xid)
         else:
             self._answer_barrier(xid)
 

@@ -137,10 +137,6 @@ class SwitchLink:
         """Call ``told`` once no change is under way: confirmed, or the switch is gone (at once if that is so now)."""
         self._applies.when_idle(told)
 
-    def delete_by_cookie(self, cookie: int, mask: int, timeout: float | None = None) -> asyncio.Future[Outcome]:
-        """Delete every flow whose cookie agrees with ``cookie`` in the bits of ``mask``."""
-        return self.send([(None, lambda xid: wire.flow_delete_by_cookie(xid, cookie, mask))], timeout)
-
     def send(self, steps: list[Step], timeout: float | None = None) -> asyncio.Future[Outcome]:
         """Send single messages in order, then a barrier; errors are tied to the subject given with each."""
         return self._submit(iter(steps), timeout)

@@ -110,11 +110,6 @@ def flow_delete(xid: int, key: FlowKey) -> bytes:
     return _flow_mod(xid, ofp.OFPFC_DELETE_STRICT, 0, 0, key, (0, 0, 0), b"")
 
 
-def flow_delete_by_cookie(xid: int, cookie: int, mask: int, table: int = _ALL_TABLES) -> bytes:
-    """FLOW_MOD that deletes every flow whose cookie agrees with ``cookie`` in the bits of ``mask``."""
-    return _flow_mod(xid, ofp.OFPFC_DELETE, cookie, mask, FlowKey(table, 0, ()), (0, 0, 0), b"")
-
-
 def packet_out(xid: int, in_port: int, actions: tuple[Action, ...], data: bytes) -> bytes:
     """PACKET_OUT with the frame in it (no buffer); ``in_port`` PORT_CONTROLLER where it came in nowhere."""
     encoded = encode_actions(actions)

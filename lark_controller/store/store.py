@@ -161,10 +161,6 @@ class Store:
         were extended."""
         return self._database.write(partial(upkeep.extend_leases, until=until))
 
-    def set_state(self, job_id: str, state: JobState, reason: str) -> bool:
-        """Set a live run's state and the reason for it; False where no such run lives."""
-        return self.set_states([(job_id, state, reason)]) > 0
-
     def set_states(self, states: Collection[tuple[str, JobState, str]]) -> int:
         """Set states, (id, state, reason) each, of live runs; returns how many of them live. In batches.
 

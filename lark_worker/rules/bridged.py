@@ -10,6 +10,7 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from lark_controller.host_rules import HostRules
+from lark_controller.jobs import link_local
 from lark_worker.rules import render
 from lark_worker.rules.render import Port
 from lark_worker.rules.table import Chain, Table, braces
@@ -20,12 +21,6 @@ NS, NA = 135, 136
 TAGGED: Final = "@ll,96,16 { 0x8100, 0x88a8 }"
 _ALL_NODES: Final = "33:33:00:00:00:01"
 _BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
-
-
-def link_local(mac: str) -> IPv6Address:
-    """The address that a host with this MAC has by RFC 4291, appendix A."""
-    value = int(mac.replace(":", ""), 16)
-    return IPv6Address(0xFE80 << 112 | (value >> 24 ^ 0x020000) << 40 | 0xFFFE << 24 | value & 0xFFFFFF)
 
 
 def table(name: str, prefix: str, rules: HostRules, ports: Iterable[Port]) -> Table:

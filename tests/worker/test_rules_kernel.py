@@ -19,11 +19,9 @@ from hypothesis import strategies as st
 from lab.namespaces import Net
 from lab.run import run
 from lark_controller.flows.host import permits
-from lark_controller.flows.placement import link_local_of
 from lark_controller.flows.pool import Pool
-from lark_controller.flows.text import mac_int
 from lark_controller.host_rules import HostRules, JobRules
-from lark_controller.jobs import AddressType, Job, NetworkType
+from lark_controller.jobs import AddressType, Job, NetworkType, link_local
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_worker import linux_bridge
@@ -59,10 +57,6 @@ def own_mac(number: int) -> str:
 
 
 LOCAL_MACS = [bytes.fromhex(f"02000000000{number}") for number in JOBS]
-
-
-def link_local(mac: str) -> str:
-    return str(ip_address(link_local_of(mac_int(mac))))
 
 
 class Wire:
@@ -206,7 +200,7 @@ ipv4 = st.sampled_from(
 )
 ipv6 = st.sampled_from(
     ["2001:db8:64::1", "2001:db8:64::2", "2001:db8:64::3", "2001:db8:64:9::9", "2001:db8:1::1", "2001:db9::1",
-     "2001:db9::7", link_local(own_mac(1)), link_local(own_mac(2)), "::"]
+     "2001:db9::7", str(link_local(own_mac(1))), str(link_local(own_mac(2))), "::"]
 )  # fmt: skip
 ports = st.sampled_from([67, 68, 546, 547, 53, 2000])
 
@@ -239,7 +233,7 @@ def six(draw: Any, smac: str, src: str) -> bytes:
     # Routers, and who asks for a link-local address, speak from one (RFC 4861); of others the kernel believes less than
     # an edge does.
     if kind in ("ra", "redirect"):
-        src = link_local(smac)
+        src = str(link_local(smac))
     if kind == "ns" and dst.startswith("fe80") and not src.startswith("fe80"):
         kind = "udp"
     if kind == "ns":
@@ -266,7 +260,7 @@ def some_frame(draw: Any) -> tuple[int, bytes]:
     smac, src = draw(macs), draw(ipv4 if version == 4 else ipv6)
     if at and draw(st.integers(0, 4)):
         smac = own_mac(at)
-        src = f"10.64.0.{at}" if version == 4 else draw(st.sampled_from([f"2001:db8:64::{at}", link_local(smac)]))
+        src = f"10.64.0.{at}" if version == 4 else draw(st.sampled_from([f"2001:db8:64::{at}", str(link_local(smac))]))
     elif not at:
         # Beyond the uplink nobody has a local job's MAC: the bridge would be told so, and so would an edge.
         smac = GATEWAY
@@ -304,7 +298,7 @@ def test_the_kernel_passes_what_the_edge_passes(
             shown = (at, frame.hex(), [job.owner for job in jobs])
             assert {number: found[0] for number, found in out.items() if number} == expected, shown
             assert all(len(found) == 1 for found in out.values()), shown
-            own = ip_address(link_local(own_mac(at))).packed
+            own = link_local(own_mac(at)).packed
             # What asks for a job's link-local address an edge hands to that job alone, also where the job asks itself.
             if at and frame[:6] not in LOCAL_MACS and frame[62:78] != own:
                 # A bridge floods where an edge hands over to one job alone, so what goes up is the sender's part: what
