@@ -91,6 +91,8 @@ def _views(job: str, other: str, owner: str, datapath: int) -> dict[str, tuple[s
         "switches": ("/v1/switches",),
         "a switch": (here,),
         "a worker's flows": (f"{here}/flows",),
+        "a worker's flows with a word": (f"{here}/flows?text={owner}",),
+        "1,000 of a worker's flows": (f"{here}/flows?limit=1000",),
         "the core's flows": ("/v1/switches/core1/flows",),
         "reservations": ("/v1/links", "/v1/reservations?limit=50"),
         "explain": (f"/v1/explain?src={job}&dst={other}",),

@@ -270,7 +270,7 @@ def _switches(arguments: Arguments) -> int:
             raise SettingError("--flows needs a switch: lark switches DPID --flows")
         return _show(arguments, client.switches(), printing.switches)
     if arguments.flows:
-        return _show(arguments, client.flows(arguments.datapath), printing.flows)
+        return _show(arguments, list(client.flows(arguments.datapath)), printing.flows)
     return _show(arguments, client.switch(arguments.datapath), printing.switch)
 
 

@@ -125,10 +125,9 @@ class Client:
         """A switch with its ports and problems, by datapath id or name."""
         return self._json("GET", f"/v1/switches/{_part(datapath)}")
 
-    def flows(self, datapath: str) -> list[Answer]:
-        """A switch's flows."""
-        found: list[Answer] = self._json("GET", f"/v1/switches/{_part(datapath)}/flows")["flows"]
-        return found
+    def flows(self, datapath: str, **chosen: str | None) -> Iterator[Answer]:
+        """All flows of a switch in packet order, or those that are chosen (job, table, text), page by page."""
+        return self._pages(f"/v1/switches/{_part(datapath)}/flows", "flows", chosen)
 
     def policy(self) -> Answer:
         """The policy in force."""

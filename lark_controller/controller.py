@@ -42,7 +42,8 @@ from lark_controller.status import (
     AuditPage,
     Confirmation,
     Explanation,
-    FlowStatus,
+    FlowFilter,
+    FlowPage,
     GroupStatus,
     HostStatus,
     JobDetail,
@@ -211,9 +212,9 @@ class Controller:
         """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
         return self._inspection.switch(datapath)
 
-    def flows(self, datapath: str, timeout: float, job_id: str | None = None) -> tuple[FlowStatus, ...]:
-        """A switch's flows, desired and installed, or those of one live job. Raises NotFoundError, SwitchError."""
-        return self._inspection.flows(datapath, timeout, job_id)
+    def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
+        """A page of a switch's flows, desired and installed. Raises NotFoundError, SwitchError."""
+        return self._inspection.flows(datapath, chosen, cursor, limit, timeout)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
-from lark_controller import views
+from lark_controller import flow_lists, views
 from lark_controller.errors import SwitchError
 from lark_controller.explain import Ends, Held, concerned, ends_of, explain
 from lark_controller.flows.pool import Pool
@@ -12,7 +13,7 @@ from lark_controller.loop_calls import LoopCalls
 from lark_controller.openflow.app import OpenFlow
 from lark_controller.openflow.link import Dump
 from lark_controller.reconcile import Reconciler
-from lark_controller.status import Explanation, FlowStatus, SwitchStatus
+from lark_controller.status import Explanation, FlowFilter, FlowPage, SwitchStatus
 
 
 class Inspection:
@@ -31,23 +32,24 @@ class Inspection:
         """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
         return self._loop.call(lambda: views.switch(self._reconciler, views.find_switch(self._reconciler, datapath)))
 
-    def flows(self, datapath: str, timeout: float, job_id: str | None = None) -> tuple[FlowStatus, ...]:
-        """A switch's flows, desired and installed, or those of one live job. Raises NotFoundError, SwitchError."""
-        job = None if job_id is None else self._reconciler.directory.by_id.get(job_id)
-        if job_id is not None and job is None:
-            return ()
+    def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
+        """A page of a switch's flows, desired and installed. Raises NotFoundError, SwitchError."""
+        job = None if chosen.job is None else self._reconciler.directory.by_id.get(chosen.job)
+        if chosen.job is not None and job is None:
+            return FlowPage(())
         own = None if job is None else job.number
 
-        async def read() -> tuple[Pool, views.Held]:
+        async def read() -> tuple[Pool, flow_lists.Held]:
             number = views.find_switch(self._reconciler, datapath)
             state = self._reconciler.switches.get(number)
             dump: Dump | None = None
             if state is not None and state.link is not None:
                 dump = await state.link.dump(timeout, own)
             pool = self._reconciler.pool_of(number)
-            return pool, views.held(pool, number, dump, own)
+            return pool, flow_lists.held(pool, number, dump, own)
 
-        return views.flows(*self._loop.wait(self._openflow.call(read()), timeout + 1.0))
+        pool, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        return flow_lists.page(pool, held, chosen, cursor, limit)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
@@ -55,22 +57,21 @@ class Inspection:
         Raises NotFoundError, AdError.
         """
 
+        async def hold(pool: Pool, datapath: int) -> Held:
+            state = self._reconciler.switches.get(datapath)
+            switch = pool.switches[datapath]
+            if state is not None and state.link is not None:
+                with suppress(SwitchError):
+                    dump = await state.link.dump(timeout)
+                    return Held(switch, dump.program, dump.counters, live=True)
+            return Held(switch, pool.build(datapath), {}, live=False)
+
         async def read() -> tuple[Pool, Ends, dict[int, Held]]:
             pool = self._reconciler.pool
             ends = ends_of(pool, self._reconciler.directory, src, dst)
-            held = {}
-            for datapath in concerned(pool, ends):
-                state = self._reconciler.switches.get(datapath)
-                dump: Dump | None = None
-                if state is not None and state.link is not None:
-                    with suppress(SwitchError):
-                        dump = await state.link.dump(timeout)
-                switch = pool.switches[datapath]
-                if dump is None:
-                    held[datapath] = Held(switch, pool.build(datapath), {}, live=False)
-                else:
-                    held[datapath] = Held(switch, dump.program, dump.counters, live=True)
-            return pool, ends, held
+            datapaths = concerned(pool, ends)
+            held = await asyncio.gather(*(hold(pool, datapath) for datapath in datapaths))
+            return pool, ends, dict(zip(datapaths, held, strict=True))
 
-        pool, ends, held = self._loop.wait(self._openflow.call(read()), 2 * timeout + 1.0)
+        pool, ends, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
         return explain(pool, ends, held)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from lark_controller.accounting.questions import Accounts
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
@@ -153,6 +153,33 @@ class FlowStatus:
     job: str | None = None
     packets: int | None = None
     bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowFilter:
+    """Which flows of a switch a list holds: those of a live job's id, of a table, those that have a text in their words
+    (whatever the case). ``None`` and ``""`` are any."""
+
+    job: str | None = None
+    table: int | None = None
+    text: str = ""
+
+
+class FlowTable(NamedTuple):
+    """A table, and how many flows of it a list holds."""
+
+    number: int
+    name: str
+    flows: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPage:
+    """One page of a switch's flows in packet order; ``tables`` counts the whole list, whatever table was chosen."""
+
+    flows: tuple[FlowStatus, ...]
+    tables: tuple[FlowTable, ...] = ()
+    next_cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,8 +427,8 @@ class Controls(Protocol):
     def switch(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
 
-    def flows(self, datapath: str, timeout: float, job_id: str | None = None) -> tuple[FlowStatus, ...]:
-        """A switch's flows, desired and installed, or those of one live job. Raises NotFoundError."""
+    def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
+        """A page of a switch's flows, desired and installed. Raises NotFoundError, also for a cursor that is none."""
 
     def policy(self) -> PolicyVersion:
         """The policy in force."""

@@ -1,23 +1,14 @@
-"""The reconcile loop's state as frozen answers for REST. Reads, changes nothing; called on the loop's thread, but for
-:func:`flows`.
-"""
+"""The reconcile loop's state as frozen answers for REST. Reads, changes nothing; called on the loop's thread."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from lark_controller.errors import NotFoundError
-from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey, Program
+from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.placement import Switch
 from lark_controller.flows.pool import Pool
-from lark_controller.flows.tables import table_name
-from lark_controller.flows.text import actions_text, match_text
-from lark_controller.openflow.link import Dump
-from lark_controller.origins import origin
-from lark_controller.policies.model import SliceKey, SwitchRole
+from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile import Reconciler
-from lark_controller.status import FlowStatus, GroupStatus, HostStatus, PortStatus, SwitchStatus
+from lark_controller.status import GroupStatus, HostStatus, PortStatus, SwitchStatus
 from lark_controller.switch_state import SwitchState, dpid_text
 
 
@@ -90,62 +81,6 @@ def _ports(pool: Pool, state: SwitchState, known: Switch) -> tuple[PortStatus, .
         )
         for port in sorted(state.link.features.ports.values(), key=lambda port: port.number)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A switch's flows: what it should hold, and (where it was asked) what it holds; its slices by tag."""
-
-    role: SwitchRole
-    desired: Program
-    dump: Dump | None
-    slices: Mapping[int, SliceKey]
-
-
-def held(pool: Pool, datapath: int, dump: Dump | None, job: int | None = None) -> Held:
-    """What :func:`flows` needs of the loop's own state; with ``job`` of that job alone."""
-    known = pool.switches.get(datapath)
-    if job is not None:
-        desired = pool.build_job(datapath, job)
-    else:
-        desired = pool.build(datapath) if known is not None else Program()
-    return Held(known.role if known is not None else SwitchRole.EDGE, desired, dump, pool.slices_at(datapath))
-
-
-def flows(pool: Pool, here: Held) -> tuple[FlowStatus, ...]:
-    """A switch's flows in packet order, desired and (where it was asked) installed and foreign.
-
-    Words for thousands of flows take their time, so this may be called on any thread.
-    """
-    role, dump = here.role, here.dump
-    found: dict[FlowKey, tuple[FlowData, str]] = {}
-    if dump is not None:
-        found = {key: (data, "installed") for key, data in dump.program.flows.items()}
-        found |= {key: (data, "foreign") for key, data in dump.foreign.items()}
-    for key, data in here.desired.flows.items():
-        if key not in found:
-            found[key] = (data, "missing" if dump is not None else "desired")
-    lines = []
-    for key in sorted(found, key=lambda key: (key.table, -key.priority, key.match)):
-        data, state = found[key]
-        why = origin(pool, here.slices, data)
-        packets, size = (None, None) if dump is None else dump.counters.get(key, (None, None))
-        lines.append(
-            FlowStatus(
-                key.table,
-                table_name(role, key.table),
-                key.priority,
-                match_text(key.match),
-                actions_text(data),
-                f"0x{data.cookie:016x}",
-                why.text,
-                state,
-                why.job,
-                packets,
-                size,
-            )
-        )
-    return tuple(lines)
 
 
 def groups(loop: Reconciler) -> tuple[GroupStatus, ...]:

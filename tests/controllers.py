@@ -18,7 +18,7 @@ from lark_controller.metrics import Metrics
 from lark_controller.openflow.connection import OpenFlowOptions
 from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
 from lark_controller.policies.file import load
-from lark_controller.status import Registered
+from lark_controller.status import FlowFilter, FlowStatus, Registered
 from lark_controller.store import Store
 
 POLICY = """
@@ -127,6 +127,13 @@ def post(
     if port is not None:
         lines.append(f'LarkExternalInterface = "{port or f"p{number}"}"')
     return controller.register(*parse_post("\n".join(lines).encode(), "text/plain"), "hook")
+
+
+def flows_of(controller: Controller, job: str) -> tuple[FlowStatus, ...]:
+    """A job's flows among all of the first switch."""
+    found = controller.flows(f"{1:016x}", FlowFilter(), None, 1000, 5)
+    assert found.next_cursor is None
+    return tuple(flow for flow in found.flows if flow.job == job)
 
 
 def jobs_flows(switch: FakeSwitch, number: int | None = None) -> int:

@@ -24,7 +24,10 @@ from lark_controller.status import (
     AuditPage,
     Confirmation,
     Explanation,
+    FlowFilter,
+    FlowPage,
     FlowStatus,
+    FlowTable,
     GroupStatus,
     HostStatus,
     JobChange,
@@ -293,11 +296,14 @@ class FakeControls:
                 return switch
         raise NotFoundError(f"There is no switch {datapath!r}.")
 
-    def flows(self, datapath: str, timeout: float, job_id: str | None = None) -> tuple[FlowStatus, ...]:
+    def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
         self.switch(datapath)
-        if job_id is not None:
-            return ()
-        return (FlowStatus(0, "admit", 100, "in_port=1", "goto:1", "0x1", "job 1", "installed", None, 7, 420),)
+        if cursor is not None:
+            raise NotFoundError("That cursor is none of this list.")
+        if chosen.job is not None:
+            return FlowPage(())
+        found = FlowStatus(0, "admit", 100, "in_port=1", "goto:1", "0x1", "job 1", "installed", None, 7, 420)
+        return FlowPage((found,), (FlowTable(0, "admit", 1),))
 
     def policy(self) -> PolicyVersion:
         self.called()

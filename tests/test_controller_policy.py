@@ -11,7 +11,8 @@ import pytest
 from lark_controller.errors import ChangedError, PolicyError, RuleLimitError
 from lark_controller.flows.cookies import Category, counted_by, parse
 from lark_controller.openflow.fake import FakeNetwork
-from tests.controllers import POLICY, a_core, an_edge, connect, post, running, until
+from lark_controller.status import FlowFilter
+from tests.controllers import POLICY, a_core, an_edge, connect, flows_of, post, running, until
 
 
 def test_a_policy_that_does_not_fit_changes_nothing(tmp_path: Path, network: FakeNetwork) -> None:
@@ -39,11 +40,11 @@ def test_a_new_policy_touches_only_what_differs(tmp_path: Path, network: FakeNet
         for number, owner in ((1, "alice"), (2, "carol")):
             controller.confirm(post(controller, number, owner).job.id, 20)
         alice = controller.job_at("10.64.0.1").job.id
-        own = controller.flows(f"{1:016x}", 5, alice)
-        assert own == tuple(flow for flow in controller.flows(f"{1:016x}", 5) if flow.job == alice)
+        own = controller.flows(f"{1:016x}", FlowFilter(job=alice), None, 1000, 5).flows
+        assert own == flows_of(controller, alice)
         assert {"admit", "count", "forward"} <= {flow.table_name for flow in own}
         assert {flow.state for flow in own} == {"installed"}
-        assert controller.flows(f"{1:016x}", 5, "0" * 16) == ()
+        assert controller.flows(f"{1:016x}", FlowFilter(job="0" * 16), None, 1000, 5).flows == ()
         before = dict(edge.program.flows)
         plan = controller.plan_policy(POLICY.replace('"mallory"', '"carol"'))
         assert [change.changes for change in plan.jobs] == [("is blocked",)]

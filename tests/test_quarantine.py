@@ -13,7 +13,7 @@ from lark_controller.jobs import JobState
 from lark_controller.openflow.fake import FakeNetwork
 from lark_controller.status import JobFilter
 from lark_controller.store import Store
-from tests.controllers import an_edge, connect, jobs_flows, post, running, until
+from tests.controllers import an_edge, connect, flows_of, jobs_flows, post, running, until
 from tests.databases import NOW, a_run
 from tests.fake_controls import DPID
 from tests.rest_app import Api
@@ -65,7 +65,7 @@ def test_a_quarantined_job_passes_nothing_and_its_slice_forgets_it(tmp_path: Pat
         assert (detail.job.reason, detail.decision.quarantine, detail.decision.blocked) == (WHY, WHY, False)
         page = controller.jobs(JobFilter(state="live"), None, 10)
         assert [each.state for each in page.jobs] == [JobState.QUARANTINED]
-        own = [flow.origin for flow in controller.flows(f"{1:016x}", 5) if flow.job == job.id]
+        own = [flow.origin for flow in flows_of(controller, job.id)]
         assert own
         # Flows that count let nothing pass of themselves.
         assert all(WHY in origin for origin in own if not origin.startswith("counts for")), own

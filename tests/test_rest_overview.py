@@ -81,3 +81,12 @@ def test_a_policy_is_put_in_place_of_the_one_that_was_read(api: Api) -> None:
     assert api.get("/v1/policy").json["text"] == "version: 1\n# a\n"
     assert put("version: 1\n# b\n", If_Match="*") == 200
     assert put("version: 1\n# c\n", If_Match='"a", "b"') == 400
+
+
+def test_flows_are_chosen_and_paged_as_other_lists_are(api: Api) -> None:
+    found = api.get("/v1/switches/worker1/flows?table=0&text=job&limit=1").json
+    assert found["tables"] == [{"number": 0, "name": "admit", "flows": 1}]
+    assert (found["next"], found["next_cursor"]) == (None, None)
+    assert api.get("/v1/switches/worker1/flows?cursor=x").status_code == 404
+    for bad in ("table=256", "table=x", "limit=0", "text=%00"):
+        assert api.get(f"/v1/switches/worker1/flows?{bad}").status_code == 422

@@ -87,10 +87,16 @@ class AuditQuery(PageQuery):
     subject = fields.String(validate=WORD, metadata=_meta("A job id, policy or a datapath id"))
 
 
-class FlowQuery(Schema):
+class FlowQuery(PageQuery):
     """Which of a switch's flows."""
 
     job = fields.String(validate=WORD, metadata=_meta("The id of a job; its own flows alone"))
+    table = fields.Integer(strict=False, validate=validate.Range(0, 254), metadata=_meta("The number of a table"))
+    text = fields.String(
+        load_default="",
+        validate=[validate.Length(0, 1024), WORD[1]],
+        metadata=_meta("What match, actions, origin, state, job or cookie contain, whatever the case"),
+    )
 
 
 class ReservationQuery(PageQuery):

@@ -341,10 +341,19 @@ class FlowSchema(Schema):
     bytes = _maybe_number("Bytes that matched")
 
 
-class FlowListSchema(Schema):
-    """A switch's flows, desired and installed."""
+class FlowTableSchema(Schema):
+    """One table of a list of flows."""
 
-    flows = _many(FlowSchema, "The flows, in table order")
+    number = _number("Table number")
+    name = _text("Table name")
+    flows = _number("How many of its flows the list has, on all pages")
+
+
+class FlowPageSchema(Page):
+    """A page of a switch's flows, desired and installed."""
+
+    flows = _many(FlowSchema, "The flows, in packet order")
+    tables = _many(FlowTableSchema, "The tables of the list, whichever was chosen")
 
 
 class PolicySchema(Schema):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from lark_controller.rest.api import operation, resource
+from lark_controller.rest.bodies import next_url
 from lark_controller.rest.context import current
 from lark_controller.rest.queries import FlowQuery
-from lark_controller.rest.schemas import FlowListSchema, SwitchDetailSchema, SwitchListSchema
+from lark_controller.rest.schemas import FlowPageSchema, SwitchDetailSchema, SwitchListSchema
 from lark_controller.rest.tokens import Scope
+from lark_controller.status import FlowFilter
 
 blueprint = resource("switches", "The OpenFlow switches that the controller drives.")
 
@@ -38,11 +40,14 @@ def show(datapath: str) -> Any:
     "/switches/<datapath>/flows",
     scopes=(Scope.READ,),
     query=FlowQuery,
-    answers={200: FlowListSchema},
+    answers={200: FlowPageSchema},
     problems=(404, 422, 502),
 )
 def flows(query: dict[str, Any], datapath: str) -> dict[str, object]:
     """List a switch's flows, each with the policy that asked for it."""
     context = current()
+    chosen = FlowFilter(query.get("job"), query.get("table"), query["text"])
     with context.waiting() as timeout:
-        return {"flows": context.controls.flows(datapath, timeout, query.get("job"))}
+        page = context.controls.flows(datapath, chosen, query.get("cursor"), query["limit"], timeout)
+    following = page.next_cursor
+    return {"flows": page.flows, "tables": page.tables, "next": next_url(following), "next_cursor": following}

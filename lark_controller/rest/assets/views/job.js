@@ -83,7 +83,7 @@ export function open({ one, who, paint, say, live, signal }) {
     const known = await Promise.all(here.map((datapath) => get(["switches", datapath], {}, stop).catch(orNothing)));
     const asked = held.state === "ended" ? [] : await Promise.all(here.map(async (datapath) => {
       try {
-        return [datapath, (await get(["switches", datapath, "flows"], { job: one }, stop)).flows];
+        return [datapath, (await get(["switches", datapath, "flows"], { job: one, limit: 1000 }, stop)).flows];
       } catch (error) {
         return orNothing(error) || [datapath, null, error];
       }

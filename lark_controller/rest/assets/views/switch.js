@@ -2,10 +2,14 @@
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
-import { bytes, count, moment } from "../format.js";
-import { closed, facts, headed, jobLink, more, problem, rules, state, switchState, table } from "../parts.js";
+import { bytes, count, moment, several } from "../format.js";
+import { closed, facts, headed, jobLink, problem, rules, state, switchState, table } from "../parts.js";
 
+// Flows that are asked for at first, how many more each time, and at most on one page.
 const STEP = 100;
+const MOST = 1000;
+// Milliseconds without a key before what was typed is looked for.
+const TYPED = 300;
 
 // A match or a list of actions that may go on in the next line after each comma.
 function broken(text) {
@@ -35,9 +39,9 @@ export function byTable(flows) {
   return [...tables];
 }
 
-export function open({ one, paint, live }) {
-  let [detail, flows, failed, text] = [null, null, null, ""];
-  const shown = new Map();
+export function open({ one, paint, live, signal }) {
+  let [detail, page, failed, typing] = [null, null, null, 0];
+  const chosen = { table: "", text: "", limit: STEP, cursor: null };
   const title = () => (detail ? `Switch ${detail.name || detail.datapath}` : `Switch ${one}`);
 
   const draw = () => paint(title(), detail ? content() : h("p", { class: "empty" }, "Loading…"));
@@ -53,7 +57,7 @@ export function open({ one, paint, live }) {
       { head: "Flow", wide: true, cell: (each) => each.flow && h("code", {}, each.flow) },
       { head: "Job", cell: (each) => each.job && jobLink(each.job) },
     ], detail.problems)),
-    headed("Flows", flows && `${count(flows.length)} in ${count(byTable(flows).length)} tables`, flowsContent()),
+    headed("Flows", page && `${count(held(page.tables))} in ${several(page.tables.length, "table")}`, flowsContent()),
     closed(`Ports (${count(detail.ports.length)})`,
       table("Ports", [
         { head: "Port", number: true, cell: (port) => count(port.number) },
@@ -63,29 +67,39 @@ export function open({ one, paint, live }) {
       ], detail.ports, { key: (port) => port.number, empty: "It has not connected." })),
   ];
 
+  // The table that was chosen stays on the list where it has no such flow.
+  const listed = () => (chosen.table === "" || page.tables.some((each) => each.number === Number(chosen.table))
+    ? page.tables : [...page.tables, { number: chosen.table, name: "", flows: 0 }]);
+  const choose = (wanted) => {
+    Object.assign(chosen, { limit: STEP, cursor: null, ...wanted });
+    asked.now();
+  };
   const flowsContent = () => {
     if (failed) return problem(failed);
-    if (!flows) return h("p", { class: "empty" }, "Asking the switch…");
-    const wanted = text.toLowerCase();
-    const chosen = flows.filter((flow) =>
-      `${flow.match} ${flow.actions} ${flow.origin} ${flow.state} ${flow.job || ""} ${flow.cookie}`.toLowerCase().includes(wanted));
+    if (!page) return h("p", { class: "empty" }, "Asking the switch…");
+    const here = page.tables.filter((each) => chosen.table === "" || each.number === Number(chosen.table));
     return [
       h("form", { class: "filters", key: "filters", on: { submit: (event) => event.preventDefault() } },
+        h("label", {}, h("span", {}, "Table"), h("select", { name: "table", value: chosen.table,
+          on: { change: (event) => choose({ table: event.currentTarget.value }) } },
+        h("option", { value: "" }, "All"),
+        listed().map((each) => h("option", { value: String(each.number) }, `${each.number} ${each.name} (${count(each.flows)})`)))),
         h("label", {}, h("span", {}, "Flows that contain"), h("input", { name: "text", value: "", spellcheck: "false", autocomplete: "off",
-          on: { input: (event) => {
-            text = event.currentTarget.value.trim();
-            draw();
+          maxlength: "1024", on: { input: (event) => {
+            const text = event.currentTarget.value.trim();
+            clearTimeout(typing);
+            typing = setTimeout(() => choose({ text }), TYPED);
           } } }))),
-      byTable(chosen).map(([name, some]) => {
-        const limit = shown.get(name) || STEP;
-        return h("div", { key: name, class: "one-table" }, h("h3", {}, `Table ${name} (${count(some.length)})`),
-          flowTable(`Flows of table ${name}`, some.slice(0, limit)),
-          more(limit, some.length, "flow", () => {
-            shown.set(name, limit + STEP);
-            draw();
-          }));
-      }),
-      chosen.length === 0 && h("p", { class: "empty" }, "No flow is like that."),
+      byTable(page.flows).map(([name, some]) => h("div", { key: name, class: "one-table" },
+        h("h3", {}, `Table ${name} (${count(here.find((each) => each.number === some[0].table).flows)})`),
+        flowTable(`Flows of table ${name}`, some))),
+      page.flows.length === 0 && h("p", { class: "empty" }, "No flow is like that."),
+      (page.next_cursor || chosen.cursor) && h("p", { class: "more" },
+        chosen.cursor ? "More of " : `The first ${count(page.flows.length)} of `, `${several(held(here), "flow")}. `,
+        chosen.cursor && h("button", { type: "button", on: { click: () => choose({}) } }, "First flows"),
+        page.next_cursor && (chosen.limit < MOST
+          ? h("button", { type: "button", on: { click: () => choose({ cursor: chosen.cursor, limit: chosen.limit + STEP }) } }, "Show more")
+          : h("button", { type: "button", on: { click: () => choose({ cursor: page.next_cursor, limit: MOST }) } }, "Next flows"))),
     ];
   };
 
@@ -94,15 +108,20 @@ export function open({ one, paint, live }) {
     detail = found;
     draw();
   });
-  live(10, async (signal) => {
+  const asked = live(10, async (stop) => {
     try {
-      return { found: (await get(["switches", one, "flows"], {}, signal)).flows };
+      return { found: await get(["switches", one, "flows"], chosen, stop) };
     } catch (error) {
       if (error.status !== 502) throw error;
       return { error };
     }
   }, ({ found, error }) => {
-    [flows, failed] = [found || null, error || null];
+    [page, failed] = [found || null, error || null];
     draw();
   });
+  signal.addEventListener("abort", () => clearTimeout(typing));
+}
+
+function held(tables) {
+  return tables.reduce((sum, each) => sum + each.flows, 0);
 }
