@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,8 +11,9 @@ from itertools import islice
 from typing import Final
 
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE
-from lark_controller.accounting.ledger import Busy, Entry, Ledger, WorkerCounts
-from lark_controller.accounting.questions import Flowing, UsageFilter, UsagePage
+from lark_controller.accounting.ledger import Entry, Ledger, WorkerCounts
+from lark_controller.accounting.questions import UsageFilter, UsagePage
+from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage
 from lark_controller.errors import StoreError
 from lark_controller.jobs import Job
@@ -21,8 +21,8 @@ from lark_controller.log import ERROR, WARNING, event
 from lark_controller.status import GroupStatus
 from lark_controller.store import Store
 
-# Jobs that are written in one transaction.
-_BATCH: Final = 5_000
+# Jobs that are written in one transaction; what is to be written of them takes some 30 MB meanwhile.
+_BATCH: Final = 20_000
 # Seconds between looks for jobs that have ended, which are written without waiting for the next minute.
 _SOON: Final = 1.0
 _PRUNE_EVERY: Final = 3_600.0
@@ -130,7 +130,7 @@ class Accountant:
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """What live jobs send and receive now by group, user, host or job, the most first."""
-        return flowing(self._ledger.busy(), by, limit)
+        return self._ledger.flowing(by, limit)
 
     def with_use(self, groups: Iterable[GroupStatus]) -> tuple[GroupStatus, ...]:
         """The groups of the policy with what their jobs send and receive now, and have since this start."""
@@ -171,24 +171,3 @@ class Accountant:
             event("use is written again", level=WARNING)
         self._trouble = False
         return True
-
-
-def flowing(busy: Iterable[Busy], by: str, limit: int) -> tuple[Flowing, ...]:
-    """The rates of jobs added up by group, user (and group), host or job; those that move most come first."""
-    rates: dict[tuple[str | None, ...], list[Busy]] = defaultdict(list)
-    for job in busy:
-        key: tuple[str | None, ...] = {
-            "group": (job.group, job.group, None, None),
-            "user": (job.user, job.group, job.user, None),
-            "host": (job.host, None, None, job.host),
-            "job": (job.job_id, job.group, job.user, job.host),
-        }[by]
-        rates[key].append(job)
-    found = []
-    for (name, group, user, host), jobs in rates.items():
-        total = IDLE
-        for job in jobs:
-            total = total.plus(job.rate)
-        found.append(Flowing(name or "", total, len(jobs), group, user, host))
-    found.sort(key=lambda each: (-(each.rate.inward + each.rate.outward), each.name))
-    return tuple(found[:limit])

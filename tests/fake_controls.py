@@ -12,7 +12,8 @@ from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
 from pathlib import Path
 
 from lark_controller.accounting.ledger import WorkerCounts
-from lark_controller.accounting.questions import Flowing, UsageFilter, UsagePage, UsageRow
+from lark_controller.accounting.questions import UsageFilter, UsagePage, UsageRow
+from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.usage import JobUsage, Rate, Usage
 from lark_controller.ads import JobAd, MachineAd
 from lark_controller.errors import AddressError, AdError, ChangedError, Mistake, NotFoundError, PolicyError

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,6 +14,7 @@ from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, Subject, bucke
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading, WorkerCounts
+from lark_controller.accounting.rates import Rates
 from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
 from tests.databases import NOW, a_run
 
@@ -92,12 +93,38 @@ def test_rates_are_between_readings_and_add_up_by_group() -> None:
     assert found is not None
     assert found.rate == Rate(inward=4_000_000, outward=8_000_000, wan_outward=3_200_000)
     assert ledger.rates() == {"group_cms": Rate(4_000_000, 18_000_000, 0, 3_200_000)}
-    assert {busy.job_id for busy in ledger.busy()} == {job(1).id, job(2).id}
+    assert [(each.name, each.jobs) for each in ledger.flowing("job", 9)] == [(job(1).id, 1), (job(2).id, 1)]
+    assert [(each.name, each.jobs) for each in ledger.flowing("job", 1)] == [(job(1).id, 1)]
     ledger.begin(job(2), "other")
     assert ledger.rates()["group_cms"] == found.rate
     ledger.quiet([1])
     assert ledger.rates()["group_cms"] == IDLE
     assert used(ledger).bytes_out == 10_000_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 1, 7, 10**12]), st.integers(0, 9)), max_size=40))
+def test_rates_by_subject_are_those_of_its_jobs_whatever_came_before(changes: list[tuple[int, int, int]]) -> None:
+    rates, now = Rates(), dict.fromkeys(range(6), IDLE)
+    for number, inward, outward in changes:
+        new = Rate(inward, outward)
+        rates.change(f"g{number % 2}", f"u{number % 3}", f"h{number % 4}", now[number], new)
+        now[number] = new
+    for by, letter, count in (("group", "g", 2), ("host", "h", 4)):
+        meant: dict[str, list[Rate]] = {}
+        for number, rate in now.items():
+            if rate != IDLE:
+                meant.setdefault(f"{letter}{number % count}", []).append(rate)
+        found = rates.most(by, 9)
+        assert {each.name: (each.rate.inward, each.rate.outward, each.jobs) for each in found} == {
+            name: (sum(rate.inward for rate in some), sum(rate.outward for rate in some), len(some))
+            for name, some in meant.items()
+        }
+        order = [(-each.rate.inward - each.rate.outward, each.name) for each in found]
+        assert order == sorted(order)
+        assert rates.most(by, 1) == found[:1]
+    assert {(each.user, each.group) for each in rates.most("user", 9)} == {
+        (f"u{number % 3}", f"g{number % 2}") for number, rate in now.items() if rate != IDLE
+    }
 
 
 def test_drops_by_rate_are_counted_and_timed() -> None:

@@ -62,6 +62,18 @@ def test_new_use_is_added_and_readings_are_replaced(store: Store) -> None:
     assert store.usage_of([2]) == {2: JobUsage(USE, at=DAY_ONE + 30, final=True)}
 
 
+def test_names_with_any_character_are_written_as_they_are(store: Store) -> None:
+    name = "a\tb\\c\nd\re\\N 'x' \"ü\" 🐦 \\."
+    for _ in range(2):
+        store.write_usage([entry(user=name, group=name, host=name, readings=name), entry(2, user="\\N", group="")])
+    first, second = store.unended_usage()
+    assert (first.readings, first.usage, second.usage) == (name, times(USE, 2), times(USE, 2))
+    rows = asked(store, "user", DAY_ONE, DAY_ONE + HOUR).rows
+    assert sorted((row.user, row.group, row.usage) for row in rows) == sorted(
+        [(name, name, times(USE, 2)), ("\\N", "", times(USE, 2))]
+    )
+
+
 def test_each_width_has_every_use_once(store: Store) -> None:
     for minute in range(0, 48 * 60, 30):
         store.write_usage([entry(number, DAY_ONE + minute * 60 + 1) for number in (1, 2, 3)])

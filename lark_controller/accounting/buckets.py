@@ -52,15 +52,19 @@ def buckets(entries: Iterable[Entry]) -> list[Bucket]:
 
     Use belongs to the bucket of its reading.
     """
-    sums: dict[tuple[Subject, int, int], Usage] = {}
+    minutes: dict[tuple[Subject, int], Usage] = {}
     for entry in entries:
         if entry.new == NOTHING:
             continue
         at = int(entry.at)
         for subject in subjects(entry):
-            for seconds in WIDTHS:
-                key = (subject, seconds, at - at % seconds)
-                sums[key] = sums.get(key, NOTHING).plus(entry.new)
+            place = (subject, at - at % MINUTE)
+            minutes[place] = entry.new if (known := minutes.get(place)) is None else known.plus(entry.new)
+    sums: dict[tuple[Subject, int, int], Usage] = {}
+    for (subject, start), new in minutes.items():
+        for seconds in WIDTHS:
+            key = (subject, seconds, start - start % seconds)
+            sums[key] = new if (known := sums.get(key)) is None else known.plus(new)
     # Two writers that change the same rows in the same order cannot lock each other out.
     return [Bucket(*key, usage) for key, usage in sorted(sums.items())]
 

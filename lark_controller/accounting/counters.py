@@ -9,6 +9,7 @@ beginning.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import sub
 from typing import Final
 
 _RANGES: Final = (1 << 32, 1 << 64)
@@ -20,10 +21,11 @@ def counted(before: Sequence[int], now: Sequence[int]) -> tuple[int, ...]:
     Counters that began anew count from 0. What they had counted between ``before`` and their restart nobody knows; and
     of a restart after which all counters are past ``before`` again, nothing shows.
     """
+    grown = tuple(map(sub, now, before))
+    if min(grown) >= 0:
+        return grown
     wraps = [_wrapped(old, new) for old, new in zip(before, now, strict=True)]
     fell = [new < old for old, new in zip(before, now, strict=True)]
-    if not any(fell):
-        return tuple(new - old for old, new in zip(before, now, strict=True))
     went_on = any(old and not down for old, down in zip(before, fell, strict=True))
     if went_on and all(wrap is not None for wrap, down in zip(wraps, fell, strict=True) if down):
         return tuple(

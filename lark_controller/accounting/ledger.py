@@ -11,15 +11,21 @@ import threading
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
+from itertools import islice
+from operator import add, itemgetter, sub
 from typing import Final, NamedTuple
 
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.kinds import Kind
+from lark_controller.accounting.rates import Flowing, Rates
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs import Job
 
 # A port that is at most this much (seconds) older than its job was made for it, and all that it counted is the job's.
 MADE_FOR_IT: Final = 60.0
+# Accounts that are gone through before others get the lock.
+_AT_ONCE: Final = 200
 # Ports of ended jobs whose last reading is kept, for the next job that may come to the same port.
 _REMEMBERED: Final = 65_536
 
@@ -49,17 +55,6 @@ class WorkerCounts(NamedTuple):
     port: PortReading
     wan: tuple[int, int, int, int] | None = None  # bytes in, bytes out, packets in, packets out
     policy_drops: tuple[int, int] | None = None  # packets in, packets out
-
-
-class Busy(NamedTuple):
-    """A job that sends or receives now."""
-
-    job_id: str
-    owner: str
-    user: str
-    group: str
-    host: str
-    rate: Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +91,14 @@ _SPLITS: Final[dict[int, tuple[str | None, str]]] = {
     Kind.DROP_IN_IPV6: (None, "policy_drops_in"),
 }
 _PLACES: Final = {name: place for place, name in enumerate(Usage._fields)}
+# In the order of PortReading.
+_PORT_PLACES: Final = tuple(
+    _PLACES[name]
+    for name in ("packets_out", "bytes_out", "packets_in", "bytes_in", "rate_drops_out", "rate_drops_in")
+)  # fmt: skip
+_RATE_PLACES: Final = tuple(_PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
+_RATE_DROPS: Final = tuple(_PLACES[name] for name in ("rate_drops_in", "rate_drops_out"))
+_THROTTLED: Final = _PLACES["throttled"]
 _FLOW_PLACES: Final = {
     kind: (None if size is None else _PLACES[size], _PLACES[packets]) for kind, (size, packets) in _SPLITS.items()
 }
@@ -128,6 +131,11 @@ class _Account:
         self.numbers = array("Q", bytes(8 * _SIZE))
 
     @property
+    def sums(self) -> array[int]:
+        """The numbers of :attr:`usage`, which cost less as they are."""
+        return self.numbers[:_SUMS]
+
+    @property
     def usage(self) -> Usage:
         return Usage(*self.numbers[:_SUMS])
 
@@ -145,6 +153,7 @@ class Ledger:
         self._changed: dict[int, None] = {}
         self._closed: dict[int, None] = {}
         self._rates: dict[str, Rate] = {}
+        self._flowing = Rates()
         self._sums: dict[str, Usage] = {}
         # Last readings of ports whose job is over, by datapath and port name.
         self._ports: dict[tuple[int | str | None, str | None], PortReading] = {}
@@ -196,7 +205,7 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return
-            before, first = account.usage, not account.started
+            before, first = account.sums, not account.started
             if port is not None and not account.told:
                 self._read_port(account, at, port, port_age)
             for reading in flows:
@@ -214,7 +223,7 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return
-            before = account.usage
+            before = account.sums
             self._read_flow(account, reading)
             place = _FLOWS + 2 * reading.kind
             account.numbers[place] = account.numbers[place + 1] = 0
@@ -226,7 +235,7 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return
-            before = account.usage
+            before = account.sums
             for reading in flows:
                 self._read_flow(account, reading)
             for kind in {*Kind} - {reading.kind for reading in flows}:
@@ -243,7 +252,7 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final or account.told:
                 return False
-            before = account.usage
+            before = account.sums
             # The worker made the port for this job.
             self._read_port(account, at, report.port, 0.0)
             said = (*(report.wan or ()), *(report.policy_drops or ()))
@@ -302,22 +311,32 @@ class Ledger:
         with self._lock:
             return dict(self._sums)
 
-    def busy(self) -> list[Busy]:
-        """Every job whose rate is not 0, in no order."""
+    def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
+        """What live jobs send and receive now by group (AcctGroup), user, host or job: the ``limit`` that move most."""
+        if by != "job":
+            with self._lock:
+                return tuple(self._flowing.most(by, limit))
         with self._lock:
             accounts = list(self._accounts.values())
-        return [
-            Busy(account.job_id, account.owner, account.user, account.group, account.host, account.rate)
-            for account in accounts
-            if account.rate != IDLE
+        busy = [
+            (rate.inward + rate.outward, rate, account) for account in accounts if (rate := account.rate) is not IDLE
         ]
+        chosen = nlargest(limit, busy, key=itemgetter(0))
+        chosen.sort(key=lambda each: (-each[0], each[2].job_id))
+        return tuple(
+            Flowing(account.job_id, rate, 1, account.group, account.user, account.host) for _, rate, account in chosen
+        )
 
     # what is to be written
 
     def changed(self) -> list[int]:
-        """The numbers of the accounts that hold what was not written yet."""
+        """The numbers of the accounts that hold what was not written yet, those of one host together.
+
+        Jobs of few hosts and many users are few sums; with every host's jobs in every part they would be many.
+        """
         with self._lock:
-            return list(self._changed)
+            known = [(account.host, number) for number in self._changed if (account := self._accounts.get(number))]
+        return [number for _, number in sorted(known)]
 
     def ended(self) -> list[int]:
         """The numbers of the accounts that are closed and not written yet."""
@@ -326,26 +345,33 @@ class Ledger:
 
     def entries(self, numbers: Iterable[int]) -> list[Entry]:
         """What is to be written of some accounts. Those that are not there any more are left out."""
-        with self._lock:
-            return [
-                _entry(number, account) for number in numbers if (account := self._accounts.get(number)) is not None
-            ]
+        rest = iter(numbers)
+        found: list[Entry] = []
+        while part := list(islice(rest, _AT_ONCE)):
+            with self._lock:
+                found += [_entry(number, known) for number in part if (known := self._accounts.get(number)) is not None]
+        return found
 
     def wrote(self, entries: Iterable[Entry]) -> None:
         """These were written; closed accounts among them are forgotten."""
-        with self._lock:
-            for entry in entries:
-                account = self._accounts.get(entry.number)
-                if account is None:
-                    continue
-                account.numbers[_SUMS:_PORT] = array("Q", entry.usage)
-                if entry.final:
-                    del self._accounts[entry.number]
-                    self._closed.pop(entry.number, None)
-                if entry.final == account.final and account.usage == entry.usage:
-                    self._changed.pop(entry.number, None)
+        rest = iter(entries)
+        while part := list(islice(rest, _AT_ONCE)):
+            with self._lock:
+                for entry in part:
+                    self._wrote(entry)
 
     # inside; the caller holds the lock
+
+    def _wrote(self, entry: Entry) -> None:
+        account = self._accounts.get(entry.number)
+        if account is None:
+            return
+        account.numbers[_SUMS:_PORT] = array("Q", entry.usage)
+        if entry.final:
+            del self._accounts[entry.number]
+            self._closed.pop(entry.number, None)
+        if entry.final == account.final and account.usage == entry.usage:
+            self._changed.pop(entry.number, None)
 
     def _read_port(self, account: _Account, at: float, port: PortReading, age: float | None) -> None:
         numbers = account.numbers
@@ -356,11 +382,8 @@ class Ledger:
             new = counted(numbers[_PORT:_FLOWS], port)
         account.started = True
         numbers[_PORT:_FLOWS] = array("Q", port)
-        for name, value in (
-            ("packets_out", new[0]), ("bytes_out", new[1]), ("packets_in", new[2]), ("bytes_in", new[3]),
-            ("rate_drops_out", new[4]), ("rate_drops_in", new[5]),
-        ):  # fmt: skip
-            numbers[_PLACES[name]] += value
+        for place, value in zip(_PORT_PLACES, new, strict=True):
+            numbers[place] += value
 
     def _read_flow(self, account: _Account, reading: FlowReading) -> None:
         if reading.kind not in _FLOW_PLACES:
@@ -373,33 +396,35 @@ class Ledger:
         if to_bytes is not None:
             account.numbers[to_bytes] += size
 
-    def _timed(self, account: _Account, at: float, before: Usage) -> None:
+    def _timed(self, account: _Account, at: float, before: array[int]) -> None:
         """Rate and throttled time between this reading and the one before."""
         last, account.at = account.at or account.since, at
         elapsed = at - last
         if elapsed <= 0:
             return
-        new = account.usage.minus(before)
-        if new.rate_drops_in or new.rate_drops_out:
-            account.numbers[_PLACES["throttled"]] += round(1000 * elapsed)
-        pairs = (new.bytes_in, new.bytes_out, new.wan_bytes_in, new.wan_bytes_out)
-        self._rated(account, Rate(*(round(8 * value / elapsed) for value in pairs)), account.treatment)
+        numbers = account.numbers
+        if any(numbers[place] != before[place] for place in _RATE_DROPS):
+            numbers[_THROTTLED] += round(1000 * elapsed)
+        rate = Rate(*(round(8 * (numbers[place] - before[place]) / elapsed) for place in _RATE_PLACES))
+        self._rated(account, rate, account.treatment)
 
     def _rated(self, account: _Account, rate: Rate, treatment: str) -> None:
-        if account.rate != IDLE:
-            left = self._rates[account.treatment].minus(account.rate)
-            self._rates[account.treatment] = left
-        account.rate, account.treatment = rate if any(rate) else IDLE, treatment
-        if account.rate != IDLE:
-            self._rates[treatment] = self._rates.get(treatment, IDLE).plus(account.rate)
+        old, new = account.rate, rate if any(rate) else IDLE
+        if old is not IDLE:
+            self._rates[account.treatment] = self._rates[account.treatment].minus(old)
+        if new is not IDLE:
+            self._rates[treatment] = self._rates.get(treatment, IDLE).plus(new)
+        if old is not IDLE or new is not IDLE:
+            self._flowing.change(account.group, account.user, account.host, old, new)
+        account.rate, account.treatment = new, treatment
 
-    def _moved(self, number: int, account: _Account, before: Usage) -> None:
-        usage = account.usage
-        if usage == before:
+    def _moved(self, number: int, account: _Account, before: array[int]) -> None:
+        now = account.sums
+        if now == before:
             return
         self._changed[number] = None
-        new = usage.minus(before)
-        self._sums[account.treatment] = self._sums.get(account.treatment, NOTHING).plus(new)
+        sums = self._sums.get(account.treatment, NOTHING)
+        self._sums[account.treatment] = Usage(*map(add, sums, map(sub, now, before)))
 
     def _restore(self, account: _Account, readings: str, usage: Usage) -> None:
         said = json.loads(readings)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lark_controller.accounting.ledger import WorkerCounts
-from lark_controller.accounting.usage import JobUsage, Rate, Usage
+from lark_controller.accounting.rates import Flowing
+from lark_controller.accounting.usage import JobUsage, Usage
 from lark_controller.jobs import Job
 
 
@@ -57,18 +58,6 @@ class UsagePage:
     end: float
     seconds: int | None = None
     next_cursor: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Flowing:
-    """What the live jobs of one subject send and receive now. ``name`` is the group's, user's, host's or job's."""
-
-    name: str
-    rate: Rate
-    jobs: int
-    group: str | None = None
-    user: str | None = None
-    host: str | None = None
 
 
 class Accounts(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add, sub
 from typing import Final, NamedTuple
 
 
@@ -31,11 +32,11 @@ class Usage(NamedTuple):
 
     def plus(self, other: Usage) -> Usage:
         """The sum of two."""
-        return Usage(*(one + two for one, two in zip(self, other, strict=True)))
+        return Usage(*map(add, self, other))
 
     def minus(self, other: Usage) -> Usage:
         """What came since ``other``, an earlier value of the same sums."""
-        return Usage(*(one - two for one, two in zip(self, other, strict=True)))
+        return Usage(*map(sub, self, other))
 
 
 NOTHING: Final = Usage()
@@ -51,11 +52,11 @@ class Rate(NamedTuple):
 
     def plus(self, other: Rate) -> Rate:
         """The sum of two."""
-        return Rate(*(one + two for one, two in zip(self, other, strict=True)))
+        return Rate(*map(add, self, other))
 
     def minus(self, other: Rate) -> Rate:
         """One without the other."""
-        return Rate(*(one - two for one, two in zip(self, other, strict=True)))
+        return Rate(*map(sub, self, other))
 
 
 IDLE: Final = Rate()

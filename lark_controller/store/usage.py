@@ -10,7 +10,6 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
-    Table,
     and_,
     bindparam,
     delete,
@@ -21,12 +20,12 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
-from lark_controller.accounting.buckets import DAY, HOUR, Bucket, buckets
+from lark_controller.accounting.buckets import DAY, HOUR, buckets
 from lark_controller.accounting.ledger import Entry
 from lark_controller.accounting.questions import UsageFilter, UsagePage, UsageRow
 from lark_controller.accounting.usage import JobUsage, Usage
+from lark_controller.store import bulk
 from lark_controller.store.cursors import cursor_of, parts_in
 from lark_controller.store.schema import USAGE_COLUMNS, usage, usage_jobs
 
@@ -54,45 +53,19 @@ def write(connection: Connection, entries: Sequence[Entry]) -> None:
 
     One transaction: a reading that is kept is counted, once, and one that is not kept is counted by the next.
     """
-    rows = [
-        {
-            "number": entry.number,
-            "id": entry.job_id,
-            "owner": entry.owner,
-            "user_name": entry.user,
-            "group_name": entry.group,
-            "host": entry.host,
-            "since": entry.since,
-            "ended_at": entry.at if entry.final else NOT_ENDED,
-            "at": entry.at,
-            "readings": entry.readings,
-            **entry.new._asdict(),
-        }
+    jobs = [
+        (
+            entry.number, entry.job_id, entry.owner, entry.user, entry.group, entry.host, entry.since,
+            entry.at if entry.final else NOT_ENDED, entry.at, *entry.new, entry.readings,
+        )
         for entry in sorted(entries, key=lambda entry: entry.number)
+    ]  # fmt: skip
+    bulk.add(connection, usage_jobs, jobs, USAGE_COLUMNS, ("ended_at", "at", "readings"))
+    sums = [
+        (bucket.subject.kind, bucket.seconds, bucket.start, bucket.subject.name, bucket.subject.group, *bucket.usage)
+        for bucket in buckets(entries)
     ]
-    _add(connection, usage_jobs, rows, ("ended_at", "at", "readings"))
-    _add(connection, usage, [_row(bucket) for bucket in buckets(entries)], ())
-
-
-def _row(bucket: Bucket) -> dict[str, Any]:
-    return {
-        "kind": bucket.subject.kind,
-        "seconds": bucket.seconds,
-        "start": bucket.start,
-        "name": bucket.subject.name,
-        "group_name": bucket.subject.group,
-        **bucket.usage._asdict(),
-    }
-
-
-def _add(connection: Connection, table: Table, rows: list[dict[str, Any]], replaced: tuple[str, ...]) -> None:
-    """Insert rows; where the key is there, add the sums and set the columns ``replaced``."""
-    if not rows:
-        return
-    made = postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
-    sums = {name: table.c[name] + made.excluded[name] for name in USAGE_COLUMNS}
-    values = {name: made.excluded[name] for name in replaced}
-    connection.execute(made.on_conflict_do_update(index_elements=table.primary_key, set_=sums | values), rows)
+    bulk.add(connection, usage, sums, USAGE_COLUMNS, ())
 
 
 def unended(connection: Connection) -> Iterator[Readings]:

@@ -1,0 +1,60 @@
+"""What live jobs send and receive now, added up by whose they are.
+
+Sums are kept as rates change, so that asking for those of 200,000 jobs costs what is answered.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Final
+
+from lark_controller.accounting.usage import IDLE, Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Flowing:
+    """What the live jobs of one subject send and receive now. ``name`` is the group's, user's, host's or job's."""
+
+    name: str
+    rate: Rate
+    jobs: int
+    group: str | None = None
+    user: str | None = None
+    host: str | None = None
+
+
+_Key = tuple[str, str | None]
+_JOBS: Final = len(Rate._fields)
+
+
+class Rates:
+    """The rates of live jobs by group (AcctGroup), by user in a group, and by host; not thread-safe."""
+
+    def __init__(self) -> None:
+        # By kind and key: the sums of the four rates, and how many jobs they are of.
+        self._sums: dict[str, dict[_Key, list[int]]] = {"group": {}, "user": {}, "host": {}}
+
+    def change(self, group: str, user: str, host: str, old: Rate, new: Rate) -> None:
+        """One job's rate is ``new`` and was ``old``; a job that sends and receives nothing counts as none."""
+        delta = (*new.minus(old), (new != IDLE) - (old != IDLE))
+        for kind, key in (("group", (group, group)), ("user", (user, group)), ("host", (host, None))):
+            sums = self._sums[kind]
+            known = sums.get(key)
+            if known is None:
+                known = sums[key] = [0] * (_JOBS + 1)
+            for place, value in enumerate(delta):
+                known[place] += value
+            if not known[_JOBS]:
+                del sums[key]
+
+    def most(self, by: str, limit: int) -> list[Flowing]:
+        """The ``limit`` groups, users or hosts whose jobs send and receive most, the most first."""
+        chosen = heapq.nsmallest(limit, self._sums[by].items(), key=lambda item: (-item[1][0] - item[1][1], item[0][0]))
+        return [
+            Flowing(
+                name, Rate(*sums[:_JOBS]), sums[_JOBS], group,
+                name if by == "user" else None, name if by == "host" else None,
+            )
+            for (name, group), sums in chosen
+        ]  # fmt: skip
