@@ -49,6 +49,8 @@ class Progress:
         job = self._loop.directory.by_number.get(number)
         if job is None:
             return
+        for datapath, why in self._lacking(number).items():
+            self._loop.confirmations.blocked(number, datapath, why)
         waiting = self._loop.confirmations.waiting(number)
         moving = all(self._moves(dp, why) for dp, why in waiting.items()) and not self._blocked(number)
         state, reason = state_of(job, waiting, moving=moving, label=self._label)
@@ -79,7 +81,19 @@ class Progress:
 
     def _blocked(self, number: int) -> bool:
         placed = self._loop.pool.placed.get(number)
-        return placed is None or (placed.job.network_type is NetworkType.OVS_BRIDGE and placed.port is None)
+        if placed is None or self._lacking(number):
+            return True
+        return placed.job.network_type is NetworkType.OVS_BRIDGE and placed.port is None
+
+    def _lacking(self, number: int) -> dict[int, str]:
+        """The switch that cannot do what the policy says of a job, with the reason: it has taken the place of one that
+        could, or was away when the job was registered; then it lets nothing of it pass."""
+        placed = self._loop.pool.placed.get(number)
+        if placed is None or placed.datapath is None or not placed.decision.one_way:
+            return {}
+        if not self._loop.connected(placed.datapath) or self._loop.pool.switches[placed.datapath].tracks:
+            return {}
+        return {placed.datapath: "has no connection tracking, which one-way connectivity needs; nothing passes"}
 
     def _label(self, waited: int) -> str:
         if waited >= FIRST:

@@ -89,8 +89,10 @@ def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
     drops = dropping(policy)
     yield from _slices(policy, drops)
     yield from wan_flows(policy, Edge.WAN, Edge.TRACK, drops)
-    if policy.connectivities:
+    if policy.connectivities and switch.tracks:
         yield from _connections(drops)
+    elif policy.connectivities:
+        yield from _untracked(drops)
     yield from split_flows(policy)
     yield from _groups(policy)
     yield from forwarding(switch)
@@ -234,6 +236,12 @@ def _connections(drops: Edge | None) -> Iterator[Flow]:
             yield flow(Edge.CONNECT, t.P_ALLOW, fields, mark, goto=drops)
         fields = {"eth_type": ethertype, "ct_state": new}
         yield flow(Edge.CONNECT, t.P_DENY, fields, mark, goto=Edge.SPLIT, actions=commit_others)
+
+
+def _untracked(drops: Edge | None) -> Iterator[Flow]:
+    """Where connections cannot be tracked, jobs with one-way connectivity have none."""
+    for bit in (t.FROM_TRACKED, t.TO_TRACKED):
+        yield flow(Edge.TRACK, t.P_ALLOW, {"metadata": bit.put(1)}, cookie(Category.CONNECTIVITY), goto=drops)
 
 
 def _by_ports() -> Iterator[Fields]:

@@ -26,6 +26,7 @@ from lark_controller.flows.model import (
     Output,
     Program,
     SetField,
+    Track,
 )
 from lark_controller.openflow import switchside, wire
 from lark_controller.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortCounters, PortInfo
@@ -37,7 +38,8 @@ T = TypeVar("T")
 class FakeSwitch(asyncio.Protocol):
     """One switch. Make it, then ``await connect(host, port)``; all of it runs on the loop that connects it.
 
-    ``normal`` False refuses output:NORMAL, ``max_meter`` 0 refuses meters, ``max_flows`` answers TABLE_FULL beyond.
+    ``normal`` False refuses output:NORMAL, ``tracks`` False connection tracking, ``max_meter`` 0 refuses meters,
+    ``max_flows`` answers TABLE_FULL beyond. ``hardware`` is what it says that it is.
     ``silent`` connects and says nothing at all. ``sent`` is called with what a PACKET_OUT sends out of a port.
     ``counted`` holds the counters of ports: frames that are injected count there, and tests may set what they like.
     """
@@ -49,6 +51,8 @@ class FakeSwitch(asyncio.Protocol):
         *,
         n_tables: int = 254,
         normal: bool = True,
+        tracks: bool = True,
+        hardware: str = "fake switch",
         max_meter: int = 1024,
         max_flows: int | None = None,
         silent: bool = False,
@@ -68,6 +72,8 @@ class FakeSwitch(asyncio.Protocol):
         self.closed = asyncio.Event()
         self._n_tables = n_tables
         self._normal = normal
+        self._tracks = tracks
+        self._hardware = hardware
         self._max_meter = max_meter
         self._max_flows = max_flows
         self._silent = silent
@@ -255,6 +261,8 @@ class FakeSwitch(asyncio.Protocol):
         outputs = [action.port for action in mod.data.actions if isinstance(action, Output)]
         if not self._normal and PORT_NORMAL in outputs:
             return ofp.OFPET_BAD_ACTION, ofp.OFPBAC_BAD_OUT_PORT
+        if not self._tracks and any(isinstance(action, Track) for action in mod.data.actions):
+            return ofp.OFPET_BAD_ACTION, ofp.OFPBAC_BAD_EXPERIMENTER
         if any(isinstance(action, SetField) and action.name.startswith("unknown:") for action in mod.data.actions):
             return ofp.OFPET_BAD_ACTION, ofp.OFPBAC_BAD_TYPE
         if any(term.name not in FIELD_BITS for term in mod.key.match):
@@ -321,7 +329,7 @@ class FakeSwitch(asyncio.Protocol):
         elif kind == ofp.OFPMP_PORT_DESC:
             self.send_raw(switchside.multipart_replies(xid, kind, map(switchside.port, self.ports.values())))
         elif kind == ofp.OFPMP_DESC:
-            texts = ("Lark", "fake switch", "1.3", "0", f"fake {self.datapath:016x}")
+            texts = ("Lark", self._hardware, "1.3", "0", f"fake {self.datapath:016x}")
             self.send_raw(switchside.multipart_reply(xid, kind, switchside.description(texts)))
         elif kind in (ofp.OFPMP_METER_FEATURES, ofp.OFPMP_METER_CONFIG) and self._max_meter:
             self._meter_reply(xid, kind)

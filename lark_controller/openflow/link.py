@@ -39,7 +39,8 @@ class SwitchFeatures:
     """What the handshake found out.
 
     ``capabilities`` is the bitmap ofp_capabilities (OpenFlow 1.3.5, section 7.3.1). ``max_meter`` 0 is no meters, and
-    ``meter_drop`` whether they have the drop band. ``normal``: the switch took a flow with output:NORMAL.
+    ``meter_drop`` whether they have the drop band. ``normal``: the switch took a flow with output:NORMAL. ``tracks``:
+    it is an Open vSwitch, and took a flow with connection tracking (``ct``) in a zone, which some kernels lack.
     ``description`` is dp_desc. ``tls_name`` is the common name in the switch's certificate, ``""`` without one.
     """
 
@@ -48,17 +49,13 @@ class SwitchFeatures:
     max_meter: int
     meter_drop: bool
     normal: bool
+    tracks: bool
     ports: Mapping[int, PortInfo]
     description: str
     hardware: str
     software: str
     address: str
     tls_name: str
-
-    @property
-    def tracks(self) -> bool:
-        """Whether the switch has connection tracking (``ct``): Open vSwitch does, and nothing else that is known."""
-        return self.hardware == "Open vSwitch"
 
 
 @dataclass(frozen=True, slots=True)
