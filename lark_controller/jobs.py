@@ -46,10 +46,9 @@ class JobState(StrEnum):
     """Where a job is in its life.
 
     ``registering``: its flows are on their way. ``enforced``: every switch concerned has confirmed by barrier.
-    ``pending``: a switch concerned is away or lacks what the job needs, or the address is not known yet; ``reason`` says
-    which. ``quarantined``:
-    the pool contradicts it, as ``reason`` says, and nothing passes. ``refused``: bad address, no capacity, a rule
-    limit; ``reason`` says what. ``ended``: over; its address is free.
+    ``pending``: a switch concerned is away or lacks what the job needs, or the address is not known yet; ``reason``
+    says which. ``quarantined``: the pool contradicts it, as ``reason`` says, and nothing passes. ``refused``: bad
+    address, no capacity, a rule limit; ``reason`` says what. ``ended``: over; its address is free.
     """
 
     REGISTERING = "registering"
