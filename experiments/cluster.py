@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.cable import wire
 from lab.run import LabError, run
 
 SWITCH = "sw"
@@ -154,7 +155,7 @@ def make_switches(request: Request) -> None:
     """Open vSwitch with the nodes' bridges, and the cables between them and the switch."""
     run(["/usr/share/openvswitch/scripts/ovs-ctl", "start", "--system-id=cluster", "--no-mlockall"], timeout=60)
     run(["ovs-vsctl", "add-br", SWITCH])
-    for module in ("ifb", "act_mirred", "cls_matchall", "sch_htb", "sch_fq_codel", "sch_ingress"):
+    for module in ("ifb", "act_mirred", "cls_matchall", "sch_htb", "sch_cake", "sch_ingress", "sch_netem"):
         # Where it is built in there is no module of that name.
         run(["modprobe", module, *(["numifbs=0"] if module == "ifb" else [])], check=False)
     for node in range(request.nodes):
@@ -184,11 +185,7 @@ def _cable(end: str, half: str, request: Request) -> None:
     for name in dict.fromkeys(names.values()):
         run(["ip", "link", "add", name, "type", "ifb"])
         run(["ip", "link", "set", name, "up"])
-        run(["tc", "qdisc", "add", "dev", name, "root", "handle", "1:", "htb", "default", "1"])
-        rate = ["rate", f"{request.link:g}mbit", "quantum", "1514"]
-        run(["tc", "class", "add", "dev", name, "parent", "1:", "classid", "1:1", "htb", *rate])
-        # A plain queue, as a cable's ends have it: who sends most gets most.
-        run(["tc", "qdisc", "add", "dev", name, "parent", "1:1", "handle", "2:", "pfifo", "limit", "300"])
+        run(wire(name, request.link).split())
     for direction, name in names.items():
         run(["tc", "filter", "add", "dev", end, direction, "matchall", "action", "mirred", "egress", "redirect",
              "dev", name])  # fmt: skip

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from experiments.cable import wire
 from experiments.result import Point
 from lab import controller, submit
 from lab.boot import Lab
-from lab.inside.topology import BY_NAME, JOBS, LOCAL, OPERATOR_TOKEN, REST_PORT, Machine, cable
-from lab.jobs import Wish
+from lab.inside.topology import BY_NAME, JOBS, LOCAL, MACHINES, OPERATOR_TOKEN, REST_PORT, Machine, cable
+from lab.jobs import Running, Wish
 from lab.jobs import running as running_jobs
 from lab.run import LabError
 from lab.settings import from_environment
@@ -29,6 +30,8 @@ SETTLED: Final = 2.0
 INTERVAL: Final = 0.5
 SITE, WAN = "dhcp", "wan1"
 JOB_TIMEOUT: Final = 300
+# Linux's own limit (GSO_MAX_SEGS) to the segments that an interface is given in one piece.
+MOST_SEGMENTS: Final = 65535
 # What a stream may take beyond its own time, on a machine that does other work.
 STREAM_TIMEOUT: Final = 60
 
@@ -139,39 +142,58 @@ class Pool:
         return ports
 
     def limit(self, machine: Machine, nic: int, rate: float) -> None:
-        """Let the cable of a machine's interface carry at most ``rate`` Mb/s in each direction, in order of arrival."""
+        """Let the cable of a machine's interface carry at most ``rate`` Mb/s in each direction, in order of arrival.
+
+        What is sent on its segment are frames from now on, and not what TCP joins for speed.
+        """
         end = cable(machine, machine.nics[nic])
+        self._lab.run(["sh", "-c", _unlimited(end)])
         lines = [
-            "modprobe -a ifb act_mirred cls_matchall sch_htb sch_ingress 2>/dev/null || true",
-            f"tc qdisc del dev {end} root 2>/dev/null || true",
-            f"tc qdisc del dev {end} clsact 2>/dev/null || true",
-            f"ip link del i-{end} 2>/dev/null || true",
+            "modprobe -a ifb act_mirred cls_matchall sch_netem sch_ingress 2>/dev/null || true",
             f"ip link add i-{end} type ifb",
             f"ip link set i-{end} up",
             f"tc qdisc add dev {end} clsact",
             f"tc filter add dev {end} ingress matchall action mirred egress redirect dev i-{end}",
+            wire(end, rate),
+            wire(f"i-{end}", rate),
         ]
-        for device in (end, f"i-{end}"):
-            lines += [
-                f"tc qdisc add dev {device} root handle 1: htb default 1",
-                f"tc class add dev {device} parent 1: classid 1:1 htb rate {rate:g}mbit quantum 1514 burst 64k",
-                f"tc qdisc add dev {device} parent 1:1 handle 2: pfifo limit 300",
-            ]
         self._lab.run(["sh", "-ec", "\n".join(lines)])
+        self._join(machine.nics[nic].segment, 1)
 
-    def streams(self, loads: Sequence[Load]) -> list[Stream]:
-        """Run jobs whose streams begin at the same time, once all of them run and are enforced; what each measured.
+    def unlimit(self, machine: Machine, nic: int) -> None:
+        """Let the cable of a machine's interface carry what the lab's kernel can."""
+        self._lab.run(["sh", "-c", _unlimited(cable(machine, machine.nics[nic]))])
+        self._join(machine.nics[nic].segment, MOST_SEGMENTS)
+
+    def _join(self, segment: str, segments: int) -> None:
+        """Let every interface on a segment be given at most so many segments of TCP in one piece."""
+        for machine in MACHINES:
+            for nic in machine.nics:
+                if nic.segment == segment:
+                    self._lab.on(machine.name, "ip", "link", "set", "dev", nic.name, "gso_max_segs", str(segments))
+
+    @contextmanager
+    def jobs(self, loads: Sequence[Load]) -> Iterator[list[Running]]:
+        """A job for each load, all of them running and enforced. Raises LabError where one is not."""
+        with running_jobs(self._lab, [Wish(load.user, load.attributes) for load in loads]) as jobs:
+            self._wait_until_enforced({job.id for job in jobs})
+            yield jobs
+
+    def streams(self, loads: Sequence[Load], jobs: Sequence[Running] | None = None) -> list[Stream]:
+        """What the loads' streams measured, which begin at the same time; in ``jobs``, or in new ones.
 
         Raises LabError where one fails.
         """
-        wishes = [Wish(load.user, load.attributes) for load in loads]
-        with running_jobs(self._lab, wishes) as jobs, ThreadPoolExecutor(len(jobs)) as threads:
-            self._wait_until_enforced({job.id for job in jobs})
-            started = [
+        if jobs is None:
+            with self.jobs(loads) as started:
+                return self.streams(loads, started)
+        self._wait_until_enforced({job.id for job in jobs})
+        with ThreadPoolExecutor(len(jobs)) as threads:
+            found = [
                 threads.submit(job.run, load.script, load.seconds + STREAM_TIMEOUT)
                 for job, load in zip(jobs, loads, strict=True)
             ]
-            return [stream(each.result().stdout) for each in started]
+            return [stream(each.result().stdout) for each in found]
 
     def _wait_until_enforced(self, ids: AbstractSet[str]) -> None:
         deadline = time.monotonic() + 60
@@ -189,6 +211,11 @@ class Pool:
     def on(self, machine: str, script: str) -> str:
         """Run a shell script on a machine as root; what it printed."""
         return self._lab.on(machine, "sh", "-c", script).stdout
+
+
+def _unlimited(end: str) -> str:
+    commands = (f"tc qdisc del dev {end} root", f"tc qdisc del dev {end} clsact", f"ip link del i-{end}")
+    return "; ".join(f"{command} 2>/dev/null" for command in commands) + "; true"
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Rates:
     wan_link: float = paper.WAN_LINK
     wan_queues: Mapping[str, float] = field(default_factory=lambda: paper.WAN_QUEUES)
     priority: tuple[float, ...] = paper.PRIORITY_RATES
-    others: tuple[int, ...] = (1, 2, 3, 5, 8, 11, 15)
+    others: tuple[int, ...] = tuple(range(1, 16))
     link_mbytes: float = paper.LINK_MBYTES
     nodes: tuple[int, ...] = (4, 8)
 

@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +24,11 @@ _REQUEST, _ACK, _DUMP, _CREATE, _REPLACE = 0x1, 0x4, 0x300, 0x400, 0x100
 TC_H_ROOT: Final = 0xFFFFFFFF
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
 _STATS_QUEUE = 3
-_HTB_PARMS, _HTB_RATE64 = 1, 5 + 1
+_HTB_PARMS, _HTB_RATE64, _HTB_CEIL64 = 1, 6, 7
 _FQ_CODEL_TARGET, _FQ_CODEL_INTERVAL = 1, 3
+_CAKE_DIFFSERV_MODE, _CAKE_FLOW_MODE, _CAKE_RTT, _CAKE_TARGET, _CAKE_SPLIT_GSO = 3, 5, 7, 8, 17
+# Their values: one tin for every DSCP; fair among hosts, then among a host's flows.
+_CAKE_BESTEFFORT, _CAKE_TRIPLE = 3, 7
 _ETHERNET = 1
 
 _HEADER: Final = struct.Struct("=IHHII")
@@ -35,15 +38,15 @@ _ATTRIBUTE: Final = struct.Struct("=HH")
 # level, prio.
 _HTB: Final = struct.Struct("=BBHhHI BBHhHI IIIII")
 _LINKLAYERS: Final = (1, 7)
-_QUANTUM: Final = 14
+_RATE, _CEILING, _QUANTUM = 5, 11, 14
 
 
 @dataclass(frozen=True, slots=True)
 class HtbClass:
     """A class of HTB: its device by index, its id and its parent's, its leaf's handle (0: the kernel's own FIFO).
 
-    ``rate`` is bytes a second, ``backlog`` the bytes that wait in it. ``options`` are its options as the kernel gave
-    them.
+    ``rate`` (guaranteed) and ``ceiling`` are bytes a second, ``backlog`` the bytes that wait in it. ``options`` are its
+    options as the kernel gave them.
     """
 
     device: int
@@ -51,6 +54,7 @@ class HtbClass:
     parent: int
     leaf: int
     rate: int
+    ceiling: int
     quantum: int
     backlog: int
     options: bytes
@@ -69,13 +73,15 @@ def classes(device: int) -> list[HtbClass]:
         if len(options.get(_HTB_PARMS, b"")) < _HTB.size:
             continue
         fields = _HTB.unpack_from(options[_HTB_PARMS])
-        rate = fields[5]
-        if len(options.get(_HTB_RATE64, b"")) >= 8:
-            rate = struct.unpack_from("=Q", options[_HTB_RATE64])[0]
+        rate, ceiling = (
+            struct.unpack_from("=Q", options[wide])[0] if len(options.get(wide, b"")) >= 8 else fields[narrow]
+            for wide, narrow in ((_HTB_RATE64, _RATE), (_HTB_CEIL64, _CEILING))
+        )
         # struct gnet_stats_queue: qlen, backlog, drops, requeues, overlimits.
         queue = dict(_attributes(attributes.get(_TCA_STATS2, b""))).get(_STATS_QUEUE, b"")
         backlog = struct.unpack_from("=II", queue)[1] if len(queue) >= 8 else 0
-        found.append(HtbClass(index, handle, parent, info, rate, fields[_QUANTUM], backlog, attributes[_TCA_OPTIONS]))
+        given = attributes[_TCA_OPTIONS]
+        found.append(HtbClass(index, handle, parent, info, rate, ceiling, fields[_QUANTUM], backlog, given))
     return found
 
 
@@ -102,10 +108,29 @@ def add_fq_codel(one: HtbClass, target: int, interval: int) -> None:
 
     Raises NetworkError, also where the kernel has no fq_codel.
     """
+    _add_leaf(one, b"fq_codel", ((_FQ_CODEL_TARGET, target), (_FQ_CODEL_INTERVAL, interval)))
+
+
+def add_cake(one: HtbClass, target: int, interval: int, *, split: bool) -> None:
+    """Give a class a leaf of CAKE without a rate of its own: fair among hosts, then among each host's flows.
+
+    ``target`` and ``interval`` are microseconds. With ``split`` joined packets (GSO) are taken apart, so that none
+    waits behind one of 64 KiB. Raises NetworkError, also where the kernel has no CAKE.
+    """
+    settings = (
+        (_CAKE_DIFFSERV_MODE, _CAKE_BESTEFFORT),
+        (_CAKE_FLOW_MODE, _CAKE_TRIPLE),
+        (_CAKE_RTT, interval),
+        (_CAKE_TARGET, target),
+        (_CAKE_SPLIT_GSO, int(split)),
+    )
+    _add_leaf(one, b"cake", settings)
+
+
+def _add_leaf(one: HtbClass, kind: bytes, settings: Iterable[tuple[int, int]]) -> None:
     message = _TCMSG.pack(socket.AF_UNSPEC, one.device, 0, one.id, 0)
-    options = _attribute(_FQ_CODEL_TARGET, struct.pack("=I", target))
-    options += _attribute(_FQ_CODEL_INTERVAL, struct.pack("=I", interval))
-    message += _attribute(_TCA_KIND, b"fq_codel\0") + _attribute(_TCA_OPTIONS, options)
+    options = b"".join(_attribute(name, struct.pack("=I", value)) for name, value in settings)
+    message += _attribute(_TCA_KIND, kind + b"\0") + _attribute(_TCA_OPTIONS, options)
     _do(RTM_NEWQDISC, _CREATE | _REPLACE, message)
 
 

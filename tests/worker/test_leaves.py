@@ -11,7 +11,8 @@ import pytest
 from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
 from lark_worker import tc
-from lark_worker.leaves import LEAST_TURN, MARK, MOST_TURN, TURN, Leaves, marked_ports, settle, turn
+from lark_worker.errors import NetworkError
+from lark_worker.leaves import LEAST_TURN, MARK, MOST_TURN, SPLIT, TURN, Leaves, marked_ports, settle, turn
 from tests.service import wait
 
 
@@ -19,6 +20,43 @@ def test_turns_follow_guarantees_within_bounds() -> None:
     assert turn(75_000_000) == 6 * turn(12_500_000) == 300_000
     assert (turn(187), turn(10**12)) == (LEAST_TURN, MOST_TURN)
     assert turn(10_000_000) == 10_000_000 * TURN
+
+
+def leaf(number: int, ceiling: int, handle: int = 0) -> tc.HtbClass:
+    return tc.HtbClass(7, 0x10000 + number, 0x1FFFE, handle, ceiling, ceiling, turn(ceiling), 0, b"")
+
+
+def attached(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> dict[int, str]:
+    """What the leaves are in a kernel that has these kinds, by class."""
+    found: dict[int, str] = {}
+
+    def cake(one: tc.HtbClass, target: int, interval: int, *, split: bool) -> None:
+        if "cake" not in kinds:
+            raise NetworkError("no cake")
+        found[one.id & 0xFFFF] = "frames" if split else "cake"
+
+    def fq_codel(one: tc.HtbClass, target: int, interval: int) -> None:
+        if "fq_codel" not in kinds:
+            raise NetworkError("no fq_codel")
+        found[one.id & 0xFFFF] = "fq_codel"
+
+    monkeypatch.setattr(tc, "add_cake", cake)
+    monkeypatch.setattr(tc, "add_fq_codel", fq_codel)
+    return found
+
+
+def test_slow_queues_take_joined_packets_apart_and_leaves_that_stand_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = attached(monkeypatch, "cake", "fq_codel")
+    assert settle([leaf(1, SPLIT), leaf(2, SPLIT + 1), leaf(3, SPLIT, handle=0x80010000)]) == (2, "")
+    assert found == {1: "frames", 2: "cake"}
+
+
+def test_a_kernel_without_cake_has_fq_codel_and_one_without_both_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = attached(monkeypatch, "fq_codel")
+    assert settle([leaf(1, SPLIT)]) == (1, "")
+    assert found == {1: "fq_codel"}
+    attached(monkeypatch)
+    assert settle([leaf(1, SPLIT)]) == (0, "class 1:1: no fq_codel")
 
 
 def shown(port: str) -> dict[str, str]:
@@ -56,6 +94,10 @@ def test_a_quantum_is_set_and_nothing_else_changes(port: str) -> None:
     command(f"tc class add dev {port} parent 1:fffe classid 1:1 htb rate 6gbit ceil 10gbit burst 375000")
     command(f"tc class add dev {port} parent 1:fffe classid 1:3 htb rate 100mbit ceil 300mbit burst 37500 prio 3")
     before = shown(port)
+    speeds = {one.id & 0xFFFF: (one.rate, one.ceiling) for one in tc.classes(index(port))}
+    assert speeds == {
+        0xFFFE: (1_250_000_000, 1_250_000_000), 1: (750_000_000, 1_250_000_000), 3: (12_500_000, 37_500_000)
+    }  # fmt: skip
     settle(tc.classes(index(port)))
     after = shown(port)
     assert (quantum(port, "1:1"), quantum(port, "1:3")) == (3_000_000, 50_000)
