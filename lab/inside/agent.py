@@ -47,25 +47,27 @@ class Agent:
         self._terminals: dict[int, int] = {}
 
     def handle(self, stream: int, kind: Kind, payload: bytes) -> None:
-        """Do what one frame from outside asks for."""
+        """Do what one frame from outside asks for. A stream may end at any time, and another thread then forgets it."""
         match kind:
             case Kind.EXEC:
                 self._start(stream, self._execute, json.loads(payload))
             case Kind.CONNECT:
                 self._start(stream, self._connect, json.loads(payload))
-            case Kind.INPUT if stream in self._inputs:
-                with contextlib.suppress(OSError, ValueError):
-                    self._inputs[stream](payload)
-            case Kind.RESIZE if stream in self._terminals:
-                size = json.loads(payload)
-                resize(self._terminals[stream], size["rows"], size["columns"])
-            case Kind.KILL if stream in self._kills:
-                with contextlib.suppress(OSError):
-                    self._kills[stream]()
+            case Kind.INPUT:
+                if (give := self._inputs.get(stream)) is not None:
+                    with contextlib.suppress(OSError, ValueError):
+                        give(payload)
+            case Kind.RESIZE:
+                if (terminal := self._terminals.get(stream)) is not None:
+                    size = json.loads(payload)
+                    with contextlib.suppress(OSError):
+                        resize(terminal, size["rows"], size["columns"])
+            case Kind.KILL:
+                if (kill := self._kills.get(stream)) is not None:
+                    with contextlib.suppress(OSError):
+                        kill()
             case Kind.POWEROFF:
                 os._exit(0)
-            case _:
-                pass  # for a stream that has just ended
 
     def _start(self, stream: int, work: Callable[[int, dict[str, Any]], int], request: dict[str, Any]) -> None:
         """Let ``work`` make the stream, here, so that frames that follow find it; what it then does has its own
