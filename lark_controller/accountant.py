@@ -17,7 +17,7 @@ from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage
 from lark_controller.errors import StoreError
 from lark_controller.jobs import Job
-from lark_controller.log import ERROR, WARNING, event
+from lark_controller.log import ERROR, WARNING, event, failure
 from lark_controller.status import GroupStatus
 from lark_controller.store import Store
 
@@ -165,6 +165,12 @@ class Accountant:
         except StoreError as error:
             if not self._trouble:
                 event("use is not written", level=ERROR, error=str(error))
+            self._trouble = True
+            return False
+        except Exception as error:
+            # Nobody else writes: an account that nobody has thought of must not end it for good.
+            if not self._trouble:
+                failure("use is not written", error)
             self._trouble = True
             return False
         if self._trouble:

@@ -30,12 +30,16 @@ def run(settings: Settings) -> int:
     Raises SettingError, PolicyError or StoreError where it cannot start.
     """
     raise_open_files()
-    stop = threading.Event()
+    stop, asked = threading.Event(), threading.Event()
+    # A start may take a while with many jobs; whoever asks for the policy to be read again meanwhile must not end it.
+    signal.signal(signal.SIGHUP, lambda _number, _frame: asked.set())
     service = Service(settings)
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     signal.signal(signal.SIGINT, lambda _number, _frame: stop.set())
     service.start()
     signal.signal(signal.SIGHUP, lambda _number, _frame: service.policy_file.reload())
+    if asked.is_set():
+        service.policy_file.reload()
     try:
         stop.wait()
     finally:

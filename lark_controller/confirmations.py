@@ -97,6 +97,12 @@ class Confirmations:
         else:
             progress.waiters.append(waiter)
 
+    def stop_waiting(self, number: int, waiter: Waiter) -> None:
+        """Whoever waited for a job has given up."""
+        progress = self._jobs.get(number)
+        if progress is not None and waiter in progress.waiters:
+            progress.waiters.remove(waiter)
+
     def release(self, number: int) -> None:
         """Call all who wait for a job: there is nothing more to wait for (it was refused)."""
         progress = self._jobs.get(number)

@@ -140,6 +140,7 @@ class Controller:
         self._ovsdb.stop()
         if self._pool is not None:
             self._pool.stop()
+        self._upkeep.stop_watching()
         self._openflow.stop()
         self._upkeep.stop()
         self.accounts.stop()

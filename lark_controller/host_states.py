@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ Waiter = Callable[[], None]
 
 # Where switches are told apart by datapath id (64 bits) and their queues by bit 64, hosts have numbers above both.
 FIRST: Final = 1 << 65
+_COUNT: Final = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class HostStates:
         """
         state = self._states.get(host)
         start, _, count = revision.partition(".")
-        if state is None or start != self._start or not (count.isascii() and count.isdigit()):
+        if state is None or start != self._start or not _COUNT.fullmatch(count):
             return []
         reached = min(int(count), state.revision)
         done = [number for number, needed in state.needs.items() if needed <= reached and number not in late]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ipaddress import ip_address
 
 from lark_controller.accountant import Accountant
@@ -10,7 +10,7 @@ from lark_controller.errors import NotFoundError
 from lark_controller.host_states import FIRST
 from lark_controller.job_states import as_now
 from lark_controller.jobs import Address, Job
-from lark_controller.loop_calls import LoopCalls
+from lark_controller.loop_calls import LoopCalls, Waiter
 from lark_controller.policies.decide import decide, quarantined
 from lark_controller.policy_in_force import PolicyInForce
 from lark_controller.queues import QUEUES
@@ -61,15 +61,21 @@ class JobLookup:
     def confirm(self, job_id: str, timeout: float) -> Confirmation:
         """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
         if timeout > 0:
+            seen = self._reconciler.confirmations
 
-            def wait(waiter: Callable[[], None]) -> None:
+            def wait(waiter: Waiter) -> None:
                 job = self.live(job_id)
                 if job is None:
                     waiter()
                 else:
-                    self._reconciler.confirmations.when_settled(job.number, waiter)
+                    seen.when_settled(job.number, waiter)
 
-            self._loop.hold(timeout, wait)
+            def give_up(waiter: Waiter) -> None:
+                job = self.live(job_id)
+                if job is not None:
+                    seen.stop_waiting(job.number, waiter)
+
+            self._loop.hold(timeout, wait, give_up)
         live = self._loop.call(lambda: None if (job := self.live(job_id)) is None else self._confirmation(job))
         return live or Confirmation(self.found(job_id))
 

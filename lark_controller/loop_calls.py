@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -36,20 +36,23 @@ class LoopCalls:
             future.cancel()
             raise SwitchError(f"no answer within {timeout:g} s") from None
 
-    def hold(
-        self, timeout: float, wait: Callable[[Waiter], None], give_up: Callable[[Waiter], None] | None = None
-    ) -> None:
-        """Hold the calling thread until the loop calls what it hands to ``wait``, at most ``timeout`` seconds."""
+    def hold(self, timeout: float, wait: Callable[[Waiter], None], give_up: Callable[[Waiter], None]) -> None:
+        """Hold the calling thread until the loop calls what it hands to ``wait``, at most ``timeout`` seconds; after
+        that ``give_up`` has it forgotten."""
         settled: Future[None] = Future()
+
+        def settle() -> None:
+            # Whoever waited may have given up this moment.
+            with suppress(InvalidStateError):
+                settled.set_result(None)
 
         def waiter() -> None:
             # The state follows the last confirmation in the same turn of the loop; the answer comes after it.
-            self._openflow.loop.call_soon(lambda: None if settled.done() else settled.set_result(None))
+            self._openflow.loop.call_soon(settle)
 
         self.call(lambda: wait(waiter))
         with suppress(FutureTimeoutError):
             settled.result(timeout)
-        if not settled.done() and give_up is not None:
-            forget = give_up
-            self.call(lambda: forget(waiter))
+        if not settled.done():
+            self.call(lambda: give_up(waiter))
         settled.cancel()

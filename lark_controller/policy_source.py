@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from lark_controller.errors import LarkError, SettingError, StoreError
-from lark_controller.log import ERROR, event
+from lark_controller.log import ERROR, event, failure
 from lark_controller.policies.file import load
 from lark_controller.status import PolicyVersion
 from lark_controller.store import Store
@@ -57,7 +57,9 @@ class PolicyFile:
         self._put = put
         self._wake = threading.Event()
         self._stop = threading.Event()
+        self._asked = threading.Event()
         self._seen = self._mark()
+        self._said = ""
         self._thread = threading.Thread(target=self._watch, name="lark-policy-file", daemon=True)
 
     def start(self) -> None:
@@ -71,8 +73,8 @@ class PolicyFile:
         self._thread.join(timeout=5.0)
 
     def reload(self) -> None:
-        """Read the file now, whether it changed or not."""
-        self._seen = None
+        """Read the file now (once the watch has begun), whether it changed or not. For signal handlers, too."""
+        self._asked.set()
         self._wake.set()
 
     def _mark(self) -> tuple[int, int, int] | None:
@@ -88,11 +90,13 @@ class PolicyFile:
             self._wake.clear()
             if self._stop.is_set():
                 return
+            asked = self._asked.is_set()
+            self._asked.clear()
             mark = self._mark()
-            if mark is None or mark == self._seen:
-                continue
-            self._seen = mark
-            self._take()
+            # A file that is being replaced may be away for a moment.
+            if asked or mark not in (None, self._seen):
+                self._seen = mark
+                self._take()
 
     def _take(self) -> None:
         try:
@@ -100,9 +104,16 @@ class PolicyFile:
         except StoreError as error:
             # The database will be back; the file is read again then.
             self._seen = None
-            event("policy file not used", level=ERROR, error=str(error))
+            if str(error) != self._said:
+                event("policy file not used", level=ERROR, error=str(error))
+            self._said = str(error)
+            return
         except LarkError as error:
             for line in str(error).splitlines():
                 event("policy file not used, the running policy stays", level=ERROR, error=line)
+        except Exception as error:
+            # The next version of the file may be used again.
+            failure("policy file not used", error)
         else:
             event("policy file in force", version=version.version)
+        self._said = ""

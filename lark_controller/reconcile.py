@@ -90,19 +90,12 @@ class Reconciler(LoopState):
         job = self.directory.by_id.get(job_id)
         if job is None:
             return
-        placed = self._remove(job)
-        self._forget_addresses(job.addresses, None)
-        if placed is not None and placed.decision.one_way and placed.datapath is not None:
-            self._forget_connections(placed)
-        self.confirmations.forget(job.number)
-        self._refresh_queues(placed)
+        self._remove(job)
 
     def refuse(self, job: Job, reason: str) -> None:
         """Refuse a job: nothing of it stays on any switch."""
         job = replace(job, state=JobState.REFUSED, reason=reason)
-        placed = self._remove(job)
-        self.confirmations.forget(job.number)
-        self._refresh_queues(placed)
+        self._remove(job)
         event("job refused", level=WARNING, job=job.id, reason=reason)
         self._on_state(job)
 
@@ -125,15 +118,19 @@ class Reconciler(LoopState):
         """Send one switch a change, if it may be told anything; ``number`` is the job that waits for it."""
         self._sending.send_to(datapath, change, number)
 
-    def _remove(self, job: Job) -> Placed | None:
-        """Take a job out of the directory and off all switches; answers where it was."""
+    def _remove(self, job: Job) -> None:
+        """Take a job out of the directory and off all switches, with every decision and connection of its addresses: a
+        later job with one of them inherits nothing."""
         placed = self.pool.placed.get(job.number)
-        self.directory.remove(job.id)
+        held = self.directory.remove(job.id)
         self.polling.end(job.number, placed)
         self.send(self.pools.remove(job.number), None)
-        return placed
-
-    def _refresh_queues(self, placed: Placed | None) -> None:
+        if held is not None:
+            self._forget_addresses(held.addresses, None)
+        if placed is not None and placed.decision.one_way and placed.datapath is not None:
+            self._forget_connections(placed)
+        self.confirmations.forget(job.number)
+        self.workers.states.forget(job.host, job.number)
         if placed is not None and placed.datapath is not None:
             self.queues.refresh(placed.datapath)
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from lark_controller.errors import StoreError
 from lark_controller.jobs import Job, JobState
-from lark_controller.log import ERROR, WARNING, event
+from lark_controller.log import ERROR, WARNING, event, failure
 from lark_controller.metrics import Metrics
 from lark_controller.registration import Registration
 from lark_controller.reservations import Reservations
@@ -54,8 +54,9 @@ class Upkeep:
         self._check = check
         self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._trouble = ""
+        self._over = threading.Event()
+        self._threads: dict[str, threading.Thread] = {}
+        self._troubles: set[str] = set()
         # States that the store does not have yet, by job id.
         self.unwritten: dict[str, Job] = {}
 
@@ -68,14 +69,22 @@ class Upkeep:
         ):
             thread = threading.Thread(target=work, name=name, daemon=True)
             thread.start()
-            self._threads.append(thread)
+            self._threads[name] = thread
+
+    def stop_watching(self) -> None:
+        """End what asks or tells switches, while they can still be told; states are written on."""
+        self._stopping.set()
+        for name in ("lark-leases", "lark-checks"):
+            if name in self._threads:
+                self._threads[name].join(timeout=5.0)
 
     def stop(self) -> None:
         """Write what is waiting, and end the threads."""
-        self._stopping.set()
+        self.stop_watching()
+        self._over.set()
         self._states.put(None)
-        for thread in self._threads:
-            thread.join(timeout=5.0)
+        if "lark-states" in self._threads:
+            self._threads["lark-states"].join(timeout=5.0)
         with suppress(StoreError):
             self._registration.write_leases()
 
@@ -90,15 +99,15 @@ class Upkeep:
         while not ending:
             if not found and (job := self._states.get()) is not None:
                 found[job.id] = job
-                self._stopping.wait(GATHER)
+                self._over.wait(GATHER)
             with suppress(queue.Empty):
                 while (more := self._states.get_nowait()) is not None:
                     found[more.id] = more
-            ending = self._stopping.is_set()
-            if self._guarded(partial(self._store_states, found)):
+            ending = self._over.is_set()
+            if self._guarded("states", partial(self._store_states, found)):
                 found = {}
             elif not ending:
-                self._stopping.wait(RETRY)
+                self._over.wait(RETRY)
 
     def _store_states(self, found: Mapping[str, Job]) -> None:
         chosen = [job for job in found.values() if job.state is not JobState.REFUSED or self._registration.refused(job)]
@@ -110,11 +119,13 @@ class Upkeep:
     def _watch_leases(self) -> None:
         pruned = 0.0
         while not self._stopping.wait(min(5.0, self._lease / 4)):
-            self._guarded(self._expire)
-            self._guarded(lambda: self._reservations.expire(time.time()))
+            # SQLite goes on with a file that somebody has deleted: nothing but this would tell.
+            self._guarded("the database itself", self._store.ping)
+            self._guarded("leases", self._expire)
+            self._guarded("reservations", lambda: self._reservations.expire(time.time()))
             if self._retention and time.time() - pruned > PRUNE_EVERY:
                 pruned = time.time()
-                self._guarded(lambda: self._store.prune(time.time() - self._retention))
+                self._guarded("old entries", lambda: self._store.prune(time.time() - self._retention))
 
     def _expire(self) -> None:
         count = self._registration.expire(time.time())
@@ -128,18 +139,28 @@ class Upkeep:
             for datapath in datapaths:
                 if self._stopping.wait(pause):
                     return
-                self._check(datapath)
+                try:
+                    self._check(datapath)
+                except Exception as error:
+                    # Nobody else checks: a switch that nobody has thought of must not end it for good.
+                    failure("a switch could not be checked", error, datapath=f"{datapath:016x}")
 
-    def _guarded(self, work: Callable[[], object]) -> bool:
-        """Do work on the database; False where it is away, which is logged once."""
+    def _guarded(self, what: str, work: Callable[[], object]) -> bool:
+        """Do work on the database; False where it failed, which is logged once for each ``what``."""
         try:
             work()
         except StoreError as error:
-            if not self._trouble:
-                event("database trouble", level=ERROR, error=str(error))
-            self._trouble = str(error)
+            if what not in self._troubles:
+                event("database trouble", level=ERROR, at=what, error=str(error))
+            self._troubles.add(what)
             return False
-        if self._trouble:
-            event("database is back", level=WARNING)
-        self._trouble = ""
+        except Exception as error:
+            # The thread serves all jobs, and must outlive a mistake about one.
+            if what not in self._troubles:
+                failure("upkeep failed", error, at=what)
+            self._troubles.add(what)
+            return False
+        if what in self._troubles:
+            event("database is back", level=WARNING, at=what)
+        self._troubles.discard(what)
         return True

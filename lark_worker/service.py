@@ -9,6 +9,7 @@ import json
 import socket
 import socketserver
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -225,8 +226,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "0")
         if not length.isascii() or not length.isdigit() or "Transfer-Encoding" in self.headers:
             raise AdError("", "a body needs its Content-Length")
-        if int(length) > MAX_AD:
-            raise AdError("", f"the ads take {int(length)} bytes; at most {MAX_AD} are accepted")
+        if len(length) > len(str(MAX_AD)) or int(length) > MAX_AD:
+            raise AdError("", f"the ads take {length[:20]} bytes; at most {MAX_AD} are accepted")
         return self.rfile.read(int(length))
 
     def _answer(self, call: Callable[[], str], missing: bool = False) -> None:
@@ -277,8 +278,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.sendall(text.encode())
             self.connection.shutdown(socket.SHUT_WR)
             # A socket that is closed with bytes unread resets the answer away.
-            self.connection.settimeout(1.0)
-            for _ in range(64):
+            end = time.monotonic() + 2.0
+            while (left := end - time.monotonic()) > 0:
+                self.connection.settimeout(left)
                 if not self.connection.recv(65536):
                     return
         except OSError:

@@ -45,7 +45,7 @@ OPTIONS = OpenFlowOptions(
 
 @contextmanager
 def running(
-    path: Path, policy: str = POLICY, lease: float = 900, counter_seconds: float = 10.0
+    path: Path, policy: str = POLICY, lease: float = 900, counter_seconds: float = 10.0, check_seconds: float = 0
 ) -> Iterator[Controller]:
     store = Store.open(f"sqlite:///{path}/lark.db")
     store.migrate()
@@ -56,7 +56,7 @@ def running(
         OPTIONS,
         Metrics(),
         lease_seconds=lease,
-        check_seconds=0,
+        check_seconds=check_seconds,
         keeping=Keeping(read_seconds=counter_seconds),
     )
     controller.start()

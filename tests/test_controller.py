@@ -180,3 +180,10 @@ def test_reactive_decisions_go_when_a_job_starts_or_ends_there(tmp_path: Path, n
         assert network.run(lambda: edge.inject(11, frame)) == ()
         controller.end(stranger.id, "hook")
         until(lambda: decisions() == 0)
+        # A job that a switch or worker refuses leaves as little behind as one that ends.
+        late = post(controller, 8, "bob", address="10.9.9.9", port=None).job
+        until(lambda: controller.job(late.id))
+        network.run(lambda: edge.inject(11, frame))
+        until(lambda: decisions() == 1)
+        controller._loop.call(lambda: controller._reconciler.refuse(late, "no room"))
+        until(lambda: decisions() == 0)

@@ -341,6 +341,8 @@ def test_a_job_that_ends_leaves_the_rules(tmp_path: Path) -> None:
         until(lambda: controller.host_rules(HOST, "", 0).waiting)
         controller.end(job.id, "test")
         until(lambda: (found := controller.host_rules(HOST, "", 0).rules) is not None and not found.jobs)
+        # A worker that is dead confirms nothing, and what it owed is forgotten with the job.
+        assert controller._reconciler.workers.states.confirmed(HOST, controller.host_rules(HOST, "", 0).revision) == []
 
 
 def test_behind_nat_the_controller_gives_no_address(tmp_path: Path) -> None:

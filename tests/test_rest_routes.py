@@ -359,3 +359,27 @@ def test_a_confirmation_that_is_none_is_refused(api: Api, sent: str) -> None:
     answer = api.client.put("/v1/hosts/worker1/rules", data=sent, headers=headers)
     assert answer.status_code == 400
     assert api.controls.confirmed == []
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "\\u0000", "a\\\\\\u0000"])
+def test_text_that_no_store_keeps_is_refused_at_the_door(api: Api, text: str) -> None:
+    """Such a reason would be tried to be written for ever, and the states of all other jobs behind it."""
+    body = f'{{"revision": "1.1", "refused": {{"{JOB}": "{text}"}}}}'
+    answer = api.client.put(
+        "/v1/hosts/worker1/rules", data=body, content_type="application/json", headers=bearer("hook")
+    )
+    assert_problem(answer, 400, "json")
+
+
+def test_a_backslash_before_u0000_is_text(api: Api) -> None:
+    body = json.dumps({"revision": "1.1", "refused": {JOB: "C:\\u0000"}})
+    answer = api.client.put(
+        "/v1/hosts/worker1/rules", data=body, content_type="application/json", headers=bearer("hook")
+    )
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(("method", "path"), [("DELETE", f"/v1/jobs/{JOB}"), ("POST", f"/v1/jobs/{JOB}/forgery")])
+def test_a_nul_in_kept_text_is_refused_for_good(api: Api, method: str, path: str) -> None:
+    answer = api.client.open(path, method=method, data=b"a = 1\0", content_type="text/plain", headers=bearer("hook"))
+    assert "NUL" in assert_problem(answer, 400)["detail"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from flask import request
 from marshmallow import Schema, ValidationError
 
 from lark_controller.rest.problems import Problem
+
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def read(limit: int, accepted: tuple[str, ...], empty: bool = False) -> tuple[bytes, str]:
@@ -44,13 +47,26 @@ def read_text(limit: int, accepted: tuple[str, ...], empty: bool = False) -> str
         raise Problem(400, f"Byte {error.start} of the body is not UTF-8; the body must be UTF-8 text.") from None
 
 
+def read_kept_text(limit: int, accepted: tuple[str, ...], empty: bool = False) -> str:
+    """The body as text that the store can keep. Raises Problem as :func:`read_text`, and 400 for a NUL character."""
+    text = read_text(limit, accepted, empty)
+    if "\0" in text:
+        raise Problem(400, f"Character {text.index(chr(0))} of the body is NUL, which no text may hold.")
+    return text
+
+
 def refuse_malformed_json(body: bytes) -> None:
-    """Raises Problem 400 where the body is not JSON at all."""
+    """Raises Problem 400 where the body is not JSON at all, or has text in it that the store cannot keep."""
     try:
-        json.loads(body)
+        found = json.loads(body)
+        # Half a surrogate pair is a string to Python, and nothing that a database or a log could take.
+        if b"\\u" in body or b"\xed" in body:
+            json.dumps(found, ensure_ascii=False).encode("utf-8")
+        if _NUL.search(body):
+            raise ValueError("a NUL character, which no text may hold")
     except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise Problem(400, f"The body is not JSON: {reason}.", "json") from None
+        reasons = {RecursionError: "nested too deeply", UnicodeEncodeError: "half of a surrogate pair stands alone"}
+        raise Problem(400, f"The body is not JSON: {reasons.get(type(error), error)}.", "json") from None
 
 
 def read_json(limit: int, schema: Schema) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from flask import Response, jsonify, request, url_for
 from lark_controller import ads
 from lark_controller.jobs import EndedBy
 from lark_controller.rest.api import operation, resource
-from lark_controller.rest.bodies import known_job, next_url, read, read_text, refuse_malformed_json
+from lark_controller.rest.bodies import known_job, next_url, read, read_kept_text, refuse_malformed_json
 from lark_controller.rest.classad_text import lines
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.problems import Problem
@@ -129,7 +129,7 @@ def end(query: dict[str, Any], job_id: str) -> Any:
     """End a job. An ended job may be ended again."""
     context = current()
     known = known_job(job_id)
-    exit_ad = read_text(context.settings.max_ads_bytes, ("text/plain",), empty=True)
+    exit_ad = read_kept_text(context.settings.max_ads_bytes, ("text/plain",), empty=True)
     return context.controls.end(known, actor(), exit_ad, EndedBy(query["by"]))
 
 
@@ -148,7 +148,7 @@ def forgery(job_id: str) -> dict[str, str]:
     Nothing else changes; the job need not be known.
     """
     known = known_job(job_id)
-    detail = " ".join(read_text(MAX_NOTE, ("text/plain",)).split())
+    detail = " ".join(read_kept_text(MAX_NOTE, ("text/plain",)).split())
     current().controls.forged(known, actor(), detail)
     return {"subject": known, "action": "forged ad"}
 
