@@ -55,8 +55,7 @@ class Service:
         self.settings = settings
         if settings.database_url.startswith("sqlite"):
             _make_state_dir(settings.state_dir)
-        self.store = Store.open(settings.database_url)
-        self.store.migrate()
+        self.store = _opened(settings.database_url)
         self.metrics = Metrics()
         self.controller = Controller(
             self.store,
@@ -108,6 +107,23 @@ class Service:
         self.server.stop()
         self.controller.stop()
         self.store.close()
+
+
+def _opened(url: str) -> Store:
+    """The store, claimed and with its tables. Raises StoreError."""
+    store = Store.open(url)
+    try:
+        if not store.claim():
+            log.event(
+                "another controller uses this database, or has a moment ago",
+                level=log.WARNING,
+                hint="switches that hear two controllers lose the flows of each other's jobs",
+            )
+        store.migrate()
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def openflow_options(settings: Settings) -> OpenFlowOptions:

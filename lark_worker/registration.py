@@ -139,6 +139,11 @@ class Registrations:
         else:
             future.set_result(answer)
 
+    def forget(self, job_id: str) -> None:
+        """A job has ended: whoever still waited for its registration learns no more."""
+        with self._lock:
+            self._registering.pop(job_id, None)
+
     def _soon(self, record: Record) -> Future[Answer]:
         with self._lock:
             future = self._registering.get(record.id)

@@ -177,4 +177,5 @@ class Worker:
             if record.pending[0] == "register":
                 self._registrations.deliver(record)
             else:
+                self._registrations.forget(job_id)
                 self._endings.deliver(record)

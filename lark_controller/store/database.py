@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from lark_controller.errors import StoreError
+from lark_controller.store.claim import Claim, claim_file, claim_server
 
 T = TypeVar("T")
 
@@ -27,7 +28,16 @@ _FAILURES: Final = (SQLAlchemyError, OverflowError, UnicodeError, OSError)
 
 _WRITES: Final = "lark_writes"
 _SQLITE_WAIT_MS: Final = 10_000
-_CONNECT_SECONDS: Final = 5
+# What libpq is told unless the URL says otherwise. The kernel would wait a quarter of an hour for a server that
+# vanishes without a word (a cut cable, a paused machine), and every post with it.
+_LIBPQ: Final = {
+    "connect_timeout": "5",
+    "application_name": "lark",
+    "tcp_user_timeout": "20000",
+    "keepalives_idle": "20",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+}
 
 # PostgreSQL: serialization failure and deadlock; the transaction did nothing and may be tried again.
 _TRY_AGAIN_STATES: Final = frozenset({"40001", "40P01"})
@@ -47,6 +57,7 @@ class Database:
         self._inode: tuple[int, int] | None = None
         self.place = place
         self._password = password
+        self._claim: Claim | None = None
         # SQLite has one writer at a time, and a thread that waits in its busy handler polls; a lock hands over at once.
         self._writer: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
 
@@ -114,8 +125,19 @@ class Database:
         if inode != self._inode:
             raise StoreError(f"{self.place}: another file has taken its place. Start the controller again.")
 
+    def claim(self) -> bool:
+        """Claim the database for the one controller that uses it, until :meth:`close`; False where PostgreSQL has let
+        another have it, whom it may outlive. Raises StoreError; for SQLite, too, where another has it."""
+        try:
+            self._claim = claim_server(self.engine) if self._file is None else claim_file(self._file)
+        except _FAILURES as error:
+            raise self.failure(error) from error
+        return self._claim is not None
+
     def close(self) -> None:
         """Close every connection."""
+        if self._claim is not None:
+            self._claim.release()
         self.engine.dispose()
 
     def failure(self, error: BaseException) -> StoreError:
@@ -238,10 +260,9 @@ def _postgresql(url: URL) -> Database:
     passwords = [part for part in (url.password, url.query.get("password")) if isinstance(part, str)]
     hosts = url.host or url.query.get("host") or "the local socket"
     host = hosts if isinstance(hosts, str) else ", ".join(hosts)
-    defaults = {"connect_timeout": str(_CONNECT_SECONDS), "application_name": "lark"}
     try:
         engine = create_engine(
-            url.set(drivername="postgresql+psycopg").update_query_dict({**defaults, **url.query}),
+            url.set(drivername="postgresql+psycopg").update_query_dict({**_LIBPQ, **url.query}),
             hide_parameters=True,
             pool_pre_ping=True,
             pool_size=8,

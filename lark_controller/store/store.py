@@ -64,6 +64,13 @@ class Store:
         self._database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
         self._database.check_file()
 
+    def claim(self) -> bool:
+        """Claim the database for one controller, as long as the store is open; False where another may have it.
+
+        Raises StoreError where another has it for certain (SQLite).
+        """
+        return self._database.claim()
+
     def migrate(self) -> None:
         """Make or change the tables as this program needs them. Of two that start at once, one does it.
 
