@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import date
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,6 +90,10 @@ def parser() -> argparse.ArgumentParser:
 
     lift = _asking(commands, "lift", _lift, "Let a quarantined job pass its traffic again, whatever the pool says.")
     lift.add_argument("job", help="a job id")
+
+    audit = _asking(commands, "audit", _audit, "Show who changed what, forged ads among it, the newest first.")
+    audit.add_argument("subject", nargs="?", help="only what concerns this job id, datapath id, or policy")
+    audit.add_argument("--limit", type=int, default=50, help="how many [50]")
 
     top_ = _asking(commands, "top", _top, "Show what live jobs send and receive now, the most first, again and again.")
     top_.add_argument("--by", choices=("group", "user", "host", "job"), default="group", help="whose rates [group]")
@@ -261,6 +266,11 @@ def _top(arguments: Arguments) -> int:
 def _lift(arguments: Arguments) -> int:
     found = _client(arguments).lift(arguments.job)
     return _show(arguments, found, lambda job: print(f"job {job['id']} is in no quarantine"))
+
+
+def _audit(arguments: Arguments) -> int:
+    entries = islice(_client(arguments).audit(arguments.subject), max(0, arguments.limit))
+    return _show(arguments, list(entries), printing.audit)
 
 
 def _switches(arguments: Arguments) -> int:

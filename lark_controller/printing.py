@@ -168,6 +168,12 @@ def flows(found: Sequence[Answer]) -> None:
     _table(("TABLE", "PRIORITY", "MATCH", "ACTIONS", "PACKETS", "STATE", "ORIGIN"), rows)
 
 
+def audit(found: Sequence[Answer]) -> None:
+    """A table of the audit trail."""
+    rows = [(each["at"], each["actor"], each["action"], each["subject"], each["detail"]) for each in found]
+    _table(("WHEN", "WHO", "WHAT", "CONCERNS", "DETAIL"), rows)
+
+
 def reservations(found: Sequence[Answer]) -> None:
     """A table of reservations."""
     rows = [

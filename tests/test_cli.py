@@ -58,6 +58,18 @@ def test_jobs(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "lark: No live job has the address 10.99.0.1.\n"
 
 
+def test_audit(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    job, other = served.register(1, "alice"), served.register(2, "bob")
+    served.controls.forged(job["id"], "worker1", "Owner is forged")
+    assert cli.main(["audit"]) == cli.OK
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["WHEN", "WHO", "WHAT", "CONCERNS", "DETAIL"]
+    assert [other["id"] in line for line in lines] == [False, True, False]
+    assert lines[0].split()[1:] == ["worker1", "forged", "ad", job["id"], "Owner", "is", "forged"]
+    assert cli.main(["audit", job["id"], "--json", "--limit", "1"]) == cli.OK
+    assert [each["action"] for each in json.loads(capsys.readouterr().out)] == ["forged ad"]
+
+
 def test_output_of_a_terminal_has_colours_and_no_control_characters(
     served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
