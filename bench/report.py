@@ -149,9 +149,9 @@ def _views(found: dict[str, Any]) -> Iterator[Row]:
         several = f", the slowest of {row['requests']} requests" if row["requests"] > 1 else ""
         yield (
             f"pages: {row['view']}{several}; {found['jobs']:,} live and {found['ended']:,} ended jobs, PostgreSQL",
-            "aim: p95 ≤ 300 ms",
+            f"`GET /v1/token` between: p50 {row['least']:.1f} ms; aim: p95 ≤ 300 ms",
             f"p50 {row['p50']:.0f} ms, p95 {row['p95']:.0f} ms; {row['bytes'] / 1000:,.0f} kB",
-            f"{row['processor']:.0f} ms of processor time",
+            f"{row['p50'] / row['least']:.1f} ×; {row['processor']:.0f} ms of processor time",
         )
 
 
@@ -173,9 +173,15 @@ def _usage(found: dict[str, Any]) -> Iterator[Row]:
         )
     yield (
         f"{what}: new use of {found['jobs_a_day']:,} live jobs written, every minute",
-        "less than a minute",
+        f"one UPDATE of as many rows: {found['reference_seconds']:.1f} s",
         f"{found['write_seconds']:.1f} s",
-        f"{found['first_write_seconds']:.1f} s the first time",
+        f"{found['write_seconds'] / found['reference_seconds']:.1f} ×; {found['first_write_seconds']:.1f} s at first",
+    )
+    yield (
+        f"use: accounts of {found['jobs_a_day']:,} live jobs that all send and receive: memory; a reading of one",
+        "",
+        f"{found['accounts_mib']:.0f} MiB; {found['read_seconds'] * 1e6:.0f} µs",
+        "",
     )
 
 

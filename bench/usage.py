@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+import os
 import re
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +18,13 @@ from sqlalchemy import Select
 from sqlalchemy.dialects import postgresql
 
 from bench.percentiles import percentile
+from bench.population import jobs
 from lab.postgres import PostgresServer
+from lark_controller.accountant import KEPT, Accountant
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, WIDTHS
-from lark_controller.accounting.ledger import Entry
+from lark_controller.accounting.kinds import Kind
+from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading
 from lark_controller.accounting.questions import UsageFilter
-from lark_controller.accounting.usage import Usage
 from lark_controller.store import Store
 from lark_controller.store.usage import NOT_ENDED, buckets_query, jobs_query
 
@@ -64,7 +70,7 @@ def measure(days: int, jobs_a_day: int, requests: int, minute_days: float = 2.0)
         store.migrate()
         sizes = _fill(url, days, jobs_a_day, minute_days)
         rows = [_ask(store, url, name, chosen, requests) for name, chosen in _questions(days).items()]
-        found = {"days": days, "jobs_a_day": jobs_a_day, **sizes, "questions": rows, **_write(store, jobs_a_day)}
+        found = {"days": days, "jobs_a_day": jobs_a_day, **sizes, "questions": rows, **_write(store, url, jobs_a_day)}
         store.close()
         return found
     finally:
@@ -152,18 +158,48 @@ def _plan(url: str, query: Select[Any]) -> list[str]:
     return [line for line in shown if re.search(r"Scan|Sort|Aggregate", line)]
 
 
-def _write(store: Store, jobs: int) -> dict[str, float]:
-    """Seconds to write new use of all live jobs, in the accountant's batches."""
-    use = Usage(*range(1, 14))
-    entries = [
-        Entry(10**9 + n, f"{n:016x}", f"user{n % USERS}", f"user{n % USERS}@example", f"group_{n % USERS % GROUPS}",
-              f"worker{n % HOSTS}", END, END + 30.0, use, use, '{"counters":[' + "0," * 23 + "0]}", False)
-        for n in range(jobs)
-    ]  # fmt: skip
-    times = []
-    for _ in range(2):
+def _write(store: Store, url: str, count: int) -> dict[str, float]:
+    """What accounts of ``count`` live jobs cost: memory, a reading of each, and to write them as the accountant does.
+
+    The reference is one UPDATE of as many rows, which is the least that PostgreSQL can be asked to do.
+    """
+    live = [replace(job, number=10**9 + job.number) for job in itertools.islice(jobs(count, 22), count)]
+    gc.collect()
+    before = _memory()
+    ledger = Ledger()
+    for job in live:
+        ledger.begin(job, job.group)
+    accountant = Accountant(store, ledger, KEPT, lambda _: 0)
+    times, reads, references = [], [], []
+    for turn in range(1, 4):
+        started = time.process_time()
+        for job in live:
+            port = PortReading(977 * turn, 1_201_000 * turn, 977 * turn, 1_201_000 * turn)
+            counted = [FlowReading(kind, 400 * turn, 500_000 * turn) for kind in (Kind.WAN_OUT, Kind.WAN_IN)]
+            ledger.read(job.number, END + 60.0 * turn, port, counted, 5.0)
+        reads.append((time.process_time() - started) / count)
         started = time.perf_counter()
-        for at in range(0, len(entries), 5_000):
-            store.write_usage(entries[at : at + 5_000])
+        accountant.write()
         times.append(time.perf_counter() - started)
-    return {"first_write_seconds": times[0], "write_seconds": times[1]}
+        if ledger.changed():
+            raise RuntimeError("not everything was written")
+        references.append(_update(url))
+    return {
+        "first_write_seconds": times[0], "write_seconds": times[-1], "reference_seconds": references[-1],
+        "read_seconds": reads[-1], "accounts_mib": _memory() - before,
+    }  # fmt: skip
+
+
+def _update(url: str) -> float:
+    """Seconds to change one column of every live job's row."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        started = time.perf_counter()
+        connection.execute("UPDATE usage_jobs SET throttled = throttled + 1 WHERE number > 1000000000")
+        took = time.perf_counter() - started
+        connection.execute("VACUUM usage_jobs")
+    return took
+
+
+def _memory() -> float:
+    """This process's resident memory, MiB."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)

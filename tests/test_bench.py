@@ -145,7 +145,7 @@ def test_questions_about_use_are_timed_and_read_an_index() -> None:
 @pytest.mark.postgres
 def test_every_view_of_the_pages_is_timed() -> None:
     found = views.measure(2_000, 3, 2)
-    assert len(found["views"]) == 17
+    assert len(found["views"]) == 19
     for row in found["views"]:
         assert 0 < row["p50"] <= row["p95"], row
         assert row["bytes"] > 0
