@@ -104,9 +104,9 @@ class Client:
         """End a job's quarantine, whatever the pool says against it."""
         return self._json("DELETE", f"/v1/jobs/{_part(job_id)}/quarantine")
 
-    def job(self, job_id: str) -> Answer:
-        """A job, live or ended."""
-        return self._json("GET", f"/v1/jobs/{_part(job_id)}")
+    def job(self, job_id: str, fresh: bool = False) -> Answer:
+        """A job, live or ended; with ``fresh`` its counters are read at its switch now."""
+        return self._json("GET", f"/v1/jobs/{_part(job_id)}", {"fresh": "true"} if fresh else None)
 
     def jobs(self, **chosen: str | None) -> Iterator[Answer]:
         """All jobs that are chosen (owner, group, host, state, global_job_id), page by page."""

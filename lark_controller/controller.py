@@ -188,6 +188,11 @@ class Controller:
         """A live or ended job. Raises NotFoundError."""
         return self._jobs.detail(job_id)
 
+    def read_counters(self, job_id: str, timeout: float) -> None:
+        """Read a live job's counters at its switch now; nothing where it is at no switch that answers. Raises
+        SwitchError."""
+        self._inspection.read_counters(job_id, timeout)
+
     def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
         return self._jobs.page(chosen, cursor, limit)

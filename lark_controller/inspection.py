@@ -32,6 +32,18 @@ class Inspection:
         """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
         return self._loop.call(lambda: views.switch(self._reconciler, views.find_switch(self._reconciler, datapath)))
 
+    def read_counters(self, job_id: str, timeout: float) -> None:
+        """Read a live job's counters at its switch now; nothing where it is at no switch that answers within
+        ``timeout`` seconds. Raises SwitchError."""
+
+        async def read() -> None:
+            job = self._reconciler.directory.by_id.get(job_id)
+            placed = None if job is None else self._reconciler.pool.placed.get(job.number)
+            if placed is not None:
+                await self._reconciler.polling.read(placed, timeout)
+
+        self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+
     def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
         """A page of a switch's flows, desired and installed. Raises NotFoundError, SwitchError."""
         job = None if chosen.job is None else self._reconciler.directory.by_id.get(chosen.job)

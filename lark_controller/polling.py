@@ -30,6 +30,9 @@ SHARE: Final = 10
 # How long a job that has ended waits for its last counters.
 LAST_SECONDS: Final = 5.0
 
+# A port's counters and a job's counting flows, as they come.
+_Answers = tuple[asyncio.Future[list[PortCounters]], asyncio.Future[list[FlowCount]]]
+
 # Jobs that are looked at before others get their turn of the loop.
 _AT_ONCE: Final = 500
 _JOB_MASK: Final = (1 << 64) - (1 << COUNT_BITS)
@@ -77,9 +80,15 @@ class Polling:
         if link is None or placed is None or placed.port is None:
             self._ledger.close(number, time.time())
             return
-        ports = link.port_counters(placed.port, LAST_SECONDS)
-        flows = link.flow_counts(count_cookie(number), _JOB_MASK, LAST_SECONDS)
-        self._start(self._last(number, placed.port, ports, flows))
+        answers = self._ask(link, number, placed.port, LAST_SECONDS)
+        self._start(self._last(number, placed.port, answers))
+
+    async def read(self, placed: Placed, timeout: float) -> None:
+        """Read a job's own counters now, as far as its switch answers within ``timeout`` seconds."""
+        link = self._link(placed)
+        if link is not None and placed.port is not None and self._ledger.knows(placed.job.number):
+            number = placed.job.number
+            await self._read(number, placed.port, self._ask(link, number, placed.port, timeout))
 
     def compared(self, datapath: int, dump: Dump) -> None:
         """A switch has connected; what its counting flows say, before anything is changed."""
@@ -176,13 +185,18 @@ class Polling:
         if found and not self._ledger.started(number):
             self._ledger.read(number, time.time(), _port(found[0]), (), found[0].age)
 
-    async def _last(
-        self,
-        number: int,
-        port: int,
-        ports: asyncio.Future[list[PortCounters]],
-        flows: asyncio.Future[list[FlowCount]],
-    ) -> None:
+    @staticmethod
+    def _ask(link: SwitchLink, number: int, port: int, timeout: float) -> _Answers:
+        """Ask for a job's port and counting flows; the requests are on their way when this returns."""
+        flows = link.flow_counts(count_cookie(number), _JOB_MASK, timeout)
+        return link.port_counters(port, timeout), flows
+
+    async def _last(self, number: int, port: int, answers: _Answers) -> None:
+        await self._read(number, port, answers)
+        self._ledger.close(number, time.time())
+
+    async def _read(self, number: int, port: int, answers: _Answers) -> None:
+        ports, flows = answers
         with self._removals() as removed:
             await asyncio.gather(ports, flows, return_exceptions=True)
         now = time.time()
@@ -192,7 +206,6 @@ class Polling:
             self._ledger.read(number, now, _port(found[0]), counted, found[0].age)
         else:
             self._ledger.read(number, now, None, counted)
-        self._ledger.close(number, now)
 
     @contextmanager
     def _removals(self) -> Iterator[set[int]]:

@@ -408,6 +408,9 @@ class Controls(Protocol):
     def job(self, job_id: str) -> JobDetail:
         """A live or ended job. Raises NotFoundError."""
 
+    def read_counters(self, job_id: str, timeout: float) -> None:
+        """Read a live job's counters at its switch now, where it is at one that answers. Raises SwitchError."""
+
     def jobs(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
 

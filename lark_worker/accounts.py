@@ -59,6 +59,23 @@ class Accounts:
             log.failure("the last counters of a job are not known", error, job=record.id)
             return {}
 
+    def wan(self, record: Record, quiet: bool) -> tuple[int, int] | None:
+        """What a job that ends has received from the WAN and sent there, in bytes; None where that is not counted.
+
+        ``quiet`` says that it has neither sent nor received for a while, so that its flows have counted everything.
+        Raises AwayError, RefusedError.
+        """
+        if is_ruled(record):
+            try:
+                said = self._firewall.counters(record).report()
+            except NetworkError as error:
+                log.event("a job's WAN part is not known", level=log.WARNING, job=record.id, reason=error)
+                return None
+            return said["wan_bytes_in"], said["wan_bytes_out"]
+        if not quiet:
+            self._devices.settle()
+        return self._link.wan(record.id, fresh=True)
+
     def _run(self) -> None:
         while not self._stopping.wait(self._seconds):
             live = [record for record in self._records() if is_ruled(record) and record.made and not record.over]

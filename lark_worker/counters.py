@@ -33,23 +33,27 @@ class DeviceCounters:
 
     def last(self, record: Record) -> dict[str, int]:
         """What a job has sent and received since its start, by the controller's names, once nothing runs in it any
-        more; empty where its device cannot be read.
-
-        Open vSwitch hands what the datapath has counted on to its flows twice a second; before the job's flows go it is
-        asked to do so now, so that the controller's last reading of them is whole.
-        """
+        more; empty where its device cannot be read. The controller's last reading of its flows is whole then, too."""
         folder = _DEVICES / record.port / "statistics"
         try:
             found = {name: int((folder / file).read_text("ascii")) for name, file in _NAMES.items()}
         except (OSError, ValueError) as error:
             log.event("the last counters of a job are not known", level=log.WARNING, job=record.id, error=error)
             return {}
-        if self._run_dir is not None:
-            try:
-                _push_statistics(self._run_dir)
-            except (OSError, ValueError) as error:
-                log.event("Open vSwitch did not bring its flows up to date", level=log.WARNING, error=error)
+        self.settle()
         return found
+
+    def settle(self) -> None:
+        """Let Open vSwitch's flows have counted what the datapath has counted until now.
+
+        It hands that on twice a second; here it is asked to say when it has done so, half a second later at most.
+        """
+        if self._run_dir is None:
+            return
+        try:
+            _push_statistics(self._run_dir)
+        except (OSError, ValueError) as error:
+            log.event("Open vSwitch did not bring its flows up to date", level=log.WARNING, error=error)
 
 
 def _control_socket(run_dir: Path) -> Path:

@@ -69,10 +69,13 @@ class Link:
             if exit_ad:
                 self.end(job_id, "", by)
 
-    def wan(self, job_id: str) -> tuple[int, int] | None:
-        """What a job has received from the WAN and sent there, in bytes; None where that is not counted."""
+    def wan(self, job_id: str, fresh: bool = False) -> tuple[int, int] | None:
+        """What a job has received from the WAN and sent there, in bytes; None where that is not counted.
+
+        With ``fresh`` the controller reads it at the switch now; else it says what it has read last.
+        """
         try:
-            used = self._ask(lambda client: client.job(job_id)).get("usage")
+            used = self._ask(lambda client: client.job(job_id, fresh)).get("usage")
             return None if used is None else (int(used["wan_bytes_in"]), int(used["wan_bytes_out"]))
         except (_UnknownError, KeyError, TypeError, ValueError):
             return None

@@ -48,9 +48,8 @@ class Worker:
         self._dhcp = DhcpJobs(settings, self._jobs, self._again)
         self._firewall = Firewall(settings)
         self._rules = RulesFeed(link, self._firewall, self._jobs.all)
-        self._accounts = Accounts(
-            link, self._firewall, DeviceCounters(settings.ovs_database), self._jobs.all, settings.counter_seconds
-        )
+        devices = DeviceCounters(settings.ovs_database)
+        self._accounts = Accounts(link, self._firewall, devices, self._jobs.all, settings.counter_seconds)
         self._endings = Endings(
             self._jobs, link, networks, self._spool, self._watch, self._dhcp, self._rules, self._accounts
         )
@@ -58,7 +57,7 @@ class Worker:
         self._registrations = Registrations(
             settings, self._jobs, link, networks, self._spool, self._endings, self._dhcp, self._rules
         )
-        self._metering = Metering(settings, self._jobs, link)
+        self._metering = Metering(settings, self._jobs, link, self._accounts.wan)
         self._leases = Leases(self._jobs, link, self._registrations)
 
     def start(self) -> None:

@@ -107,6 +107,7 @@ class FakeControls:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.known: dict[str, Job] = {}
+        self.read: list[str] = []
         self.ads: dict[str, tuple[str, str]] = {}
         self.ended: dict[str, float] = {}
         self.trail: list[AuditEntry] = []
@@ -218,6 +219,9 @@ class FakeControls:
         self.ended.setdefault(job_id, 1.7e9 + 60)
         self._note(actor, "end", job_id)
         return self.known[job_id]
+
+    def read_counters(self, job_id: str, timeout: float) -> None:
+        self.read.append(job_id)
 
     def job(self, job_id: str) -> JobDetail:
         job = self.get(job_id)

@@ -159,3 +159,16 @@ def test_rates_by_group_of_the_policy_and_by_subject(tmp_path: Path, network: Fa
         until(lambda: flowing() and bool(controller.accounts.flowing("user", 10)))
         (busy,) = controller.accounts.flowing("job", 10) or (None,)
         assert busy is None or (busy.name, busy.jobs) == (job.id, 1)
+
+
+def test_a_job_may_be_read_without_waiting_for_the_round(tmp_path: Path, network: FakeNetwork) -> None:
+    with counting(tmp_path, network, 0) as (controller, edge, job):
+        counters(network, edge, 11, 5, 7)
+        assert used(controller, job.id).usage.packets_in == 0
+        controller.read_counters(job.id, 5)
+        assert used(controller, job.id).usage == Usage(bytes_in=700, bytes_out=500, packets_in=7, packets_out=5)
+        network.run(edge.disconnect)
+        until(lambda: not controller.switch(DPID).connected)
+        for known in (job.id, "0" * 16):
+            controller.read_counters(known, 5)
+        assert used(controller, job.id).usage.packets_in == 7

@@ -176,3 +176,12 @@ def test_counters_of_no_job(api: Api) -> None:
     assert api.post("{", path=f"/v1/jobs/{job}/counters", kind="application/json").status_code == 400
     assert api.post(said, path=f"/v1/jobs/{job}/counters").status_code == 415
     assert api.post(" " * 5000, path=f"/v1/jobs/{job}/counters", kind="application/json").status_code == 413
+
+
+def test_a_jobs_use_is_read_anew_where_that_is_asked_for(api: Api) -> None:
+    job_id = api.register()["id"]
+    assert api.get(f"/v1/jobs/{job_id}").status_code == api.get(f"/v1/jobs/{job_id}?fresh=false").status_code == 200
+    assert api.controls.read == []
+    assert api.get(f"/v1/jobs/{job_id}?fresh=true", "hook").json["id"] == job_id
+    assert api.controls.read == [job_id]
+    assert api.get(f"/v1/jobs/{job_id}?fresh=perhaps").status_code == 422

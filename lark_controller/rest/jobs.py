@@ -14,7 +14,7 @@ from lark_controller.rest.bodies import known_job, next_url, read, read_kept_tex
 from lark_controller.rest.classad_text import lines
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.problems import Problem
-from lark_controller.rest.queries import EndQuery, JobQuery, WaitQuery
+from lark_controller.rest.queries import EndQuery, FreshQuery, JobQuery, WaitQuery
 from lark_controller.rest.schemas import (
     JobDetailSchema,
     JobPageSchema,
@@ -100,12 +100,18 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     "GET",
     "/jobs/<job_id>",
     scopes=(Scope.HOOK, Scope.READ),
+    query=FreshQuery,
     answers={200: JobDetailSchema},
-    problems=(404,),
+    problems=(404, 422, 502),
 )
-def show(job_id: str) -> Joined:
+def show(query: dict[str, Any], job_id: str) -> Joined:
     """Show a job, live or ended."""
-    return joined(current().controls.job(known_job(job_id)))
+    context = current()
+    known = known_job(job_id)
+    if query["fresh"]:
+        with context.waiting() as timeout:
+            context.controls.read_counters(known, timeout)
+    return joined(context.controls.job(known))
 
 
 @operation(blueprint, "POST", "/jobs/<job_id>/renew", scopes=(Scope.HOOK,), answers={200: JobSchema}, problems=(404,))

@@ -81,6 +81,15 @@ class JobQuery(PageQuery):
     )
 
 
+class FreshQuery(Schema):
+    """How new what is said of a job's use must be."""
+
+    fresh = fields.Boolean(
+        load_default=False,
+        metadata=_meta("Read the counters of a live job at its switch now; otherwise they are those of the last round"),
+    )
+
+
 class AuditQuery(PageQuery):
     """Which part of the audit trail."""
 

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from lark_worker.errors import AwayError, RefusedError, StarterError
 from lark_worker.jobs import Jobs
 from lark_worker.link import Link
 from lark_worker.records import Record
+from lark_worker.rules.firewall import is_ruled
 from lark_worker.settings import Settings
 from lark_worker.usage import slots
 from lark_worker.usage.chirp import tell
@@ -25,13 +27,17 @@ from lark_worker.usage.counters import MEGA, Meter, read
 HEADROOM_SECONDS: Final = 60.0
 WAN_SECONDS: Final = 300.0
 YOUNG_SECONDS: Final = 60.0
-# No job has the controller asked for more often.
+# No job has its last word asked for more often.
 LEAST_SECONDS: Final = 1.0
+# After so long without a packet a job's flows have counted what its interface has: Open vSwitch takes half a second.
+QUIET_SECONDS: Final = 0.7
 # How long it is let alone after it has not answered.
 AWAY_SECONDS: Final = 30.0
 SLOTS: Final = "slots"
 
 Tell = Callable[[int, Mapping[str, float]], None]
+# Reads the WAN part of a job that ends: bytes in and out; True for a job that has been quiet.
+Last = Callable[[Record, bool], tuple[int, int] | None]
 
 
 def is_metered(record: Record) -> bool:
@@ -40,12 +46,16 @@ def is_metered(record: Record) -> bool:
 
 
 class Metering:
-    """Meters the jobs of one worker from :meth:`start` to :meth:`stop`; thread-safe."""
+    """Meters the jobs of one worker from :meth:`start` to :meth:`stop`; thread-safe.
 
-    def __init__(self, settings: Settings, jobs: Jobs, link: Link, told: Tell = tell) -> None:
+    ``last`` reads the WAN part of a job that ends; it raises AwayError and RefusedError.
+    """
+
+    def __init__(self, settings: Settings, jobs: Jobs, link: Link, last: Last, told: Tell = tell) -> None:
         self._settings = settings
         self._jobs = jobs
         self._link = link
+        self._last = last
         self._tell = told
         self._path: Path = settings.socket.parent / SLOTS
         self._lock = threading.Lock()
@@ -53,6 +63,7 @@ class Metering:
         self._slots: set[str] = set()
         self._wan: dict[str, Mapping[str, float]] = {}
         self._asked: dict[str, float] = {}
+        self._last_asked: dict[str, float] = {}
         self._away_until = -math.inf
         self._headroom: dict[str, float] = {}
         self._stopping = threading.Event()
@@ -72,16 +83,18 @@ class Metering:
         """Tell a job's starter now what is counted now. The job's last process but one asks for it at its end."""
         if not is_metered(record):
             return
+        with self._lock:
+            before = self._meters.get(record.id)
         meter = self._read(record)
         if meter is None:
             return
+        quiet = before is not None and before.counted == meter.counted and meter.at - before.at >= QUIET_SECONDS
         with self._lock:
-            before = self._asked.get(record.id, -math.inf)
-            due = meter.at - before >= LEAST_SECONDS
+            due = meter.at - self._last_asked.get(record.id, -math.inf) >= LEAST_SECONDS
             if due:
-                self._asked[record.id] = meter.at
+                self._last_asked[record.id] = meter.at
         if due:
-            self._ask_wan(record)
+            self._ask_wan(record, partial(self._last, record, quiet))
         self._hand_on(record, meter)
 
     def _metered(self) -> list[Record]:
@@ -100,7 +113,11 @@ class Metering:
                 before = self._asked.get(record.id, -math.inf)
                 if now - meter.began < YOUNG_SECONDS or now - before >= WAN_SECONDS:
                     self._asked[record.id] = now
-                    self._ask_wan(record)
+                    # What a bridge or nat job uses is counted here.
+                    here = is_ruled(record)
+                    self._ask_wan(
+                        record, partial(self._last, record, True) if here else partial(self._link.wan, record.id)
+                    )
                 self._hand_on(record, meter)
             self._publish()
             if self._stopping.wait(self._settings.usage_interval):
@@ -130,13 +147,13 @@ class Metering:
         except StarterError as error:
             log.event("a job's ad lacks its network use", level=log.DEBUG, job=record.id, reason=error)
 
-    def _ask_wan(self, record: Record) -> None:
-        """The part that went to the WAN, as the controller last read it."""
-        if time.monotonic() < self._away_until:
+    def _ask_wan(self, record: Record, ask: Callable[[], tuple[int, int] | None]) -> None:
+        """The part that went to the WAN."""
+        if not is_ruled(record) and time.monotonic() < self._away_until:
             # A job's end waits for this, and need not wait for a controller that does not answer.
             return
         try:
-            wan = self._link.wan(record.id)
+            wan = ask()
         except (AwayError, RefusedError):
             self._away_until = time.monotonic() + AWAY_SECONDS
             return
@@ -159,7 +176,7 @@ class Metering:
         metered = self._metered()
         live = {record.id for record in metered}
         with self._lock:
-            for each in (self._meters, self._wan, self._asked):
+            for each in (self._meters, self._wan, self._asked, self._last_asked):
                 for job_id in [job_id for job_id in each if job_id not in live]:
                     del each[job_id]
             used = {record.slot: self._meters.get(record.id) for record in metered}

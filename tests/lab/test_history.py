@@ -30,6 +30,30 @@ def test_the_history_of_short_jobs_has_what_their_interfaces_have_counted(lab: L
         assert [float(each) for each in found[str(process)]] == pytest.approx(megabytes, abs=0.0002)
 
 
+def test_the_wan_part_is_what_the_jobs_themselves_have_sent_there_to_the_last_packet(lab: Lab) -> None:
+    ping = "ping -q -i 0.01 -w 20 -c"
+    # The first kind ends with its last packet to the WAN, the second is over with it for some time, the third has none.
+    scripts = (
+        f"{ping} 20 -s 900 10.64.0.1 >/dev/null; {ping} 40 -s 1400 192.0.2.1",
+        f"{ping} 40 -s 1400 192.0.2.1; sleep 2",
+        f"{ping} 40 -s 1400 10.64.0.1",
+    )
+    kinds = [submit.submit(lab, "alice", script, ON_WORKER1, number=3) for script in scripts]
+    for jobs, reaches_wan in zip(kinds, (True, True, False), strict=True):
+        submit.wait(lab, jobs)
+        found = history(lab, jobs, "NetworkWanOutputMb", "NetworkWanInputMb", "NetworkOutputMb", "NetworkInputMb")
+        for process in range(3):
+            said = submit.output(lab, jobs, process)
+            counts = [int(each) for each in re.findall(r"(\d+) packets transmitted, (\d+) received", said)[0]]
+            # 8 bytes of ICMP, 20 of IPv4, 14 of Ethernet.
+            megabytes = [count * 1442 / 1e6 for count in counts]
+            wan_out, wan_in, out, into = map(float, found[str(process)])
+            assert min(counts) > 0, said
+            assert [wan_out, wan_in] == pytest.approx(megabytes if reaches_wan else [0, 0], abs=2e-6), (said, found)
+            assert out > megabytes[0]
+            assert into > megabytes[1]
+
+
 def test_the_event_log_shows_bandwidth_beside_the_other_resources(lab: Lab) -> None:
     jobs = submit.submit(lab, "alice", PING, ON_WORKER1)
     submit.wait(lab, jobs)

@@ -9,12 +9,18 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lark_worker.errors import StarterError
+from lark_worker.jobs import Jobs
+from lark_worker.link import Link
+from lark_worker.records import Record
+from lark_worker.settings import load
+from lark_worker.usage import metering
 from lark_worker.usage.chirp import tell
 from lark_worker.usage.counters import Counted, Meter
 from lark_worker.usage.slots import attribute, text, write
@@ -80,6 +86,43 @@ def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liste
     made = Listening()
     yield made
     made.socket.close()
+
+
+def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Record("1" * 16, 1, "boot", 7, 0, "s#1.0#1", 1, "slot1@w", "alice", "ns", "veth", "", "ovs_bridge", "", "")
+    seen, now = [Counted(100, 200, 1, 2)], [1000.0]
+    monkeypatch.setattr(metering, "read", lambda _: seen[0])
+    monkeypatch.setattr(
+        metering, "time", SimpleNamespace(monotonic=lambda: now[0], clock_gettime=lambda _: now[0], CLOCK_BOOTTIME=0)
+    )
+    asked: list[bool] = []
+    told: dict[str, float] = {}
+
+    def last(_: Record, quiet: bool) -> tuple[int, int]:
+        asked.append(quiet)
+        return 3_000_000 * len(asked), 1_000_000
+
+    def tell(_: int, values: Mapping[str, float]) -> None:
+        told.update(values)
+
+    link = Link(load({}))
+    each = metering.Metering(load({}), Jobs(tmp_path), link, last, tell)
+    for pause, counted, quiet in (
+        (0.0, seen[0], False),  # the first look
+        (5.0, seen[0], True),
+        (5.0, Counted(100, 300, 1, 3), False),
+        (1.0, Counted(100, 300, 1, 3), True),
+    ):
+        now[0] += pause
+        seen[0] = counted
+        each.tell(job)
+        assert asked[-1] is quiet
+    assert (told["NetworkWanInputMb"], told["NetworkWanOutputMb"]) == (12.0, 1.0)
+    # Whoever asks again and again has nobody asked for him.
+    each.tell(job)
+    assert len(asked) == 4
 
 
 def test_a_starter_is_told_by_the_protocol_of_its_jobs(listening: Listening) -> None:
