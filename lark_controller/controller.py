@@ -38,6 +38,7 @@ from lark_controller.qos.ovsdb import Ovsdb, OvsdbOptions, Report
 from lark_controller.reconcile import Reconciler
 from lark_controller.registration import Registration
 from lark_controller.reservations import Reservations
+from lark_controller.shared_drops import SharedDrops
 from lark_controller.status import (
     AuditPage,
     Confirmation,
@@ -85,6 +86,7 @@ class Controller:
         self._reconciler = Reconciler(in_force, self._state_changed, metrics, self._ovsdb, ovsdb, ledger)
         self.accounts = Accountant(store, ledger, keeping, self._number_of)
         self._guarantees = Guarantees(self._reconciler, metrics)
+        self._shared_drops = SharedDrops(self._reconciler)
         self._openflow = OpenFlow(options, self._reconciler.events)
         self._loop = LoopCalls(self._openflow)
         self._reservations = Reservations(store, self._live_at, self._flows_changed, self._resized)
@@ -252,7 +254,9 @@ class Controller:
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """The accounting groups of the policy in force."""
-        return self.accounts.with_use(self._loop.call(lambda: views.groups(self._reconciler)))
+        return self.accounts.with_use(
+            self._loop.call(lambda: views.groups(self._reconciler, self._shared_drops.by_group()))
+        )
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -343,9 +347,10 @@ class Controller:
     def _queues_told(self, report: Report) -> None:
         # The loop may have ended already when a controller stops.
         with suppress(RuntimeError):
-            self._openflow.loop.call_soon_threadsafe(self._reconciler.queues.told, report)
+            self._openflow.loop.call_soon_threadsafe(self._reconciler.queues_told, report)
 
     def _check(self, datapath: int) -> None:
         with suppress(SwitchError, FutureTimeoutError):
             self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
             self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT)
+            self._openflow.call(self._shared_drops.look(datapath)).result(LOOP_TIMEOUT)

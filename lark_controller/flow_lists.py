@@ -54,8 +54,7 @@ def page(pool: Pool, here: Held, chosen: FlowFilter, cursor: str | None, limit: 
     found = _found(here)
     wanted = chosen.text.lower()
     if wanted:
-        words = {key: _words(pool, here, key, *found[key]) for key in found}
-        found = {key: found[key] for key, line in words.items() if wanted in _searched(line)}
+        found = {key: held for key, held in found.items() if wanted in _searched(pool, here, key, *held)}
     counts = Counter(key.table for key in found)
     tables = tuple(FlowTable(number, table_name(here.role, number), counts[number]) for number in sorted(counts))
     keys = [key for key in found if chosen.table in (None, key.table)]
@@ -97,8 +96,10 @@ def _words(pool: Pool, here: Held, key: FlowKey, data: FlowData, state: str) -> 
     )
 
 
-def _searched(line: FlowStatus) -> str:
-    return f"{line.match} {line.actions} {line.origin} {line.state} {line.job or ''} {line.cookie}".lower()
+def _searched(pool: Pool, here: Held, key: FlowKey, data: FlowData, state: str) -> str:
+    why = origin(pool, here.slices, data)
+    words = (match_text(key.match), actions_text(data), why.text, state, why.job or "", f"0x{data.cookie:016x}")
+    return " ".join(words).lower()
 
 
 def _place(key: FlowKey) -> _Place:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading
+from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading, QueueReading
 from lark_controller.errors import SwitchError
 from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, count_cookie, counted_by
 from lark_controller.flows.placement import Placed
@@ -109,6 +109,11 @@ class Polling:
             for gone in self._open:
                 gone.add(removed.cookie)
             self._ledger.flow_gone(whose[0], FlowReading(whose[1], removed.packets, removed.bytes))
+
+    def queues_seen(self, readings: Iterable[tuple[int, QueueReading]]) -> None:
+        """What jobs' own queues have dropped and held back, by the job's number."""
+        for number, reading in readings:
+            self._ledger.queues(number, reading)
 
     def gone(self, datapath: int) -> None:
         """A switch is gone: what its jobs send is not known."""

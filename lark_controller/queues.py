@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from lark_controller.accounting.ledger import QueueReading
 from lark_controller.confirmations import Confirmations
 from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, parse
@@ -249,6 +250,35 @@ class Queues:
         """For how many seconds packets were found waiting in a switch's queues so far, by port and number."""
         state = self._states.get(datapath)
         return {} if state is None or state.report is None else state.report.waited
+
+    def of_jobs(self, datapath: int) -> Iterator[tuple[int, QueueReading]]:
+        """What the own queues of a switch's jobs have seen, by the job's number; jobs without any are left out.
+
+        A job sends through a queue at each uplink, those of its reserved flows included; towards it there is one.
+        """
+        state, pool = self._states.get(datapath), self._owner.pool_of(datapath)
+        if state is None or state.report is None or not (state.report.dropped or state.report.waited):
+            return
+        report = state.report
+        whose: dict[tuple[str, int], tuple[int, bool]] = {}
+        for placed in pool.jobs_at(datapath):
+            if placed.job.port is not None:
+                whose[placed.job.port, DEFAULT_QUEUE] = placed.job.number, True
+        jobs = {state.numbers[key]: placed.job.number for placed in pool.jobs_at(datapath) for key in _keys(placed.job)
+                if key in state.numbers}  # fmt: skip
+        found: dict[int, list[int]] = {}
+        for key in {*report.dropped, *report.waited}:
+            number, inward = whose.get(key) or (jobs.get(key[1]), False)
+            if number is not None:
+                sums = found.setdefault(number, [0, 0, 0, 0])
+                sums[0 if inward else 1] += report.dropped.get(key, 0)
+                sums[2 if inward else 3] += round(1000 * report.waited.get(key, 0.0))
+        yield from ((number, QueueReading(*sums)) for number, sums in found.items())
+
+    def dropped(self, datapath: int) -> Mapping[tuple[str, int], int]:
+        """How many packets the queues of a switch have dropped, by port and number, as far as their host tells."""
+        state = self._states.get(datapath)
+        return {} if state is None or state.report is None else state.report.dropped
 
     def problems(self, datapath: int) -> tuple[SwitchProblem, ...]:
         """What cannot be done with the queues of a switch now."""

@@ -24,7 +24,7 @@ from lark_controller.policies.model import Policy
 from lark_controller.polling import Polling
 from lark_controller.pools import PoolChanges
 from lark_controller.progress import Progress
-from lark_controller.qos.ovsdb import OvsdbOptions
+from lark_controller.qos.ovsdb import OvsdbOptions, Report
 from lark_controller.queues import Driver, Queues
 from lark_controller.reactive import Reactions
 from lark_controller.sending import Sending
@@ -59,6 +59,11 @@ class Reconciler(LoopState):
         self._sending = Sending(self, self._progress, self.workers, self._reactions, self.refuse, metrics)
         self.events = SwitchEvents(self, self._progress, self._sending, self.queues, self.polling, self._reactions)
         self.switchover = Switchover(self, self._sending, self.queues, self.workers, self.polling, self._reactions)
+
+    def queues_told(self, report: Report) -> None:
+        """What stands on a switch now, and what its queues have seen."""
+        self.queues.told(report)
+        self.polling.queues_seen(self.queues.of_jobs(report.datapath))
 
     def put(self, job: Job) -> None:
         """Take a live job in, or what changed of it; its state follows."""

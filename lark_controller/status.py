@@ -281,7 +281,7 @@ class GroupStatus:
     """An accounting group of the running policy and how many live jobs it takes.
 
     ``rate`` is what they send and receive now, ``usage`` what they and others before have since this controller's
-    start.
+    start. ``core_drops`` are the packets that the group's queues and meters on cores dropped since then.
     """
 
     name: str
@@ -293,6 +293,7 @@ class GroupStatus:
     port: str | None = None
     rate: Rate = IDLE
     usage: Usage = NOTHING
+    core_drops: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lark_controller.errors import NotFoundError
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.placement import Switch
@@ -83,11 +85,20 @@ def _ports(pool: Pool, state: SwitchState, known: Switch) -> tuple[PortStatus, .
     )
 
 
-def groups(loop: Reconciler) -> tuple[GroupStatus, ...]:
-    """The accounting groups of the policy in force and how many live jobs each takes."""
+def groups(loop: Reconciler, dropped: Mapping[str, int]) -> tuple[GroupStatus, ...]:
+    """The accounting groups of the policy in force, how many live jobs each takes, and what cores dropped of them."""
     counts = loop.pool.groups
     return tuple(
-        GroupStatus(group.name, counts[group.name], group.dscp, group.queue, group.guarantee, group.ceiling, group.port)
+        GroupStatus(
+            group.name,
+            counts[group.name],
+            group.dscp,
+            group.queue,
+            group.guarantee,
+            group.ceiling,
+            group.port,
+            core_drops=dropped.get(group.name, 0),
+        )
         for group in loop.pool.policy.groups
     )
 

@@ -16,7 +16,7 @@ from lark_worker.rules.firewall import Firewall, is_ruled
 class Accounts:
     """Reads the counters every ``seconds`` (0: never) on a thread of its own, and tells what has changed.
 
-    ``records`` answers the jobs that are known.
+    ``records`` answers the jobs that are known; ``tell_queues`` tells what their queues have seen.
     """
 
     def __init__(
@@ -26,12 +26,14 @@ class Accounts:
         devices: DeviceCounters,
         records: Callable[[], tuple[Record, ...]],
         seconds: float,
+        tell_queues: Callable[[], None],
     ) -> None:
         self._link = link
         self._devices = devices
         self._firewall = firewall
         self._records = records
         self._seconds = seconds
+        self._tell_queues = tell_queues
         self._told: dict[str, dict[str, int]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="counters", daemon=True)
@@ -52,7 +54,10 @@ class Accounts:
         if not record.made:
             return {}
         if not is_ruled(record):
-            return self._devices.last(record) if record.network_type == "ovs_bridge" else {}
+            if record.network_type != "ovs_bridge":
+                return {}
+            self._tell_queues()
+            return self._devices.last(record)
         try:
             return self._firewall.counters(record).report()
         except NetworkError as error:

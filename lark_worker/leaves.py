@@ -6,8 +6,9 @@ none), which Open vSwitch leaves alone when it changes rates. It also sets no qu
 shared equally; here it is set in proportion to the classes' guarantees, again each time that Open vSwitch changes a
 class.
 
-For how many seconds packets were waiting in a queue is written into its row (external_ids), so that the controller can
-tell a guarantee that was missed from one that nobody wanted; Open vSwitch itself does not look at that column.
+For how many seconds packets were waiting in a queue, and how many were dropped there, is written into its row
+(external_ids): so the controller knows of a job that was held back, and can tell a guarantee that was missed from one
+that nobody wanted. Open vSwitch itself does not look at that column.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from lark_worker.errors import NetworkError
 # external_ids of the rows that the controller makes (lark_controller.qos.rows).
 MARK: Final = "lark-datapath"
 WAITED: Final = "lark-waited"
+DROPPED: Final = "lark-dropped"
 # Microseconds. CoDel's own 5 and 100 ms (RFC 8290) take a busy machine's late timers for a standing queue and drop; a
 # ping does not wait for the bulk of others in either case.
 TARGET: Final = 15_000
@@ -46,6 +48,8 @@ MOST_TURN: Final = 16_000_000
 # Seconds in which changes are gathered, and after which one looks although nothing was said.
 GATHER: Final = 0.02
 LOOK: Final = 30.0
+# Open vSwitch's handle of a port's HTB, 1:0; queue n is its class 1:(n + 1).
+_ROOT: Final = 0x10000
 # Seconds between two looks whether packets wait, and between two writings of what was seen.
 SAMPLE: Final = 1.0
 WRITE: Final = 10.0
@@ -70,9 +74,11 @@ class Leaves:
         self._trouble = ""
         self._sampled = 0.0
         self._ports: dict[str, Port] = {}
-        # By row: seconds of waiting, and what of them is written.
+        # By row: seconds of waiting, packets dropped, and what is written of both.
         self._waited: dict[str, float] = {}
-        self._written: dict[str, float] = {}
+        self._dropped: dict[str, int] = {}
+        self._written: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Start to watch. Raises NetworkError where the kernel cannot be listened to."""
@@ -88,6 +94,14 @@ class Leaves:
         self._stopping.set()
         self._woken.send(b"\0")
         self._thread.join(10)
+
+    def tell(self) -> None:
+        """Write what was seen until now: a job ends, and its queues go with it."""
+        try:
+            self._sample(least=0.0)
+            self._write()
+        except NetworkError as error:
+            log.event("what queues have dropped is not told", level=log.WARNING, reason=error)
 
     def _watch(self) -> None:
         with self._listening, self._wake, self._woken:
@@ -130,7 +144,10 @@ class Leaves:
         missed = ""
         self._ports = marked_ports(self._database)
         rows = {uuid for port in self._ports.values() for uuid in port.queues.values()}
-        self._waited = {uuid: self._waited.get(uuid, 0.0) for uuid in rows}
+        with self._lock:
+            self._waited = {uuid: self._waited.get(uuid, 0.0) for uuid in rows}
+            self._dropped = {uuid: self._dropped.get(uuid, 0) for uuid in rows}
+            self._written = {uuid: said for uuid, said in self._written.items() if uuid in rows}
         for port, here in sorted(self._ports.items()):
             attached, trouble = settle(tc.classes(here.device))
             if trouble:
@@ -140,30 +157,37 @@ class Leaves:
         if missed:
             raise NetworkError(missed)
 
-    def _sample(self) -> None:
-        """Note in which queues that share a port packets are waiting now."""
-        now = time.monotonic()
-        past = min(now - self._sampled, 2 * SAMPLE)
-        if past < SAMPLE / 2:
-            return
-        self._sampled = now
-        for port in self._ports.values():
-            if len(port.queues) < 2:
-                continue
-            for one in tc.classes(port.device):
-                uuid = port.queues.get((one.id & 0xFFFF) - 1)
-                if uuid is not None and one.backlog:
-                    self._waited[uuid] = self._waited.get(uuid, 0.0) + past
+    def _sample(self, least: float = SAMPLE / 2) -> None:
+        """Note in which queues packets are waiting now and how many each has dropped; not within ``least`` seconds."""
+        with self._lock:
+            now = time.monotonic()
+            past = min(now - self._sampled, 2 * SAMPLE)
+            if past < least or not self._ports:
+                return
+            self._sampled = now
+            leaves = tc.leaves()
+            for port in self._ports.values():
+                seen = {number: leaves.get((port.device, _ROOT | number + 1)) for number in port.queues}
+                if None in seen.values():
+                    # A kernel without leaves: what a class drops it counts itself.
+                    seen |= {(one.id & 0xFFFF) - 1: one.backlog for one in tc.classes(port.device) if not one.leaf}
+                for number, uuid in port.queues.items():
+                    if (backlog := seen.get(number)) is not None:
+                        self._dropped[uuid] = backlog.dropped
+                        self._waited[uuid] = self._waited.get(uuid, 0.0) + (past if backlog.waiting else 0.0)
 
     def _write(self) -> None:
-        changed = {uuid: seconds for uuid, seconds in self._waited.items() if seconds != self._written.get(uuid, 0.0)}
-        if not changed:
-            return
-        command: list[str] = []
-        for uuid, seconds in changed.items():
-            command += ["--", "--if-exists", "set", "queue", uuid, f"external_ids:{WAITED}={round(seconds)}"]
-        run(["ovs-vsctl", "--timeout=10", "--no-wait", f"--db={self._database}", *command[1:]])
-        self._written = dict(self._waited)
+        with self._lock:
+            seen = {uuid: (round(self._waited[uuid]), self._dropped.get(uuid, 0)) for uuid in self._waited}
+            changed = {uuid: said for uuid, said in seen.items() if said != self._written.get(uuid, (0, 0))}
+            if not changed:
+                return
+            command: list[str] = []
+            for uuid, (waited, dropped) in changed.items():
+                said = (f"external_ids:{WAITED}={waited}", f"external_ids:{DROPPED}={dropped}")
+                command += ["--", "--if-exists", "set", "queue", uuid, *said]
+            run(["ovs-vsctl", "--timeout=10", "--no-wait", f"--db={self._database}", *command[1:]])
+            self._written |= changed
 
 
 def settle(found: Iterable[tc.HtbClass]) -> tuple[int, str]:

@@ -10,14 +10,14 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from lark_worker.errors import NetworkError
 
 # linux/rtnetlink.h, linux/netlink.h, linux/pkt_sched.h.
-RTM_NEWQDISC, RTM_NEWTCLASS, RTM_GETTCLASS = 36, 40, 42
+RTM_NEWQDISC, RTM_GETQDISC, RTM_NEWTCLASS, RTM_GETTCLASS = 36, 38, 40, 42
 RTMGRP_TC: Final = 1 << 3
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST, _ACK, _DUMP, _CREATE, _REPLACE = 0x1, 0x4, 0x300, 0x400, 0x100
@@ -42,11 +42,19 @@ _RATE, _CEILING, _QUANTUM = 5, 11, 14
 
 
 @dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in a queue now (bytes), and how many packets it has dropped since it was made."""
+
+    waiting: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
 class HtbClass:
     """A class of HTB: its device by index, its id and its parent's, its leaf's handle (0: the kernel's own FIFO).
 
-    ``rate`` (guaranteed) and ``ceiling`` are bytes a second, ``backlog`` the bytes that wait in it. ``options`` are its
-    options as the kernel gave them.
+    ``rate`` (guaranteed) and ``ceiling`` are bytes a second. ``backlog`` is what waits in it and what its leaf did not
+    take in. ``options`` are its options as the kernel gave them.
     """
 
     device: int
@@ -56,8 +64,28 @@ class HtbClass:
     rate: int
     ceiling: int
     quantum: int
-    backlog: int
+    backlog: Backlog
     options: bytes
+
+
+def leaves() -> dict[tuple[int, int], Backlog]:
+    """What waits in every class's own queue and was dropped there, by device (index) and class, in one request.
+
+    A class of HTB counts only what its leaf did not take in: what a leaf drops later is known to the leaf alone. The
+    kernel's own FIFOs are not among them. Raises NetworkError.
+    """
+    found = {}
+    for _, body in _ask(RTM_GETQDISC, _DUMP, _TCMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
+        _, device, _, parent, _ = _TCMSG.unpack_from(body)
+        if parent not in (TC_H_ROOT, 0):
+            found[device, parent] = _backlog(dict(_attributes(body[_TCMSG.size :])))
+    return found
+
+
+def _backlog(attributes: Mapping[int, bytes]) -> Backlog:
+    # struct gnet_stats_queue: qlen, backlog, drops, requeues, overlimits.
+    queue = dict(_attributes(attributes.get(_TCA_STATS2, b""))).get(_STATS_QUEUE, b"")
+    return Backlog(*struct.unpack_from("=III", queue)[1:]) if len(queue) >= 12 else Backlog(0, 0)
 
 
 def classes(device: int) -> list[HtbClass]:
@@ -77,10 +105,8 @@ def classes(device: int) -> list[HtbClass]:
             struct.unpack_from("=Q", options[wide])[0] if len(options.get(wide, b"")) >= 8 else fields[narrow]
             for wide, narrow in ((_HTB_RATE64, _RATE), (_HTB_CEIL64, _CEILING))
         )
-        # struct gnet_stats_queue: qlen, backlog, drops, requeues, overlimits.
-        queue = dict(_attributes(attributes.get(_TCA_STATS2, b""))).get(_STATS_QUEUE, b"")
-        backlog = struct.unpack_from("=II", queue)[1] if len(queue) >= 8 else 0
         given = attributes[_TCA_OPTIONS]
+        backlog = _backlog(attributes)
         found.append(HtbClass(index, handle, parent, info, rate, ceiling, fields[_QUANTUM], backlog, given))
     return found
 

@@ -20,6 +20,7 @@ from lark_worker.errors import CallerError
 from lark_worker.flows import Flows
 from lark_worker.jobs import Jobs, Key, key_of
 from lark_worker.leases import Leases
+from lark_worker.leaves import Leaves
 from lark_worker.link import Link
 from lark_worker.network import Networks
 from lark_worker.processes import Process
@@ -37,7 +38,7 @@ from lark_worker.watch import Watch
 class Worker:
     """Registers, renews and ends the jobs of one worker; thread-safe."""
 
-    def __init__(self, settings: Settings, link: Link, startd: StartdView, networks: Networks) -> None:
+    def __init__(self, settings: Settings, link: Link, startd: StartdView, networks: Networks, leaves: Leaves) -> None:
         # What jobs reserve for what they send.
         self.flows = Flows(link)
         self._settings = settings
@@ -49,7 +50,7 @@ class Worker:
         self._firewall = Firewall(settings)
         self._rules = RulesFeed(link, self._firewall, self._jobs.all)
         devices = DeviceCounters(settings.ovs_database)
-        self._accounts = Accounts(link, self._firewall, devices, self._jobs.all, settings.counter_seconds)
+        self._accounts = Accounts(link, self._firewall, devices, self._jobs.all, settings.counter_seconds, leaves.tell)
         self._endings = Endings(
             self._jobs, link, networks, self._spool, self._watch, self._dhcp, self._rules, self._accounts
         )

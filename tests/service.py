@@ -360,6 +360,7 @@ def enforcing(
     core: bool = True,
     uplink: bool = False,
     queues: bool = False,
+    check_seconds: float = 60.0,
 ) -> Iterator[tuple[Site, Lark]]:
     """A site whose switches a controller holds in sync; nothing of either is left at the end.
 
@@ -370,8 +371,9 @@ def enforcing(
         if uplink:
             up, _ = net.link("ue1", "out")
             ovs.add_port(site.bridges[WORKER1], up)
-        database = {"LARK_OVSDB": f"unix:{ovs.database_socket}"} if queues else {}
-        lark = Lark(Path(directory), policy(site), changed=None, **database)
+        settings = {"LARK_OVSDB": f"unix:{ovs.database_socket}"} if queues else {}
+        settings["LARK_CHECK_SECONDS"] = f"{check_seconds:g}"
+        lark = Lark(Path(directory), policy(site), changed=None, **settings)
         lark.start()
         try:
             site.connect(lark)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, Subject, buckets, width_for
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.kinds import Kind
-from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading, WorkerCounts
+from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading, QueueReading, WorkerCounts
 from lark_controller.accounting.rates import Rates
 from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
 from tests.databases import NOW, a_run
@@ -133,6 +133,22 @@ def test_drops_by_rate_are_counted_and_timed() -> None:
     ledger.read(1, NOW + 12.5, PortReading(6, 600, 6, 600, 0, 3))
     ledger.read(1, NOW + 20, PortReading(7, 700, 7, 700, 0, 3))
     assert used(ledger)[8:] == (0, 0, 3, 0, 2500)
+
+
+def test_what_a_jobs_queues_drop_and_hold_back_is_counted_once() -> None:
+    ledger = opened()
+    ledger.queues(1, QueueReading(2, 30, 1000, 4000))
+    ledger.queues(1, QueueReading(2, 30, 1000, 4000))
+    ledger.queues(1, QueueReading(5, 31, 2500, 5000))
+    assert used(ledger) == Usage(rate_drops_in=5, rate_drops_out=31, throttled=4000 + 1500)
+    (entry,) = ledger.entries(ledger.changed())
+    again = Ledger()
+    again.begin(job(), "group_cms", entry.readings, entry.usage)
+    again.queues(1, QueueReading(5, 31, 2500, 5000))
+    assert used(again) == entry.usage
+    # Made anew, a queue counts from nothing.
+    again.queues(1, QueueReading(5, 4, 2500, 1000))
+    assert used(again) == Usage(rate_drops_in=5, rate_drops_out=35, throttled=6500)
 
 
 def test_a_workers_last_word_closes_the_totals_and_nothing_is_counted_twice() -> None:

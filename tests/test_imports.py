@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("sending",),
     ("switch_events", "switchover"),
     ("reconcile", "upkeep", "accountant"),
-    ("views", "flow_lists", "checks", "fact_store", "guarantees"),
+    ("views", "flow_lists", "checks", "fact_store", "guarantees", "shared_drops"),
     ("policy_in_force", "inspection"),
     ("job_lookup",),
     ("controller",),

@@ -92,6 +92,36 @@ def test_a_jobs_queues_come_change_and_go(started: tuple[Site, Lark], ovs: OpenV
     assert not chosen(site)
 
 
+def test_what_a_jobs_queues_drop_is_the_jobs_in_each_direction(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
+    site, lark = started
+    uplink, a = site.net.name("ue1"), site.hosts["a"].port
+    job = post(site, lark, "a", "alice", number=7, **bandwidth(100))
+    wait(lambda: chosen(site) and a in queues(ovs))
+    number = int(chosen(site)[0].split("set_queue:")[1].split(",")[0])
+
+    def say(port: str, queue: int, waited: int, dropped: int) -> None:
+        """What the worker service writes into a queue's row."""
+        qos = ovs.vsctl("get", "port", port, "qos").strip()
+        row = ovs.vsctl("get", "qos", qos, f"queues:{queue}").strip()
+        ovs.vsctl("set", "queue", row, f"external_ids:lark-waited={waited}", f"external_ids:lark-dropped={dropped}")
+
+    def used() -> tuple[int, int, float]:
+        usage = lark.get(f"/v1/jobs/{job['id']}")["usage"]
+        return usage["rate_drops_in"], usage["rate_drops_out"], usage["throttled_seconds"]
+
+    say(uplink, number, 3, 50)
+    wait(lambda: used() == (0, 50, 3.0))
+    say(a, 0, 2, 7)
+    wait(lambda: used() == (7, 50, 5.0))
+    # What others share is nobody's.
+    say(uplink, 0, 60, 900)
+    say(uplink, number, 4, 51)
+    wait(lambda: used() == (7, 51, 6.0))
+    lark.end(job)
+    wait(lambda: not queues(ovs))
+    assert used() == (7, 51, 6.0)
+
+
 def test_unlimited_jobs_share_what_is_left(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
     site, lark = started
     b = site.hosts["b"].port

@@ -41,6 +41,15 @@ class PortReading(NamedTuple):
     tx_dropped: int = 0
 
 
+class QueueReading(NamedTuple):
+    """What a job's own queues have dropped (packets) and for how long packets were waiting in them (milliseconds)."""
+
+    dropped_in: int = 0
+    dropped_out: int = 0
+    waited_in: int = 0
+    waited_out: int = 0
+
+
 class FlowReading(NamedTuple):
     """A counting flow's counters."""
 
@@ -79,7 +88,8 @@ _SUMS: Final = len(Usage._fields)
 _PORT: Final = 2 * _SUMS
 _FLOWS: Final = _PORT + len(PortReading._fields)
 _WORKER: Final = _FLOWS + 2 * len(Kind)
-_SIZE: Final = _WORKER + 6
+_QUEUES: Final = _WORKER + 6
+_SIZE: Final = _QUEUES + len(QueueReading._fields)
 
 # Which sums a flow's (bytes, packets) belong to; drops count packets alone.
 _SPLITS: Final[dict[int, tuple[str | None, str]]] = {
@@ -216,6 +226,24 @@ class Ledger:
             if first and account.started:
                 # Where the port stood when the job came must outlive this process.
                 self._changed[number] = None
+
+    def queues(self, number: int, reading: QueueReading) -> None:
+        """What a job's own queues have seen since they were made.
+
+        Packets may wait in both directions at once; the longer of the two is the time for which the job was held back.
+        """
+        with self._lock:
+            account = self._accounts.get(number)
+            if account is None or account.final:
+                return
+            numbers, before = account.numbers, account.sums
+            # A queue that was made anew counts from 0, and no other has to do with it.
+            new = [now if now < old else now - old for old, now in zip(numbers[_QUEUES:_SIZE], reading, strict=True)]
+            numbers[_QUEUES:_SIZE] = array("Q", reading)
+            numbers[_PLACES["rate_drops_in"]] += new[0]
+            numbers[_PLACES["rate_drops_out"]] += new[1]
+            numbers[_THROTTLED] += max(new[2:])
+            self._moved(number, account, before)
 
     def flow_gone(self, number: int, reading: FlowReading) -> None:
         """A counting flow was removed; these are its last counters, and one that comes in its place begins at 0."""
@@ -428,7 +456,7 @@ class Ledger:
 
     def _restore(self, account: _Account, readings: str, usage: Usage) -> None:
         said = json.loads(readings)
-        account.numbers[_PORT:] = array("Q", said["counters"])
+        account.numbers[_PORT : _PORT + len(said["counters"])] = array("Q", said["counters"])
         account.numbers[:_SUMS] = account.numbers[_SUMS:_PORT] = array("Q", usage)
         account.started, account.told, account.at = said["started"], said["told"], said["at"]
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from lark_controller.log import WARNING, event, failure
 from lark_controller.qos.queues import PortQueues
-from lark_controller.qos.rows import Difference, QosRow, QueueRow, Rows, difference, standing, waited
+from lark_controller.qos.rows import Difference, QosRow, QueueRow, Rows, difference, dropped, standing, waited
 
 with warnings.catch_warnings():
     # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
@@ -95,7 +95,7 @@ class Report:
     that is not known. ``reason`` says
     why nothing can be told or done now (``""``: it can), ``problems`` by port why its queues are not made, and
     ``ineffective`` why queues that are made have no effect on this switch. ``waited`` are the seconds, by port and
-    queue, in which whoever looks after the queues found packets waiting.
+    queue, in which whoever looks after the queues found packets waiting, ``dropped`` the packets that each has dropped.
     """
 
     datapath: int
@@ -105,6 +105,7 @@ class Report:
     problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     ineffective: str = ""
     waited: Mapping[tuple[str, int], float] = field(default_factory=lambda: MappingProxyType({}))
+    dropped: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +397,7 @@ class _Switch:
             MappingProxyType(problems),
             self._ineffective,
             MappingProxyType(waited(self.name, self._rows)),
+            MappingProxyType(dropped(self.name, self._rows)),
         )
 
     def _unusable(self) -> str:

@@ -19,8 +19,10 @@ TYPE: Final = "linux-htb"
 MARK: Final = "lark-datapath"
 PORT: Final = "lark-port"
 NUMBER: Final = "lark-queue"
-# external_ids of a queue in which the worker service says for how many seconds packets were waiting.
+# external_ids of a queue in which the worker service says for how many seconds packets were waiting, and how many were
+# dropped.
 WAITED: Final = "lark-waited"
+DROPPED: Final = "lark-dropped"
 
 Operation = dict[str, Any]
 Text = Mapping[str, str]
@@ -107,12 +109,19 @@ def standing(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> di
 
 def waited(datapath: str, rows: Rows) -> dict[tuple[str, int], float]:
     """For how many seconds packets were found waiting in the queues of a datapath, by port and number."""
-    found = {}
+    return {key: float(said) for key, said in _said(datapath, rows, WAITED)}
+
+
+def dropped(datapath: str, rows: Rows) -> dict[tuple[str, int], int]:
+    """How many packets the queues of a datapath have dropped, by port and number."""
+    return dict(_said(datapath, rows, DROPPED))
+
+
+def _said(datapath: str, rows: Rows, name: str) -> Iterator[tuple[tuple[str, int], int]]:
     for row in rows.queues.values():
         ids = row.ids
-        if ids.get(MARK) == datapath and ids.get(WAITED, "").isdecimal() and ids.get(NUMBER, "").isdecimal():
-            found[ids.get(PORT, ""), int(ids[NUMBER])] = float(ids[WAITED])
-    return found
+        if ids.get(MARK) == datapath and ids.get(name, "").isdecimal() and ids.get(NUMBER, "").isdecimal():
+            yield (ids.get(PORT, ""), int(ids[NUMBER])), int(ids[name])
 
 
 def queue_config(queue: Queue) -> dict[str, str]:

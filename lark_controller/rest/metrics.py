@@ -74,6 +74,9 @@ class ControlsCollector(Collector):
         size = CounterMetricFamily("lark_group_bytes", "What a group's jobs used.", labels=(*labels, "scope"))
         packets = CounterMetricFamily("lark_group_packets", "What a group's jobs used.", labels=labels)
         drops = CounterMetricFamily("lark_group_drops", "Packets of a group's jobs.", labels=(*labels, "reason"))
+        shared = CounterMetricFamily(
+            "lark_group_core_drops", "Packets that a group's queues and meters on cores dropped.", labels=("group",)
+        )
         jobs = GaugeMetricFamily("lark_group_jobs", "Live jobs.", labels=("group",))
         sure = GaugeMetricFamily("lark_group_guarantee_bits_per_second", "Guaranteed.", labels=("group",))
         most = GaugeMetricFamily("lark_group_ceiling_bits_per_second", "Highest rate.", labels=("group",))
@@ -90,11 +93,12 @@ class ControlsCollector(Collector):
                 packets.add_metric((group.name, direction), count)
                 drops.add_metric((group.name, direction, "policy"), policy)
                 drops.add_metric((group.name, direction, "rate"), rate)
+            shared.add_metric((group.name,), group.core_drops)
             jobs.add_metric((group.name,), group.jobs)
             for family, megabits in ((sure, group.guarantee), (most, group.ceiling)):
                 if megabits is not None:
                     family.add_metric((group.name,), megabits * 1e6)
-        return [size, packets, drops, jobs, sure, most]
+        return [size, packets, drops, shared, jobs, sure, most]
 
     def _written(self) -> list[Metric]:
         words = "When what jobs use was written last, seconds since 1970."

@@ -419,6 +419,7 @@ class GroupSchema(Schema):
     usage = fields.Nested(
         UsageSchema, required=True, metadata=_meta("What its jobs have used since this controller's start")
     )
+    core_drops = _number("Packets that its queues and meters on cores dropped since this controller's start")
 
 
 class GroupListSchema(Schema):

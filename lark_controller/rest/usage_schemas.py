@@ -20,8 +20,8 @@ _COUNTS: Final = {
     "wan_packets_out": "The part of packets_out that went to the WAN",
     "policy_drops_in": "Packets for it that the policy dropped",
     "policy_drops_out": "Packets from it that the policy dropped",
-    "rate_drops_in": "Packets for it that a full queue or a meter dropped",
-    "rate_drops_out": "Packets from it that a full queue or a meter dropped",
+    "rate_drops_in": "Packets for it that its own queue or port dropped",
+    "rate_drops_out": "Packets from it that its own queues or port dropped",
 }
 LARGEST: Final = 2**63 - 1
 
@@ -59,7 +59,7 @@ class UsageSchema(Schema):
     policy_drops_out = _number(_COUNTS["policy_drops_out"])
     rate_drops_in = _number(_COUNTS["rate_drops_in"])
     rate_drops_out = _number(_COUNTS["rate_drops_out"])
-    throttled_seconds = fields.Float(required=True, metadata=_meta("Time during which packets were dropped by rate"))
+    throttled_seconds = fields.Float(required=True, metadata=_meta("Time during which its queues held packets back"))
 
     @pre_dump
     def _of_usage(self, usage: Any, **_: Any) -> Any:

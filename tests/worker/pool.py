@@ -18,6 +18,7 @@ from lark_controller.client import Client
 from lark_controller.rest.tokens import Scope, add
 from lark_controller.settings import load as controller_settings
 from lark_worker.errors import StartdError
+from lark_worker.leaves import Leaves
 from lark_worker.link import Link
 from lark_worker.network import Networks
 from lark_worker.processes import Process, Programs
@@ -187,7 +188,8 @@ class Pool:
 
     def start_service(self) -> None:
         settings = self.settings
-        self.worker = Worker(settings, Link(settings), self.startd, Networks(settings))
+        leaves = Leaves(settings.ovs_database)
+        self.worker = Worker(settings, Link(settings), self.startd, Networks(settings), leaves)
         self.worker.start()
         programs = Programs(frozenset(settings.starters), frozenset(settings.startds))
         self.service = Service(settings.socket, self.worker, programs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -12,7 +14,19 @@ from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
 from lark_worker import tc
 from lark_worker.errors import NetworkError
-from lark_worker.leaves import LEAST_TURN, MARK, MOST_TURN, SPLIT, TURN, Leaves, marked_ports, settle, turn
+from lark_worker.leaves import (
+    DROPPED,
+    LEAST_TURN,
+    MARK,
+    MOST_TURN,
+    SPLIT,
+    TURN,
+    WAITED,
+    Leaves,
+    marked_ports,
+    settle,
+    turn,
+)
 from tests.service import wait
 
 
@@ -23,7 +37,7 @@ def test_turns_follow_guarantees_within_bounds() -> None:
 
 
 def leaf(number: int, ceiling: int, handle: int = 0) -> tc.HtbClass:
-    return tc.HtbClass(7, 0x10000 + number, 0x1FFFE, handle, ceiling, ceiling, turn(ceiling), 0, b"")
+    return tc.HtbClass(7, 0x10000 + number, 0x1FFFE, handle, ceiling, ceiling, turn(ceiling), tc.Backlog(0, 0), b"")
 
 
 def attached(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> dict[int, str]:
@@ -104,6 +118,60 @@ def test_a_quantum_is_set_and_nothing_else_changes(port: str) -> None:
     assert before.keys() == after.keys()
     for name, words in before.items():
         assert re.sub(r"quantum \d+", "", words) == re.sub(r"quantum \d+", "", after[name])
+
+
+@pytest.mark.ovs
+def test_what_a_queue_drops_and_how_long_it_holds_back_is_written_beside_it(
+    net: Net, ovs: OpenVSwitch, port: str
+) -> None:
+    bridge = net.name("br")
+    ovs.add_bridge(bridge, 0xE1)
+    ovs.add_port(bridge, port)
+    ovs.vsctl(
+        "set", "port", port, "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", f"external_ids:{MARK}=1",
+        "other_config:max-rate=1000000", "queues:0=@a",
+        "--", "--id=@a", "create", "queue", "other_config:max-rate=1000000",
+    )  # fmt: skip
+    database = f"unix:{ovs.database_socket}"
+    queue = marked_ports(database)[port].queues[0]
+    leaves = Leaves(database)
+    leaves.start()
+
+    def counted() -> int:
+        """What tc says: of the leaf, or of the class where the kernel has no leaves to give."""
+        shown = [
+            subprocess.run(f"tc -s {what} show dev {port}".split(), check=True, capture_output=True, text=True).stdout
+            for what in ("qdisc", "class")
+        ]
+        leaf = re.search(r"parent 1:1 .*?dropped (\d+)", shown[0], re.DOTALL)
+        held = leaf or re.search(r"class htb 1:1 .*?dropped (\d+)", shown[1], re.DOTALL)
+        return int(held[1]) if held else 0
+
+    def told(name: str) -> int:
+        leaves.tell()
+        found = re.search(rf'{name}="?(\d+)', ovs.vsctl("get", "queue", queue, "external_ids"))
+        return int(found[1]) if found else 0
+
+    try:
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sending:
+            sending.bind((port, 0))
+            # More than the kernel's own FIFO holds, which would hold the sender back instead (SO_SNDBUFFORCE).
+            sending.setsockopt(socket.SOL_SOCKET, 32, 16 << 20)
+            frame = bytes.fromhex("020000000001020000000002") + b"\x88\xb5" + bytes(1000)
+
+            def held_back() -> bool:
+                for _ in range(200):
+                    # ENOBUFS: the queue is full and has dropped it.
+                    with contextlib.suppress(OSError):
+                        sending.send(frame)
+                return bool(told(DROPPED) and told(WAITED))
+
+            wait(held_back)
+        wait(lambda: told(DROPPED) == counted())
+    finally:
+        leaves.stop()
+        ovs.vsctl("del-br", bridge)
+        ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
 
 
 @pytest.mark.ovs

@@ -17,6 +17,6 @@ export function used(usage) {
       { head: "Dropped by policy", number: true, cell: (row) => count(row.policy) },
       { head: "Dropped by rate", number: true, cell: (row) => count(row.rate) },
     ], [way("out", "Sent"), way("in", "Received")], { key: (row) => row.word }),
-    usage.throttled_seconds > 0 && facts(["Packets were dropped by rate for", duration(usage.throttled_seconds)]),
+    usage.throttled_seconds > 0 && facts(["Held back by its rate for", duration(usage.throttled_seconds)]),
   ];
 }
