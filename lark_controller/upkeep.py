@@ -120,7 +120,8 @@ class Upkeep:
         pruned = 0.0
         while not self._stopping.wait(min(5.0, self._lease / 4)):
             # SQLite goes on with a file that somebody has deleted: nothing but this would tell.
-            self._guarded("the database itself", self._store.ping)
+            if not self._guarded("the database itself", self._store.ping):
+                continue
             self._guarded("leases", self._expire)
             self._guarded("reservations", lambda: self._reservations.expire(time.time()))
             if self._retention and time.time() - pruned > PRUNE_EVERY:

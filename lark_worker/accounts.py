@@ -89,6 +89,8 @@ class Accounts:
                 self._tell(counted)
             except (AwayError, RefusedError, NetworkError) as error:
                 log.event("counters are not told; the next ones hold them too", level=log.WARNING, reason=error)
+            except Exception as error:  # the next round must find somebody who tells
+                log.failure("counters are not told; the next ones hold them too", error)
 
     def _tell(self, counted: dict[str, dict[str, int]]) -> None:
         self._told = {job_id: said for job_id, said in self._told.items() if job_id in counted}

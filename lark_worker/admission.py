@@ -7,7 +7,7 @@ from typing import Any
 
 from lark_controller import log
 from lark_worker.ending import Endings
-from lark_worker.errors import AwayError, CallerError, ForgedError, RefusedError
+from lark_worker.errors import AwayError, CallerError, ForgedError, NetworkError, RefusedError
 from lark_worker.jobs import Jobs
 from lark_worker.link import Link
 from lark_worker.merge import check, merge, post
@@ -88,7 +88,10 @@ class Admission:
                 vlan=want.vlan,
                 accounted=want.accounted,
             )
-            self._jobs.write(record)
+            try:
+                self._jobs.write(record)
+            except OSError as error:
+                raise NetworkError(f"this worker's disk does not take the job's record: {error.strerror}") from None
         if not self._endings.watch(record):
             self._jobs.forget(record)
             raise CallerError("the job's starter has ended")

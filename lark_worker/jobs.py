@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lark_controller import log
 from lark_worker.processes import boot_id, is_alive
 from lark_worker.records import Record, Records
 
@@ -72,17 +73,21 @@ class Jobs:
             return self._store(record)
 
     def change(self, key: Key, *, then: str = "", **changes: Any) -> Record:
-        """Change fields of a job's record, and let ``then`` be told after what is pending already."""
+        """Change fields of a job's record, and let ``then`` be told after what is pending already.
+
+        What the disk does not take is known in memory all the same: a job whose end could not be noted would keep its
+        network for good. A service that starts again meanwhile does again what its older record lacks.
+        """
         with self._lock:
             record = replace(self._jobs[key], **changes)
-            return self._store(replace(record, pending=(*record.pending, then)) if then else record)
+            return self._update(replace(record, pending=(*record.pending, then)) if then else record)
 
     def told(self, key: Key, operation: str) -> None:
         """Note that the controller knows the first of what is pending."""
         with self._lock:
             record = self._jobs.get(key)
             if record is not None:
-                self._store(record.told(operation))
+                self._update(record.told(operation))
 
     def lives(self, record: Record) -> bool:
         """Whether the job's starter still runs."""
@@ -109,6 +114,14 @@ class Jobs:
         """On disk, then in memory. The caller holds the lock."""
         self._records.write(record)
         return self._keep(record)
+
+    def _update(self, record: Record) -> Record:
+        """In memory, and on disk if that takes it. The caller holds the lock."""
+        try:
+            return self._store(record)
+        except OSError as error:
+            log.failure("a job's record cannot be kept on disk", error, job=record.id)
+            return self._keep(record)
 
     def _keep(self, record: Record) -> Record:
         self._jobs[key_of(record)] = record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from lark_controller import log
-from lark_worker.errors import AwayError, RefusedError
+from lark_worker.errors import AwayError
 from lark_worker.jobs import Jobs, key_of
 from lark_worker.link import Link
 from lark_worker.records import Record
@@ -40,9 +40,11 @@ class Leases:
                 try:
                     if not self._link.renew(record.id):
                         self._post_again(record)
-                except (AwayError, RefusedError) as error:
+                except AwayError as error:
                     log.event("leases are not renewed", level=log.WARNING, reason=error)
                     break
+                except Exception as error:  # one job's trouble must not cost the others their leases
+                    log.failure("a lease is not renewed", error, job=record.id)
 
     def _post_again(self, record: Record) -> None:
         key = key_of(record)

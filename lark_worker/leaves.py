@@ -119,6 +119,9 @@ class Leaves:
                 except NetworkError as error:
                     self._say(str(error))
                     looked = time.monotonic()
+                except Exception as error:  # nobody else looks after the queues
+                    self._say(f"{type(error).__name__}: {error}")
+                    looked = time.monotonic()
                 pause = SAMPLE if self._ports else LOOK
                 if select.select([self._listening, self._wake], [], [], pause)[0]:
                     looked = 0.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 from lark_controller import log
 from lark_controller.jobs import EndedBy, RunKey
+from lark_worker.whole import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,7 @@ class Records:
 
     def write(self, record: Record) -> None:
         """Keep a record. Raises OSError where the disk does not take it."""
-        path = self._directory / f"{record.id}.json"
-        fresh = path.with_suffix(".new")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(asdict(record), file)
-        fresh.rename(path)
+        write_whole(self._directory / f"{record.id}.json", json.dumps(asdict(record)))
 
     def remove(self, job_id: str) -> None:
         """Forget a record; nothing happens where there is none."""

@@ -152,7 +152,8 @@ class Database:
         said = " ".join(str(cause).split()) or type(cause).__name__
         if self._password:
             said = said.replace(self._password, "***")
-        return StoreError(f"{self.place}: {said.rstrip('.')}.{_advice(said)}")
+        end = "" if said.endswith(("?", "!")) else "."
+        return StoreError(f"{self.place}: {said.rstrip('.')}{end}{_advice(said)}")
 
     def _again(self, error: BaseException, attempt: int) -> bool:
         if attempt + 1 >= _ATTEMPTS or not isinstance(error, DBAPIError):

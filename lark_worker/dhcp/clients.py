@@ -19,6 +19,7 @@ from lark_worker.dhcp.protocol import Bound, Client, Lost, Outcome, Send
 from lark_worker.errors import NetworkError
 
 _LONGEST_WAIT: Final = 60.0
+_AFTER_FAILURE: Final = 1.0
 _REOPEN: Final = 5.0
 
 # Called with a job's id.
@@ -70,6 +71,7 @@ class Clients:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._stopping = self._closed = False
+        self._swept = clock()
         self._thread = threading.Thread(target=self._run, name="dhcp", daemon=True)
 
     def start(self) -> None:
@@ -146,24 +148,30 @@ class Clients:
         return next((each for each in self._running.values() if each.job == job), None)
 
     def _run(self) -> None:
-        swept = self._clock()
         while not self._stopping:
-            with self._lock:
-                wakes = [running.client.wakes for running in self._running.values()]
-            pause = min([_LONGEST_WAIT, *(wake - self._clock() for wake in wakes)])
-            ready = self._selector.select(max(0.0, pause))
-            now = self._clock()
-            with self._lock:
-                for key, _ in ready:
-                    if key.fd == self._wake:
-                        os.eventfd_read(self._wake)
-                    elif key.data.channel is not None:
-                        self._receive(key.data, now)
-                for running in list(self._running.values()):
-                    self._do(running, running.client.tick(now))
-            if now - swept > _LONGEST_WAIT or now < swept:
-                swept = now
-                self._cache.sweep(now)
+            try:
+                self._turn()
+            except Exception as error:  # one job's trouble must not cost the others their leases
+                log.failure("DHCP: a turn failed", error)
+                time.sleep(_AFTER_FAILURE)
+
+    def _turn(self) -> None:
+        with self._lock:
+            wakes = [running.client.wakes for running in self._running.values()]
+        pause = min([_LONGEST_WAIT, *(wake - self._clock() for wake in wakes)])
+        ready = self._selector.select(max(0.0, pause))
+        now = self._clock()
+        with self._lock:
+            for key, _ in ready:
+                if key.fd == self._wake:
+                    os.eventfd_read(self._wake)
+                elif key.data.channel is not None:
+                    self._receive(key.data, now)
+            for running in list(self._running.values()):
+                self._do(running, running.client.tick(now))
+        if now - self._swept > _LONGEST_WAIT or now < self._swept:
+            self._swept = now
+            self._cache.sweep(now)
 
     def _receive(self, running: _Running, now: float) -> None:
         assert running.channel is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
 import struct
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from lark_controller import log
 from lark_worker.dhcp.message import NOWHERE, Message, Option
+from lark_worker.whole import write_whole
 
 FOREVER: Final = 0xFFFFFFFF
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
@@ -126,13 +126,8 @@ class Cache:
 
     def write(self, mac: str, lease: Lease) -> None:
         """Keep a lease. Raises OSError where the disk does not take it."""
-        path = self._path(mac)
-        fresh = path.with_suffix(".new")
         document = {name: _plain(value) for name, value in asdict(lease).items()}
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(document, file)
-        fresh.rename(path)
+        write_whole(self._path(mac), json.dumps(document))
 
     def remove(self, mac: str) -> None:
         """Forget a lease; nothing happens where there is none."""

@@ -109,8 +109,11 @@ class RulesFeed:
             began = time.monotonic()
             try:
                 revision, rules = self._link.rules(host, known, HOLD)
-            except (AwayError, RefusedError) as error:
-                log.event("rules cannot be asked for; trying again", reason=error, seconds=pause)
+            except Exception as error:  # nobody else asks
+                if isinstance(error, AwayError | RefusedError):
+                    log.event("rules cannot be asked for; trying again", reason=error, seconds=pause)
+                else:
+                    log.failure("rules cannot be asked for; trying again", error, seconds=pause)
                 self._stopping.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue

@@ -104,24 +104,28 @@ class Metering:
         asked = -math.inf
         while True:
             now = time.monotonic()
-            if now - asked >= HEADROOM_SECONDS and self._ask_headroom():
-                asked = now
-            for record in self._metered():
-                meter = self._read(record)
-                if meter is None:
-                    continue
-                before = self._asked.get(record.id, -math.inf)
-                if now - meter.began < YOUNG_SECONDS or now - before >= WAN_SECONDS:
-                    self._asked[record.id] = now
-                    # What a bridge or nat job uses is counted here.
-                    here = is_ruled(record)
-                    self._ask_wan(
-                        record, partial(self._last, record, True) if here else partial(self._link.wan, record.id)
-                    )
-                self._hand_on(record, meter)
-            self._publish()
+            try:
+                if now - asked >= HEADROOM_SECONDS and self._ask_headroom():
+                    asked = now
+                self._round(now)
+            except Exception as error:  # the next round must find somebody who reads
+                log.failure("jobs' network use is not told", error)
             if self._stopping.wait(self._settings.usage_interval):
                 return
+
+    def _round(self, now: float) -> None:
+        for record in self._metered():
+            meter = self._read(record)
+            if meter is None:
+                continue
+            before = self._asked.get(record.id, -math.inf)
+            if now - meter.began < YOUNG_SECONDS or now - before >= WAN_SECONDS:
+                self._asked[record.id] = now
+                # What a bridge or nat job uses is counted here.
+                here = is_ruled(record)
+                self._ask_wan(record, partial(self._last, record, True) if here else partial(self._link.wan, record.id))
+            self._hand_on(record, meter)
+        self._publish()
 
     def _read(self, record: Record) -> Meter | None:
         counted = read(record.port)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from lark_worker.usage.counters import MEGA, Meter
+from lark_worker.whole import write_whole
 
 _NOTHING: Final = ("NetworkInputMb", "NetworkOutputMb", "NetworkInputRate", "NetworkOutputRate")
 _NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_]")
@@ -38,12 +38,7 @@ def text(slots: Mapping[str, Meter | None], headroom: Mapping[str, float], at: i
 
 def write(path: Path, ads: str) -> None:
     """Replace the file at once. Everybody may read it: what is in it is in the collector, too. Raises OSError."""
-    fresh = path.with_suffix(".new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(ads)
-        os.fchmod(file.fileno(), 0o644)
-    fresh.rename(path)
+    write_whole(path, ads, 0o644)
 
 
 def _lines(values: Iterable[tuple[str, str]]) -> list[str]:
