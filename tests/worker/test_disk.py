@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
-    with (folder / "filling").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+    with (folder / "filling").open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(b"x" * 4096)
 
