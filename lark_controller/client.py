@@ -65,7 +65,10 @@ class Client:
     def __init__(
         self, url: str, token: str | None = None, ca: str | os.PathLike[str] | None = None, timeout: float = TIMEOUT
     ) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise SettingError(f"{url!r} cannot be used: {error}") from None
         if parts.scheme not in ("http", "https", "unix") or not (
             parts.path if parts.scheme == "unix" else parts.hostname
         ):

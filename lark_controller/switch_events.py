@@ -16,7 +16,7 @@ from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.log import event
 from lark_controller.loop_state import LoopState
 from lark_controller.openflow.applies import FlowError, Outcome
-from lark_controller.openflow.link import Dump, SwitchLink
+from lark_controller.openflow.link import SUPERSEDED, Dump, SwitchLink
 from lark_controller.openflow.replies import FlowRemoved, PacketIn
 from lark_controller.polling import Polling
 from lark_controller.progress import Progress
@@ -128,6 +128,8 @@ class SwitchEvents:
         state.link, state.told, state.in_sync = None, False, False
         state.since = time.time()
         state.reason = f"is not connected ({reason})"
+        if reason.startswith(SUPERSEDED):
+            state.note_rival(_host(link.connection.address), _host(reason.removeprefix(SUPERSEDED).strip()))
         self._reactions.switch_gone(link.datapath)
         self._polling.gone(link.datapath)
         self._progress.lost(state)
@@ -187,3 +189,7 @@ class SwitchEvents:
         """The state of a link's switch, unless another link has taken its place."""
         state = self._loop.switches.get(link.datapath)
         return state if state is not None and state.link is link else None
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]

@@ -57,8 +57,20 @@ class SwitchState:
     def note_shortcomings(self, pool: Pool) -> None:
         """What this switch cannot do of a pool's policy is a problem of it, said once."""
         for sentence in core.remarks(pool.switches[self.datapath], pool.policy):
-            if all(problem.problem != sentence for problem in self.problems):
-                self.problems.append(SwitchProblem(time.time(), sentence))
+            self._note_once(sentence)
+
+    def note_rival(self, before: str, now: str) -> None:
+        """A connection from one host took the place of one from another: switches that come back come from the same."""
+        if before != now:
+            one, other = sorted((before, now))
+            self._note_once(
+                f"connects from {one} and from {other}: two switches have this datapath id, and each takes the other's "
+                "place; every bridge needs its own (other_config:datapath-id)"
+            )
+
+    def _note_once(self, sentence: str) -> None:
+        if all(problem.problem != sentence for problem in self.problems):
+            self.problems.append(SwitchProblem(time.time(), sentence))
 
     def label(self, pool: Pool) -> str:
         """The switch's name if it has one, else its datapath id."""

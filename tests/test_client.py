@@ -79,7 +79,9 @@ def test_problems_are_raised_with_their_members(served: tuple[Api, str]) -> None
         Client(url, TOKENS["read"]).switch("a?b#c")
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://x", "http://", "unix:", "http://x:port"])
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8080", "ftp://x", "http://", "unix:", "http://x:port", "http://[::1", "http://[x]/"]
+)
 def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(SettingError):
         Client(url)

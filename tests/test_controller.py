@@ -56,6 +56,20 @@ def test_a_job_at_a_core_switch_is_told_so(tmp_path: Path, network: FakeNetwork)
         assert controller.confirm(job.id, 0.05).waiting[0].reason == "it is a core switch, and jobs are at edges"
 
 
+def test_two_switches_with_one_datapath_id_are_a_problem_of_that_switch(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        # One that comes back before its old connection is known to be dead is no problem.
+        connect(network, controller, an_edge())
+        assert controller.switch("0000000000000001").problems == ()
+        for own in ("127.0.0.2", "127.0.0.1", "127.0.0.2"):
+            network.call(an_edge().connect(*controller.openflow_addresses[0], own=own))
+            until(lambda own=own: controller.switch("0000000000000001").address.startswith(own))  # type: ignore[misc]  # mypy knows no defaults here
+            until(lambda: controller.switch("0000000000000001").in_sync)
+        (problem,) = controller.switch("0000000000000001").problems
+        assert "127.0.0.1 and from 127.0.0.2: two switches have this datapath id" in problem.problem
+
+
 def test_the_reason_names_the_switch_that_is_waited_for(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path) as controller:
         one, two = an_edge(1), an_edge(2)

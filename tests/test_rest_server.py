@@ -203,6 +203,11 @@ def test_an_address_in_use_and_a_bad_certificate_are_setting_errors(running: Run
     for listen in (str(running.tcp), f"unix:{running.unix.path}"):
         with pytest.raises(SettingError, match="cannot listen"):
             Server(app, table.load({}, {"rest_listen": listen}))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = f"127.0.0.1:{probe.getsockname()[1]}"
+    with pytest.raises(SettingError, match=f"{free},{free}: cannot listen"):
+        Server(app, table.load({}, {"rest_listen": f"{free},{free}"}))
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("no certificate")
     with pytest.raises(SettingError, match="LARK_REST_TLS_CERT"):

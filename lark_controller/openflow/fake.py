@@ -95,10 +95,13 @@ class FakeSwitch(asyncio.Protocol):
 
     # what tests do with it
 
-    async def connect(self, host: str, port: int, context: ssl.SSLContext | None = None) -> Self:
-        """Connect to a controller."""
+    async def connect(
+        self, host: str, port: int, context: ssl.SSLContext | None = None, *, own: str | None = None
+    ) -> Self:
+        """Connect to a controller, from an address of its ``own`` if it has one."""
         self.closed.clear()
-        await asyncio.get_running_loop().create_connection(lambda: self, host, port, ssl=context)
+        local = None if own is None else (own, 0)
+        await asyncio.get_running_loop().create_connection(lambda: self, host, port, ssl=context, local_addr=local)
         return self
 
     def disconnect(self) -> None:

@@ -70,6 +70,10 @@ class Dump:
     counters: Mapping[FlowKey, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
 
 
+# How the reason begins for which a switch is gone whose datapath id another connection has; that one's address follows.
+SUPERSEDED: Final = "superseded by a connection from"
+
+
 class SwitchHandler(Protocol):
     """What happens at the switches, told on the OpenFlow loop's thread.
 

@@ -11,7 +11,7 @@ from lark_controller.errors import SettingError, SwitchError
 from lark_controller.log import INFO, WARNING, event, failure
 from lark_controller.openflow.connection import Connection, OpenFlowOptions
 from lark_controller.openflow.handshake import handshake
-from lark_controller.openflow.link import SwitchHandler, SwitchLink
+from lark_controller.openflow.link import SUPERSEDED, SwitchHandler, SwitchLink
 
 # Switches that are compared at a time: what one holds and should hold takes megabytes meanwhile.
 _TURNS: Final = 16
@@ -170,7 +170,7 @@ class Server:
             kept=link.connection.address,
             closed=older.connection.address,
         )
-        reason = f"superseded by a connection from {link.connection.address}"
+        reason = f"{SUPERSEDED} {link.connection.address}"
         older.close(reason)
         self._gone(older, reason)
 

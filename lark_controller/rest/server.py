@@ -108,7 +108,16 @@ class Server:
         self._pool.queue_logger = logging.getLogger("lark.rest.queue")
         self._pool.queue_logger.setLevel(logging.ERROR)
         self._pool.set_thread_count(settings.rest_threads + settings.waiting_workers)
-        self._listeners = [self._listener(app, bound, settings) for bound in self._sockets]
+        try:
+            self._listeners = [self._listener(app, bound, settings) for bound in self._sockets]
+        except OSError as error:
+            # Two may have bound to one address; the second to listen is told.
+            self._pool.shutdown(cancel_pending=True, timeout=0)
+            wasyncore.close_all(self._map, ignore_all=True)
+            self._release()
+            raise SettingError(
+                f"LARK_REST_LISTEN={','.join(map(str, settings.rest_listen))}: cannot listen there: {error.strerror}"
+            ) from None
         self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
 
     def _listener(self, app: Flask, bound: socket.socket, settings: Settings) -> Any:
