@@ -11,7 +11,7 @@ from typing import Final
 from experiments.cable import MARGIN
 from experiments.options import Options
 from experiments.pool import FIRST_PORT, SITE, Load, Pool, Stream, policy, running
-from experiments.result import Check, Point, Result, Series
+from experiments.result import TIME, Check, Point, Result, Series
 from lab.inside.topology import BY_NAME
 
 WORKER: Final = "worker1"
@@ -100,7 +100,7 @@ def figure_8a(runs: Sequence[dict[str, Stream]], scale: float, options: Options)
         name="lark-figure-8a",
         title=f"Jobs of {_listed(options)} Mb/s on one worker, with bandwidth management",
         source="Lark, Fig. 8a",
-        x_label="seconds",
+        x_label=TIME,
         y_label="rate, Mb/s of L2 bytes",
         series=_over_time(runs[0], scale, options),
         checks=(
@@ -127,7 +127,7 @@ def figure_8b(
         name="lark-figure-8b",
         title="The same jobs without bandwidth management",
         source="Lark, Fig. 8b",
-        x_label="seconds",
+        x_label=TIME,
         y_label="rate, Mb/s of L2 bytes",
         series=_over_time(
             runs[0], scale, options, of_paper=dict.fromkeys(options.rates.host_rates, options.rates.host_link / 3)
@@ -160,7 +160,7 @@ def figure_8c(streams: dict[str, list[Stream]], scale: float, options: Options) 
         name="lark-figure-8c",
         title="Jobs of each kind one after the other",
         source="Lark, Fig. 8c",
-        x_label="seconds",
+        x_label=TIME,
         y_label="rate, Mb/s of L2 bytes",
         series=series,
         checks=(Check("no job gets more than it requested", f"at most {most:.3f} of it", most <= MOST + 0.005),),

@@ -10,7 +10,7 @@ from experiments import paper
 from experiments.cable import MARGIN
 from experiments.options import Options
 from experiments.pool import FIRST_PORT, WAN, Load, Pool, Stream, policy, running
-from experiments.result import Check, Point, Result, Series
+from experiments.result import TIME, Check, Point, Result, Series
 from lab.inside.topology import BY_NAME
 from lab.jobs import Running
 
@@ -109,7 +109,7 @@ def figure_10a(runs: Sequence[Sequence[Stream]], scale: float, options: Options)
         name="lark-figure-10a",
         title="Traffic of two accounting groups through the core's queues",
         source="Lark, Fig. 10a",
-        x_label="seconds",
+        x_label=TIME,
         y_label="rate of the group, Mb/s of L2 bytes",
         series=(
             *series,
@@ -141,7 +141,7 @@ def figure_10b(runs: Sequence[Sequence[Stream]], scale: float, options: Options)
         name="lark-figure-10b",
         title="Two jobs in one group",
         source="Lark, Fig. 10b",
-        x_label="seconds",
+        x_label=TIME,
         y_label="rate, Mb/s of L2 bytes",
         series=tuple(Series(f"job {place}", each.points(zero)) for place, each in enumerate(runs[0][2:], 1)),
         checks=(

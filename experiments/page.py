@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 from experiments.result import Result, Series
 
 BEGIN: Final = "<!-- results: written by `python -m experiments` -->"
 END: Final = "<!-- end of results -->"
-# A longer series is one over time: the plot shows it, a table would not.
-TABLED: Final = 20
+# Seconds of a stream that do not count where its rate over time is put into a few numbers.
+SETTLED: Final = 3.0
 
 
 def text(results: Iterable[Result], pictures: str) -> str:
@@ -40,30 +41,50 @@ def _section(result: Result, pictures: str) -> Iterator[str]:
         yield "| --- | --- | --- |"
         for check in result.checks:
             yield f"| {check.aim} | {check.found} | {'yes' if check.met else '**no**'} |"
-    tabled = [series for series in result.series if len(series.points) <= TABLED]
-    if tabled:
-        yield ""
-        yield from _table(result, tabled)
+    yield ""
+    yield from _over_time(result) if result.over_time else _table(result)
     if result.setting:
         yield ""
         yield "Run with " + ", ".join(f"{name} {_shown(value)}" for name, value in result.setting.items()) + "."
 
 
-def _table(result: Result, series: list[Series]) -> Iterator[str]:
-    names = [f"{each.name} (paper)" if each.paper else each.name for each in series]
-    yield f"| {result.x_label} | {' | '.join(names)} |"
-    yield "| ---: |" + " ---: |" * len(series)
-    for x in sorted({point.x for each in series for point in each.points}):
+def _table(result: Result) -> Iterator[str]:
+    yield f"| {result.x_label} | {' | '.join(map(_named, result.series))} |"
+    yield f"| {':---' if result.places else '---:'} |" + " ---: |" * len(result.series)
+    for x in sorted({point.x for each in result.series for point in each.points}):
         cells = []
-        for each in series:
+        for each in result.series:
             point = next((point for point in each.points if point.x == x), None)
             if point is None:
                 cells.append("")
-            elif point.low is None or point.high is None or point.low == point.high:
-                cells.append(_shown(point.y))
+            elif point.low is None or point.high is None or _digits(point.low) == _digits(point.high):
+                cells.append(_digits(point.y))
             else:
-                cells.append(f"{_shown(point.y)} ({_shown(point.low)} to {_shown(point.high)})")
-        yield f"| {_shown(x)} | {' | '.join(cells)} |"
+                cells.append(f"{_digits(point.y)} ({_digits(point.low)} to {_digits(point.high)})")
+        first = " ".join(result.places[round(x) - 1].split()) if result.places else f"{x:g}"
+        yield f"| {first} | {' | '.join(cells)} |"
+
+
+def _over_time(result: Result) -> Iterator[str]:
+    """A table of a few numbers for each series over time, without its first seconds."""
+    yield f"| {result.y_label} | mean | middle four fifths of its intervals |"
+    yield "| :--- | ---: | ---: |"
+    for each in result.series:
+        begin = min(point.x for point in each.points)
+        rates = sorted(point.y for point in each.points if each.paper or point.x > begin + SETTLED)
+        cut = len(rates) // 10
+        spread = "" if each.paper else f"{_digits(rates[cut])} to {_digits(rates[-1 - cut])}"
+        yield f"| {_named(each)} | {_digits(fmean(rates))} | {spread} |"
+
+
+def _named(series: Series) -> str:
+    return f"{series.name} (paper)" if series.paper else series.name
+
+
+def _digits(value: float) -> str:
+    """Three digits, or all before the point."""
+    size = abs(value)
+    return f"{value:.{0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3}f}"
 
 
 def _shown(value: str | float | int | bool) -> str:

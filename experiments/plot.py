@@ -13,29 +13,33 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from experiments.result import Result, Series
+from experiments.result import Point, Result, Series
 
 # Colours that are told apart with any kind of colour vision (Okabe and Ito), ours first.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A6D00")
-# A line of more points than this is one over time, where a mark for each would hide it.
-MARKED: Final = 40
 
 
 def plot(result: Result, directory: Path) -> tuple[Path, Path]:
     """Draw a result as ``NAME.png`` and ``NAME.svg``; answers their paths."""
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
     try:
-        ours = [series for series in result.series if not series.paper]
-        theirs = [series for series in result.series if series.paper]
-        for number, series in enumerate(ours + theirs):
-            _line(axes, series, COLOURS[number % len(COLOURS)])
+        ordered = sorted(result.series, key=lambda series: series.paper)
+        for number, series in enumerate(ordered):
+            colour = COLOURS[number % len(COLOURS)]
+            if result.places:
+                _bars(axes, series, colour, number, len(ordered))
+            else:
+                _line(axes, series, colour, result.over_time)
+        if result.places:
+            axes.set_xticks(range(1, len(result.places) + 1), result.places, fontsize=8)
         axes.set_title(result.title, fontsize=11)
         axes.set_xlabel(result.x_label)
         axes.set_ylabel(result.y_label)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.25, linewidth=0.6)
+        # Room above for the legend, where no line is.
+        axes.set_ylim(0, axes.get_ylim()[1] * (1.05 + 0.07 * ((len(result.series) + 1) // 2)))
+        axes.grid(axis="y" if result.places else "both", alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=8, frameon=False)
+        axes.legend(fontsize=8, frameon=False, ncols=2, loc="upper center")
         directory.mkdir(parents=True, exist_ok=True)
         paths = (directory / f"{result.name}.png", directory / f"{result.name}.svg")
         figure.savefig(paths[0], dpi=130)
@@ -46,18 +50,36 @@ def plot(result: Result, directory: Path) -> tuple[Path, Path]:
         pyplot.close(figure)
 
 
-def _line(axes: Axes, series: Series, colour: str) -> None:
+def _line(axes: Axes, series: Series, colour: str, over_time: bool) -> None:
     xs = [point.x for point in series.points]
     ys = [point.y for point in series.points]
-    many = len(xs) > MARKED
-    name = f"{series.name} (paper)" if series.paper else series.name
     axes.plot(
         xs, ys,
-        color=colour, label=name, linewidth=1.4,
+        color=colour, label=_named(series), linewidth=1.4,
         linestyle="--" if series.paper else "-",
-        marker=None if many else ("D" if series.paper else "o"), markersize=4,
+        marker=None if over_time else ("D" if series.paper else "o"), markersize=4,
     )  # fmt: skip
     if any(point.low is not None for point in series.points):
-        low = [point.y if point.low is None else point.low for point in series.points]
-        high = [point.y if point.high is None else point.high for point in series.points]
+        low, high = zip(*map(_ends, series.points), strict=True)
         axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _bars(axes: Axes, series: Series, colour: str, number: int, of: int) -> None:
+    """One of ``of`` series as bars beside those of the others."""
+    width = 0.8 / of
+    xs = [point.x + (number - (of - 1) / 2) * width for point in series.points]
+    ys = [point.y for point in series.points]
+    low, high = zip(*map(_ends, series.points), strict=True)
+    ends = ([y - least for y, least in zip(ys, low, strict=True)], [most - y for y, most in zip(ys, high, strict=True)])
+    axes.bar(xs, ys, width * 0.9, color=colour, label=_named(series), alpha=0.45 if series.paper else 0.9)
+    axes.errorbar(xs, ys, ends, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
+    for x, y, top in zip(xs, ys, high, strict=True):
+        axes.annotate(f"{y:.3g}", (x, top), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+
+
+def _ends(point: Point) -> tuple[float, float]:
+    return point.y if point.low is None else point.low, point.y if point.high is None else point.high
+
+
+def _named(series: Series) -> str:
+    return f"{series.name} (paper)" if series.paper else series.name

@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+# The label of an axis that is time.
+TIME = "seconds"
+
 Values = Mapping[str, str | float | int | bool]
 
 
@@ -57,7 +60,8 @@ class Result:
     """One experiment's outcome: what a figure of a paper shows, here.
 
     ``name`` begins the names of its files. ``source`` names paper and figure. ``setting`` is what it ran with (rates,
-    repetitions, scale). ``notes`` are sentences on what differs from the paper and why.
+    repetitions, scale). ``notes`` are sentences on what differs from the paper and why. Where ``places`` are given, x
+    is no number but one of them, counted from 1.
     """
 
     name: str
@@ -69,6 +73,12 @@ class Result:
     checks: tuple[Check, ...] = ()
     setting: Values = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+
+    @property
+    def over_time(self) -> bool:
+        """Whether x is time."""
+        return self.x_label == TIME
 
 
 def write(result: Result, directory: Path) -> Path:
@@ -87,4 +97,5 @@ def read(path: Path) -> Result:
         for each in found.pop("series")
     )
     checks = tuple(Check(**each) for each in found.pop("checks"))
-    return Result(**{**found, "notes": tuple(found["notes"])}, series=series, checks=checks)
+    notes, places = tuple(found.pop("notes")), tuple(found.pop("places"))
+    return Result(**found, notes=notes, places=places, series=series, checks=checks)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from experiments import exchange, page, paper, plot, qos_framework, rates
 from experiments.options import Options
-from experiments.result import Check, Point, Result, Series, read, write
+from experiments.result import TIME, Check, Point, Result, Series, read, write
 from lab.run import LabError
 
 RESULT = Result(
@@ -59,10 +60,25 @@ def test_the_page_shows_every_figure_aim_and_setting_between_its_marks(tmp_path:
         "(pictures/sweep.svg)",
         "| 0.98 to 1.00 | 0.97 | **no** |",
         "| configured, Mb/s | Lark | configured (paper) |",
-        "| 10 | 9.8 (9.7 to 9.9) | 10 |",
+        "| 10 | 9.80 (9.70 to 9.90) | 10.0 |",
         "Run with scale 0.5, repetitions 3.",
     ):
         assert part in shown
+
+
+def test_rates_over_time_are_shown_as_a_few_numbers(tmp_path: Path) -> None:
+    points = tuple(Point(half / 2, 0.0 if half < 4 else 100.0 + half) for half in range(26))
+    shown = page.text([replace(RESULT, x_label=TIME, series=(Series("A", points),))], "pictures")
+    assert "| A | 116 | 108 to 124 |" in shown
+
+
+def test_places_are_named_in_the_plot_and_on_the_page(tmp_path: Path) -> None:
+    points = (Point.of(1, [0.1, 0.2, 0.3]), Point(2, 3.5))
+    result = replace(RESULT, places=("on the\nworker", "in a job"), series=(Series("here", points),))
+    shown = page.text([read(write(result, tmp_path))], "pictures")
+    assert "| on the worker | 0.200 (0.100 to 0.300) |" in shown
+    assert "| in a job | 3.50 |" in shown
+    assert "in a job" in plot.plot(result, tmp_path)[1].read_text()
 
 
 def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
