@@ -20,7 +20,7 @@ USERS: Final = {"A": "alice", "B": "bob", "C": "carol"}
 # One guest CPU forwards, sends and receives; at half the paper's rates it is not the limit.
 SCALE: Final = 0.1
 SECONDS: Final = 20.0
-SWEEP_SECONDS: Final = 8.0
+SWEEP_SECONDS: Final = 7.0
 # A stream at the full rate of a link, in the paper's own words "comparable"; our aim.
 LEAST, MOST = 0.98, 1.00
 

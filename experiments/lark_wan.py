@@ -19,7 +19,7 @@ Rates = Mapping[int, Sequence[float]]
 
 # One guest CPU carries every packet over two switches and a router.
 SCALE: Final = 0.1
-SECONDS: Final = 12.0
+SECONDS: Final = 9.0
 # A WAN of 20 ms round trip is longer in slow start than a LAN.
 SETTLED: Final = 3.0
 CMS: Final = {"accounting_group": "group_cms", "accounting_group_user": "alice"}

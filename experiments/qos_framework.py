@@ -55,7 +55,7 @@ def run(options: Options) -> tuple[Result, ...]:
 def rates(nodes: int, options: Options) -> tuple[float, ...]:
     """The allocations to try, MB/s a flow, up to the most that a link can be reserved for."""
     limit = paper.flow_limit(nodes, options.rates.link_mbytes)
-    parts = (0.3, 0.9) if options.quick else (0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
+    parts = (0.3, 0.9) if options.quick else (0.2, 0.4, 0.6, 0.8, 1.0)
     return tuple(round(limit * part, 2) for part in parts)
 
 
@@ -68,7 +68,7 @@ def shares(nodes: int, options: Options) -> tuple[tuple[float, ...], ...]:
     factor = paper.flow_limit(nodes, options.rates.link_mbytes) / paper.flow_limit(4 if small else 8)
     chosen: tuple[tuple[float, ...], ...] = ((5, 8), (2, 4, 8))
     if small:
-        chosen = ((5, 8),) if options.quick else ((5, 8), (10, 20), (5, 8, 20))
+        chosen = ((5, 8),) if options.quick else ((5, 8), (5, 8, 20))
     return tuple(tuple(round(rate * factor, 3) for rate in each) for each in chosen)
 
 
