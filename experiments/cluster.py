@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.cable import wire
+from experiments.cable import MARGIN, wire
 from lab.run import LabError, run
 
 SWITCH = "sw"
@@ -187,7 +187,7 @@ def _cable(end: str, half: str, request: Request) -> None:
     for name in dict.fromkeys(names.values()):
         run(["ip", "link", "add", name, "type", "ifb"])
         run(["ip", "link", "set", name, "up"])
-        run(wire(name, request.link).split())
+        run(wire(name, request.link * MARGIN).split())
     for direction, name in names.items():
         run(["tc", "filter", "add", "dev", end, direction, "matchall", "action", "mirred", "egress", "redirect",
              "dev", name])  # fmt: skip

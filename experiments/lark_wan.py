@@ -17,8 +17,8 @@ from lab.jobs import Running
 # By number of other jobs, the high-priority job's rate in each repetition, Mb/s of L2 bytes.
 Rates = Mapping[int, Sequence[float]]
 
-# One guest CPU carries every packet over two switches and a router.
-SCALE: Final = 0.1
+# One guest CPU carries every frame over two switches and a router; at a tenth it has nothing to spare.
+SCALE: Final = 0.05
 SECONDS: Final = 9.0
 # A WAN of 20 ms round trip is longer in slow start than a LAN.
 SETTLED: Final = 3.0
@@ -52,9 +52,9 @@ def run(options: Options) -> tuple[Result, ...]:
         four = _four(pool, options.repetitions)
         pool.put_policy(policy(groups=groups({"cms": high, "other": low}, scale), wan=wan))
         with pool.jobs(loads) as jobs:
-            managed = _against(pool, loads, jobs, numbers, options.repetitions)
+            managed = _against(pool, loads, jobs, numbers, options.fewer)
             pool.put_policy(policy(wan=wan))
-            unmanaged = _against(pool, loads, jobs, numbers, options.repetitions)
+            unmanaged = _against(pool, loads, jobs, numbers, options.fewer)
     return (
         figure_10a(four, scale, options),
         figure_10b(four, scale, options),
@@ -179,7 +179,7 @@ def figure_12(managed: Rates, unmanaged: Rates, scale: float, options: Options) 
                 all(ratio >= 0.95 for ratio in medians),
             ),
         ),
-        setting=_setting(scale, options.repetitions),
+        setting=_setting(scale, options.fewer),
     )
 
 
@@ -207,7 +207,7 @@ def table_3(managed: Rates, unmanaged: Rates, scale: float, options: Options) ->
                 all(point.y > 1 for point in ours),
             ),
         ),
-        setting=_setting(scale, options.repetitions),
+        setting=_setting(scale, options.fewer),
         notes=(
             "What a job has without management is what TCP's fairness leaves it; in the paper that is less than an "
             "even share from four jobs on.",

@@ -18,3 +18,8 @@ class Options:
     repetitions: int = 3
     quick: bool = False
     rates: Rates = field(default_factory=Rates)
+
+    @property
+    def fewer(self) -> int:
+        """Repetitions of each point where there are many points."""
+        return min(2, self.repetitions)

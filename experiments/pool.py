@@ -51,10 +51,14 @@ class Stream:
 
     def mean(self, first: float = SETTLED, last: float = float("inf")) -> float:
         """Mean rate in Mb/s of L2 bytes between two times since the begin. Raises ValueError for an empty window."""
-        chosen = [rate for at, rate in self.rates if first < at <= last]
+        ends = [0.0, *(at for at, _ in self.rates)]
+        chosen = [
+            (at - before, rate) for before, (at, rate) in zip(ends, self.rates, strict=False) if first < at <= last
+        ]
         if not chosen:
             raise ValueError(f"the stream has no interval from {first:g} to {last:g} s")
-        return sum(chosen) / len(chosen)
+        # Where a machine is late, intervals are not of one length.
+        return sum(seconds * rate for seconds, rate in chosen) / sum(seconds for seconds, _ in chosen)
 
     def points(self, zero: float) -> tuple[Point, ...]:
         """The rates over time since ``zero`` (seconds since 1970)."""

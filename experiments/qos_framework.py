@@ -99,7 +99,7 @@ def _of(nodes: int, options: Options) -> Iterable[Result]:
         half_duplex=True,
         size=round(4_500_000 * options.scale / (nodes - 1)),
         rounds=4,
-        repetitions=options.repetitions,
+        repetitions=options.fewer,
         runs=tuple({one.name: one for one in runs}.values()),
     )
     times = measure(request)
@@ -236,5 +236,5 @@ def _setting(nodes: int, options: Options) -> dict[str, str | float | int | bool
     return {
         "nodes": nodes,
         "rates of the paper times": SCALE * options.scale,
-        "repetitions": options.repetitions,
+        "repetitions": options.fewer,
     }

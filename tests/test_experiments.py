@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import exchange, page, paper, plot, qos_framework, rates
+from experiments import cable, exchange, page, paper, plot, pool, qos_framework, rates
 from experiments.options import Options
 from experiments.result import TIME, Check, Point, Result, Series, read, write
 from lab.run import LabError
@@ -159,3 +159,15 @@ def test_what_applications_share_fits_the_links(nodes: int) -> None:
     limit = paper.flow_limit(nodes, 100)
     assert all(sum(each) <= limit * 1.001 for each in qos_framework.shares(nodes, options))
     assert max(qos_framework.rates(nodes, options)) <= limit * 1.001
+
+
+def test_a_streams_mean_counts_each_interval_by_its_length() -> None:
+    measured = pool.Stream(0.0, ((0.5, 90.0), (1.0, 10.0), (1.9, 10.0), (2.0, 20.0)), 2.0, 0.0)
+    assert measured.mean(0.5) == pytest.approx((0.5 * 10 + 0.9 * 10 + 0.1 * 20) / 1.5)
+    with pytest.raises(ValueError, match="no interval from 3"):
+        measured.mean(3)
+
+
+def test_a_cable_holds_as_long_back_whatever_its_rate() -> None:
+    assert cable.wire("sw0", 1000) == "tc qdisc add dev sw0 root netem rate 1000mbit limit 3303"
+    assert cable.wire("sw0", 1) == f"tc qdisc add dev sw0 root netem rate 1mbit limit {cable.LEAST_PACKETS}"
