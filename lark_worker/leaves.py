@@ -37,6 +37,8 @@ DROPPED: Final = "lark-dropped"
 # ping does not wait for the bulk of others in either case.
 TARGET: Final = 15_000
 INTERVAL: Final = 150_000
+# Frames whose time on a slow queue is no standing queue either (RFC 8289, section 4.4, asks for one at least).
+FRAMES: Final = 2 * 1514
 # Bytes a second. Up to this ceiling (200 Mb/s) joined packets are taken apart: one of 64 KiB takes 10 ms at 50 Mb/s, a
 # ping waits for it whatever the order in the leaf. Above, it waits less than 3 ms, and taking apart costs more.
 SPLIT: Final = 25_000_000
@@ -211,10 +213,17 @@ def settle(found: Iterable[tc.HtbClass]) -> tuple[int, str]:
 
 
 def _add_leaf(one: tc.HtbClass) -> None:
+    target = patience(one.ceiling)
+    interval = target * INTERVAL // TARGET
     try:
-        tc.add_cake(one, TARGET, INTERVAL, split=one.ceiling <= SPLIT)
+        tc.add_cake(one, target, interval, split=one.ceiling <= SPLIT)
     except NetworkError:
-        tc.add_fq_codel(one, TARGET, INTERVAL)
+        tc.add_fq_codel(one, target, interval)
+
+
+def patience(ceiling: int) -> int:
+    """The target of a leaf whose class sends up to ``ceiling`` bytes a second, in microseconds."""
+    return max(TARGET, FRAMES * 1_000_000 // max(ceiling, 1))
 
 
 def turn(rate: int) -> int:

@@ -20,10 +20,12 @@ from lark_worker.leaves import (
     MARK,
     MOST_TURN,
     SPLIT,
+    TARGET,
     TURN,
     WAITED,
     Leaves,
     marked_ports,
+    patience,
     settle,
     turn,
 )
@@ -34,6 +36,12 @@ def test_turns_follow_guarantees_within_bounds() -> None:
     assert turn(75_000_000) == 6 * turn(12_500_000) == 300_000
     assert (turn(187), turn(10**12)) == (LEAST_TURN, MOST_TURN)
     assert turn(10_000_000) == 10_000_000 * TURN
+
+
+def test_a_slow_queue_may_hold_two_frames() -> None:
+    assert patience(12_500_000) == TARGET
+    # 1 Mb/s: 12 ms a frame.
+    assert patience(125_000) == 24_224
 
 
 def leaf(number: int, ceiling: int, handle: int = 0) -> tc.HtbClass:
