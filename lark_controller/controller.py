@@ -350,7 +350,8 @@ class Controller:
             self._openflow.loop.call_soon_threadsafe(self._reconciler.queues_told, report)
 
     def _check(self, datapath: int) -> None:
-        with suppress(SwitchError, FutureTimeoutError):
+        with suppress(SwitchError, FutureTimeoutError, StoreError):
             self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
-            self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT)
+            for missed in self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT):
+                self._store.audit(time.time(), "controller", "guarantee missed", missed.subject, missed.text)
             self._openflow.call(self._shared_drops.look(datapath)).result(LOOP_TIMEOUT)

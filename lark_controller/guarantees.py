@@ -1,11 +1,12 @@
 """Looks whether queues deliver what they promise, by OpenFlow's counters; a guarantee that is missed is an event.
 
-For the reconcile loop's thread.
+For the reconcile loop's thread; what is for the audit trail is handed to whoever asked for the look.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from lark_controller.errors import SwitchError
@@ -21,6 +22,18 @@ from lark_controller.status import SwitchProblem
 from lark_controller.switch_state import dpid_text
 
 CATEGORY: Final = 0xFFFFFF << 40
+# A guarantee that is missed again and again goes into the audit trail once in so many seconds.
+TELL_SECONDS: Final = 3600.0
+# Who misses guarantees at a time may be everybody; older ones are forgotten, and told again.
+_REMEMBERED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A guarantee that was missed, for the audit trail: the job's or the switch's id, and a sentence."""
+
+    subject: str
+    text: str
 
 
 class Guarantees:
@@ -30,9 +43,11 @@ class Guarantees:
         self._loop = loop
         self._metrics = metrics
         self._before: dict[int, dict[tuple[str, int], Counters]] = {}
+        self._told: dict[str, float] = {}
 
-    async def look(self, datapath: int) -> list[Delivery]:
-        """Count what a switch's queues have sent since the last look, and say which guarantees were missed."""
+    async def look(self, datapath: int) -> list[Missed]:
+        """Count what a switch's queues have sent since the last look, and say which guarantees were missed; answers
+        those that nobody has been told of for a while."""
         state = self._loop.switches.get(datapath)
         promises = self._loop.queues.promises(datapath)
         if state is None or state.link is None or not promises:
@@ -49,13 +64,24 @@ class Guarantees:
         promised = {key: promise.least for key, promise in promises.items()}
         found = []
         for key, delivery in deliveries(before, now, promised):
-            found.append(delivery)
             self._metrics.guarantees_checked.inc()
             if delivery.missed:
-                self._missed(datapath, key, promises[key], delivery)
+                missed = self._missed(datapath, key, promises[key], delivery)
+                if self._is_new(promises[key].job or f"{dpid_text(datapath)} {promises[key].group}"):
+                    found.append(missed)
         return found
 
-    def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> None:
+    def _is_new(self, whose: str) -> bool:
+        now = time.monotonic()
+        if now - self._told.get(whose, -TELL_SECONDS) < TELL_SECONDS:
+            return False
+        self._told.pop(whose, None)
+        while len(self._told) >= _REMEMBERED:
+            del self._told[next(iter(self._told))]
+        self._told[whose] = now
+        return True
+
+    def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> Missed:
         self._metrics.guarantees_missed.inc()
         promised, delivered = delivery.promised / 1e6, delivery.delivered / 1e6
         event(
@@ -72,10 +98,12 @@ class Guarantees:
         )
         whose = f"job {promise.job}" if promise.job else f"group {promise.group}"
         text = (
-            f"guarantee missed: {whose} got {delivered:.1f} of {promised:g} Mb/s at port {key[0]} for "
-            f"{delivery.seconds:.0f} s, and had more to send"
+            f"{whose} got {delivered:.1f} of {promised:g} Mb/s at port {key[0]} for {delivery.seconds:.0f} s, and had "
+            f"more to send"
         )
-        self._loop.switches[datapath].problems.append(SwitchProblem(time.time(), text, "", promise.job))
+        problem = SwitchProblem(time.time(), f"guarantee missed: {text}", "", promise.job)
+        self._loop.switches[datapath].problems.append(problem)
+        return Missed(promise.job or dpid_text(datapath), text)
 
     async def _count(self, link: SwitchLink, queues: Queues) -> dict[tuple[str, int], Counters]:
         names = {port.number: port.name for port in link.features.ports.values()}
