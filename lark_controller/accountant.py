@@ -14,7 +14,7 @@ from lark_controller.accounting.buckets import DAY, HOUR, MINUTE
 from lark_controller.accounting.ledger import Entry, Ledger, WorkerCounts
 from lark_controller.accounting.questions import UsageFilter, UsagePage
 from lark_controller.accounting.rates import Flowing
-from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage
+from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate
 from lark_controller.errors import StoreError
 from lark_controller.jobs import Job
 from lark_controller.log import ERROR, WARNING, event, failure
@@ -131,6 +131,10 @@ class Accountant:
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """What live jobs send and receive now by group, user, host or job, the most first."""
         return self._ledger.flowing(by, limit)
+
+    def recent(self, job_id: str) -> Sequence[tuple[float, Rate]]:
+        """A live job's rates at its last readings. Raises NotFoundError for an id never seen."""
+        return self._ledger.recent(self._number_of(job_id))
 
     def with_use(self, groups: Iterable[GroupStatus]) -> tuple[GroupStatus, ...]:
         """The groups of the policy with what their jobs send and receive now, and have since this start."""

@@ -115,6 +115,11 @@ class Client:
         """All jobs that are chosen (owner, group, host, state, global_job_id), page by page."""
         return self._pages("/v1/jobs", "jobs", chosen)
 
+    def job_rates(self, job_id: str) -> list[Answer]:
+        """What a live job has sent and received lately, a reading of its counters each, the oldest first."""
+        found: list[Answer] = self._json("GET", f"/v1/jobs/{_part(job_id)}/rates")["rates"]
+        return found
+
     def job_at(self, address: str) -> Answer:
         """The live job behind an address."""
         return self._json("GET", f"/v1/addresses/{_part(address)}")

@@ -418,6 +418,10 @@ class FakeAccounts:
         seconds = None if chosen.by == "job" else chosen.seconds
         return UsagePage(tuple(rows), chosen.start, chosen.end, seconds, str(after + limit) if more else None)
 
+    def recent(self, job_id: str) -> Sequence[tuple[float, Rate]]:
+        self.of.get(job_id)
+        return [(1.7e9, Rate(8_000_000, 4_000_000, 2_000_000, 1_000_000))]
+
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         self.of.called()
         return (Flowing("group_cms", Rate(8_000_000, 4_000_000, 2_000_000, 0), 2, "group_cms"),)[:limit]

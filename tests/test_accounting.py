@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lark_controller.accounting import recent
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, Subject, buckets, width_for
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading, QueueReading, WorkerCounts
 from lark_controller.accounting.rates import Rates
+from lark_controller.accounting.recent import READINGS
 from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
 from tests.databases import NOW, a_run
 
@@ -125,6 +127,34 @@ def test_rates_by_subject_are_those_of_its_jobs_whatever_came_before(changes: li
     assert {(each.user, each.group) for each in rates.most("user", 9)} == {
         (f"u{number % 3}", f"g{number % 2}") for number, rate in now.items() if rate != IDLE
     }
+
+
+def test_a_jobs_last_rates_are_kept_while_it_lives() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(0, 0, 0, 0), port_age=1.0)
+    for turn in range(1, READINGS + 30):
+        ledger.read(1, NOW + 10 + 10 * turn, PortReading(turn, turn * 1_250_000, 0, 0))
+    kept = ledger.recent(1)
+    assert len(kept) == READINGS
+    assert {rate for _, rate in kept} == {Rate(outward=1_000_000)}
+    times = [at for at, _ in kept]
+    assert times == pytest.approx([NOW + 310 + 10 * turn for turn in range(READINGS)], abs=0.01)
+    assert ledger.recent(2) == []
+    ledger.close(1, NOW + 9999)
+    assert ledger.recent(1) == []
+
+
+def test_of_too_many_jobs_those_that_came_last_have_a_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "JOBS", 2)
+    kept = recent.Recent()
+    for number in (1, 2):
+        kept.keep(number, NOW, Rate(number), first=False)
+    kept.keep(3, NOW, Rate(3), first=False)
+    assert [bool(kept.of(number)) for number in (1, 2, 3)] == [True, True, False]
+    kept.keep(4, NOW, Rate(4), first=True)
+    kept.keep(1, NOW + 10, Rate(1), first=False)
+    assert [bool(kept.of(number)) for number in (1, 2, 3, 4)] == [False, True, False, True]
+    assert kept.of(4) == [(NOW, Rate(4))]
 
 
 def test_drops_by_rate_are_counted_and_timed() -> None:

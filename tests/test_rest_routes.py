@@ -32,6 +32,7 @@ GUARDED = [
     ("POST", f"/v1/jobs/{JOB}/forgery", {"hook"}),
     ("DELETE", f"/v1/jobs/{JOB}/quarantine", {"operate"}),
     ("POST", f"/v1/jobs/{JOB}/counters", {"hook"}),
+    ("GET", f"/v1/jobs/{JOB}/rates", {"read", "operate"}),
     ("DELETE", f"/v1/jobs/{JOB}", {"hook"}),
     ("GET", "/v1/addresses/10.64.0.1", {"read", "operate"}),
     ("GET", "/v1/switches", {"read", "operate"}),

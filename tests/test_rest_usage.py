@@ -178,6 +178,13 @@ def test_counters_of_no_job(api: Api) -> None:
     assert api.post(" " * 5000, path=f"/v1/jobs/{job}/counters", kind="application/json").status_code == 413
 
 
+def test_what_a_job_sent_lately_comes_with_its_times(api: Api) -> None:
+    job_id = api.register()["id"]
+    rate = {"inward": 8.0, "outward": 4.0, "wan_inward": 2.0, "wan_outward": 1.0}
+    assert api.get(f"/v1/jobs/{job_id}/rates").json == {"rates": [{"at": "2023-11-14T22:13:20.000Z", "rate": rate}]}
+    assert api.get(f"/v1/jobs/{'0' * 16}/rates").status_code == 404
+
+
 def test_a_jobs_use_is_read_anew_where_that_is_asked_for(api: Api) -> None:
     job_id = api.register()["id"]
     assert api.get(f"/v1/jobs/{job_id}").status_code == api.get(f"/v1/jobs/{job_id}?fresh=false").status_code == 200

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.rates import Flowing, Rates
+from lark_controller.accounting.recent import Recent
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs import Job
 
@@ -164,6 +165,7 @@ class Ledger:
         self._closed: dict[int, None] = {}
         self._rates: dict[str, Rate] = {}
         self._flowing = Rates()
+        self._recent = Recent()
         self._sums: dict[str, Usage] = {}
         # Last readings of ports whose job is over, by datapath and port name.
         self._ports: dict[tuple[int | str | None, str | None], PortReading] = {}
@@ -221,7 +223,7 @@ class Ledger:
             for reading in flows:
                 self._read_flow(account, reading)
             if port is not None:
-                self._timed(account, at, before)
+                self._timed(number, account, at, before, first)
             self._moved(number, account, before)
             if first and account.started:
                 # Where the port stood when the job came must outlive this process.
@@ -280,7 +282,7 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final or account.told:
                 return False
-            before = account.sums
+            before, first = account.sums, not account.started
             # The worker made the port for this job.
             self._read_port(account, at, report.port, 0.0)
             said = (*(report.wan or ()), *(report.policy_drops or ()))
@@ -292,7 +294,7 @@ class Ledger:
                 for place, value in zip(places, new, strict=True):
                     account.numbers[place] += value
             account.told = final
-            self._timed(account, at, before)
+            self._timed(number, account, at, before, first)
             self._moved(number, account, before)
             return True
 
@@ -311,6 +313,7 @@ class Ledger:
             if account is None or account.final:
                 return
             self._rated(account, IDLE, account.treatment)
+            self._recent.forget(number)
             account.final = True
             account.at = max(account.at, at)
             self._changed[number] = self._closed[number] = None
@@ -338,6 +341,11 @@ class Ledger:
         """What the jobs of each group of the policy have used since this controller's start."""
         with self._lock:
             return dict(self._sums)
+
+    def recent(self, number: int) -> list[tuple[float, Rate]]:
+        """A live job's rates at its last readings, each with its time, the oldest first."""
+        with self._lock:
+            return self._recent.of(number)
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """What live jobs send and receive now by group (AcctGroup), user, host or job: the ``limit`` that move most."""
@@ -424,7 +432,7 @@ class Ledger:
         if to_bytes is not None:
             account.numbers[to_bytes] += size
 
-    def _timed(self, account: _Account, at: float, before: array[int]) -> None:
+    def _timed(self, number: int, account: _Account, at: float, before: array[int], first: bool) -> None:
         """Rate and throttled time between this reading and the one before."""
         last, account.at = account.at or account.since, at
         elapsed = at - last
@@ -435,6 +443,7 @@ class Ledger:
             numbers[_THROTTLED] += round(1000 * elapsed)
         rate = Rate(*(round(8 * (numbers[place] - before[place]) / elapsed) for place in _RATE_PLACES))
         self._rated(account, rate, account.treatment)
+        self._recent.keep(number, at, rate, first)
 
     def _rated(self, account: _Account, rate: Rate, treatment: str) -> None:
         old, new = account.rate, rate if any(rate) else IDLE

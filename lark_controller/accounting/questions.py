@@ -8,7 +8,7 @@ from typing import Protocol
 
 from lark_controller.accounting.ledger import WorkerCounts
 from lark_controller.accounting.rates import Flowing
-from lark_controller.accounting.usage import JobUsage, Usage
+from lark_controller.accounting.usage import JobUsage, Rate, Usage
 from lark_controller.jobs import Job
 
 
@@ -72,6 +72,12 @@ class Accounts(Protocol):
 
     def counted(self, job_id: str, report: WorkerCounts, final: bool) -> bool:
         """What a worker has counted for a live job; False where the job is not accounted, or is over.
+
+        Raises NotFoundError for an id never seen.
+        """
+
+    def recent(self, job_id: str) -> Sequence[tuple[float, Rate]]:
+        """A live job's rates at its last readings, each with its time (seconds since 1970), the oldest first.
 
         Raises NotFoundError for an id never seen.
         """

@@ -26,6 +26,7 @@ from lark_controller.rest.usage_schemas import (
     CountedSchema,
     CountersSchema,
     FlowingListSchema,
+    RecentListSchema,
     UsagePageSchema,
     UsageRowSchema,
 )
@@ -141,6 +142,18 @@ def usage(query: dict[str, Any]) -> Any:
 def rates(query: dict[str, Any]) -> dict[str, object]:
     """What live jobs send and receive now, the most first."""
     return {"rates": current().controls.accounts.flowing(query["by"], query["limit"])}
+
+
+@operation(
+    blueprint, "GET", "/jobs/<job_id>/rates", scopes=(Scope.READ,), answers={200: RecentListSchema}, problems=(404,)
+)
+def recent(job_id: str) -> dict[str, object]:
+    """What a live job has sent and received lately.
+
+    Of an ended job, and of one that this controller has not read yet, there is nothing.
+    """
+    found = current().controls.accounts.recent(known_job(job_id))
+    return {"rates": [{"at": at, "rate": rate} for at, rate in found]}
 
 
 @operation(

@@ -91,6 +91,19 @@ class JobUsageSchema(UsageSchema):
         return {**counts(used.usage), "rate": used.rate, "at": used.at or None, "final": used.final}
 
 
+class RecentSchema(Schema):
+    """What a job sent and received before a reading of its counters."""
+
+    at = Time("When they were read")
+    rate = fields.Nested(RateSchema, required=True, metadata=_meta("The rates since the reading before"))
+
+
+class RecentListSchema(Schema):
+    """What a live job has sent and received lately."""
+
+    rates = fields.List(fields.Nested(RecentSchema), required=True, metadata=_meta("The rates, the oldest first"))
+
+
 class FlowingSchema(Schema):
     """What live jobs send and receive now."""
 

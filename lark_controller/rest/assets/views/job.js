@@ -70,8 +70,15 @@ export function open({ one, who, paint, say, live, signal }) {
   };
 
   draw();
-  const shown = live(3, (stop) => get(["jobs", one], {}, stop), (found) => {
+  // What was before these pages saw the job is asked for once, and comes before what they see.
+  let past = true;
+  const shown = live(3, async (stop) => {
+    const [found, before] = await Promise.all([get(["jobs", one], {}, stop), past ? get(["jobs", one, "rates"], {}, stop) : null]);
+    return { found, before };
+  }, ({ found, before }) => {
     job = found;
+    past = false;
+    for (const each of before?.rates || []) remember(`job ${one}`, Date.parse(each.at), each.rate);
     if (job.usage?.at) remember(`job ${one}`, Date.parse(job.usage.at), job.usage.rate);
     draw();
   });
