@@ -23,8 +23,8 @@ test: lint ## Check style and types, and run all tests, a pool of the lab in sho
 lab: setup  ## Boot a whole HTCondor pool on this machine, and open a shell in it (root; downloads Debian packages once)
 	@$(BIN)/python -m lab shell
 
-lab-test: setup ## Test the lab's pool with real jobs (root; minutes)
-	$(BIN)/python -m pytest -m lab $(PYTEST_ARGS)
+lab-test: setup ## Test pools of the lab with real jobs, two side by side (root; a quarter of an hour)
+	$(BIN)/python -m tests.lab $(PYTEST_ARGS)
 
 demo: setup ## Show the whole controller at work: three real switches, six jobs, under 90 seconds (root)
 	@$(BIN)/python -m demo

@@ -36,6 +36,8 @@ START = True
 SUSPEND = False
 PREEMPT = False
 KILL = False
+# A starter whose prepare hook has sent the job back to the queue stays until it is killed.
+KILLING_TIMEOUT = 5
 # More than one machine has: fifty jobs at once are what the tests ask for.
 NUM_CPUS = 40
 MEMORY = 8000

@@ -100,25 +100,28 @@ def power_on(machine: Machine) -> None:
         _plug(machine, pid, nic)
 
 
-def power_off(name: str) -> None:
+def power_off(machine: Machine) -> None:
     """Kill everything on the machine at once, as a loss of power does; its disk stays.
 
     Raises LabError if it is not on.
     """
-    pid_file = DIRECTORY / name / "pid"
+    pid_file = DIRECTORY / machine.name / "pid"
     try:
         pid = int(pid_file.read_text())
     except FileNotFoundError as error:
-        raise LabError(f"{name} is not on") from error
+        raise LabError(f"{machine.name} is not on") from error
     pid_file.unlink()
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + START_TIMEOUT
     while Path(f"/proc/{pid}").exists():
         if time.monotonic() > deadline:
-            raise LabError(f"{name}: first process {pid} does not end")
+            raise LabError(f"{machine.name}: first process {pid} does not end")
         time.sleep(POLL)
-    # Its end of each cable went with the namespace, and the other end with that.
+    # Its end of each cable goes with the namespace, and the other end with that, but the kernel takes its time.
+    for nic in machine.nics:
+        if nic.segment:
+            run(["ip", "link", "delete", cable(machine, nic)], check=False)
 
 
 def make_segments() -> None:

@@ -83,7 +83,7 @@ def _machine(name: str) -> Machine:
 
 def off(name: str) -> None:
     """Cut one machine's power."""
-    machines.power_off(_machine(name).name)
+    machines.power_off(_machine(name))
 
 
 def status() -> dict[str, object]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,6 @@ from lab.__main__ import NO_MIRROR
 from lab.boot import Lab
 from lab.settings import LabSettings, from_environment
 from tests import own_network
-from tests.lab.remains import wait_ready
 
 
 @contextmanager
@@ -41,8 +41,8 @@ def built() -> tuple[int, str]:
 
 
 @pytest.fixture(scope="session")
-def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """The lab of ``LAB_KIND``; by itself, native or User Mode Linux."""
+def kernel_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """The lab of ``LAB_KIND``; by itself, native or User Mode Linux: the kernel forwards, with queues and delay."""
     status, said = built()
     if status:
         pytest.fail(f"the lab's root file system cannot be built: {said}")
@@ -51,10 +51,10 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def one_way_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A lab with every policy in force: User Mode Linux has no conntrack zones, so it is never that.
+def quick_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A lab that is quick and has every policy in force: User Mode Linux has no conntrack zones, so it is never that.
 
-    Native where the kernel has Open vSwitch, else with its userspace datapath.
+    Native where the kernel has Open vSwitch, else with its userspace datapath, where queues have no effect.
     """
     status, said = built()
     if status == NO_MIRROR:
@@ -63,27 +63,24 @@ def one_way_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         pytest.fail(f"the lab's root file system cannot be built: {said}")
     settings = from_environment()
     if kernel.choose(settings.kind).kind != "uml":
-        yield request.getfixturevalue("lab")
+        yield request.getfixturevalue("kernel_lab")
         return
     kind = "native" if kernel.choose("auto").kind == "native" else "userspace"
     with booted(request, replace(settings, kind=kind)) as lab:
         yield lab
 
 
+@pytest.fixture(scope="module")
+def lab(request: pytest.FixtureRequest) -> Lab:
+    """The lab that a module's tests need: with the mark ``kernel_datapath`` the one, else the other."""
+    needed = "kernel_lab" if request.node.get_closest_marker("kernel_datapath") else "quick_lab"
+    found: Lab = request.getfixturevalue(needed)
+    return found
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything that uses the lab is marked so; the short form is part of all tests."""
+    """Marks every test of the lab, but for the short form, which is part of all tests."""
+    here = Path(__file__).parent
     for item in items:
-        if "lab" in getattr(item, "fixturenames", ()):
+        if item.path.parent == here and item.path.name != "test_short_form.py":
             item.add_marker("lab")
-
-
-@pytest.fixture
-def short_leases(lab: Lab) -> Iterator[None]:
-    """The controller with leases of half a minute, as long as the test lasts."""
-    file = "/etc/lark/lark.env"
-    change = f"unit stop lark-controller; {{}} {file}; unit start lark-controller"
-    lab.on("controller", "sh", "-c", change.format("echo LARK_LEASE_SECONDS=30 >>"))
-    wait_ready(lab)
-    yield
-    lab.on("controller", "sh", "-c", change.format("sed -i /LEASE_SECONDS/d"))
-    wait_ready(lab)

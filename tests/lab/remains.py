@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 from lab import controller, submit
 from lab.boot import Lab
@@ -73,7 +75,33 @@ def wait_ready(lab: Lab, seconds: float = 60) -> None:
     wait_until(ready, seconds, "the controller is ready")
 
 
-def live(lab: Lab, jobs: Jobs) -> list[dict[str, object]]:
+def startd_is_back(lab: Lab, worker: str) -> None:
+    """Wait until the pool has a worker again."""
+    asked = 'condor_status -af Machine | grep -q "^$1[.]"'
+    wait_until(
+        lambda: lab.on("central", "sh", "-c", asked, "lab", worker, check=False).status == 0, 90, f"{worker} is back"
+    )
+
+
+def services_are_back(lab: Lab, worker: str) -> None:
+    """Start the controller and a worker's service, whichever was stopped, and wait until they are ready."""
+    lab.on("controller", "unit", "start", "lark-controller")
+    lab.on(worker, "sh", "-c", "unit start lark-worker; until lark-worker jobs >/dev/null; do sleep 0.2; done")
+    wait_ready(lab)
+
+
+def by_the_pool(lab: Lab) -> set[tuple[str, str]]:
+    """Which job runs on which slot, as the startds say."""
+    shown = lab.on("central", "condor_status", "-json", "-attributes", "Name,GlobalJobId").stdout
+    return {(ad["GlobalJobId"], ad["Name"]) for ad in json.loads(shown or "[]") if "GlobalJobId" in ad}
+
+
+def by_the_directory(lab: Lab) -> set[tuple[str, str]]:
+    """The same as the controller has it."""
+    return {(job["global_job_id"], job["slot"]) for job in controller.jobs(lab)}
+
+
+def live(lab: Lab, jobs: Jobs) -> list[dict[str, Any]]:
     """The live jobs of a cluster, as the controller knows them."""
     return [dict(job) for job in controller.jobs(lab) if job["cluster"] == jobs.cluster]
 
@@ -90,10 +118,12 @@ def wait_enforced(lab: Lab, jobs: Jobs, number: int = 1, seconds: float = 90) ->
     return found
 
 
-def wait_process(lab: Lab, worker: str, user: str, program: str = "sleep", seconds: float = 60) -> None:
-    """Wait until a user's program runs on a worker: a job is enforced before its first instruction."""
-    script = 'until pgrep -x -u "$1" "$2" >/dev/null; do sleep 0.1; done'
-    lab.on(worker, "sh", "-c", script, "lab", user, program, timeout=seconds)
+def wait_process(
+    lab: Lab, worker: str, user: str, program: str = "sleep", seconds: float = 60, number: int = 1
+) -> None:
+    """Wait until a user's program runs on a worker, ``number`` times: a job is enforced before it runs."""
+    script = 'until [ "$(pgrep -c -x -u "$1" "$2")" -ge "$3" ]; do sleep 0.1; done'
+    lab.on(worker, "sh", "-c", script, "lab", user, program, str(number), timeout=seconds)
 
 
 def remove(lab: Lab, jobs: Jobs, *, force: bool = False) -> None:

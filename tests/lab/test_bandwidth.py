@@ -15,7 +15,7 @@ from lab import controller, submit
 from lab.boot import Lab
 from lab.jobs import Running, Wish, remove, running
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.kernel_datapath
 
 LINK = 100
 # Layer 2 bytes of a full frame, and the TCP payload in it.

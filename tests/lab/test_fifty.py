@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
-
-from lab import controller, submit
+from lab import submit
 from lab.boot import Lab
 from lab.inside.topology import EDGE_BRIDGE
-from tests.lab.remains import network, remove, wait_for, wait_until
+from tests.lab.remains import live, network, remove, wait_enforced, wait_for
 
 USERS = {"alice": 17, "bob": 17, "carol": 16}
 
 
-@pytest.mark.lab
-def test_fifty_jobs_at_once(one_way_lab: Lab) -> None:
+def test_fifty_jobs_at_once(lab: Lab) -> None:
     # User Mode Linux has one slow processor for the whole pool: fifty starts at once take longer there than hooks wait.
-    lab = one_way_lab
     before = network(lab)
     clusters = [
         submit.submit(lab, user, "exec sleep 3600", {"request_memory": "16"}, number) for user, number in USERS.items()
     ]
     try:
-        wait_until(
-            lambda: len(controller.jobs(lab, state="enforced")) == 50,
-            400,
-            f"50 jobs are enforced: {len(controller.jobs(lab, state='enforced'))}",
-        )
-        jobs = controller.jobs(lab)
+        for cluster in clusters:
+            wait_enforced(lab, cluster, cluster.number, 200)
+        jobs = [job for cluster in clusters for job in live(lab, cluster)]
         addresses = [address["address"] for job in jobs for address in job["addresses"]]
         assert len(jobs) == 50
         assert len(set(addresses)) == len(addresses) == 100

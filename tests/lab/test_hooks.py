@@ -35,7 +35,7 @@ NETWORK = """\
 set -e
 name=trial-$SUDO_UID
 case $1 in
-make) ip netns add "$name" && ip -n "$name" link add only0 type dummy ;;
+make) ip netns add "$name" && ip -n "$name" link add only0 type bridge ;;
 enter)
     shift
     exec nsenter --net="/run/netns/$name" setpriv --reuid="$SUDO_UID" --regid="$SUDO_GID" --init-groups -- "$@" ;;

@@ -15,8 +15,6 @@ from lab.jobs import Running, Wish, running
 from tests.lab import stage
 from tests.lab.trials import configured
 
-pytestmark = pytest.mark.lab
-
 WORKER = "worker1"
 ON_WORKER = {"requirements": f'Machine == "{WORKER}.lab.test"'}
 
@@ -27,16 +25,17 @@ def dhcp(lab: Lab) -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bridge(lab: Lab) -> Iterator[Lab]:
     with configured(lab, WORKER, 'NetworkType = "bridge"\n', "NetworkType"):
         yield lab
 
 
+# The tests with it are the last ones here: a worker has one such file of configuration at a time.
 @pytest.fixture(scope="module")
-def nat(one_way_lab: Lab) -> Iterator[Lab]:
-    with configured(one_way_lab, WORKER, 'NetworkType = "nat"\n', "NetworkType"):
-        yield one_way_lab
+def nat(lab: Lab) -> Iterator[Lab]:
+    with configured(lab, WORKER, 'NetworkType = "nat"\n', "NetworkType"):
+        yield lab
 
 
 def through(job: Running) -> list[tuple[str, str] | None]:
@@ -88,6 +87,35 @@ def test_jobs_on_a_linux_bridge_are_under_the_same_policy(bridge: Lab) -> None:
         }
         assert stage.called_from(bridge, "wan2", found, found) == {"alice1", "alice2", "alice3"}
         assert stage.dscp_at_core(bridge, found["alice1"]) == {10}
+
+
+BRIDGE_ADDRESSES = {
+    "dhcp": ('AddressType = "dhcp"\n', LEASES),
+    "static": (
+        'AddressType = "static"\nLarkInnerAddressIPv4 = "10.64.200.7"\nSTARTD_ATTRS = $(STARTD_ATTRS)'
+        " LarkInnerAddressIPv4\n",
+        ("10.64.200.7", "10.64.200.7"),
+    ),
+}
+
+
+@pytest.mark.parametrize("address_type", BRIDGE_ADDRESSES)
+def test_on_a_linux_bridge_addresses_come_from_dhcp_or_the_slots_ad_too(lab: Lab, address_type: str) -> None:
+    lines, (first, last) = BRIDGE_ADDRESSES[address_type]
+    users = (Wish("alice", worker=WORKER), Wish("alice", worker="worker2"), Wish("bob", worker="worker2"))
+    with (
+        configured(lab, WORKER, f'NetworkType = "bridge"\n{lines}', "NetworkType"),
+        running(lab, users) as (job, friend, stranger),
+    ):
+        record = controller.api(lab, f"/v1/jobs/{job.id}")
+        assert [record[name] for name in ("network_type", "address_type", "state")] == [
+            "bridge", address_type, "enforced",
+        ]  # fmt: skip
+        assert int(ip_address(first)) <= int(ip_address(job.ipv4)) <= int(ip_address(last))
+        assert job.reach([("tcp", friend.ipv4), ("tcp", stranger.ipv4)]) == ["echo", ""]
+        assert friend.reach([("udp", job.ipv4)]) == ["echo"]
+        assert stranger.reach([("udp", job.ipv4)]) == [""]
+        assert json.loads(job.reach([("http", "192.0.2.1")])[0])["client"] == job.ipv4
 
 
 def test_jobs_behind_nat_leave_as_their_worker_and_are_called_by_nobody(nat: Lab) -> None:

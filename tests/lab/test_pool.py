@@ -12,6 +12,8 @@ from lab.inside.topology import BY_NAME, FAST_DELAY_MS, MACHINES, WAN_DELAY_MS
 from lab.run import LabError
 from lab.terminal import Forward
 
+pytestmark = pytest.mark.kernel_datapath
+
 WORKERS = ("worker1", "worker2")
 
 

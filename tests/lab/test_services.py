@@ -13,6 +13,8 @@ from lab.inside.topology import BY_NAME, EDGE_BRIDGE, REST_PORT, UPLINK
 from lab.run import LabError
 from lab.terminal import Forward
 
+pytestmark = pytest.mark.kernel_datapath
+
 WORKERS = ("worker1", "worker2")
 
 

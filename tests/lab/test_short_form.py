@@ -13,13 +13,13 @@ from tests.lab import stage
 
 
 @pytest.fixture(scope="module")
-def cast(one_way_lab: Lab) -> Iterator[stage.Cast]:
-    with running(one_way_lab, list(stage.CAST.values())) as started:
+def cast(lab: Lab) -> Iterator[stage.Cast]:
+    with running(lab, list(stage.CAST.values())) as started:
         yield dict(zip(stage.CAST, started, strict=True))
 
 
-def test_every_job_has_an_identity_of_its_own_and_is_enforced(one_way_lab: Lab, cast: stage.Cast) -> None:
-    known = {job["id"]: job for job in controller.jobs(one_way_lab)}
+def test_every_job_has_an_identity_of_its_own_and_is_enforced(lab: Lab, cast: stage.Cast) -> None:
+    known = {job["id"]: job for job in controller.jobs(lab)}
     assert {known[job.id]["owner"] for job in cast.values()} == {"alice", "bob", "carol", "mallory"}
     assert {job["state"] for job in known.values()} == {"enforced"}
     assert len({address for name in cast for address in stage.addresses(cast, name)}) == 2 * len(cast)
@@ -43,10 +43,10 @@ def test_wan_drop_with_its_exception_and_steering(cast: stage.Cast) -> None:
     }
 
 
-def test_what_the_wan_reaches(one_way_lab: Lab, cast: stage.Cast) -> None:
-    assert stage.called_from(one_way_lab, "wan1", cast, cast) == {"alice1", "alice2", "bob", "carol"}
-    assert stage.called_from(one_way_lab, "wan2", cast, cast) == {"alice1", "alice2", "carol"}
+def test_what_the_wan_reaches(lab: Lab, cast: stage.Cast) -> None:
+    assert stage.called_from(lab, "wan1", cast, cast) == {"alice1", "alice2", "bob", "carol"}
+    assert stage.called_from(lab, "wan2", cast, cast) == {"alice1", "alice2", "carol"}
 
 
-def test_the_group_of_a_job_is_seen_at_the_core(one_way_lab: Lab, cast: stage.Cast) -> None:
-    assert stage.dscp_at_core(one_way_lab, cast["carol"]) == {34}
+def test_the_group_of_a_job_is_seen_at_the_core(lab: Lab, cast: stage.Cast) -> None:
+    assert stage.dscp_at_core(lab, cast["carol"]) == {34}
