@@ -14,7 +14,7 @@ from lab.boot import Lab
 from lab.inside.topology import WAN_ADDRESSES
 from lab.jobs import Running, Wish, running
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.kernel_datapath
 
 GUARANTEE = 25
 PORT = 5401
