@@ -127,16 +127,11 @@ def test_learned_flows_age_on_the_switch_and_say_so() -> None:
     assert {(flow.data.idle_timeout, flow.data.flags) for flow in flows} == {(42, FLAG_SEND_FLOW_REM)}
 
 
-def test_what_must_not_be_learned() -> None:
-    job, other = 0x02_00_00_00_00_05, 0x02_00_00_00_00_06
-    learning = Learning(3, 4, 70, jobs={7: job})
+def test_what_is_no_stations_address_is_not_learned() -> None:
+    learning = Learning(3, 4, 70)
     assert learning.heard(1, 0, 0x01_00_5E_00_00_01) == ((), ())
     assert learning.heard(1, 0, 0) == ((), ())
-    assert learning.heard(7, 0, other) == ((), ())
-    assert learning.heard(1, 0, job) == ((), ())
     assert len(learning) == 0
-    assert learning.heard(7, 0, job).flows
-    assert learning.heard(1, 0, other).flows
 
 
 def test_random_sources_fill_neither_the_port_nor_the_switch_nor_the_controller() -> None:

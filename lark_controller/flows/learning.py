@@ -8,7 +8,7 @@ flows, on the switch: without a controller nothing is learned, and what is unkno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -52,14 +52,13 @@ class Learning:
     """What one switch without NORMAL has learned; mutable, for one thread, and empty after a reconnect.
 
     Learned flows have ``priority`` in both tables, which must be above the miss of the first and the flood of the
-    second; ``priority - 1`` in the first is for a port at its limit. ``jobs`` gives the MAC of the job at a port: at
-    such a port nothing else is learned, and a job's MAC nowhere else. ``per_port`` and ``total`` limit the stations.
+    second, and below the flows of jobs; ``priority - 1`` in the first is for a port at its limit. ``per_port`` and
+    ``total`` limit the stations.
     """
 
     learn_table: int
     forward_table: int
     priority: int
-    jobs: Mapping[int, int] = field(default_factory=dict)
     cookie_of: Callable[[int], int] = learned_cookie
     idle_timeout: int = IDLE_TIMEOUT
     per_port: int = 1024
@@ -77,8 +76,6 @@ class Learning:
         for :data:`QUIET_TIME`, so that random sources occupy neither memory nor the controller.
         """
         if eth_src & _MULTICAST or not eth_src:
-            return Heard()
-        if self.jobs.get(in_port, eth_src) != eth_src or (in_port not in self.jobs and eth_src in self.jobs.values()):
             return Heard()
         station = Station(vlan, eth_src)
         old = self.where.get(station)
