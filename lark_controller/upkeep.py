@@ -21,6 +21,9 @@ from lark_controller.store import Store
 GATHER = 0.1
 RETRY = 1.0
 PRUNE_EVERY = 3600.0
+# Seconds, and part of a lease, that may pass unseen before leases begin anew.
+UNSEEN = 5.0
+UNSEEN_PART = 0.25
 
 
 class Upkeep:
@@ -42,6 +45,7 @@ class Upkeep:
         retention: float,
         datapaths: Callable[[], list[int]],
         check: Callable[[int], object],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._registration = registration
@@ -52,6 +56,7 @@ class Upkeep:
         self._retention = retention
         self._datapaths = datapaths
         self._check = check
+        self._clock = clock
         self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._over = threading.Event()
@@ -117,19 +122,30 @@ class Upkeep:
                 del self.unwritten[job.id]
 
     def _watch_leases(self) -> None:
-        pruned = 0.0
-        while not self._stopping.wait(min(5.0, self._lease / 4)):
+        pruned, anew = 0.0, False
+        pause = min(5.0, self._lease / 4)
+        seen = self._clock()
+        while not self._stopping.wait(pause):
+            now = self._clock()
+            unseen, seen = now - seen - pause, now
+            if unseen > max(UNSEEN, UNSEEN_PART * self._lease):
+                # A machine that was paused, or a clock that was set: workers could not renew meanwhile.
+                event("time has passed unseen; all leases begin anew", level=WARNING, seconds=round(unseen))
+                anew = True
             # SQLite goes on with a file that somebody has deleted: nothing but this would tell.
             if not self._guarded("the database itself", self._store.ping):
                 continue
-            self._guarded("leases", self._expire)
-            self._guarded("reservations", lambda: self._reservations.expire(time.time()))
-            if self._retention and time.time() - pruned > PRUNE_EVERY:
-                pruned = time.time()
-                self._guarded("old entries", lambda: self._store.prune(time.time() - self._retention))
+            if anew and not self._guarded("leases", partial(self._store.extend_leases, now + self._lease)):
+                continue
+            anew = False
+            self._guarded("leases", partial(self._expire, now))
+            self._guarded("reservations", partial(self._reservations.expire, now))
+            if self._retention and now - pruned > PRUNE_EVERY:
+                pruned = now
+                self._guarded("old entries", partial(self._store.prune, now - self._retention))
 
-    def _expire(self) -> None:
-        count = self._registration.expire(time.time())
+    def _expire(self, now: float) -> None:
+        count = self._registration.expire(now)
         if count:
             self._metrics.leases_expired.inc(count)
 

@@ -26,7 +26,12 @@ from tests.test_store_runs import put
 
 
 @contextmanager
-def kept_up(path: Path, check: Callable[[int], object] = lambda _: None) -> Iterator[tuple[Store, Upkeep]]:
+def kept_up(
+    path: Path,
+    check: Callable[[int], object] = lambda _: None,
+    clock: Callable[[], float] = time.time,
+    lease: float = 0.4,
+) -> Iterator[tuple[Store, Upkeep]]:
     """Upkeep of a store with two switches, each checked ten times a second."""
     store = Store.open(f"sqlite:///{path}/lark.db")
     store.migrate()
@@ -34,8 +39,8 @@ def kept_up(path: Path, check: Callable[[int], object] = lambda _: None) -> Iter
     registration = Registration(store, 900, lambda job: None, lambda job_id: None, none)
     registration.use(load(POLICY), needed_attributes(load(POLICY)))
     upkeep = Upkeep(
-        store, registration, none, Metrics(), lease_seconds=0.4, check_seconds=0.2, retention=0,
-        datapaths=lambda: [1, 2], check=check,
+        store, registration, none, Metrics(), lease_seconds=lease, check_seconds=0.2, retention=0,
+        datapaths=lambda: [1, 2], check=check, clock=clock,
     )  # fmt: skip
     upkeep.start()
     try:
@@ -84,6 +89,20 @@ def test_states_are_written_after_a_mistake(
         until(lambda: next(iter(store.live_jobs())).state is JobState.PENDING)
         assert upkeep.unwritten == {}
     assert ("upkeep failed", "states") in errors(caplog)
+
+
+def test_a_clock_that_jumps_or_a_machine_that_stood_still_ends_no_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ahead = [0.0]
+    with kept_up(tmp_path, clock=lambda: time.time() + ahead[0], lease=20.0) as (store, _):
+        job = put(store, a_run(1, lease_until=time.time() + 20)).job
+        ahead[0] = 10_000.0
+        until(lambda: any("leases begin anew" in record.getMessage() for record in caplog.records))
+        until(lambda: (found := store.find(job.id)) is not None and found.lease_until > time.time() + 10_000)
+        found = store.find(job.id)
+        assert found is not None
+        assert found.live
 
 
 def test_a_database_file_that_somebody_deletes_is_said_in_the_log(
