@@ -49,7 +49,12 @@ def test_the_wan_part_is_what_the_jobs_themselves_have_sent_there_to_the_last_pa
             megabytes = [count * 1442 / 1e6 for count in counts]
             wan_out, wan_in, out, into = map(float, found[str(process)])
             assert min(counts) > 0, said
-            assert [wan_out, wan_in] == pytest.approx(megabytes if reaches_wan else [0, 0], abs=2e-6), (said, found)
+            if reaches_wan:
+                # An answer may come after ping has ended.
+                assert wan_out == pytest.approx(megabytes[0], abs=2e-6), (said, found)
+                assert megabytes[1] - 2e-6 <= wan_in <= megabytes[0] + 2e-6, (said, found)
+            else:
+                assert (wan_out, wan_in) == (0, 0), (said, found)
             assert out > megabytes[0]
             assert into > megabytes[1]
 

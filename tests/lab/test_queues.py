@@ -100,7 +100,7 @@ def asks(user: str, megabits: int, **lines: str) -> Wish:
 
 
 def test_what_a_jobs_queues_drop_is_what_its_own_datagrams_lack(lab: Lab) -> None:
-    with running(lab, [asks("alice", 20), asks("alice", 30)]) as (job, quiet):
+    with running(lab, [asks("alice", 4), asks("alice", 30)]) as (job, quiet):
 
         def used(one: Running) -> dict[str, Any]:
             found: dict[str, Any] = controller.api(lab, f"/v1/jobs/{one.id}")["usage"]
@@ -108,7 +108,7 @@ def test_what_a_jobs_queues_drop_is_what_its_own_datagrams_lack(lab: Lab) -> Non
 
         for options, drops in (("", "rate_drops_out"), ("-R", "rate_drops_in")):
             before = used(job)
-            udp = "--udp --bitrate 40M --length 1400"
+            udp = "--udp --bitrate 16M --length 1400"
             command = f"iperf3 --client {SERVER} --port {PORTS[0]} --time {SECONDS} --json {udp} {options}"
             lost = json.loads(job.run(command, SECONDS + 30.0).stdout)["end"]["sum"]["lost_packets"]
             assert lost > 1000
