@@ -113,6 +113,10 @@ class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         """What went wrong with a connection alone: callers go away, and that is no event."""
 
 
+class _GoneError(Exception):
+    """The caller has stopped in the midst of its request: there is nobody to answer."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One request."""
 
@@ -228,25 +232,31 @@ class _Handler(BaseHTTPRequestHandler):
             raise AdError("", "a body needs its Content-Length")
         if len(length) > len(str(MAX_AD)) or int(length) > MAX_AD:
             raise AdError("", f"the ads take {length[:20]} bytes; at most {MAX_AD} are accepted")
-        return self.rfile.read(int(length))
+        try:
+            return self.rfile.read(int(length))
+        except OSError as error:
+            raise _GoneError(str(error)) from None
 
     def _answer(self, call: Callable[[], str], missing: bool = False) -> None:
         """The call's text, or the problem that it raises; ``missing``: to be part of no such job is 404."""
-        self._guard(lambda: self._send(HTTPStatus.OK, "text/plain; charset=utf-8", call()), missing)
+        self._guard(lambda: (HTTPStatus.OK, "text/plain; charset=utf-8", call()), missing)
 
     def _pass(self, call: Callable[[], Passed]) -> None:
         """What the controller answered, or the problem that the call raises."""
 
-        def passed() -> None:
+        def passed() -> tuple[HTTPStatus, str, str]:
             status, document = call()
             kind = "application/json" if status < HTTPStatus.BAD_REQUEST else "application/problem+json"
-            self._send(HTTPStatus(status), kind, json.dumps(document))
+            return HTTPStatus(status), kind, json.dumps(document)
 
         self._guard(passed, True)
 
-    def _guard(self, answer: Callable[[], None], missing: bool) -> None:
+    def _guard(self, call: Callable[[], tuple[HTTPStatus, str, str]], missing: bool) -> None:
+        """Send status, content type and text of a call, or the problem that it raises."""
         try:
-            answer()
+            answer = call()
+        except _GoneError:
+            return
         except CallerError as error:
             log.event("caller refused", level=log.WARNING, uid=self._peer.uid, pid=self._peer.pid, reason=error)
             self._problem(HTTPStatus.NOT_FOUND if missing else HTTPStatus.FORBIDDEN, str(error))
@@ -257,11 +267,11 @@ class _Handler(BaseHTTPRequestHandler):
         except LarkError as error:
             log.failure("a request failed", error, path=self.path)
             self._problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-        except OSError:
-            raise
         except Exception as error:
             log.failure("a request failed unexpectedly", error, path=self.path)
             self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The worker service failed; its log says how.")
+        else:
+            self._send(*answer)
 
     def _problem(self, status: HTTPStatus, detail: str, **members: str) -> None:
         document = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail, **members}

@@ -11,6 +11,7 @@ import pytest
 
 from lark_worker.jobs import Jobs, key_of
 from lark_worker.records import Record
+from tests.worker.pool import Pool, eventually
 
 
 @pytest.fixture
@@ -52,3 +53,35 @@ def test_what_the_disk_does_not_take_is_known_all_the_same(full: Path) -> None:
     assert [each.over for each in Jobs(full / "jobs").load()] == [False]
     jobs.forget(found)
     assert Jobs(full / "jobs").load() == []
+
+
+@pytest.mark.ovs
+def test_on_a_full_disk_jobs_end_and_new_ones_are_told_why_they_do_not_start(
+    pool: Pool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool.stop_service()
+    state = pool.folder / "worker"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "full", str(state)], check=True)
+    try:
+        pool.start_service()
+        runs, late = pool.starter(1, "alice"), pool.starter(2, "bob")
+        assert 'LarkState = "enforced"' in pool.hook(runs, "start", "alice", 1)
+        fill(state)
+        said = pool.hook(late, "start", "bob", 2)
+        assert "this worker's disk does not take the job's record: No space left on device" in said
+        pool.hook(runs, "exit", "alice", 1)
+        eventually(lambda: list(pool.client.jobs()) == [])
+        eventually(lambda: pool.leftovers() == [])
+
+        # What nobody has thought of is answered, too, and the log says what it was.
+        (state / "filling").unlink()
+
+        def broken(*_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(pool.worker, "register", broken)
+        assert "The worker service failed; its log says how." in pool.hook(late, "start", "bob", 2)
+        assert any("unexpectedly" in record.getMessage() for record in caplog.records)
+    finally:
+        pool.stop_service()
+        subprocess.run(["umount", str(state)], check=True)
