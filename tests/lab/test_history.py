@@ -8,6 +8,7 @@ import pytest
 
 from lab import submit
 from lab.boot import Lab
+from lab.jobs import remove
 
 ON_WORKER1 = {"requirements": 'Machine == "worker1.lab.test"', "request_bandwidth": "50"}
 PING = "ping -q -c 20 -i 0.01 -s 1400 192.0.2.1 >/dev/null"
@@ -71,7 +72,7 @@ def test_the_event_log_shows_bandwidth_beside_the_other_resources(lab: Lab) -> N
 
 
 def test_a_slots_ad_has_the_rates_of_its_job_and_the_groups_headroom(lab: Lab) -> None:
-    jobs = submit.submit(lab, "alice", "ping -q -i 0.01 -s 1400 -w 30 192.0.2.1 >/dev/null", ON_WORKER1)
+    jobs = submit.submit(lab, "alice", "ping -q -i 0.01 -s 1400 192.0.2.1 >/dev/null", ON_WORKER1)
     names = "NetworkOutputRate NetworkInputMb WanHeadroom_group_cms"
     ask = f"condor_status -const 'GlobalJobId =!= undefined && NetworkOutputRate > 0' -af {names}"
     lab.on("central", "sh", "-c", f"until {ask} | grep -q .; do sleep 1; done", timeout=60)
@@ -79,7 +80,7 @@ def test_a_slots_ad_has_the_rates_of_its_job_and_the_groups_headroom(lab: Lab) -
     assert 0 < rate < 50
     assert megabytes > 0
     assert 0 < headroom <= 250
-    submit.wait(lab, jobs)
+    remove(lab, [jobs])
 
 
 def test_headroom_takes_part_in_matchmaking(lab: Lab) -> None:
