@@ -117,6 +117,21 @@ def scenario(play: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+def on_a_switch(
+    play: Callable[[Recorder, FakeSwitch, SwitchLink], Awaitable[None]],
+    fake: FakeSwitch | None = None,
+    **options: object,
+) -> None:
+    """Play with one fake switch that is connected."""
+
+    async def main() -> None:
+        recorder, switch = Recorder(), fake or FakeSwitch(1)
+        async with serving(recorder, **options) as server:
+            await play(recorder, switch, await connected(server, recorder, switch))
+
+    scenario(main)
+
+
 KEYS = ("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 
 

@@ -15,11 +15,13 @@ from lark_controller.flows.model import (
 )
 from lark_controller.openflow import switchside
 from lark_controller.openflow.fake import FakeSwitch
+from lark_controller.openflow.link import SwitchLink
 from lark_controller.openflow.replies import PacketIn
 from tests.openflow import (
     Recorder,
     connected,
     flow,
+    on_a_switch,
     scenario,
     serving,
 )
@@ -65,20 +67,16 @@ def test_a_switch_without_normal_and_meters_says_so() -> None:
 
 
 def test_messages_in_pieces_and_many_in_one_are_the_same() -> None:
-    async def play() -> None:
-        recorder = Recorder()
-        async with serving(recorder) as server:
-            fake = FakeSwitch(1)
-            await connected(server, recorder, fake)
-            packets = [PacketIn(1, 0, 1, number, 0, bytes(60)) for number in range(1, 1001)]
-            stream = b"".join(switchside.packet_in(0, packet) for packet in packets)
-            fake.send_raw(stream)
-            await recorder.until(lambda: len(recorder.packets) == 1000)
-            for start in range(0, 2000, 7):
-                fake.send_raw(stream[start : min(start + 7, 2000)])
-                await asyncio.sleep(0)
-            fake.send_raw(stream[2000:])
-            await recorder.until(lambda: len(recorder.packets) == 2000)
-            assert recorder.packets == packets * 2
+    async def play(recorder: Recorder, fake: FakeSwitch, _link: SwitchLink) -> None:
+        packets = [PacketIn(1, 0, 1, number, 0, bytes(60)) for number in range(1, 1001)]
+        stream = b"".join(switchside.packet_in(0, packet) for packet in packets)
+        fake.send_raw(stream)
+        await recorder.until(lambda: len(recorder.packets) == 1000)
+        for start in range(0, 2000, 7):
+            fake.send_raw(stream[start : min(start + 7, 2000)])
+            await asyncio.sleep(0)
+        fake.send_raw(stream[2000:])
+        await recorder.until(lambda: len(recorder.packets) == 2000)
+        assert recorder.packets == packets * 2
 
-    scenario(play)
+    on_a_switch(play)

@@ -23,6 +23,7 @@ from tests.openflow import (
     flow,
     make_authority,
     make_certificate,
+    on_a_switch,
     scenario,
     serving,
 )
@@ -56,17 +57,13 @@ def test_garbage_closes_that_connection_with_a_reason(garbage: bytes, reason: st
 
 
 def test_closing_in_the_middle_of_a_message_is_said() -> None:
-    async def play() -> None:
-        recorder = Recorder()
-        async with serving(recorder) as server:
-            fake = FakeSwitch(1)
-            await connected(server, recorder, fake)
-            fake.send_raw(switchside.packet_in(0, PacketIn(1, 0, 1, 1, 0, bytes(60)))[:40])
-            fake.disconnect()
-            await recorder.until(lambda: bool(recorder.gone))
-            assert recorder.gone[0][1] == "closed by the switch in the middle of a message"
+    async def play(recorder: Recorder, fake: FakeSwitch, _link: SwitchLink) -> None:
+        fake.send_raw(switchside.packet_in(0, PacketIn(1, 0, 1, 1, 0, bytes(60)))[:40])
+        fake.disconnect()
+        await recorder.until(lambda: bool(recorder.gone))
+        assert recorder.gone[0][1] == "closed by the switch in the middle of a message"
 
-    scenario(play)
+    on_a_switch(play)
 
 
 def test_an_exception_in_the_handler_closes_that_connection_only(caplog: pytest.LogCaptureFixture) -> None:
@@ -184,17 +181,13 @@ def test_over_tls_a_switch_that_stops_reading_is_dropped_as_well(tmp_path: Path)
 
 
 def test_the_outbox_is_bounded() -> None:
-    async def play() -> None:
-        recorder = Recorder()
-        async with serving(recorder, outbox_bytes=1 << 20) as server:
-            fake = FakeSwitch(1)
-            link = await connected(server, recorder, fake)
-            fake.stall()
-            while not link.closed_because:
-                link.packet_out(1, (Output(2),), bytes(60000))
-            assert "outbox" in link.closed_because
+    async def play(_recorder: Recorder, fake: FakeSwitch, link: SwitchLink) -> None:
+        fake.stall()
+        while not link.closed_because:
+            link.packet_out(1, (Output(2),), bytes(60000))
+        assert "outbox" in link.closed_because
 
-    scenario(play)
+    on_a_switch(play, outbox_bytes=1 << 20)
 
 
 def test_a_flood_of_connections_that_are_no_switchs_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
