@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 import psycopg
 import pytest
@@ -17,6 +18,7 @@ from lark_controller.app import Service
 from lark_controller.errors import StoreError
 from lark_controller.settings import Settings, load
 from lark_controller.store import Store
+from lark_controller.store.claim import claim_file
 from lark_controller.store.database import connect
 from tests.controllers import OPEN
 
@@ -74,6 +76,26 @@ def test_on_sqlite_a_second_controller_does_not_start_and_names_the_first(tmp_pa
         Service(settings(tmp_path))
     service.stop()
     Service(settings(tmp_path)).store.close()
+
+
+def test_programs_that_the_controller_starts_do_not_keep_its_database(tmp_path: Path) -> None:
+    """Between fork and exec a child has all files of its parent."""
+    over = Event()
+
+    def start_programs() -> None:
+        while not over.is_set():
+            subprocess.run(["true"], check=True)
+
+    starting = [Thread(target=start_programs) for _ in range(3)]
+    for thread in starting:
+        thread.start()
+    try:
+        for _ in range(300):
+            claim_file(tmp_path / "lark.db").release()
+    finally:
+        over.set()
+        for thread in starting:
+            thread.join()
 
 
 @pytest.mark.postgres

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import IO, Final
 
@@ -14,6 +15,9 @@ from lark_controller.errors import StoreError
 
 # The key of the advisory lock that a controller holds on PostgreSQL while it runs: "runs" in ASCII.
 _ADVISORY_KEY: Final = 0x72756E73
+# Seconds that a controller which ends this moment is given, and between two looks.
+_PATIENCE: Final = 1.0
+_PAUSE: Final = 0.05
 
 
 class Claim:
@@ -25,7 +29,11 @@ class Claim:
     def release(self) -> None:
         """Let another controller have the database. May be called again."""
         held, self._held = self._held, None
-        if held is not None:
+        if isinstance(held, Connection):
+            held.close()
+        elif held is not None:
+            # Not by closing alone: a child process that is just being started has the file open as well.
+            fcntl.flock(held, fcntl.LOCK_UN)
             held.close()
 
 
@@ -33,9 +41,11 @@ def claim_file(database: Path) -> Claim:
     """Claim an SQLite database by a lock on a file beside it. Raises StoreError where a controller has it."""
     path = database.with_name(f"{database.name}.controller")
     file = path.open("a+", encoding="ascii")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    deadline = time.monotonic() + _PATIENCE
+    while not _locked(file):
+        if time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+            continue
         file.seek(0)
         other = file.read(20).strip()
         file.close()
@@ -43,11 +53,19 @@ def claim_file(database: Path) -> Claim:
         raise StoreError(
             f"SQLite database {database}: another controller uses it{process}. Stop that one, or give this one a "
             "database of its own (LARK_STATE_DIR, LARK_DATABASE_URL)."
-        ) from None
+        )
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()
     return Claim(file)
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def claim_server(engine: Engine) -> Claim | None:
