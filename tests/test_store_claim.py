@@ -17,14 +17,13 @@ import pytest
 from lark_controller.app import Service
 from lark_controller.errors import StoreError
 from lark_controller.settings import Settings, load
-from lark_controller.store import Store
-from lark_controller.store.claim import claim_file
+from lark_controller.store import Store, claim
 from lark_controller.store.database import connect
 from tests.controllers import OPEN
 
 HOLD = """
 import sys
-from lark_controller.store import Store
+from lark_controller.store import Store, claim
 store = Store.open(sys.argv[1])
 print(store.claim(), flush=True)
 sys.stdin.read()
@@ -78,8 +77,11 @@ def test_on_sqlite_a_second_controller_does_not_start_and_names_the_first(tmp_pa
     Service(settings(tmp_path)).store.close()
 
 
-def test_programs_that_the_controller_starts_do_not_keep_its_database(tmp_path: Path) -> None:
+def test_programs_that_the_controller_starts_do_not_keep_its_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between fork and exec a child has all files of its parent."""
+    monkeypatch.setattr(claim, "_PATIENCE", -1.0)
     over = Event()
 
     def start_programs() -> None:
@@ -91,7 +93,7 @@ def test_programs_that_the_controller_starts_do_not_keep_its_database(tmp_path: 
         thread.start()
     try:
         for _ in range(300):
-            claim_file(tmp_path / "lark.db").release()
+            claim.claim_file(tmp_path / "lark.db").release()
     finally:
         over.set()
         for thread in starting:
