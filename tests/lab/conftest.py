@@ -78,6 +78,17 @@ def lab(request: pytest.FixtureRequest) -> Lab:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def emptied(request: pytest.FixtureRequest, lab: Lab) -> Iterator[None]:
+    """What a module leaves in the queue because one of its tests failed does not concern the next one's."""
+    before = request.session.testsfailed
+    yield
+    if request.session.testsfailed > before:
+        lab.on("central", "condor_rm", "-all", check=False)
+        gone = 'until [ -z "$(condor_q -all -af ClusterId)" ]; do sleep 0.3; done'
+        lab.on("central", "sh", "-c", gone, timeout=90, check=False)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks every test of the lab, but for the short form, which is part of all tests."""
     here = Path(__file__).parent

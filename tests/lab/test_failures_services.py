@@ -138,7 +138,8 @@ def test_the_worker_service_is_killed(lab: Lab, neighbour: Neighbour) -> None:
     wait_until(lambda: live(lab, jobs), 60, "the first starts")
     neighbour.lost()
     lab.on(WORKER, "unit", "kill", "lark-worker")
-    # A start that it left half done goes back to the queue, and is tried again.
+    services_are_back(lab, WORKER)
+    # A start that was left half done goes back to the queue, and is tried again.
     wait_process(lab, WORKER, "bob", seconds=150, number=4)
     wait_enforced(lab, jobs, 4)
     lab.on(WORKER, "unit", "kill", "lark-worker")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from lab import controller, submit
 from lab.boot import Lab
 from lab.jobs import Wish, running
+from tests.lab.remains import wait_until
 
 HOOK = "/usr/local/libexec/lark/starter_hook.sh"
 # As somebody writes who has only read docs/how-to/worker.md.
@@ -78,8 +81,13 @@ def test_a_strangers_submit_file_runs_with_what_its_attributes_ask_for(lab: Lab)
     for number in (0, 1):
         answer = json.loads(lab.on("central", "cat", f"/home/carol/stranger.{number}.out").stdout)
         assert (answer["server"], answer["through"]) == ("wan2", "wan-fast")
-    ended = [job for job in controller.jobs(lab, state="ended") if f"#{cluster}." in str(job["global_job_id"])]
-    assert [(job["owner"], job["group"], job["bandwidth"], job["outbound"]) for job in ended] == [
+
+    def ended() -> list[Mapping[str, Any]]:
+        return [job for job in controller.jobs(lab, state="ended") if f"#{cluster}." in job["global_job_id"]]
+
+    # A job's end is in its log before its starter has ended.
+    wait_until(lambda: len(ended()) == 2, 30, "both have ended")
+    assert [(job["owner"], job["group"], job["bandwidth"], job["outbound"]) for job in ended()] == [
         ("carol", "group_cms.prod", 50, True)
     ] * 2
     assert submit.attribute(lab, submit.Jobs(int(cluster), 2, "carol", "/home/carol"), "ExitCode") == "0"
