@@ -17,6 +17,8 @@ from experiments.result import Point, Result, Series
 
 # Colours that are told apart with any kind of colour vision (Okabe and Ito), ours first.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A6D00")
+# Whole numbers up to this are a count, and each has its mark on the axis.
+MOST_COUNT: Final = 16
 
 
 def plot(result: Result, directory: Path) -> tuple[Path, Path]:
@@ -37,6 +39,10 @@ def plot(result: Result, directory: Path) -> tuple[Path, Path]:
         axes.set_ylabel(result.y_label)
         # Room above for the legend, where no line is.
         axes.set_ylim(0, axes.get_ylim()[1] * (1.05 + 0.07 * ((len(result.series) + 1) // 2)))
+        xs = sorted({point.x for series in result.series for point in series.points})
+        if not result.over_time and not result.places and all(x == int(x) <= MOST_COUNT for x in xs):
+            axes.set_xticks(xs)
+        axes.set_axisbelow(True)
         axes.grid(axis="y" if result.places else "both", alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(fontsize=8, frameon=False, ncols=2, loc="upper center")
