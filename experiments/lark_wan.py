@@ -19,7 +19,7 @@ Rates = Mapping[int, Sequence[float]]
 
 # One guest CPU carries every frame over two switches and a router; at a tenth it has nothing to spare.
 SCALE: Final = 0.05
-SECONDS: Final = 9.0
+SECONDS: Final = 8.0
 # A WAN of 20 ms round trip is longer in slow start than a LAN.
 SETTLED: Final = 3.0
 CMS: Final = {"accounting_group": "group_cms", "accounting_group_user": "alice"}

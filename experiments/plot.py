@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,8 @@ from experiments.result import Point, Result, Series
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A6D00")
 # Whole numbers up to this are a count, and each has its mark on the axis.
 MOST_COUNT: Final = 16
+# Seconds between two points over time that are not one stream's.
+PAUSE: Final = 2.0
 
 
 def plot(result: Result, directory: Path) -> tuple[Path, Path]:
@@ -57,8 +60,16 @@ def plot(result: Result, directory: Path) -> tuple[Path, Path]:
 
 
 def _line(axes: Axes, series: Series, colour: str, over_time: bool) -> None:
-    xs = [point.x for point in series.points]
-    ys = [point.y for point in series.points]
+    points = list(series.points)
+    if over_time and not series.paper:
+        # Between one job and the next there is no line.
+        points = [
+            each
+            for point, after in zip(points, [*points[1:], points[-1]], strict=True)
+            for each in ((point, Point(point.x, nan)) if after.x - point.x > PAUSE else (point,))
+        ]
+    xs = [point.x for point in points]
+    ys = [point.y for point in points]
     axes.plot(
         xs, ys,
         color=colour, label=_named(series), linewidth=1.4,

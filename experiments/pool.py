@@ -90,7 +90,8 @@ class Load:
     """One job: whose, what it asks for, and what it sends or receives for how long.
 
     ``attributes`` are lines of its submit file. ``server`` is a machine of the lab, ``port`` its iperf3 server's.
-    Without ``size`` (bytes of payload) the stream lasts ``seconds``.
+    Without ``size`` (bytes of payload) the stream lasts ``seconds``. iperf3 counts in blocks of ``block`` bytes; its
+    own 128 KiB are a second of 1 Mb/s.
     """
 
     user: str
@@ -100,6 +101,7 @@ class Load:
     download: bool = False
     seconds: float = 10
     size: int | None = None
+    block: int = 8192
 
     @property
     def script(self) -> str:
@@ -109,7 +111,8 @@ class Load:
         back = " --reverse" if self.download else ""
         return (
             f"ping -c 3 -i 0.2 -W 1 {address} >/dev/null\n"
-            f"exec iperf3 --client {address} --port {self.port} {how} --interval {INTERVAL:g}{back} --json\n"
+            f"exec iperf3 --json --client {address} --port {self.port} {how} --length {self.block}"
+            f" --interval {INTERVAL:g}{back}\n"
         )
 
 
