@@ -74,7 +74,8 @@ def test_the_event_log_shows_bandwidth_beside_the_other_resources(lab: Lab) -> N
 def test_a_slots_ad_has_the_rates_of_its_job_and_the_groups_headroom(lab: Lab) -> None:
     jobs = submit.submit(lab, "alice", "ping -q -i 0.01 -s 1400 192.0.2.1 >/dev/null", ON_WORKER1)
     names = "NetworkOutputRate NetworkInputMb WanHeadroom_group_cms"
-    ask = f"condor_status -const 'GlobalJobId =!= undefined && NetworkOutputRate > 0' -af {names}"
+    mine = f"#{jobs.cluster}[.]"
+    ask = f"condor_status -const 'regexp(\"{mine}\", GlobalJobId) && NetworkOutputRate > 0' -af {names}"
     lab.on("central", "sh", "-c", f"until {ask} | grep -q .; do sleep 1; done", timeout=60)
     rate, megabytes, headroom = map(float, lab.on("central", "sh", "-c", ask).stdout.split())
     assert 0 < rate < 50
