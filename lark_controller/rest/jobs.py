@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from flask import Response, jsonify, request, url_for
 
@@ -28,6 +28,9 @@ from lark_controller.rest.tokens import Scope
 from lark_controller.status import Confirmation, JobDetail, JobFilter
 
 blueprint = resource("jobs", "One run of an HTCondor job on one slot.")
+
+# A job's end waits for its switch's last word so long, and then does without.
+FRESH_SECONDS: Final = 2.0
 
 # Bytes of a line in the audit trail that comes from a worker.
 MAX_NOTE = 1024
@@ -110,7 +113,7 @@ def show(query: dict[str, Any], job_id: str) -> Joined:
     known = known_job(job_id)
     if query["fresh"]:
         with context.waiting() as timeout:
-            context.controls.read_counters(known, timeout)
+            context.controls.read_counters(known, min(timeout, FRESH_SECONDS))
     return joined(context.controls.job(known))
 
 
