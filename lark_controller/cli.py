@@ -22,7 +22,7 @@ from lark_controller.errors import LarkError, PolicyError, SettingError
 from lark_controller.settings import load, table
 
 if TYPE_CHECKING:
-    from lark_controller.store.database import Database
+    from lark_controller.store import Store
 
 OK: Final = 0
 NO: Final = 1
@@ -324,28 +324,25 @@ def _policy_put(arguments: Arguments) -> int:
 
 
 def _db_upgrade(arguments: Arguments) -> int:
-    from lark_controller.store import migrate
-
-    return _on_database(arguments, lambda database: database.write(migrate.upgrade))
+    return _on_database(arguments, lambda store: store.migrate())
 
 
 def _db_version(arguments: Arguments) -> int:
-    return _on_database(arguments, lambda database: None)
+    return _on_database(arguments, lambda store: None)
 
 
-def _on_database(arguments: Arguments, work: Callable[[Database], None]) -> int:
+def _on_database(arguments: Arguments, work: Callable[[Store], None]) -> int:
     """Do something to the database of the settings, then print its schema's version beside this program's."""
-    from lark_controller.store import migrate
-    from lark_controller.store.database import connect
+    from lark_controller.store import Store
 
     names = ("database_url", "state_dir")
     chosen = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    database = connect(load(os.environ, chosen).database_url)
+    store = Store.open(load(os.environ, chosen).database_url)
     try:
-        work(database)
-        found = {"version": database.read(migrate.current), "newest": migrate.newest()}
+        work(store)
+        found = {"version": store.schema_version(), "newest": Store.newest_schema()}
     finally:
-        database.close()
+        store.close()
     return _show(arguments, found, lambda found: print(found["version"] or "none"), found["version"] != found["newest"])
 
 
