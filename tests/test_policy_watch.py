@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lark_controller import app
+from lark_controller import app, policy_source
 from lark_controller.errors import PolicyError, StoreError
 from lark_controller.policies.file import load
 from lark_controller.policy_source import FILE_ACTOR, PolicyFile
@@ -43,7 +43,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    monkeypatch.setattr(policy_source, "WATCH_SECONDS", 0.05)
     (tmp_path / "policy.yaml").write_text(OPEN)
     made = Watched(tmp_path / "policy.yaml")
     made.file.start()
