@@ -110,9 +110,9 @@ class Polling:
                 gone.add(removed.cookie)
             self._ledger.flow_gone(whose[0], FlowReading(whose[1], removed.packets, removed.bytes))
 
-    def queues_seen(self, readings: Iterable[tuple[int, QueueReading]]) -> None:
+    def queues_seen(self, readings: Mapping[int, QueueReading]) -> None:
         """What jobs' own queues have dropped and held back, by the job's number."""
-        for number, reading in readings:
+        for number, reading in readings.items():
             self._ledger.queues(number, reading)
 
     def gone(self, datapath: int) -> None:

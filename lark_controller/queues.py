@@ -34,6 +34,8 @@ from lark_controller.qos.queues import (
     PortQueues,
 )
 from lark_controller.qos.topology import KILO, access_link
+from lark_controller.queue_sums import Owner as QueueOwner
+from lark_controller.queue_sums import Place, QueueSums
 from lark_controller.status import SwitchProblem
 from lark_controller.switch_state import SwitchState, dpid_text
 
@@ -100,6 +102,7 @@ class _State:
     wanted: bool = False
     report: Report | None = None
     problems: dict[str, float] = field(default_factory=dict)
+    sums: QueueSums = field(default_factory=QueueSums)
 
 
 class Queues:
@@ -251,29 +254,24 @@ class Queues:
         state = self._states.get(datapath)
         return {} if state is None or state.report is None else state.report.waited
 
-    def of_jobs(self, datapath: int) -> Iterator[tuple[int, QueueReading]]:
+    def of_jobs(self, datapath: int) -> Mapping[int, QueueReading]:
         """What the own queues of a switch's jobs have seen, by the job's number; jobs without any are left out.
 
         A job sends through a queue at each uplink, those of its reserved flows included; towards it there is one.
         """
-        state, pool = self._states.get(datapath), self._owner.pool_of(datapath)
-        if state is None or state.report is None or not (state.report.dropped or state.report.waited):
-            return
-        report = state.report
-        whose: dict[tuple[str, int], tuple[int, bool]] = {}
-        for placed in pool.jobs_at(datapath):
+        state = self._states.get(datapath)
+        if state is None or state.report is None or state.report.ports is None:
+            return {}
+        report, owners = state.report, dict[Place, QueueOwner]()
+        jobs = self._owner.pool_of(datapath).jobs_at(datapath)
+        numbers = {state.numbers.get(key): placed.job.number for placed in jobs for key in _keys(placed.job)}
+        for port, number in {*report.dropped, *report.waited}:
+            if number in numbers:
+                owners[port, number] = QueueOwner(numbers[number], inward=False)
+        for placed in jobs:
             if placed.job.port is not None:
-                whose[placed.job.port, DEFAULT_QUEUE] = placed.job.number, True
-        jobs = {state.numbers[key]: placed.job.number for placed in pool.jobs_at(datapath) for key in _keys(placed.job)
-                if key in state.numbers}  # fmt: skip
-        found: dict[int, list[int]] = {}
-        for key in {*report.dropped, *report.waited}:
-            number, inward = whose.get(key) or (jobs.get(key[1]), False)
-            if number is not None:
-                sums = found.setdefault(number, [0, 0, 0, 0])
-                sums[0 if inward else 1] += report.dropped.get(key, 0)
-                sums[2 if inward else 3] += round(1000 * report.waited.get(key, 0.0))
-        yield from ((number, QueueReading(*sums)) for number, sums in found.items())
+                owners[placed.job.port, DEFAULT_QUEUE] = QueueOwner(placed.job.number, inward=True)
+        return state.sums.read(owners, report.dropped, report.waited)
 
     def dropped(self, datapath: int) -> Mapping[tuple[str, int], int]:
         """How many packets the queues of a switch have dropped, by port and number, as far as their host tells."""

@@ -176,9 +176,10 @@ def test_what_a_jobs_queues_drop_and_hold_back_is_counted_once() -> None:
     again.begin(job(), "group_cms", entry.readings, entry.usage)
     again.queues(1, QueueReading(5, 31, 2500, 5000))
     assert used(again) == entry.usage
-    # Made anew, a queue counts from nothing.
+    # A queue went while no controller looked: nothing is counted twice.
     again.queues(1, QueueReading(5, 4, 2500, 1000))
-    assert used(again) == Usage(rate_drops_in=5, rate_drops_out=35, throttled=6500)
+    again.queues(1, QueueReading(5, 7, 2500, 2000))
+    assert used(again) == Usage(rate_drops_in=5, rate_drops_out=34, throttled=6500)
 
 
 def test_a_workers_last_word_closes_the_totals_and_nothing_is_counted_twice() -> None:

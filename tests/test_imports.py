@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "reservations",
         "switch_state",
     ),
-    ("polling", "loop_state"),
+    ("polling", "loop_state", "queue_sums"),
     ("queues", "reactive", "workers", "registration", "explain", "planning"),
     ("progress",),
     ("sending",),

@@ -230,8 +230,9 @@ class Ledger:
                 self._changed[number] = None
 
     def queues(self, number: int, reading: QueueReading) -> None:
-        """What a job's own queues have seen since they were made.
+        """What a job's own queues have seen, in sums that do not fall while the job and this controller live.
 
+        Of queues that went while no controller looked nothing is known; what is left of the sums is where they go on.
         Packets may wait in both directions at once; the longer of the two is the time for which the job was held back.
         """
         with self._lock:
@@ -239,8 +240,7 @@ class Ledger:
             if account is None or account.final:
                 return
             numbers, before = account.numbers, account.sums
-            # A queue that was made anew counts from 0, and no other has to do with it.
-            new = [now if now < old else now - old for old, now in zip(numbers[_QUEUES:_SIZE], reading, strict=True)]
+            new = [max(0, now - old) for old, now in zip(numbers[_QUEUES:_SIZE], reading, strict=True)]
             numbers[_QUEUES:_SIZE] = array("Q", reading)
             numbers[_PLACES["rate_drops_in"]] += new[0]
             numbers[_PLACES["rate_drops_out"]] += new[1]

@@ -1,0 +1,58 @@
+"""What the own queues of each job have seen, out of what is told of single queues that come and go. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from lark_controller.accounting.ledger import QueueReading
+
+# A queue: the port's name, and its number.
+Place = tuple[str, int]
+
+
+class Owner(NamedTuple):
+    """The number of the job whose a queue is; ``inward`` for what is sent to the job."""
+
+    number: int
+    inward: bool
+
+
+class QueueSums:
+    """The sums of one switch's jobs.
+
+    They never fall while a job is here: what a queue had counted that goes, or is made anew, stays its job's.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Place, tuple[Owner, int, int]] = {}
+        self._gone: dict[int, QueueReading] = {}
+
+    def read(
+        self, owners: Mapping[Place, Owner], dropped: Mapping[Place, int], waited: Mapping[Place, float]
+    ) -> dict[int, QueueReading]:
+        """The sums by the job's number, now that its queues have dropped so many packets and held them back for so many
+        seconds; jobs without any are left out."""
+        now = {
+            place: (owners[place], dropped.get(place, 0), round(1000 * waited.get(place, 0.0)))
+            for place in {*dropped, *waited}
+            if place in owners
+        }
+        for place, (owner, packets, millis) in self._seen.items():
+            new = now.get(place)
+            if new is None or new[0] != owner or new[1] < packets or new[2] < millis:
+                self._gone[owner.number] = _plus(self._gone.get(owner.number), owner, packets, millis)
+        here = {owner.number for owner in owners.values()}
+        self._seen = now
+        self._gone = {number: sums for number, sums in self._gone.items() if number in here}
+        found = dict(self._gone)
+        for owner, packets, millis in now.values():
+            found[owner.number] = _plus(found.get(owner.number), owner, packets, millis)
+        return found
+
+
+def _plus(sums: QueueReading | None, owner: Owner, packets: int, millis: int) -> QueueReading:
+    old = sums or QueueReading()
+    if owner.inward:
+        return old._replace(dropped_in=old.dropped_in + packets, waited_in=old.waited_in + millis)
+    return old._replace(dropped_out=old.dropped_out + packets, waited_out=old.waited_out + millis)
