@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import replace
@@ -350,7 +351,8 @@ class Controller:
             self._openflow.loop.call_soon_threadsafe(self._reconciler.queues_told, report)
 
     def _check(self, datapath: int) -> None:
-        with suppress(SwitchError, FutureTimeoutError, StoreError):
+        # Cancelled: the controller stops in its midst.
+        with suppress(SwitchError, FutureTimeoutError, StoreError, CancelledError):
             self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
             for missed in self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT):
                 self._store.audit(time.time(), "controller", "guarantee missed", missed.subject, missed.text)
