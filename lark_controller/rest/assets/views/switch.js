@@ -82,8 +82,8 @@ export function open({ one, paint, live, signal }) {
       h("form", { class: "filters", key: "filters", on: { submit: (event) => event.preventDefault() } },
         h("label", {}, h("span", {}, "Table"), h("select", { name: "table", value: chosen.table,
           on: { change: (event) => choose({ table: event.currentTarget.value }) } },
-        h("option", { value: "" }, "All"),
-        listed().map((each) => h("option", { value: String(each.number) }, `${each.number} ${each.name} (${count(each.flows)})`)))),
+        h("option", { key: "all", value: "" }, "All"),
+        listed().map((each) => h("option", { key: each.number, value: String(each.number) }, `${each.number} ${each.name} (${count(each.flows)})`)))),
         h("label", {}, h("span", {}, "Flows that contain"), h("input", { name: "text", value: "", spellcheck: "false", autocomplete: "off",
           maxlength: "1024", on: { input: (event) => {
             const text = event.currentTarget.value.trim();
