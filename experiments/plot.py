@@ -22,6 +22,8 @@ COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E
 MOST_COUNT: Final = 16
 # Seconds between two points over time that are not one stream's.
 PAUSE: Final = 2.0
+# How many times as much as the least the most is where bars of one scale would show nothing of the least.
+APART: Final = 50
 
 
 def plot(result: Result, directory: Path) -> tuple[Path, Path]:
@@ -37,11 +39,11 @@ def plot(result: Result, directory: Path) -> tuple[Path, Path]:
                 _line(axes, series, colour, result.over_time)
         if result.places:
             axes.set_xticks(range(1, len(result.places) + 1), result.places, fontsize=8)
+            axes.set_xlim(0.4, len(result.places) + 0.6)
         axes.set_title(result.title, fontsize=11)
         axes.set_xlabel(result.x_label)
         axes.set_ylabel(result.y_label)
-        # Room above for the legend, where no line is.
-        axes.set_ylim(0, axes.get_ylim()[1] * (1.05 + 0.07 * ((len(result.series) + 1) // 2)))
+        _height(axes, result)
         xs = sorted({point.x for series in result.series for point in series.points})
         if not result.over_time and not result.places and all(x == int(x) <= MOST_COUNT for x in xs):
             axes.set_xticks(xs)
@@ -57,6 +59,17 @@ def plot(result: Result, directory: Path) -> tuple[Path, Path]:
         return paths
     finally:
         pyplot.close(figure)
+
+
+def _height(axes: Axes, result: Result) -> None:
+    """From 0, or where what is shown is orders of magnitude apart from below the least; with room for the legend."""
+    ys = [point.y for series in result.series for point in series.points]
+    room = 1.05 + 0.07 * ((len(result.series) + 1) // 2)
+    if result.places and max(ys) > APART * min(ys):
+        axes.set_yscale("log")
+        axes.set_ylim(min(ys) / 3, max(ys) * (max(ys) / min(ys)) ** (room - 1))
+    else:
+        axes.set_ylim(0, axes.get_ylim()[1] * room)
 
 
 def _line(axes: Axes, series: Series, colour: str, over_time: bool) -> None:
