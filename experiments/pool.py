@@ -32,6 +32,9 @@ SITE, WAN = "dhcp", "wan1"
 JOB_TIMEOUT: Final = 300
 # Linux's own limit (GSO_MAX_SEGS) to the segments that an interface is given in one piece.
 MOST_SEGMENTS: Final = 65535
+# Seconds until jobs have been told to begin: one, and each more.
+READY: Final = 0.8
+READY_EACH: Final = 0.3
 # What a stream may take beyond its own time, on a machine that does other work.
 STREAM_TIMEOUT: Final = 60
 
@@ -103,14 +106,14 @@ class Load:
     size: int | None = None
     block: int = 8192
 
-    @property
-    def script(self) -> str:
-        """What the job runs; it finds its way to the server first."""
+    def script(self, begin: float) -> str:
+        """What the job runs; it finds its way to the server first, and waits for ``begin`` (seconds since 1970)."""
         address = BY_NAME[self.server].address if self.server != WAN else "192.0.2.1"
         how = f"--time {self.seconds:g}" if self.size is None else f"--bytes {self.size}"
         back = " --reverse" if self.download else ""
         return (
             f"ping -c 3 -i 0.2 -W 1 {address} >/dev/null\n"
+            f"while [ $(date +%s%N) -lt {round(begin * 1e9)} ]; do sleep 0.1; done\n"
             f"exec iperf3 --json --client {address} --port {self.port} {how} --length {self.block}"
             f" --interval {INTERVAL:g}{back}\n"
         )
@@ -195,9 +198,11 @@ class Pool:
             with self.jobs(loads) as started:
                 return self.streams(loads, started)
         self._wait_until_enforced({job.id for job in jobs})
+        # The lab's clock counts, and however many jobs there are, all are ready by then.
+        begin = float(self._lab.run(["date", "+%s.%N"]).stdout) + READY + READY_EACH * len(jobs)
         with ThreadPoolExecutor(len(jobs)) as threads:
             found = [
-                threads.submit(job.run, load.script, load.seconds + STREAM_TIMEOUT)
+                threads.submit(job.run, load.script(begin), load.seconds + STREAM_TIMEOUT)
                 for job, load in zip(jobs, loads, strict=True)
             ]
             return [stream(each.result().stdout) for each in found]
