@@ -136,7 +136,8 @@ class Controller:
 
     def release(self) -> None:
         """Workers that wait for changes have their answer now: before the REST server stops."""
-        self._loop.call(self._reconciler.workers.states.release)
+        with suppress(SwitchError):
+            self._loop.call(self._reconciler.workers.states.release)
 
     def stop(self) -> None:
         """Stop listening; switches keep what they hold, the store what is known."""
