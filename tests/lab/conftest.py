@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lab import kernel
+from lab import controller, kernel
 from lab.__main__ import NO_MIRROR
 from lab.boot import Lab
 from lab.settings import LabSettings, from_environment
 from tests import own_network
+from tests.lab.remains import wait_until
 
 
 @contextmanager
@@ -80,13 +81,15 @@ def lab(request: pytest.FixtureRequest) -> Lab:
 
 @pytest.fixture(scope="module", autouse=True)
 def emptied(request: pytest.FixtureRequest, lab: Lab) -> Iterator[None]:
-    """What a module leaves in the queue because one of its tests failed does not concern the next one's."""
+    """A module begins without jobs, and what it leaves because one of its tests failed does not concern the next.
+
+    Jobs that were removed may stay in the queue (JobStatus 3), where their worker has lost its power.
+    """
+    wait_until(lambda: not controller.jobs(lab), 90, "the jobs of other modules are over")
     before = request.session.testsfailed
     yield
     if request.session.testsfailed > before:
         lab.on("central", "condor_rm", "-all", check=False)
-        gone = 'until [ -z "$(condor_q -all -af ClusterId)" ]; do sleep 0.3; done'
-        lab.on("central", "sh", "-c", gone, timeout=90, check=False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
