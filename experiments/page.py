@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import fmean
@@ -16,8 +17,9 @@ SETTLED: Final = 3.0
 
 
 def text(results: Iterable[Result], pictures: str) -> str:
-    """Every result in Markdown; ``pictures`` is the folder of the plots as seen from the page."""
-    return "\n\n".join("\n".join(_section(result, pictures)) for result in results)
+    """Every result in Markdown, by name; ``pictures`` is the folder of the plots as seen from the page."""
+    ordered = sorted(results, key=lambda result: _order(result.name))
+    return "\n\n".join("\n".join(_section(result, pictures)) for result in ordered)
 
 
 def replace(page: Path, found: str) -> None:
@@ -27,6 +29,11 @@ def replace(page: Path, found: str) -> None:
     if not begin or not end:
         raise ValueError(f"{page} has no place for results between {BEGIN} and {END}")
     page.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{after}")
+
+
+def _order(name: str) -> tuple[tuple[str, int], ...]:
+    """Figure 8 before figure 10."""
+    return tuple((word, int(number or 0)) for word, number in re.findall(r"(\D+)(\d*)", name))
 
 
 def _section(result: Result, pictures: str) -> Iterator[str]:

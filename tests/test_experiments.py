@@ -81,6 +81,14 @@ def test_places_are_named_in_the_plot_and_on_the_page(tmp_path: Path) -> None:
     assert "in a job" in plot.plot(result, tmp_path)[1].read_text()
 
 
+def test_figures_are_in_the_order_of_their_numbers() -> None:
+    names = ["qos-figure-8", "lark-table-3", "lark-figure-10b", "lark-figure-10a", "lark-figure-8a"]
+    shown = page.text([replace(RESULT, name=name, title=name) for name in names], "pictures")
+    assert [line[3:] for line in shown.splitlines() if line.startswith("## ")] == [
+        "lark-figure-8a", "lark-figure-10a", "lark-figure-10b", "lark-table-3", "qos-figure-8"
+    ]  # fmt: skip
+
+
 def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
     target = tmp_path / "page.md"
     target.write_text("none")
