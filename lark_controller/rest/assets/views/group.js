@@ -22,8 +22,8 @@ export function open({ one, query, paint, live, signal }) {
     group ? facts(["Live jobs", count(group.jobs)], ["Guarantee", rate(group.guarantee)], ["Ceiling", rate(group.ceiling)],
       ["WAN port", group.port || "any"], ["DSCP", count(group.dscp)], ["Queue", group.queue === null ? undefined : count(group.queue)],
       ["To the WAN now", rate(group.rate.wan_outward)], ["From the WAN now", rate(group.rate.wan_inward)],
-      ["Dropped at the core", several(group.core_drops, "packet")],
-      ["Sent now", rate(group.rate.outward)], ["Received now", rate(group.rate.inward)])
+      ["Sent now", rate(group.rate.outward)], ["Received now", rate(group.rate.inward)],
+      ["Dropped at the core", several(group.core_drops, "packet")])
       : note("plain", "The policy in force has no group of this name; its jobs are in the group that takes them instead."),
     headed("Over time", `Jobs with AcctGroup ${one}`, plotted.view()),
     group && headed("Use", "Since the controller’s start", used(group.usage)),

@@ -42,6 +42,7 @@ export function byTable(flows) {
 export function open({ one, paint, live, signal }) {
   let [detail, page, failed, typing] = [null, null, null, 0];
   const chosen = { table: "", text: "", limit: STEP, cursor: null };
+  const named = new Map();
   const title = () => (detail ? `Switch ${detail.name || detail.datapath}` : `Switch ${one}`);
 
   const draw = () => paint(title(), detail ? content() : h("p", { class: "empty" }, "Loading…"));
@@ -68,8 +69,11 @@ export function open({ one, paint, live, signal }) {
   ];
 
   // The table that was chosen stays on the list where it has no such flow.
-  const listed = () => (chosen.table === "" || page.tables.some((each) => each.number === Number(chosen.table))
-    ? page.tables : [...page.tables, { number: chosen.table, name: "", flows: 0 }]);
+  const listed = () => {
+    const number = Number(chosen.table);
+    const there = chosen.table === "" || page.tables.some((each) => each.number === number);
+    return there ? page.tables : [...page.tables, { number, name: named.get(number), flows: 0 }];
+  };
   const choose = (wanted) => {
     Object.assign(chosen, { limit: STEP, cursor: null, ...wanted });
     asked.now();
@@ -117,6 +121,7 @@ export function open({ one, paint, live, signal }) {
     }
   }, ({ found, error }) => {
     [page, failed] = [found || null, error || null];
+    for (const each of page?.tables || []) named.set(each.number, each.name);
     draw();
   });
   signal.addEventListener("abort", () => clearTimeout(typing));
