@@ -123,8 +123,10 @@ def test_what_a_jobs_queues_drop_is_what_its_own_datagrams_lack(lab: Lab) -> Non
         after = used(quiet)
         assert (after["rate_drops_in"], after["rate_drops_out"], after["throttled_seconds"]) == (0, 0, 0)
         last = used(job)
-    ended = controller.api(lab, f"/v1/jobs/{job.id}")["usage"]
-    assert ended["final"]
+    deadline = time.monotonic() + 30
+    while not (ended := used(job))["final"]:
+        assert time.monotonic() < deadline, ended
+        time.sleep(0.5)
     assert (ended["rate_drops_in"], ended["rate_drops_out"]) == (last["rate_drops_in"], last["rate_drops_out"])
 
 
