@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lark_controller.errors import NotFoundError
 from lark_controller.flows.model import FlowData, FlowKey, Match, Program, Term
@@ -54,7 +55,8 @@ def page(pool: Pool, here: Held, chosen: FlowFilter, cursor: str | None, limit: 
     found = _found(here)
     wanted = chosen.text.lower()
     if wanted:
-        found = {key: held for key, held in found.items() if wanted in _searched(pool, here, key, *held)}
+        search = _Search(pool, here)
+        found = {key: held for key, held in found.items() if wanted in search.words(key, *held)}
     counts = Counter(key.table for key in found)
     tables = tuple(FlowTable(number, table_name(here.role, number), counts[number]) for number in sorted(counts))
     keys = [key for key in found if chosen.table in (None, key.table)]
@@ -96,10 +98,27 @@ def _words(pool: Pool, here: Held, key: FlowKey, data: FlowData, state: str) -> 
     )
 
 
-def _searched(pool: Pool, here: Held, key: FlowKey, data: FlowData, state: str) -> str:
-    why = origin(pool, here.slices, data)
-    words = (match_text(key.match), actions_text(data), why.text, state, why.job or "", f"0x{data.cookie:016x}")
-    return " ".join(words).lower()
+class _Search:
+    """What a text is looked for in. Most of a switch's flows differ in what they match alone."""
+
+    def __init__(self, pool: Pool, here: Held) -> None:
+        self._pool = pool
+        self._slices = here.slices
+        self._rest: dict[FlowData, str] = {}
+
+    def words(self, key: FlowKey, data: FlowData, state: str) -> str:
+        rest = self._rest.get(data)
+        if rest is None:
+            why = origin(self._pool, self._slices, data)
+            rest = f" {actions_text(data)} {why.text} {why.job or ''} 0x{data.cookie:016x} ".lower()
+            self._rest[data] = rest
+        return _match_words(key.match) + rest + state
+
+
+# What is looked for is looked for again while the page is open.
+@lru_cache(maxsize=8192)
+def _match_words(match: Match) -> str:
+    return match_text(match).lower()
 
 
 def _place(key: FlowKey) -> _Place:
