@@ -10,6 +10,7 @@ from playwright.sync_api import Route, expect
 
 from lark_controller.rest.times import iso
 from tests.browser import CORE, WORKER1, WORKER2, Reader, Site, panel
+from tests.service import wait
 
 pytestmark = pytest.mark.browser
 
@@ -49,6 +50,17 @@ def test_what_a_job_uses_in_numbers_and_as_a_plot(reader: Reader, site: Site) ->
     expect(use.get_by_role("row", name="Sent 3.00 MB 0 B 3,000 0 0")).to_be_visible()
     page.goto(f"{site.url}/pages/#/groups/group_cms")
     expect(panel(page, "Use").get_by_role("row", name="Sent 3.00 MB")).to_be_visible()
+
+
+def test_a_jobs_plot_begins_before_its_page_was_opened(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    where = f"/v1/jobs/{job['id']}/rates"
+    wait(lambda: len(site.lark.get(where)["rates"]) >= 6)
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    plot = panel(page, "Use of the network").get_by_role("img", name="Traffic of job 101.0")
+    # The page itself looks every three seconds.
+    drawn = plot.locator("path.series").first.get_attribute("d") or ""
+    assert len(re.findall("[ML]", drawn)) >= 6, drawn
 
 
 def test_the_history_of_a_group_over_a_range(reader: Reader, site: Site) -> None:
@@ -130,6 +142,27 @@ def test_a_switch_with_the_origin_of_each_flow(reader: Reader, site: Site) -> No
     expect(page.get_by_role("row", name=re.compile(f"job 101.0 of bob .*{job['id']}")).first).to_be_visible()
     page.get_by_text("Ports (61)").click()
     expect(page.get_by_role("row", name=re.compile("11 job1 job"))).to_contain_text(job["id"])
+
+
+def test_a_switchs_flows_come_by_the_hundred_and_by_table(reader: Reader, site: Site) -> None:
+    for _ in range(9):
+        site.run("bob")
+    tables = {each["name"]: each for each in site.lark.get(f"/v1/switches/{WORKER1:016x}/flows")["tables"]}
+    every = sum(each["flows"] for each in tables.values())
+    assert 100 < every <= 200
+    page = reader.log_in(site.reader, f"#/switches/{WORKER1:016x}")
+    rows = page.locator(".one-table tbody tr")
+    expect(rows).to_have_count(100)
+    expect(page.get_by_text(f"The first 100 of {every} flows.")).to_be_visible()
+    page.get_by_role("button", name="Show more").click()
+    expect(rows).to_have_count(every)
+    expect(page.get_by_role("button", name="Show more")).to_have_count(0)
+    forward = tables["forward"]
+    page.get_by_role("combobox", name="Table").select_option(str(forward["number"]))
+    expect(rows).to_have_count(forward["flows"])
+    expect(page.get_by_role("heading", name=re.compile(r"^Table \d"))).to_have_count(1)
+    page.get_by_label("Flows that contain").fill("no flow has this")
+    expect(page.get_by_text("No flow is like that.")).to_be_visible()
 
 
 def test_explain_step_by_step(reader: Reader, site: Site) -> None:
