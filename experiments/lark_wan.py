@@ -131,7 +131,7 @@ def figure_10a(runs: Sequence[Sequence[Stream]], scale: float, options: Options)
             Check(
                 "each group has its queue's rate, within 5 %",
                 f"CMS {ratios[0]:.3f}, other {ratios[1]:.3f} of it",
-                all(0.95 <= each <= 1.01 for each in ratios),
+                all(abs(each - 1) <= 0.05 for each in ratios),
             ),
         ),
         setting=_setting(scale, options.repetitions),
