@@ -1,10 +1,15 @@
 """Fixtures that every test may use; each subject's fixtures live in a module of their own."""
 
+import signal
+
 from hypothesis import settings
 
 from tests import own_network
 
 own_network.enter()
+
+# A shell that starts this in the background has it ignore Ctrl-C, and so would all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("lark", deadline=None)

@@ -163,6 +163,7 @@ def test_a_switchs_flows_come_by_the_hundred_and_by_table(reader: Reader, site: 
     expect(page.get_by_role("heading", name=re.compile(r"^Table \d"))).to_have_count(1)
     page.get_by_label("Flows that contain").fill("no flow has this")
     expect(page.get_by_text("No flow is like that.")).to_be_visible()
+    expect(page.get_by_role("combobox", name="Table")).to_have_value(str(forward["number"]))
 
 
 def test_explain_step_by_step(reader: Reader, site: Site) -> None:
