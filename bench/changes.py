@@ -170,7 +170,9 @@ def measure_whole(rounds: int, block: int | None, sizes: tuple[int, ...] = SIZES
         wholes: list[Whole] = []
         try:
             for size in sizes:
-                wholes.append(_whole(Path(directory) / str(size), network, size, block, fresh))  # noqa: PERF401  # closed
+                # One at a time: what was made is closed below even if the next one cannot be.
+                whole = _whole(Path(directory) / str(size), network, size, block, fresh)
+                wholes.append(whole)
             gc.collect()
             gc.freeze()
             for _ in range(rounds):

@@ -180,7 +180,7 @@ def page(connection: Connection, job: str | None, now: float, cursor: str | None
 def use(connection: Connection) -> Held:
     """How much of each channel is reserved, in kb/s."""
     rows = connection.execute(select(reserved.c.channel, reserved.c.kbps).where(reserved.c.kbps > 0))
-    return {channel: kbps for channel, kbps in rows}  # noqa: C416  # rows are no pairs to dict()'s type
+    return {row.channel: row.kbps for row in rows}
 
 
 def worker_capacities(connection: Connection) -> dict[str, float]:
