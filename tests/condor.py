@@ -69,6 +69,7 @@ class Collector:
         # The root comes from a mirror, and the tests' own network leads nowhere.
         done = own_network.run_outside([sys.executable, "-m", "lab", "build"])
         if done.returncode == NO_MIRROR:
+            # Without a mirror there is no HTCondor to be had; nothing of Lark has failed, and what did not run is said.
             pytest.skip(f"A REAL COLLECTOR WAS NOT ASKED, the lab's root file system is not built: {done.stdout}")
         assert done.returncode == 0, done.stdout
         self._system = rootfs.build(from_environment()).layers[-1]

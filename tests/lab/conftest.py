@@ -15,7 +15,7 @@ from lab.__main__ import NO_MIRROR
 from lab.boot import Lab
 from lab.settings import LabSettings, from_environment
 from tests import own_network
-from tests.lab.remains import wait_until
+from tests.lab.remains import Neighbour, remove, wait_until
 
 
 @contextmanager
@@ -98,3 +98,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == here and item.path.name != "test_short_form.py":
             item.add_marker("lab")
+
+
+@pytest.fixture
+def policy_restored(lab: Lab) -> Iterator[None]:
+    """The policy as it was, after each test."""
+    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
+    yield
+    controller.api(lab, "/v1/policy", "PUT", before)
+    controller.wait_in_sync(lab)
+
+
+@pytest.fixture
+def neighbour(lab: Lab) -> Iterator[Neighbour]:
+    """A job on the first worker that is to notice nothing of what happens beside it."""
+    neighbour = Neighbour(lab, "worker1")
+    yield neighbour
+    remove(lab, neighbour.jobs)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,7 +15,7 @@ from lab import controller, submit
 from lab.boot import Lab
 from lab.jobs import Running, Wish, remove, running
 
-pytestmark = pytest.mark.kernel_datapath
+pytestmark = [pytest.mark.kernel_datapath, pytest.mark.usefixtures("policy_restored")]
 
 LINK = 100
 # Layer 2 bytes of a full frame, and the TCP payload in it.
@@ -54,15 +54,6 @@ topology:
     dhcp: {{switch: core1, capacity: 1000, addresses: [{SITE[1]}]}}
     default: {{switch: core1, capacity: {LINK}}}
 """
-
-
-@pytest.fixture(autouse=True)
-def restored(lab: Lab) -> Iterator[None]:
-    """The policy as it was, after each test."""
-    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
-    yield
-    controller.api(lab, "/v1/policy", "PUT", before)
-    controller.wait_in_sync(lab)
 
 
 def put(lab: Lab, text: str) -> None:

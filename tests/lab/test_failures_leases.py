@@ -40,13 +40,6 @@ def short_leases(lab: Lab) -> Iterator[None]:
 
 
 @pytest.fixture
-def neighbour(lab: Lab) -> Iterator[Neighbour]:
-    neighbour = Neighbour(lab, WORKER)
-    yield neighbour
-    remove(lab, neighbour.jobs)
-
-
-@pytest.fixture
 def elsewhere(lab: Lab) -> Iterator[Neighbour]:
     """On the other worker."""
     neighbour = Neighbour(lab, "worker2")

@@ -29,13 +29,6 @@ ENV = "/etc/lark/worker.env"
 
 
 @pytest.fixture
-def neighbour(lab: Lab) -> Iterator[Neighbour]:
-    neighbour = Neighbour(lab, WORKER)
-    yield neighbour
-    remove(lab, neighbour.jobs)
-
-
-@pytest.fixture
 def starts_anyway(lab: Lab) -> Iterator[None]:
     """The site's choice that jobs start although the controller is away."""
     change = f"unit stop lark-worker; {{}} {ENV}; unit start lark-worker; until lark-worker jobs; do sleep 0.2; done"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +14,7 @@ from lab.boot import Lab
 from lab.inside.topology import WAN_ADDRESSES
 from lab.jobs import Running, Wish, running
 
-pytestmark = pytest.mark.kernel_datapath
+pytestmark = [pytest.mark.kernel_datapath, pytest.mark.usefixtures("policy_restored")]
 
 GUARANTEE = 25
 PORT = 5401
@@ -41,15 +41,6 @@ groups:
 """
 # Open vSwitch's linux-htb makes queue N class 1:(N+1), in hexadecimal; the group's queue has its DSCP as its number.
 CLASS = f"1:{18 + 1:x}"
-
-
-@pytest.fixture(autouse=True)
-def restored(lab: Lab) -> Iterator[None]:
-    """The policy as it was, after each test."""
-    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
-    yield
-    controller.api(lab, "/v1/policy", "PUT", before)
-    controller.wait_in_sync(lab)
 
 
 def counted(lab: Lab, name: str) -> float:
