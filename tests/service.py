@@ -258,10 +258,15 @@ class Site:
         )
 
     def run(self, lark: Lark, name: str, owner: str, **more: Any) -> Json:
-        """Register a run on a host; it must be enforced when the answer comes."""
+        """Register a run on a host; it must be enforced when the answer comes.
+
+        What a host said before (IPv6 looks for routers by itself) was dropped, and Open vSwitch does the same with
+        what follows until its caches have seen that the tables are others now; so that is waited for.
+        """
         answer = lark.post(self.ads(name, owner, **more))
         assert answer.status == 201, answer
         assert answer.body["state"] == "enforced", answer
+        self.settle()
         assert isinstance(answer.body, dict)
         return answer.body
 
