@@ -11,6 +11,7 @@ import time
 from lark_controller import planning
 from lark_controller.errors import ChangedError, LarkError, Mistake, PolicyError
 from lark_controller.fact_store import refresh_facts
+from lark_controller.jobs import Facts
 from lark_controller.log import event
 from lark_controller.loop_calls import LoopCalls
 from lark_controller.metrics import Metrics
@@ -113,4 +114,9 @@ class PolicyInForce:
         have = self._reconciler.decider.names
         wider = (have[0] | names[0], have[1] | names[1])
         self._registration.need(wider)
-        refresh_facts(self._store, wider, lambda found: self._loop.call(lambda: self._reconciler.set_facts(found)))
+
+        def tell(found: dict[str, Facts]) -> None:
+            self._registration.set_facts(found)
+            self._loop.call(lambda: self._reconciler.set_facts(found))
+
+        refresh_facts(self._store, wider, tell)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -74,7 +74,6 @@ class Registration:
         ``jobs`` are live ones that are not known here yet: at start those of the store.
         """
         with self._lock:
-            self._reservations.use(policy)
             # Who lives is known here alone: jobs come and end while the policy changes, and whoever asks elsewhere gets
             # an answer that is old when it is used.
             live = (*self._jobs.values(), *jobs)
@@ -84,11 +83,20 @@ class Registration:
             for job in live:
                 self._hold(blocks, policy, job)
             self._policy, self._names, self._blocks = policy, names, blocks
+            self._reservations.use(policy, live)
 
     def need(self, names: Names) -> None:
         """From now on facts of new jobs hold these attributes as well."""
         with self._lock:
             self._names = (self._names[0] | names[0], self._names[1] | names[1])
+
+    def set_facts(self, found: Mapping[str, Facts]) -> None:
+        """Live jobs' facts, by id, were taken anew for the attributes of :meth:`need`."""
+        with self._lock:
+            for job_id, taken in found.items():
+                job = self._jobs.get(job_id)
+                if job is not None:
+                    self._jobs[job_id] = replace(job, facts=taken)
 
     def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
         """Take a run in, or what a second post says of it.
@@ -193,9 +201,12 @@ class Registration:
         """
         with self._lock:
             held = self._jobs.get(job.id)
-            if held is not None and held.lease_until != job.lease_until:
+            if held is None:
+                # It has ended meanwhile, and somebody else may have its addresses.
+                return True
+            if held.lease_until != job.lease_until:
                 return False
-            self._release(job)
+            self._release(held)
             self._reservations.ended(job.id)
             return True
 
@@ -221,8 +232,9 @@ class Registration:
                 self._store.renew(job.id, now + min(self._lease, KEPT_SECONDS))
                 continue
             with self._lock:
-                # A renewal may have come since the store was asked.
-                if job.id not in self._leases:
+                # A renewal, or the same run's ads once more, may have come since the store was asked.
+                held = self._jobs.get(job.id)
+                if job.id not in self._leases and (held is None or held.lease_until <= now):
                     self._end(job.id, "lark", LEASE_EXPIRED)
                     count += 1
         return count
@@ -254,6 +266,7 @@ class Registration:
         changed = (stored.quarantine, stored.vouched) != (known.quarantine, known.vouched)
         job = replace(known, quarantine=stored.quarantine, vouched=stored.vouched)
         if changed:
+            job = replace(job, reserved=self._reservations.flows_of(job.id))
             self._jobs[job.id] = job
             self._put(job)
             event(what, level=level, job=job.id, reason=reason, actor=actor)

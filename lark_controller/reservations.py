@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 
-from lark_controller.errors import AdmissionError, NotFoundError, PathError
+from lark_controller.errors import AdmissionError, NotFoundError, PathError, StoreError
 from lark_controller.jobs import Job, ReservedFlow
 from lark_controller.log import WARNING, event
+from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy, Refused
 from lark_controller.policies.topology import ACCESS
 from lark_controller.qos.admission import Ledger
-from lark_controller.qos.booking import End, Finder, demand_of, end_of, flow_booking, job_booking
+from lark_controller.qos.booking import End, Finder, demand_of, end_of, flow_booking, job_booking, promise
 from lark_controller.qos.reservations import Booking, Reservation, ReservationKind, ReservationPage
 from lark_controller.qos.topology import KILO, Demand, Topology, asked_rate, channels
 from lark_controller.status import Change, LinkStatus, Wish
@@ -50,29 +53,62 @@ class Reservations:
         # Reserved flows by id, and their ids by the jobs at either end.
         self._flows: dict[str, Reservation] = {}
         self._of_job: dict[str, set[str]] = {}
-        # Workers that have registered a job.
+        # The policy to go over to, and the jobs that lived then, until that is done.
+        self._coming: tuple[Policy, tuple[Job, ...]] | None = None
+        # What machine ads said of the access links of workers, Mb/s; and workers that have registered a job.
+        self._capacities: dict[str, float] = {}
         self._hosts: set[str] = set()
 
-    def use(self, policy: Policy) -> None:
-        """Go over to a policy: every reservation counts on its links from now on. Raises StoreError.
+    def use(self, policy: Policy, jobs: Iterable[Job]) -> None:
+        """Go over to a policy: every reservation counts on its links from now on, and what the policy promises to live
+        ``jobs``, whether there is room or not.
 
-        At the first policy nobody is told of flows: whoever loads jobs asks for theirs.
+        At the first policy nobody is told of flows: whoever loads jobs asks for theirs; and StoreError is raised.
+        Later, where the database is away, nothing is admitted until it is back and this was done.
         """
         with self._lock:
-            is_first, self._policy = self._policy is None, policy
-            self._topology = None
-            if policy.topology is not None:
-                self._topology = Topology(policy.topology, self._store.worker_capacities())
-            lost = self._store.reroute(self._demand_of)
-            before, self._flows, self._of_job = self._flows, {}, {}
-            for reservation in self._store.reserved_flows(time.time()):
-                self._keep(reservation)
-            both = [*before.values(), *self._flows.values()]
-            jobs = {job_id for each in both for job_id in (each.job, each.peer)}
-        for job_id in sorted(job_id for job_id in jobs if job_id is not None and not is_first):
+            self._coming = policy, tuple(jobs)
+            try:
+                self._go_over()
+            except StoreError as error:
+                if self._policy is None:
+                    raise
+                event("reservations are counted anew once the database is back", level=WARNING, error=str(error))
+
+    def _go_over(self) -> None:
+        """Do what is left to do of going over to a policy; nothing has changed where that fails. Raises StoreError."""
+        if self._coming is None:
+            return
+        policy, live = self._coming
+        capacities = self._store.worker_capacities()
+        topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
+        promised = {} if topology is None else self._promised(policy, topology, live)
+        lost = self._store.reroute(partial(_demand_in, topology), promised, time.time())
+        flows = self._store.reserved_flows(time.time())
+        is_first, self._coming = self._policy is None, None
+        self._policy, self._topology, self._capacities = policy, topology, capacities
+        before, self._flows, self._of_job = self._flows, {}, {}
+        for reservation in flows:
+            self._keep(reservation)
+        both = [*before.values(), *self._flows.values()]
+        concerned = {job_id for each in both for job_id in (each.job, each.peer)}
+        for job_id in sorted(job_id for job_id in concerned if job_id is not None and not is_first):
             self._changed(job_id)
         if lost and policy.topology is not None:
             event("reservations without a path", level=WARNING, reservations=",".join(lost))
+        with suppress(StoreError):
+            self._tell_of_small_links()
+
+    @staticmethod
+    def _promised(policy: Policy, topology: Topology, live: Iterable[Job]) -> dict[str, Booking]:
+        """What a policy promises to live jobs, by job id; it takes nothing where no path is known for it."""
+        decide, found = Decider(policy).decide, {}
+        for job in live:
+            if (job.bandwidth or policy.bandwidths) and (booking := promise(job, policy, topology, decide)) is not None:
+                found[job.id] = booking
+        return found
+
+    def _tell_of_small_links(self) -> None:
         for link in self.links():
             if link.best_effort < 0:
                 event(
@@ -89,12 +125,13 @@ class Reservations:
         Raises PathError, whose ``idle`` says what becomes of the job.
         """
         with self._lock:
+            self._go_over()
+            if available:
+                self._learn(job.host.lower(), available)
             topology, policy = self._topology, self._policy
             if topology is None or policy is None:
                 return None
             self._hosts.add(job.host.lower())
-            if available and topology.learns_from(job.host):
-                topology = self._learn(topology, job.host, available)
             try:
                 return job_booking(job, policy, topology)
             except AdmissionError as error:
@@ -113,6 +150,7 @@ class Reservations:
         """
         now = time.time()
         with self._lock:
+            self._go_over()
             topology, policy = self._topology, self._policy
             if topology is None or policy is None:
                 raise PathError(NO_TOPOLOGY)
@@ -146,9 +184,10 @@ class Reservations:
                 until = None if change.duration is None else now + change.duration
                 if until is None and before.job is None and before.peer is None:
                     raise PathError("a reservation between hosts needs a duration: no job ends it")
-            return kbps, until, self._demand_of(before, kbps)
+            return kbps, until, _demand_in(self._topology, before, kbps)
 
         with self._lock:
+            self._go_over()
             made = self._store.change_reservation(reservation_id, rebook, now, actor)
             if made is None:
                 raise _missing(reservation_id)
@@ -183,6 +222,8 @@ class Reservations:
 
     def expire(self, now: float) -> int:
         """Release what is past its end; returns how many reservations. Raises StoreError."""
+        with self._lock:
+            self._go_over()
         count = self._store.release_expired(now)
         with self._lock:
             past = [each for each in self._flows.values() if each.until is not None and each.until <= now]
@@ -236,11 +277,6 @@ class Reservations:
             for each in channels(link)
         )
 
-    def _demand_of(self, reservation: Reservation, kbps: int | None = None) -> Demand:
-        if self._topology is None:
-            raise PathError(NO_TOPOLOGY)
-        return demand_of(reservation, self._topology, kbps)
-
     def _check_new(self, source: End, destination: End) -> None:
         """A packet can take one queue, so a flow has one reservation. Raises PathError."""
         ids = () if source.job is None else self._of_job.get(source.job.id, ())
@@ -249,12 +285,16 @@ class Reservations:
             if source.job is not None and each.job == source.job.id and same:
                 raise PathError(f"reservation {each.id} is for the same flow; change that one")
 
-    def _learn(self, topology: Topology, host: str, available: float) -> Topology:
-        """Keep what a machine ad says of its worker's access link, where it says something new."""
-        if topology.workers.get(host.lower()) != available:
-            self._store.set_worker_capacity(host, available)
-            self._topology = topology = topology.with_worker(host, available)
-        return topology
+    def _learn(self, node: str, available: float) -> None:
+        """Keep what a machine ad says of its worker's access link, where it says something new; also where no topology
+        asks for it yet."""
+        topology = self._topology
+        if self._capacities.get(node) == available or not (topology is None or topology.learns_from(node)):
+            return
+        self._store.set_worker_capacity(node, available)
+        self._capacities[node] = available
+        if topology is not None:
+            self._topology = topology.with_worker(node, available)
 
     def _keep(self, reservation: Reservation) -> None:
         self._flows[reservation.id] = reservation
@@ -278,6 +318,12 @@ class Reservations:
                     self._changed(job_id)
         elif reservation.job is not None:
             self._resized(reservation.job, None if gone else reservation.rate)
+
+
+def _demand_in(topology: Topology | None, reservation: Reservation, kbps: int | None = None) -> Demand:
+    if topology is None:
+        raise PathError(NO_TOPOLOGY)
+    return demand_of(reservation, topology, kbps)
 
 
 def _check_owner(reservation: Reservation, of_job: bool) -> None:

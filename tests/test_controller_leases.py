@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,28 +92,56 @@ def test_addresses_of_declared_hosts_are_no_jobs(tmp_path: Path) -> None:
         assert str(job.ipv4) == "10.64.0.4"
 
 
-def test_a_renewal_that_comes_while_leases_are_looked_through_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def registered(tmp_path: Path) -> Iterator[tuple[Store, Registration, Job]]:
+    """A registration without switches, and a job of it."""
     store = Store.open(f"sqlite:///{tmp_path}/lark.db")
     store.migrate()
     none = Reservations(store, lambda text: None, lambda job_id: None, lambda job_id, bandwidth: None)
     registration = Registration(store, 900, lambda job: None, lambda job_id: None, none)
     policy = load(POLICY)
     registration.use(policy, needed_attributes(policy))
-    job_ad, machine_ad = parse_post(
-        b'Owner = "alice"\nGlobalJobId = "s#1.0#1"\n------\nMachine = "w"\nLarkInnerAddressIPv4 = "10.64.0.1"\n',
-        "text/plain",
+    yield store, registration, a_post(registration, "alice")
+    store.close()
+
+
+def a_post(registration: Registration, owner: str) -> Job:
+    ads = (
+        f'Owner = "{owner}"\nGlobalJobId = "{owner}#1.0#1"\n------\n'
+        f'Machine = "w"\nName = "{owner}@w"\nLarkInnerAddressIPv4 = "10.64.0.1"\n'
     )
-    job = registration.register(job_ad, machine_ad, "hook").job
+    return registration.register(*parse_post(ads.encode(), "text/plain"), "hook").job
+
+
+@pytest.mark.parametrize("again", ["renewed", "posted"])
+def test_what_is_heard_of_a_job_while_leases_are_looked_through_is_not_lost(
+    registered: tuple[Store, Registration, Job], monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    store, registration, job = registered
+    assert store.renew(job.id, 5.0)
+    look = store.expired
 
     def expired(now: float) -> list[Job]:
-        registration.renew(job.id)
-        return [job]
+        found = look(now)
+        if again == "renewed":
+            registration.renew(job.id)
+        else:
+            a_post(registration, "alice")
+        return found
 
     monkeypatch.setattr(store, "expired", expired)
-    assert registration.expire(time.time() + 10_000) == 0
+    # The job was posted longer ago than a lease, and renewed since.
+    registration._jobs[job.id] = replace(job, lease_until=5.0)
+    assert registration.expire(time.time()) == 0
     found = store.find(job.id)
     assert found is not None
     assert found.live
-    store.close()
+
+
+def test_a_refusal_that_comes_late_frees_nobody_elses_address(registered: tuple[Store, Registration, Job]) -> None:
+    _, registration, refused = registered
+    registration.end(refused.id, "hook", "over")
+    other = a_post(registration, "bob")
+    assert other.addresses == refused.addresses
+    assert registration.refused(refused)
+    assert registration._blocks.holds(refused.addresses[0])

@@ -9,7 +9,7 @@ import pytest
 
 from lark_controller.ads import parse_post
 from lark_controller.controller import Controller
-from lark_controller.errors import CapacityError, NotFoundError, PathError
+from lark_controller.errors import CapacityError, NotFoundError, PathError, StoreError
 from lark_controller.jobs import Job, ReservedFlow
 from lark_controller.openflow.fake import FakeNetwork
 from lark_controller.status import Change, LinkStatus, Wish
@@ -249,6 +249,65 @@ def test_a_new_policy_counts_anew_and_takes_nothing_away(tmp_path: Path) -> None
         assert controller.reservations.change(made.id, Change(60), "hook", True).rate == 60
         controller.put_policy(POLICY, "ops")
         assert left(controller, "internet", "core1").best_effort == 40
+
+
+def test_what_jobs_were_promised_before_there_was_a_topology_counts_on_it(tmp_path: Path) -> None:
+    without = POLICY.partition("topology:")[0]
+    with running(tmp_path, without) as controller:
+        start(controller, 1, rate=900)
+        unknown = start(controller, 2, rate=50, host=3, more="JobLabel = 1")
+        start(controller, 3)
+        controller.put_policy(POLICY, "ops")
+        assert left(controller, "access:worker1", "worker1").reserved == 900
+        with pytest.raises(CapacityError):
+            start(controller, 4, rate=200)
+        # Nothing says how much the link of this one carries: it has a reservation that takes nothing.
+        (held,) = controller.reservations.page(unknown.id, None, 10).reservations
+        assert (held.rate, dict(held.holds)) == (50, {})
+        # Other rules promise other rates.
+        rule = "policies:\n  - bandwidth: {default: 10, maximum: 600}"
+        controller.put_policy(POLICY.replace("policies:", rule), "ops")
+        assert left(controller, "access:worker1", "worker1").reserved == 610
+        controller.put_policy(without, "ops")
+        assert controller.reservations.links() == ()
+    with running(tmp_path, POLICY) as controller:
+        assert left(controller, "access:worker1", "worker1").reserved == 910
+
+
+@pytest.mark.parametrize("step", ["worker_capacities", "reroute", "reserved_flows"])
+def test_a_database_that_goes_away_while_the_policy_changes_lets_nobody_in_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def away(*_: object) -> None:
+        raise StoreError("the server restarts")
+
+    smaller = POLICY.replace("default: {switch: core1}", "default: {switch: core1, capacity: 600}")
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1, rate=400)
+        with monkeypatch.context() as patched:
+            patched.setattr(controller._store, step, away)
+            assert controller.put_policy(smaller, "ops").text == smaller
+            for refused in (lambda: start(controller, 2, rate=1), lambda: controller.reservations.expire(0.0)):
+                with pytest.raises(StoreError):
+                    refused()
+        with pytest.raises(CapacityError):
+            start(controller, 2, rate=300)
+        assert left(controller, "access:worker1", "worker1").best_effort == 200
+        controller.end(job.id, "hook")
+        start(controller, 2, rate=300)
+
+
+def test_a_job_that_was_in_quarantine_is_what_the_policy_in_force_makes_of_it(tmp_path: Path) -> None:
+    blocking = POLICY.replace("policies:", "policies:\n  - block: {when: 'TARGET.Rack == 7'}")
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1, more="AvailBandwidth = 1000\nRack = 7")
+        controller.put_policy(blocking, "ops")
+        controller.reservations.reserve(Wish(job.id, "wan", 40), "hook", True)
+        reserved = flows(controller, job)
+        assert controller._registration.quarantine(job.id, "another job is there", "pool")
+        assert controller._registration.lift(job.id, "the pool agrees", "pool")
+        assert flows(controller, job) == reserved != ()
+        assert controller._reconciler.pool.placed[job.number].decision.blocked
 
 
 def test_a_job_whose_switch_refuses_it_frees_its_bandwidth(tmp_path: Path, network: FakeNetwork) -> None:

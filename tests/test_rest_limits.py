@@ -153,7 +153,13 @@ def test_a_changed_file_is_read_again_and_a_bad_one_changes_nothing(tmp_path: Pa
     path.write_text(f"fresh: {{sha256: {digest}, scopes: [read]}}\n")
     assert api.client.get("/v1/groups", headers=fresh).status_code == 200
     assert api.client.get("/v1/groups", headers=bearer("read")).status_code == 401
-    path.write_text("rubbish: [")
-    assert api.client.get("/v1/groups", headers=fresh).status_code == 200
+    for rubbish in (
+        "rubbish: [",
+        f"rubbish: {{sha256: {digest}, scopes: [read], expires: 2027-02-30}}",
+        f"rubbish: {{sha256: {digest}, scopes: [[read]]}}",
+        "[" * 5000,
+    ):
+        path.write_text(rubbish)
+        assert api.client.get("/v1/groups", headers=fresh).status_code == 200
     path.unlink()
     assert api.client.get("/v1/groups", headers=fresh).status_code == 401

@@ -188,9 +188,9 @@ def test_a_new_topology_counts_all_anew_and_takes_nothing_away(store: Store) -> 
             return Topology(TopologySpec(), {}).flow("worker1", "wan", held.kbps)
         return smaller.flow(held.source, held.destination, held.kbps)
 
-    assert store.reroute(demand_of) == [gone.id]
+    assert store.reroute(demand_of, {}, NOW) == [gone.id]
     assert store.reserved() == {"access:worker0 worker0>core": 80_000, "out": 80_000}
-    assert store.reroute(demand_of) == [gone.id]
+    assert store.reroute(demand_of, {}, NOW) == [gone.id]
     store.release(made.id, NOW, "ops")
     store.release(gone.id, NOW, "ops")
     assert store.reserved() == {}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 from lark_controller.errors import PathError
-from lark_controller.jobs import Job, Network, NetworkType
+from lark_controller.jobs import Facts, Job, Network, NetworkType
 from lark_controller.policies.decide import decide
-from lark_controller.policies.model import Policy, Reserves, WanAction
+from lark_controller.policies.model import Decision, Policy, Reserves, WanAction
 from lark_controller.policies.switches import WAN
 from lark_controller.policies.topology import is_wan
 from lark_controller.qos.reservations import Booking, Reservation, ReservationKind
@@ -17,6 +17,8 @@ from lark_controller.qos.topology import Demand, Topology, asked_rate
 
 # The live job of an id or an address, None where there is none.
 Finder = Callable[[str], Job | None]
+# What a policy says of a job with these facts.
+Deciding = Callable[[Facts], Decision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +30,34 @@ class End:
     networks: tuple[Network, ...] = ()
 
 
-def job_booking(job: Job, policy: Policy, topology: Topology) -> Booking | None:
+def job_booking(job: Job, policy: Policy, topology: Topology, decided: Deciding | None = None) -> Booking | None:
     """What a job's RequestBandwidth would take, as the policy's ``bandwidth`` rules have it (default, maximum); None
-    where it asks for none. Raises PathError."""
-    rate = job.bandwidth
-    if policy.bandwidths and (share := decide(job.facts, policy).bandwidth) is not None:
-        rate = share.rate(job.bandwidth)
-    if not rate or job.network_type is NetworkType.NONE:
+    where it asks for none. ``decided`` remembers what the policy says of jobs. Raises PathError."""
+    rate = _rate(job, policy, decided)
+    if rate is None:
         return None
-    kbps = asked_rate(rate)
     node = job.host.lower()
     to = wan_node(job, policy, topology) if topology.spec.reserves is Reserves.WAN else node
-    return Booking(ReservationKind.JOB, kbps, node, to, _job_demand(topology, node, to, kbps), job=job.id)
+    return Booking(ReservationKind.JOB, rate, node, to, _job_demand(topology, node, to, rate), job=job.id)
+
+
+def promise(job: Job, policy: Policy, topology: Topology, decided: Deciding) -> Booking | None:
+    """As :func:`job_booking`, of a job that lives already: where no path is known it takes nothing."""
+    try:
+        return job_booking(job, policy, topology, decided)
+    except PathError:
+        rate, node = _rate(job, policy, decided), job.host.lower()
+        return None if rate is None else Booking(ReservationKind.JOB, rate, node, node, (), job=job.id)
+
+
+def _rate(job: Job, policy: Policy, decided: Deciding | None) -> int | None:
+    """What a job is to have, in kb/s."""
+    rate = job.bandwidth
+    if policy.bandwidths:
+        decision = decide(job.facts, policy) if decided is None else decided(job.facts)
+        if decision.bandwidth is not None:
+            rate = decision.bandwidth.rate(job.bandwidth)
+    return asked_rate(rate) if rate and job.network_type is not NetworkType.NONE else None
 
 
 def flow_booking(source: End, destination: End, rate: float, until: float | None, topology: Topology) -> Booking:

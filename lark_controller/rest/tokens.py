@@ -119,6 +119,9 @@ def read(path: Path) -> tuple[Token, ...]:
         raise SettingError(f"{path}: cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise SettingError(f"{path}: not YAML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        # A date that the calendar does not have; brackets in brackets.
+        raise SettingError(f"{path}: a value cannot be read: {error}") from None
     if document is None:
         return ()
     if not isinstance(document, dict):
@@ -204,7 +207,7 @@ def _token(name: str, entry: Any, mistakes: list[str]) -> Token | None:
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         mistakes.append(f"{name}: sha256 must be 64 hexadecimal digits in lower case")
     words = entry.get("scopes")
-    known = set(Scope)
+    known = [str(scope) for scope in Scope]
     if not isinstance(words, list) or not words or any(word not in known for word in words):
         mistakes.append(f"{name}: scopes must be a list of {', '.join(Scope)}")
     expires = _expiry(entry.get("expires"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from ipaddress import ip_network
 from types import MappingProxyType
@@ -44,20 +44,7 @@ def admit(connection: Connection, booking: Booking, now: float, actor: str) -> R
     if before is not None:
         return _replace(connection, before, booking.kbps, booking.until, booking.demand, now, actor)
     holds = _move(connection, booking.what, booking.demand)
-    values = {
-        "id": secrets.token_hex(8),
-        "kind": booking.kind.value,
-        "kbps": booking.kbps,
-        "source": booking.source,
-        "destination": booking.destination,
-        "holds": _text(holds),
-        "job": booking.job,
-        "peer": booking.peer,
-        "target": " ".join(map(str, booking.target)),
-        "until": booking.until,
-        "created_at": now,
-        "actor": actor,
-    }
+    values = _values(booking, holds, now, actor)
     row = connection.execute(insert(reservations).values(values).returning(*reservations.c)).one()
     made = _reservation(row)
     if booking.kind is ReservationKind.FLOW:
@@ -125,27 +112,50 @@ def sweep(connection: Connection, now: float) -> int:
     return len(gone)
 
 
-def reroute(connection: Connection, demand_of: Callable[[Reservation], Demand]) -> list[str]:
+def reroute(
+    connection: Connection,
+    demand_of: Callable[[Reservation], Demand],
+    promised: Mapping[str, Booking],
+    now: float,
+) -> list[str]:
     """Count every reservation on the links of a new topology, and make the sums anew; returns the ids of those that
-    the topology has no path for. Whoever has a reservation keeps it, also where a link has become too small."""
+    the topology has no path for. Whoever has a reservation keeps it, also where a link has become too small; what is
+    ``promised`` to live jobs, by id, takes the place of what they had, or is added."""
+    of_jobs = select(reservations.c.job).where(reservations.c.kind == ReservationKind.JOB.value)
+    have = set(connection.execute(of_jobs).scalars())
+    live = _lock_live(connection, [job_id for job_id in promised if job_id not in have])
     _lock(connection)
+    if live:
+        rows = [_values(promised[job_id], NOTHING, now, "lark") for job_id in live]
+        connection.execute(insert(reservations), rows)
     lost: list[str] = []
     total: dict[str, int] = {}
     changed: list[dict[str, Any]] = []
     for row in connection.execute(select(*reservations.c).order_by(reservations.c.number)):
-        reservation = _reservation(row)
+        before = after = _reservation(row)
+        booking = promised.get(before.job or "") if before.kind is ReservationKind.JOB else None
+        if booking is not None:
+            after = replace(before, kbps=booking.kbps, source=booking.source, destination=booking.destination)
         try:
-            holds = held(demand_of(reservation))
+            demand = demand_of(after) if booking is None else booking.demand
+            without = booking is not None and not demand
         except PathError:
-            holds = NOTHING
-            lost.append(reservation.id)
+            demand, without = (), True
+        if without:
+            lost.append(after.id)
+        holds = held(demand)
+        after = replace(after, holds=holds)
         for channel, kbps in holds.items():
             total[channel] = total.get(channel, 0) + kbps
-        if holds != reservation.holds:
-            changed.append({"of": reservation.number, "now": _text(holds)})
+        if after != before:
+            changed.append(
+                {"of": after.number, "rate": after.kbps, "from": after.source, "to": after.destination}
+                | {"now": _text(holds)}
+            )
     if changed:
-        query = update(reservations).where(reservations.c.number == bindparam("of")).values(holds=bindparam("now"))
-        connection.execute(query, changed)
+        query = update(reservations).where(reservations.c.number == bindparam("of"))
+        query = query.values(kbps=bindparam("rate"), source=bindparam("from"), destination=bindparam("to"))
+        connection.execute(query.values(holds=bindparam("now")), changed)
     if total != dict(use(connection)):
         connection.execute(delete(reserved))
         if total:
@@ -200,13 +210,40 @@ def _lock(connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
 
 
+def _values(booking: Booking, holds: Held, now: float, actor: str) -> dict[str, Any]:
+    return {
+        "id": secrets.token_hex(8),
+        "kind": booking.kind.value,
+        "kbps": booking.kbps,
+        "source": booking.source,
+        "destination": booking.destination,
+        "holds": _text(holds),
+        "job": booking.job,
+        "peer": booking.peer,
+        "target": " ".join(map(str, booking.target)),
+        "until": booking.until,
+        "created_at": now,
+        "actor": actor,
+    }
+
+
 def _keep_alive(connection: Connection, job_ids: Collection[str]) -> None:
     """Let these jobs not end before the transaction does. Raises NotFoundError where one has ended already."""
-    query = select(runs.c.id).where(runs.c.id.in_(job_ids), LIVE).order_by(runs.c.number).with_for_update()
-    live = set(connection.execute(query).scalars())
+    live = set(_lock_live(connection, job_ids))
     for job_id in job_ids:
         if job_id not in live:
             raise NotFoundError(f"no live job has the id {job_id}")
+
+
+def _lock_live(connection: Connection, job_ids: Collection[str]) -> list[str]:
+    """Those of these jobs that live; they do not end before the transaction does."""
+    chosen = list(job_ids)
+    live: list[str] = []
+    for start in range(0, len(chosen), _BATCH):
+        part = chosen[start : start + _BATCH]
+        query = select(runs.c.id).where(runs.c.id.in_(part), LIVE).order_by(runs.c.number).with_for_update()
+        live += connection.execute(query).scalars()
+    return live
 
 
 def _valid(now: float) -> ColumnElement[bool]:

@@ -242,9 +242,13 @@ class Store:
         """Release the reservations that are past their end; returns how many."""
         return self._database.write(partial(reservations.sweep, now=now))
 
-    def reroute(self, demand_of: Callable[[Reservation], Demand]) -> list[str]:
-        """Count all reservations on the links of a new topology; returns the ids of those without a path there."""
-        return self._database.write(partial(reservations.reroute, demand_of=demand_of))
+    def reroute(
+        self, demand_of: Callable[[Reservation], Demand], promised: Mapping[str, Booking], now: float
+    ) -> list[str]:
+        """Count all reservations on the links of a new topology, and what is ``promised`` to live jobs, by id, in place
+        of what they had; returns the ids of those without a path there."""
+        work = partial(reservations.reroute, demand_of=demand_of, promised=promised, now=now)
+        return self._database.write(work)
 
     def reservation(self, reservation_id: str, now: float) -> Reservation | None:
         """A reservation, unless it is past its end."""
