@@ -107,26 +107,26 @@ class Leaves:
 
     def _watch(self) -> None:
         with self._listening, self._wake, self._woken:
-            looked = written = 0.0
+            # When to do so next: a machine's clock begins with 0 when it boots.
+            look_at = write_at = 0.0
             while not self._stopping.is_set():
                 try:
-                    if time.monotonic() - looked >= LOOK:
+                    if time.monotonic() >= look_at:
+                        # Set first, so that after a fault it is not tried again at once.
+                        look_at = time.monotonic() + LOOK
                         self._look()
-                        looked = time.monotonic()
                     self._sample()
-                    if time.monotonic() - written >= WRITE:
+                    if time.monotonic() >= write_at:
                         self._write()
-                        written = time.monotonic()
+                        write_at = time.monotonic() + WRITE
                     self._say("")
                 except NetworkError as error:
                     self._say(str(error))
-                    looked = time.monotonic()
                 except Exception as error:  # nobody else looks after the queues
                     self._say(f"{type(error).__name__}: {error}")
-                    looked = time.monotonic()
                 pause = SAMPLE if self._ports else LOOK
                 if select.select([self._listening, self._wake], [], [], pause)[0]:
-                    looked = 0.0
+                    look_at = 0.0
                     self._stopping.wait(GATHER)
                     self._drain()
 

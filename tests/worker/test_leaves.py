@@ -6,6 +6,7 @@ import contextlib
 import re
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from lark_worker.leaves import (
     TURN,
     WAITED,
     Leaves,
+    Port,
     marked_ports,
     patience,
     settle,
@@ -107,6 +109,29 @@ def port(net: Net) -> str:
 
 def command(line: str) -> None:
     subprocess.run(line.split(), check=True, capture_output=True)
+
+
+def test_queues_are_looked_after_on_a_machine_that_has_just_booted(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, clock = time.monotonic(), time.monotonic
+    looks: list[str] = []
+
+    def nothing(database: str) -> dict[str, Port]:
+        looks.append(database)
+        return {}
+
+    monkeypatch.setattr("lark_worker.leaves.time.monotonic", lambda: clock() - began)
+    monkeypatch.setattr("lark_worker.leaves.marked_ports", nothing)
+    ours, kernels = socket.socketpair()
+    monkeypatch.setattr(tc, "listener", lambda: ours)
+    leaves = Leaves("unix:here")
+    with kernels:
+        leaves.start()
+        try:
+            wait(lambda: len(looks) == 1)
+            kernels.send(b"a queue is new")
+            wait(lambda: len(looks) == 2)
+        finally:
+            leaves.stop()
 
 
 @pytest.mark.ovs
