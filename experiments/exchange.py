@@ -4,8 +4,9 @@
 
 One process a node; all have the same list of hosts, and RANK is the place of its own in it. The traffic is that of
 MPI's all-to-all, which Integer Sort of the NAS benchmarks spends its time in: N-1 flows out of every node and N-1 into
-it, each a TCP connection of its own. It prints ``{"seconds": …}``, the time from the first round's begin to the last
-one's end. Standard library only, since it runs where the project is not installed.
+it, each a TCP connection of its own. One round more comes before and does not count. It prints ``{"seconds": …}``, the
+time from the first counted round's begin to the last one's end. Standard library only, since it runs where the project
+is not installed.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ def run(rank: int, hosts: list[str], port: int, size: int, rounds: int, compute:
     """Play all rounds with ``compute`` seconds of rest after each; answers the seconds that they took."""
     peers = connect(rank, hosts, port)
     try:
-        # A round of one byte: nobody begins before everybody is there.
+        # One round is free, as in Integer Sort: connections have found their rates. Then one of a byte, so that nobody
+        # begins before everybody is there.
+        play(peers, size)
         play(peers, 1)
         began = time.monotonic()
         for _ in range(rounds):

@@ -20,7 +20,10 @@ USERS: Final = {"A": "alice", "B": "bob", "C": "carol"}
 # One guest CPU sends, forwards and receives every frame; at a tenth of the paper's rates it has nothing to spare.
 SCALE: Final = 0.05
 SECONDS: Final = 14.0
-SWEEP_SECONDS: Final = 7.0
+SWEEP_SECONDS: Final = 10.0
+# Up to this rate (Mb/s) a stream of the sweep lasts twice as long: while one lost packet is sent again the
+# receiver counts nothing, and at 10 Mb/s that was 1 % of five seconds.
+SLOW: Final = 100
 # A stream at the full rate of a link, in the paper's own words "comparable"; our aim.
 LEAST, MOST = 0.98, 1.00
 
@@ -151,8 +154,9 @@ def figure_8c(streams: dict[str, list[Stream]], scale: float, options: Options) 
         ))
         for name in streams
     )  # fmt: skip
+    # The whole transfer, since a few seconds of it are more or less than the rest.
     most = max(
-        each.mean() / (options.rates.host_rates[name] * scale) for name, found in streams.items() for each in found
+        each.received / (options.rates.host_rates[name] * scale) for name, found in streams.items() for each in found
     )
     return Result(
         name="lark-figure-8c",
@@ -178,8 +182,8 @@ def sweep(pool: Pool, rates: Sequence[float], options: Options) -> Result:
                 FIRST_PORT,
                 request(rate),
                 download=download,
-                seconds=SWEEP_SECONDS,
-                block=8192 if rate <= 100 else 131072,
+                seconds=SWEEP_SECONDS * (2 if rate <= SLOW else 1),
+                block=8192 if rate <= SLOW else 131072,
             )
             for name, download in (("towards the job", True), ("from the job", False))
         }
@@ -208,7 +212,11 @@ def sweep(pool: Pool, rates: Sequence[float], options: Options) -> Result:
                 all(LEAST <= ratio <= MOST + 0.005 for ratio in ratios),
             ),
         ),
-        setting={"repetitions": options.fewer, "seconds": SWEEP_SECONDS},
+        setting={
+            "repetitions": options.fewer,
+            "seconds": SWEEP_SECONDS,
+            f"seconds up to {SLOW} Mb/s": SWEEP_SECONDS * 2,
+        },
         notes=('The paper says of its own that it is "comparable" with what is configured.',),
     )
 

@@ -21,9 +21,9 @@ Rates = Mapping[int, Sequence[float]]
 
 # One guest CPU carries every frame over two switches and a router; at a tenth it has nothing to spare.
 SCALE: Final = 0.05
-SECONDS: Final = 7.0
+SECONDS: Final = 10.0
 # A WAN of 20 ms round trip is longer in slow start than a LAN.
-SETTLED: Final = 2.5
+SETTLED: Final = 3.0
 CMS: Final = {"accounting_group": "group_cms", "accounting_group_user": "alice"}
 # Where the WAN's cable ends at the site: the gateway's inner interface.
 GATEWAY: Final = "gateway-wan"

@@ -43,13 +43,12 @@ STREAM_TIMEOUT: Final = 60
 class Stream:
     """What iperf3 measured of one TCP stream: when it began (seconds since 1970), and its rates over time.
 
-    ``rates`` are (seconds since the begin, Mb/s of L2 bytes) at the end of each interval; ``mean`` is that of the
-    whole stream after :data:`SETTLED` seconds.
+    ``rates`` are (seconds since the begin, Mb/s of L2 bytes) at the end of each interval, ``received`` is the rate of
+    the whole stream, ``mean`` that after :data:`SETTLED` seconds; all as the receiver counts.
     """
 
     began: float
     rates: tuple[tuple[float, float], ...]
-    seconds: float
     received: float
 
     def mean(self, first: float = SETTLED, last: float = float("inf")) -> float:
@@ -77,13 +76,15 @@ def stream(text: str) -> Stream:
     if "error" in found:
         raise LabError(f"iperf3: {found['error']}")
     start = found["start"]["timestamp"]
-    sums = [each["sum"] for each in found["intervals"]]
+    # What the sender hands to its socket is not delivered yet: it is the receiver that counts.
+    receiver = found if found["start"]["test_start"]["reverse"] else found["server_output_json"]
+    sums = [each["sum"] for each in receiver["intervals"]]
     rates = tuple(
         (each["end"], each["bits_per_second"] / 1e6 * FRAME / PAYLOAD) for each in sums if each["seconds"] > 0.1
     )
     end = found["end"]["sum_received"]
     return Stream(
-        float(start.get("timemillisecs", start["timesecs"] * 1000)) / 1000, rates, end["seconds"],
+        float(start.get("timemillisecs", start["timesecs"] * 1000)) / 1000, rates,
         end["bits_per_second"] / 1e6 * FRAME / PAYLOAD,
     )  # fmt: skip
 
@@ -115,7 +116,7 @@ class Load:
             f"ping -c 3 -i 0.2 -W 1 {address} >/dev/null\n"
             f"while [ $(date +%s%N) -lt {round(begin * 1e9)} ]; do sleep 0.1; done\n"
             f"exec iperf3 --json --client {address} --port {self.port} {how} --length {self.block}"
-            f" --interval {INTERVAL:g}{back}\n"
+            f" --interval {INTERVAL:g} --get-server-output{back}\n"
         )
 
 
@@ -147,7 +148,8 @@ class Pool:
     def serve(self, machine: str, number: int) -> tuple[int, ...]:
         """Start iperf3 servers on a machine; answers their ports. Those that run already stay."""
         ports = tuple(range(FIRST_PORT, FIRST_PORT + number))
-        lines = [f"ss -Hltn sport = :{port} | grep -q . || iperf3 --server --daemon --port {port}" for port in ports]
+        server = f"iperf3 --server --daemon --json --interval {INTERVAL:g}"
+        lines = [f"ss -Hltn sport = :{port} | grep -q . || {server} --port {port}" for port in ports]
         self._lab.on(machine, "sh", "-c", "\n".join(lines))
         return ports
 

@@ -170,7 +170,7 @@ def test_what_applications_share_fits_the_links(nodes: int) -> None:
 
 
 def test_a_streams_mean_counts_each_interval_by_its_length() -> None:
-    measured = pool.Stream(0.0, ((0.5, 90.0), (1.0, 10.0), (1.9, 10.0), (2.0, 20.0)), 2.0, 0.0)
+    measured = pool.Stream(0.0, ((0.5, 90.0), (1.0, 10.0), (1.9, 10.0), (2.0, 20.0)), 0.0)
     assert measured.mean(0.5) == pytest.approx((0.5 * 10 + 0.9 * 10 + 0.1 * 20) / 1.5)
     with pytest.raises(ValueError, match="no interval from 3"):
         measured.mean(3)
