@@ -6,8 +6,9 @@ For the reconcile loop's thread; what is for the audit trail is handed to whoeve
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_controller.errors import SwitchError
 from lark_controller.flows.cookies import Category, cookie
@@ -15,7 +16,7 @@ from lark_controller.flows.model import SetQueue
 from lark_controller.log import WARNING, event
 from lark_controller.metrics import Metrics
 from lark_controller.openflow.link import SwitchLink
-from lark_controller.qos.audit import Counters, Delivery, deliveries
+from lark_controller.qos.audit import Counters, Delivery, at_both, deliveries
 from lark_controller.queues import Promise, Queues
 from lark_controller.reconcile import Reconciler
 from lark_controller.status import SwitchProblem
@@ -36,13 +37,23 @@ class Missed:
     text: str
 
 
+class _Look(NamedTuple):
+    """What was counted at a switch's queues, and what was promised to them (bits a second), by port and queue."""
+
+    counted: Mapping[tuple[str, int], Counters]
+    promised: Mapping[tuple[str, int], int]
+
+
+_NEVER: Final = _Look({}, {})
+
+
 class Guarantees:
     """What was counted at each switch's queues when it was looked at last."""
 
     def __init__(self, loop: Reconciler, metrics: Metrics) -> None:
         self._loop = loop
         self._metrics = metrics
-        self._before: dict[int, dict[tuple[str, int], Counters]] = {}
+        self._before: dict[int, _Look] = {}
         self._told: dict[str, float] = {}
 
     async def look(self, datapath: int) -> list[Missed]:
@@ -59,11 +70,10 @@ class Guarantees:
         except SwitchError as error:
             event("queues not counted", level=WARNING, datapath=dpid_text(datapath), reason=error)
             return []
-        before, self._before[datapath] = self._before.get(datapath, {}), now
-        # What was promised at both looks, or less.
         promised = {key: promise.least for key, promise in promises.items()}
+        before, self._before[datapath] = self._before.get(datapath, _NEVER), _Look(now, promised)
         found = []
-        for key, delivery in deliveries(before, now, promised):
+        for key, delivery in deliveries(before.counted, now, at_both(before.promised, promised)):
             self._metrics.guarantees_checked.inc()
             if delivery.missed:
                 missed = self._missed(datapath, key, promises[key], delivery)

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, width_for
-from lark_controller.accounting.ledger import Entry
+from lark_controller.accounting.kinds import Kind
+from lark_controller.accounting.ledger import Entry, FlowReading, Ledger, PortReading
 from lark_controller.accounting.questions import UsageFilter, UsagePage, UsageRow
-from lark_controller.accounting.usage import JobUsage, Usage
+from lark_controller.accounting.usage import MOST, JobUsage, Usage
 from lark_controller.errors import NotFoundError
 from lark_controller.store import Store
+from tests.databases import NOW, a_run
 
 DAY_ONE = 1_700_006_400  # a midnight in UTC
 USE = Usage(*range(1, 14))
@@ -60,6 +62,23 @@ def test_new_use_is_added_and_readings_are_replaced(store: Store) -> None:
     store.finish_usage([2])
     assert list(store.unended_usage()) == []
     assert store.usage_of([2]) == {2: JobUsage(USE, at=DAY_ONE + 30, final=True)}
+
+
+def test_counters_that_are_nonsense_keep_nobody_elses_use_from_being_written(store: Store) -> None:
+    ledger = Ledger()
+    for number in (1, 4, 7):
+        ledger.begin(replace(a_run(number), number=number), "default")
+    for step, said in enumerate((2**63 - 1, 0, 2**63 - 1, 2**64 - 1)):
+        for number in (1, 4):
+            ledger.read(number, NOW + step, PortReading(said, said, said, said), [FlowReading(Kind.WAN_IN, said, said)])
+    ledger.read(7, NOW + 1, PortReading(1, 2, 3, 4))
+    for _ in range(2):
+        store.write_usage(ledger.entries([1, 4, 7]))
+    found = store.usage_of([1, 7])
+    assert found[1].usage.bytes_in == MOST
+    assert found[7].usage.bytes_in == 8
+    (row,) = asked(store, "host", NOW - DAY, NOW + DAY).rows
+    assert row.usage.bytes_in >= MOST
 
 
 def test_names_with_any_character_are_written_as_they_are(store: Store) -> None:

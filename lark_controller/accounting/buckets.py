@@ -66,7 +66,7 @@ def buckets(entries: Iterable[Entry]) -> list[Bucket]:
             key = (subject, seconds, start - start % seconds)
             sums[key] = new if (known := sums.get(key)) is None else known.plus(new)
     # Two writers that change the same rows in the same order cannot lock each other out.
-    return [Bucket(*key, usage) for key, usage in sorted(sums.items())]
+    return [Bucket(*key, usage.kept()) for key, usage in sorted(sums.items())]
 
 
 def width_for(start: float, end: float, wanted: str | None) -> int:

@@ -20,7 +20,7 @@ from lark_controller.accounting.counters import counted
 from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.rates import Flowing, Rates
 from lark_controller.accounting.recent import Recent
-from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
+from lark_controller.accounting.usage import IDLE, MOST, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs import Job
 
 # A port that is at most this much (seconds) older than its job was made for it, and all that it counted is the job's.
@@ -242,9 +242,9 @@ class Ledger:
             numbers, before = account.numbers, account.sums
             new = [max(0, now - old) for old, now in zip(numbers[_QUEUES:_SIZE], reading, strict=True)]
             numbers[_QUEUES:_SIZE] = array("Q", reading)
-            numbers[_PLACES["rate_drops_in"]] += new[0]
-            numbers[_PLACES["rate_drops_out"]] += new[1]
-            numbers[_THROTTLED] += max(new[2:])
+            _add(numbers, _PLACES["rate_drops_in"], new[0])
+            _add(numbers, _PLACES["rate_drops_out"], new[1])
+            _add(numbers, _THROTTLED, max(new[2:]))
             self._moved(number, account, before)
 
     def flow_gone(self, number: int, reading: FlowReading) -> None:
@@ -292,7 +292,7 @@ class Ledger:
                 new = counted(account.numbers[offset : offset + len(said)], said)
                 account.numbers[offset : offset + len(said)] = array("Q", said)
                 for place, value in zip(places, new, strict=True):
-                    account.numbers[place] += value
+                    _add(account.numbers, place, value)
             account.told = final
             self._timed(number, account, at, before, first)
             self._moved(number, account, before)
@@ -419,7 +419,7 @@ class Ledger:
         account.started = True
         numbers[_PORT:_FLOWS] = array("Q", port)
         for place, value in zip(_PORT_PLACES, new, strict=True):
-            numbers[place] += value
+            _add(numbers, place, value)
 
     def _read_flow(self, account: _Account, reading: FlowReading) -> None:
         if reading.kind not in _FLOW_PLACES:
@@ -428,9 +428,9 @@ class Ledger:
         packets, size = counted(account.numbers[place : place + 2], reading[1:])
         account.numbers[place : place + 2] = array("Q", reading[1:])
         to_bytes, to_packets = _FLOW_PLACES[reading.kind]
-        account.numbers[to_packets] += packets
+        _add(account.numbers, to_packets, packets)
         if to_bytes is not None:
-            account.numbers[to_bytes] += size
+            _add(account.numbers, to_bytes, size)
 
     def _timed(self, number: int, account: _Account, at: float, before: array[int], first: bool) -> None:
         """Rate and throttled time between this reading and the one before."""
@@ -440,7 +440,7 @@ class Ledger:
             return
         numbers = account.numbers
         if any(numbers[place] != before[place] for place in _RATE_DROPS):
-            numbers[_THROTTLED] += round(1000 * elapsed)
+            _add(numbers, _THROTTLED, round(1000 * elapsed))
         rate = Rate(*(round(8 * (numbers[place] - before[place]) / elapsed) for place in _RATE_PLACES))
         self._rated(account, rate, account.treatment)
         self._recent.keep(number, at, rate, first)
@@ -468,6 +468,10 @@ class Ledger:
         account.numbers[_PORT : _PORT + len(said["counters"])] = array("Q", said["counters"])
         account.numbers[:_SUMS] = account.numbers[_SUMS:_PORT] = array("Q", usage)
         account.started, account.told, account.at = said["started"], said["told"], said["at"]
+
+
+def _add(numbers: array[int], place: int, value: int) -> None:
+    numbers[place] = min(MOST, numbers[place] + value)
 
 
 def _entry(number: int, account: _Account) -> Entry:

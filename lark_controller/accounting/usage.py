@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from operator import add, sub
 from typing import Final, NamedTuple
 
+# The largest sum: 144 PB are nobody's job, and sums of such sums stay inside the 64 bits of a database's column. What
+# a worker or a switch says beyond it is nonsense, which must not keep the use of others from being written.
+MOST: Final = 1 << 57
+
 
 class Usage(NamedTuple):
     """Sums since a beginning.
@@ -33,6 +37,10 @@ class Usage(NamedTuple):
     def plus(self, other: Usage) -> Usage:
         """The sum of two."""
         return Usage(*map(add, self, other))
+
+    def kept(self) -> Usage:
+        """No sum above :data:`MOST`."""
+        return self if max(self) <= MOST else Usage(*(min(each, MOST) for each in self))
 
     def minus(self, other: Usage) -> Usage:
         """What came since ``other``, an earlier value of the same sums."""

@@ -1,8 +1,9 @@
 """Delivered against promised: whether a guarantee was missed while there was something to send. Pure.
 
-A queue that sent less than it was promised may have had nothing to send. That it had shows in three ways, each of which
-is enough: packets were dropped in front of it, more bytes came to it than left it, or whoever looks after the queue on
-its host found packets waiting in it. (A TCP that gets less sends less, so the first two miss much; the third does not.)
+A queue that sent less than it was promised may have had nothing to send. Where somebody looks after the queue on its
+host, the time decides for which packets were found waiting in it. Where nobody looks, packets that were dropped before
+it do, or more bytes that came to it than left it. (These miss a TCP that gets less and so sends less, and they blame a
+queue that held back a moment's burst and was idle after it.)
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ class Delivery:
     missed: bool
 
 
+def at_both(before: Mapping[tuple[str, int], int], now: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    """What was promised from one look to the next, by port and queue; of a guarantee that changed, the lesser one."""
+    return {key: min(before[key], least) for key, least in now.items() if key in before}
+
+
 def deliveries(
     before: Mapping[tuple[str, int], Counters],
     now: Mapping[tuple[str, int], Counters],
@@ -64,12 +70,11 @@ def deliveries(
 
 
 def _wanted_more(first: Counters, last: Counters, least: int) -> bool:
+    if first.waited is not None and last.waited is not None and last.waited >= first.waited:
+        return last.waited - first.waited >= WAITED * (last.at - first.at)
     if last.dropped > first.dropped:
         return True
-    if first.offered is not None and last.offered is not None:
-        left_behind = (last.offered - first.offered) - (last.sent - first.sent)
-        if left_behind * 8 > least * UNDER_WAY:
-            return True
-    if first.waited is not None and last.waited is not None:
-        return last.waited - first.waited >= WAITED * (last.at - first.at)
-    return False
+    if first.offered is None or last.offered is None:
+        return False
+    left_behind = (last.offered - first.offered) - (last.sent - first.sent)
+    return left_behind * 8 > least * UNDER_WAY

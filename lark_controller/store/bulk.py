@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Table
 
+from lark_controller.accounting.usage import MOST
+
 # What COPY's text format escapes (PostgreSQL, COPY, "Text Format").
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
@@ -21,7 +23,7 @@ def add(
     connection: Connection, table: Table, rows: Sequence[Row], sums: Collection[str], replaced: Sequence[str]
 ) -> None:
     """Insert rows, each with a value for every column in the table's order and none of them NULL; where the key is
-    there, add the columns ``sums`` and set the columns ``replaced``. No key may come twice."""
+    there, add the columns ``sums`` (up to MOST) and set the columns ``replaced``. No key may come twice."""
     if not rows:
         return
     if connection.dialect.name != "postgresql":
@@ -46,7 +48,12 @@ def _names(table: Table) -> str:
 
 def _statement(table: Table, source: str, sums: Collection[str], replaced: Sequence[str]) -> str:
     key = ", ".join(column.name for column in table.primary_key)
-    added = [f"{name} = {table.name}.{name} + excluded.{name}" for name in sums]
+    # A sum that a column cannot hold would keep all rows from being written.
+    added = [
+        f"{name} = CASE WHEN {table.name}.{name} > {MOST} - excluded.{name} THEN {MOST} "
+        f"ELSE {table.name}.{name} + excluded.{name} END"
+        for name in sums
+    ]
     changes = ", ".join([*added, *(f"{name} = excluded.{name}" for name in replaced)])
     # SQLite takes the ON of a bare SELECT for a join's; VALUES and PostgreSQL have no such doubt.
     return f"INSERT INTO {table.name} ({_names(table)}) {source} ON CONFLICT ({key}) DO UPDATE SET {changes}"
