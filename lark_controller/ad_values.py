@@ -42,6 +42,8 @@ PREFIXED: Final = frozenset(
     }
 )
 MAX_NAME: Final = 512
+# Two names (a user's and a group's) must fit into an entry of PostgreSQL's indexes: 2,704 bytes.
+MAX_NAME_BYTES: Final = 1024
 
 AnyAddress = TypeVar("AnyAddress", IPv4Address, IPv6Address)
 
@@ -88,6 +90,8 @@ class Reader:
             raise AdError(found, f"{_shown(value)} is not a string")
         if len(value) > MAX_NAME:
             raise AdError(found, f"{len(value)} characters; at most {MAX_NAME} are accepted")
+        if (size := len(value.encode("utf-8", "surrogatepass"))) > MAX_NAME_BYTES:
+            raise AdError(found, f"{size} bytes of UTF-8; at most {MAX_NAME_BYTES} are accepted")
         if not value.isprintable() or value != value.strip():
             raise AdError(found, "control characters, or blanks at an end, in a name")
         return value

@@ -230,7 +230,7 @@ def policy(found: Answer) -> None:
 def plan(found: Answer) -> None:
     """What a policy would change."""
     for refusal in found["refusals"]:
-        print(f"{_word('refused')}: {refusal}")
+        print(f"{_word('refused')}: {_clean(refusal)}")
     print(f"{found['jobs_changed']} of {found['jobs_examined']} jobs would be treated otherwise")
     for change in found["jobs"]:
         print(_clean(f"  {change['job_id']} ({change['owner']}): {'; '.join(change['changes'])}"))
@@ -239,7 +239,7 @@ def plan(found: Answer) -> None:
     for each in found["switches"]:
         limit = f" of {each['max_rules']}" if each["max_rules"] else ""
         counts = f"+{each['added']} ~{each['changed']} -{each['removed']}, then {each['total']}{limit} flows"
-        print(f"{each['name'] or each['datapath']}: {counts}")
+        print(_clean(f"{each['name'] or each['datapath']}: {counts}"))
         for line in each["sample"]:
             print(_clean(f"  {line}"))
         more = each["added"] + each["changed"] + each["removed"] - len(each["sample"])

@@ -28,6 +28,8 @@ from lark_controller.store import LEASE_EXPIRED, Store
 KEPT_SECONDS = 60.0
 
 Names = tuple[frozenset[str], frozenset[str]]
+# A port: its switch by datapath id, or by the host's name where that is not said, and the port's name.
+_Place = tuple[int | str, str]
 
 
 def names_digest(names: Names) -> str:
@@ -62,8 +64,8 @@ class Registration:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
         self._leases: dict[str, float] = {}
-        # Whose a worker's port is: two jobs at one port could not be told apart by the switch.
-        self._ports: dict[tuple[str, str], Job] = {}
+        # Whose a switch's port is: two jobs at one port could not be told apart by the switch.
+        self._ports: dict[_Place, Job] = {}
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
         self._blocks = BlockAllocator((), (26, 122))
@@ -111,6 +113,7 @@ class Registration:
             now = time.time()
             job = self._described(job_ad, machine_ad, now)
             _check_networks(policy, job)
+            _check_switch(policy, job)
             self._check_port(job)
             booking = self._reservations.booking(job, machine_ad.available_bandwidth)
             known = self._jobs.get(job.id)
@@ -346,7 +349,8 @@ class Registration:
                 )
 
     def _check_port(self, job: Job) -> None:
-        holder = None if job.port is None else self._ports.get((job.host, job.port))
+        place = _place(job)
+        holder = None if place is None else self._ports.get(place)
         if holder is not None and holder.id != job.id and holder.run.slot != job.run.slot:
             raise AddressError(
                 "LarkExternalInterface",
@@ -356,8 +360,8 @@ class Registration:
 
     def _hold(self, blocks: BlockAllocator, policy: Policy, job: Job) -> None:
         self._jobs[job.id] = job
-        if job.port is not None:
-            self._ports[job.host, job.port] = job
+        if (place := _place(job)) is not None:
+            self._ports[place] = job
         if not job.has_pool_address:
             return
         for address, block in job.blocks:
@@ -367,11 +371,25 @@ class Registration:
 
     def _release(self, job: Job) -> None:
         self._jobs.pop(job.id, None)
-        if job.port is not None and (held := self._ports.get((job.host, job.port))) is not None and held.id == job.id:
-            del self._ports[job.host, job.port]
+        place = _place(job)
+        if place is not None and (held := self._ports.get(place)) is not None and held.id == job.id:
+            del self._ports[place]
         if job.has_pool_address:
             for address in job.addresses:
                 self._blocks.release(address)
+
+
+def _place(job: Job) -> _Place | None:
+    """The port that is a job's: by its switch, as far as the ad names it, since whoever posts may name any host."""
+    if job.port is None:
+        return None
+    return job.host.lower() if job.datapath is None else job.datapath, job.port
+
+
+def _check_switch(policy: Policy, job: Job) -> None:
+    spec = None if job.datapath is None else policy.switches.get(job.datapath)
+    if spec is not None and spec.host is not None and spec.host.lower() != job.host.lower():
+        raise AdError("LarkDatapathId", f"switch {spec.name} is that of {spec.host}, and the job's host is {job.host}")
 
 
 def _check_networks(policy: Policy, job: Job) -> None:

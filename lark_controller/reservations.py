@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from lark_controller.errors import AdmissionError, NotFoundError, PathError, StoreError
 from lark_controller.jobs import Job, ReservedFlow
@@ -25,7 +26,10 @@ from lark_controller.qos.topology import KILO, Demand, Topology, asked_rate, cha
 from lark_controller.status import Change, LinkStatus, Wish
 from lark_controller.store import Store
 
-NO_TOPOLOGY = "the policy declares no topology, so nothing can be reserved"
+# Flows that one job may have reserved. Each is a queue at its worker's uplinks, of which there are 28,672 for such, and
+# any user may ask for them.
+MOST_FLOWS: Final = 128
+NO_TOPOLOGY: Final = "the policy declares no topology, so nothing can be reserved"
 
 
 class Reservations:
@@ -278,12 +282,16 @@ class Reservations:
         )
 
     def _check_new(self, source: End, destination: End) -> None:
-        """A packet can take one queue, so a flow has one reservation. Raises PathError."""
-        ids = () if source.job is None else self._of_job.get(source.job.id, ())
-        for each in [self._flows[reservation_id] for reservation_id in ids]:
-            same = set(each.target) & set(destination.networks) or each.target == destination.networks
-            if source.job is not None and each.job == source.job.id and same:
+        """A packet can take one queue, so a flow has one reservation; and a job has so many. Raises PathError."""
+        job = source.job
+        if job is None:
+            return
+        sent = [each for of_job in self._of_job.get(job.id, ()) if (each := self._flows[of_job]).job == job.id]
+        for each in sent:
+            if set(each.target) & set(destination.networks) or each.target == destination.networks:
                 raise PathError(f"reservation {each.id} is for the same flow; change that one")
+        if len(sent) >= MOST_FLOWS:
+            raise PathError(f"job {job.id} has {len(sent)} reserved flows; at most {MOST_FLOWS} are accepted")
 
     def _learn(self, node: str, available: float) -> None:
         """Keep what a machine ad says of its worker's access link, where it says something new; also where no topology

@@ -39,6 +39,25 @@ def test_two_jobs_cannot_have_one_address_or_one_port(tmp_path: Path) -> None:
         assert controller.job(first.id).job.reason == "superseded"
 
 
+def test_a_port_of_another_workers_switch_is_no_jobs_own(tmp_path: Path) -> None:
+    declared = f'  worker7: {{datapath: "{7:016x}", role: edge, host: worker7}}\npolicies:'
+
+    def posed(controller: Controller, datapath: int) -> None:
+        ads = (
+            'Owner = "mallory"\nGlobalJobId = "s#9.0#1"\n------\nMachine = "rogue"\nName = "slot1@rogue"\n'
+            f'LarkDatapathId = "{datapath:016x}"\nLarkExternalInterface = "p1"\nLarkInnerAddressIPv4 = "10.64.0.9"\n'
+        )
+        controller.register(*parse_post(ads.encode(), "text/plain"), "hook")
+
+    with running(tmp_path, POLICY.replace("policies:", declared)) as controller:
+        first = post(controller, 1).job
+        with pytest.raises(AddressError, match="belongs to live job") as caught:
+            posed(controller, 1)
+        assert caught.value.holder == first.id
+        with pytest.raises(AdError, match="worker7 is that of worker7, and the job's host is rogue"):
+            posed(controller, 7)
+
+
 def test_a_lease_that_is_not_renewed_ends_the_job(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path, lease=0.2) as controller:
         edge = an_edge()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,16 @@ def test_no_series_grows_with_jobs_users_or_addresses(tmp_path: Path) -> None:
     for number in range(2, 6):
         api.register(number, owner=f"user{number}")
     assert names() == before
+
+
+def test_switches_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = make_api(tmp_path)
+    one, core = api.controls.switches()
+    # Bridges that were copied with their descriptions.
+    other = replace(one, datapath="00000000000000e2", connected=False)
+    monkeypatch.setattr(api.controls, "switches", lambda: (one, other, core))
+    series = [line.rsplit(" ", 1) for line in api.get("/metrics").text.splitlines() if "lark_switch_connected{" in line]
+    assert series == [
+        [f'lark_switch_connected{{switch="{name}"}}', value]
+        for name, value in ((one.datapath, "1.0"), (other.datapath, "0.0"), ("core1", "0.0"))
+    ]

@@ -169,7 +169,7 @@ def test_over_tls_a_switch_that_stops_reading_is_dropped_as_well(tmp_path: Path)
         async with serving(recorder, write_timeout=0.3, outbox_bytes=64 << 20, **tls) as server:
             fake = await FakeSwitch(1).connect(*server.tls_addresses[0], context)
             link = await recorder.link(1)
-            assert link.features.tls_name == "worker"
+            assert link.connection.tls_name == "worker"
             assert (await link.apply(add(flow(1)))).complete
             fake.stall()
             for _ in range(400):
@@ -178,6 +178,46 @@ def test_over_tls_a_switch_that_stops_reading_is_dropped_as_well(tmp_path: Path)
             assert "stopped reading" in recorder.gone[0][1]
 
     scenario(play)
+
+
+def test_a_certificate_of_another_switch_takes_no_datapath_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca = make_authority(tmp_path, "site")
+    cert, key = make_certificate(tmp_path, "site", "controller")
+
+    def shown(name: str) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(ca))
+        context.check_hostname = False
+        context.load_cert_chain(*make_certificate(tmp_path, "site", name))
+        return context
+
+    core, worker = shown("core1"), shown("worker7")
+
+    async def play() -> None:
+        recorder = Recorder()
+        tls = {"tls_listen": (("127.0.0.1", 0),), "cert": str(cert), "key": str(key), "ca": str(ca)}
+        async with serving(recorder, **tls) as server:
+            held = await FakeSwitch(1).connect(*server.tls_addresses[0], core)
+            link = await recorder.link(1)
+            for address, context in ((server.tls_addresses[0], worker), (server.addresses[0], None)):
+                posing = await FakeSwitch(1).connect(*address, context)
+                await posing.closed.wait()
+                assert server.links[1] is link
+            assert (await link.apply(add(flow(1)))).complete
+            # Its own certificate takes over, and any once it is gone.
+            await FakeSwitch(1).connect(*server.tls_addresses[0], core)
+            await held.closed.wait()
+            await recorder.until(lambda: len(recorder.connected) == 2)
+            server.links[1].close("gone")
+            await recorder.until(lambda: len(recorder.gone) == 2)
+            await FakeSwitch(1).connect(*server.tls_addresses[0], worker)
+            await recorder.until(lambda: len(recorder.connected) == 3)
+
+    with caplog.at_level("WARNING", "lark"):
+        scenario(play)
+    reasons = [record.__dict__["lark_fields"].get("reason", "") for record in caplog.records]
+    assert sum("with the certificate of core1" in str(reason) for reason in reasons) == 2
 
 
 def test_the_outbox_is_bounded() -> None:

@@ -276,7 +276,7 @@ def test_tls_takes_a_switch_with_a_certificate_and_no_other(bridge: OpenVSwitch,
             await asyncio.to_thread(bridge.set_tls, switch_key, switch_cert, ca)
             await asyncio.to_thread(bridge.set_controller, BRIDGE, f"ssl:{host}:{port}")
             link = await recorder.link(DATAPATH)
-            assert link.features.tls_name == "worker7"
+            assert link.connection.tls_name == "worker7"
             flow = Flow(FlowKey(0, 1, ()), FlowData(JOB))
             assert (await link.apply(Changes(flows_set=(flow,)))).complete
 

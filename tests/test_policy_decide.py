@@ -131,12 +131,14 @@ def test_facts_are_values_and_small() -> None:
     body = (
         'Owner = "bob"\nGlobalJobId = "g"\nWant = Site\nSite = strcat("a", TARGET.Rack)\nUnused = 1\nBad = Bad + 1\n'
         "Rec = [a = 1; b = a + a]\nPlain = [a = 1]\n"
-        'None = undefined\n------\nMachine = "w1"\nAddressType = "dhcp"\nRack = 5\nLarkVLAN = 7\n'
+        f'Long = "{"x" * 5000}"\nNone = undefined\n'
+        '------\nMachine = "w1"\nAddressType = "dhcp"\nRack = 5\nLarkVLAN = 7\n'
     )
     job_ad, machine_ad = parse_post(body.encode(), "text/plain")
-    names = frozenset({"want", "bad", "none", "absent", "rec", "plain"}), frozenset({"vlan", "rack"})
+    names = frozenset({"want", "bad", "none", "absent", "rec", "plain", "long"}), frozenset({"vlan", "rack"})
     assert facts(job_ad, machine_ad, names) == Facts(
-        (("bad", "error"), ("plain", "[ a = 1 ]"), ("rec", "error"), ("want", '"a5"')), (("rack", "5"), ("vlan", "7"))
+        (("bad", "error"), ("long", "error"), ("plain", "[ a = 1 ]"), ("rec", "error"), ("want", '"a5"')),
+        (("rack", "5"), ("vlan", "7")),
     )
 
 

@@ -131,6 +131,10 @@ def test_a_slots_ad_is_read() -> None:
     for missing in ("Name", "Machine"):
         assert slot_of({name: value for name, value in ad.items() if name != missing}) is None
     assert slot_of({"Name": SLOT, "Machine": HOST}) is None
+    # What JSON calls Infinity and NaN: one ad of such must not keep the others from being read.
+    odd = slot_of({**bare, "JobCurrentStartDate": float("inf"), "JobUniverse": float("nan")})
+    assert odd is not None
+    assert (odd.started, odd.universe) == (0, None)
     assert parent_of(SLOT) == "slot1@worker1"
     assert parent_of("slot1@worker1") is None
 

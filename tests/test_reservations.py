@@ -189,6 +189,22 @@ def test_a_flow_has_one_reservation(tmp_path: Path) -> None:
         assert len(flows(controller, job)) == 4
 
 
+def test_a_job_has_so_many_reserved_flows_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lark_controller.reservations.MOST_FLOWS", 2)
+    with running(tmp_path, POLICY) as controller:
+        job, peer = start(controller, 1), start(controller, 2, host=2)
+        reserve = controller.reservations.reserve
+        first = reserve(Wish(job.id, "192.0.2.1", 0.1), "hook", True)
+        reserve(Wish(job.id, "192.0.2.2", 0.1), "hook", True)
+        with pytest.raises(PathError, match="has 2 reserved flows; at most 2"):
+            reserve(Wish(job.id, "192.0.2.3", 0.1), "hook", True)
+        # What goes to it is another's.
+        reserve(Wish(peer.id, job.id, 0.1), "hook", True)
+        reserve(Wish(peer.id, "192.0.2.1", 0.1), "hook", True)
+        controller.reservations.release(first.id, "hook", True)
+        reserve(Wish(job.id, "192.0.2.3", 0.1), "hook", True)
+
+
 def test_a_flow_changes_and_ends(tmp_path: Path) -> None:
     with running(tmp_path, POLICY) as controller:
         job = start(controller, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -11,6 +12,7 @@ from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.ledger import Entry, FlowReading, Ledger, PortReading
 from lark_controller.accounting.questions import UsageFilter, UsagePage, UsageRow
 from lark_controller.accounting.usage import MOST, JobUsage, Usage
+from lark_controller.ad_values import MAX_NAME_BYTES
 from lark_controller.errors import NotFoundError
 from lark_controller.store import Store
 from tests.databases import NOW, a_run
@@ -79,6 +81,14 @@ def test_counters_that_are_nonsense_keep_nobody_elses_use_from_being_written(sto
     assert found[7].usage.bytes_in == 8
     (row,) = asked(store, "host", NOW - DAY, NOW + DAY).rows
     assert row.usage.bytes_in >= MOST
+
+
+def test_the_longest_names_fit_into_every_index(store: Store) -> None:
+    # PostgreSQL presses repetitions together before it looks whether a key fits.
+    chosen = Random(1)
+    name = "".join(chr(chosen.randrange(0x400, 0x500)) for _ in range(MAX_NAME_BYTES // 2))
+    store.write_usage([entry(group=name, user=name, owner=name, host=name)])
+    assert asked(store, "user", DAY_ONE, DAY_ONE + DAY).rows[0].group == name
 
 
 def test_names_with_any_character_are_written_as_they_are(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Final
 
 from lark_controller.ads import group_of
@@ -127,4 +128,5 @@ def _text(ad: AdValues, name: str) -> str:
 
 def _number(ad: AdValues, name: str) -> float | None:
     value = ad.get(name)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    # JSON's infinity and NaN are nobody's time or count.
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) else None

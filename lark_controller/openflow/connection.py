@@ -54,6 +54,7 @@ class Connection(asyncio.Protocol):
 
     An exception from ``receive`` closes this connection with one log record and touches no other. ``lost`` is called
     once, with the reason, when the connection is gone. ``writable`` is called when the outbox has emptied again.
+    ``tls_name`` is the common name in the switch's certificate, ``""`` without one.
     """
 
     def __init__(

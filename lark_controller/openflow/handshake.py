@@ -69,7 +69,6 @@ async def handshake(link: SwitchLink) -> None:
         hardware=description.hardware,
         software=description.software,
         address=connection.address,
-        tls_name=connection.tls_name,
     )
 
 

@@ -41,7 +41,7 @@ class SwitchFeatures:
     ``capabilities`` is the bitmap ofp_capabilities (OpenFlow 1.3.5, section 7.3.1). ``max_meter`` 0 is no meters, and
     ``meter_drop`` whether they have the drop band. ``normal``: the switch took a flow with output:NORMAL. ``tracks``:
     it is an Open vSwitch, and took a flow with connection tracking (``ct``) in a zone, which some kernels lack.
-    ``description`` is dp_desc. ``tls_name`` is the common name in the switch's certificate, ``""`` without one.
+    ``description`` is dp_desc.
     """
 
     n_tables: int
@@ -55,7 +55,6 @@ class SwitchFeatures:
     hardware: str
     software: str
     address: str
-    tls_name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,10 +159,17 @@ class Server:
                 turn.end()
 
     def _supersede(self, link: SwitchLink) -> None:
-        """Close an older connection of the same datapath, before the dump, so that nobody writes between."""
+        """Close an older connection of the same datapath, before the dump, so that nobody writes between.
+
+        Raises SwitchError where the older one has shown another certificate: whoever has one for a switch could pose
+        as every other. It goes on once the older one is gone.
+        """
         older = self.links.get(link.datapath)
         if older is None:
             return
+        name = older.connection.tls_name
+        if name not in ("", link.connection.tls_name):
+            raise SwitchError(f"datapath {_dpid(link)} is connected with the certificate of {name}, which this is not")
         event(
             "switch connects while it is connected: if that goes on, two have the same datapath id",
             level=WARNING,

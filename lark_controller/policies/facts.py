@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import classad2
 
@@ -12,12 +12,17 @@ from lark_controller.classad_text import evaluate, is_plain, literal
 from lark_controller.errors import AdError
 from lark_controller.jobs import Facts
 
+# Characters of a fact. Facts are kept in memory for each job, and remembered with what was decided for them; an ad may
+# hold a string of 250 kB.
+MAX_FACT: Final = 4096
+
 
 def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], frozenset[str]]) -> Facts:
     """The values of the attributes ``names`` (of the job ad, of the machine ad; in lower case).
 
     An attribute that is an expression is evaluated here, once, with the other ad as TARGET, so a fact needs no other
-    attribute. Attributes that are absent or Undefined are left out; one that cannot be evaluated is ``error``.
+    attribute. Attributes that are absent or Undefined are left out; one that cannot be evaluated, or is longer than
+    :data:`MAX_FACT`, is ``error``.
     AcctGroup, User and the attributes of connectivity are those that ``job_ad`` says, and machine attributes are found
     with or without the prefix Lark.
     """
@@ -31,7 +36,7 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
     for name in sorted(names[0]):
         value = said[name] if name in said else _value(job_ad.ad, name, machine_ad.ad)
         if value is not None:
-            job.append((name, literal(value)))
+            job.append((name, _fact(value)))
     machine = []
     for name in sorted(names[1]):
         bare = name.removeprefix("lark")
@@ -41,8 +46,13 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
             if value is not None:
                 break
         if value is not None:
-            machine.append((name, literal(value)))
+            machine.append((name, _fact(value)))
     return Facts(tuple(job), tuple(machine))
+
+
+def _fact(value: Any) -> str:
+    text = literal(value)
+    return text if len(text) <= MAX_FACT else literal(classad2.Value.Error)
 
 
 def _value(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:

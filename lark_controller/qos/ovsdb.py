@@ -121,7 +121,7 @@ class Ovsdb:
 
     def __init__(self, options: OvsdbOptions, told: Callable[[Report], None]) -> None:
         self._told = told
-        self._mail: queue.SimpleQueue[_Wanted | int | None] = queue.SimpleQueue()
+        self._mail: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
         self._switches: dict[int, _Switch] = {}
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = os.pipe()
@@ -150,11 +150,7 @@ class Ovsdb:
         """From now on a switch should have these queues; may be called from any thread and does not wait."""
         self._post(_Wanted(datapath, revision, address, MappingProxyType(dict(ports))))
 
-    def forget(self, datapath: int) -> None:
-        """Disconnect from a switch; what it has stays."""
-        self._post(datapath)
-
-    def _post(self, item: _Wanted | int | None) -> None:
+    def _post(self, item: _Wanted | None) -> None:
         self._mail.put(item)
         try:
             os.write(self._woken, b"\0")
@@ -195,14 +191,12 @@ class Ovsdb:
                 self._step(self._switches[datapath])
         return True
 
-    def _deliver(self, item: _Wanted | int) -> int | None:
-        datapath = item if isinstance(item, int) else item.datapath
+    def _deliver(self, item: _Wanted) -> int:
+        datapath = item.datapath
         switch = self._switches.get(datapath)
-        if switch is not None and (isinstance(item, int) or item.address != switch.address):
+        if switch is not None and item.address != switch.address:
             self._switches.pop(datapath).close()
             switch = None
-        if isinstance(item, int):
-            return None
         if switch is None:
             switch = self._switches[datapath] = _Switch(datapath, item.address, self._selector)
         switch.want(item.revision, item.ports)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -116,15 +117,17 @@ class ControlsCollector(Collector):
         return [capacity, reserved]
 
 
-def _each(switches: Iterable[SwitchStatus]) -> list[Metric]:
-    """What is said of every switch by itself: their number is that of the workers."""
+def _each(switches: Sequence[SwitchStatus]) -> list[Metric]:
+    """What is said of every switch by itself: their number is that of the workers. Switches that share a name are told
+    apart by their datapath ids: of two series with equal labels Prometheus drops one."""
+    named = Counter(switch.name for switch in switches)
     labels = ("switch",)
     connected = GaugeMetricFamily("lark_switch_connected", "1 where it is connected.", labels=labels)
     in_sync = GaugeMetricFamily("lark_switch_in_sync", "1 where it holds exactly what is desired.", labels=labels)
     flows = GaugeMetricFamily("lark_switch_flows", "Flows installed.", labels=labels)
     limit = GaugeMetricFamily("lark_switch_flow_limit", "Its rule limit, 0 for none.", labels=labels)
     for switch in switches:
-        name = (switch.name,)
+        name = (switch.name if named[switch.name] == 1 else switch.datapath,)
         connected.add_metric(name, switch.connected)
         in_sync.add_metric(name, switch.connected and switch.in_sync)
         flows.add_metric(name, switch.installed)
