@@ -247,9 +247,27 @@ def _checked(ad: classad2.ClassAd) -> tuple[classad2.ClassAd, str]:
             raise AdError(name, "not an attribute name: letters, digits, '_' and '.' are accepted")
         if is_private(name.lower()):
             del ad[name]
+    strange = not_text(ad)
+    if strange:
+        raise AdError(strange[0], "its escapes make something other than UTF-8")
     old = ad.printOld()
     # Old syntax has no way to write a line break inside a string.
     return ad, old if old.count("\n") == len(ad) else repr(ad)
+
+
+def not_text(ad: classad2.ClassAd) -> list[str]:
+    """The attributes that cannot be shown as text, since a string in them is not UTF-8."""
+    if _is_text(ad):
+        return []
+    return [str(name) for name in list(ad.keys()) if not _is_text(classad2.ClassAd({name: ad.lookup(name)}))]
+
+
+def _is_text(ad: classad2.ClassAd) -> bool:
+    try:
+        ad.printOld()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def from_json(members: Mapping[str, Any]) -> tuple[classad2.ClassAd, str]:

@@ -11,8 +11,10 @@ import json
 import os
 import socket
 import ssl
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -85,6 +87,13 @@ class Client:
         self._base = "" if parts.scheme == "unix" else parts.path.rstrip("/")
         self._token = token
         self._timeout = timeout
+        self._ahead = 0.0
+
+    @property
+    def ahead(self) -> float:
+        """By how many seconds the server's clock was ahead of this machine's at the last answer, to within a second; 0
+        where it said nothing of its time. What an answer has of times is to be read by the server's clock."""
+        return self._ahead
 
     def register(self, body: str | Mapping[str, Any], wait: float = 0.0) -> Answer:
         """Register a run: the text of both ads with ``------`` between, or ``{"job_ad": …, "machine_ad": …}``."""
@@ -304,9 +313,11 @@ class Client:
             headers["Content-Type"] = f"{kind}; charset=utf-8" if kind != "application/json" else kind
         target = self._base + path + (f"?{urlencode(query)}" if query else "")
         connection = self._connection(timeout)
+        asked = time.time()
         try:
             connection.request(method, target, None if body is None else body.encode("utf-8"), headers)
             answer = connection.getresponse()
+            self._ahead = _ahead(answer.getheader("Date"), asked)
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -332,6 +343,17 @@ def read_token(path: Path) -> str:
         return path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: the token cannot be read: {error}") from None
+
+
+def _ahead(date: str | None, asked: float) -> float:
+    """Of an answer's Date (RFC 9110, section 6.6.1), which is of the request's arrival and a whole second."""
+    try:
+        at = parsedate_to_datetime(date or "")
+    except ValueError:
+        return 0.0
+    # A date without a zone that is known is in UTC all the same.
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return at.timestamp() + 0.5 - asked
 
 
 def _moment(at: datetime | float | None) -> str | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import Any
+from typing import Any, Final
 
 from lark_controller import log
 from lark_worker.ending import Endings
 from lark_worker.errors import AwayError, CallerError, ForgedError, NetworkError, RefusedError
-from lark_worker.jobs import Jobs
+from lark_worker.jobs import Jobs, key_of
+from lark_worker.limits import Rates
 from lark_worker.link import Link
 from lark_worker.merge import check, merge, post
 from lark_worker.network import Networks, names, slot_mac
@@ -17,6 +19,10 @@ from lark_worker.records import Record
 from lark_worker.settings import Settings
 from lark_worker.startd import StartdView
 from lark_worker.wanted import wanted
+
+# How many forged ads of a job go into the controller's audit trail.
+FORGERIES_AT_ONCE: Final = 10
+FORGERIES_A_SECOND: Final = 1 / 60
 
 
 class Admission:
@@ -32,6 +38,7 @@ class Admission:
         self._networks = networks
         self._endings = endings
         self._assigning = threading.Lock()
+        self._forgeries = Rates(FORGERIES_A_SECOND, FORGERIES_AT_ONCE)
 
     def admit(self, starter: Process, body: bytes) -> Record:
         """A new job, decided and on disk; nothing is made yet.
@@ -92,7 +99,14 @@ class Admission:
                 self._jobs.write(record)
             except OSError as error:
                 raise NetworkError(f"this worker's disk does not take the job's record: {error.strerror}") from None
-        if not self._endings.watch(record):
+        try:
+            watched = self._endings.watch(record)
+        except OSError as error:
+            self._jobs.change(key_of(record), over=True, pending=())
+            with contextlib.suppress(OSError):
+                self._jobs.forget(record)
+            raise NetworkError(f"the job's starter cannot be watched: {error.strerror}") from None
+        if not watched:
             self._jobs.forget(record)
             raise CallerError("the job's starter has ended")
         log.event("job begins", job=record.id, slot=record.slot, owner=record.owner, network=record.network_type)
@@ -123,6 +137,9 @@ class Admission:
 
     def _forged(self, job_id: str, slot: str, owner: str, error: ForgedError) -> None:
         log.event("forged ad refused", level=log.WARNING, job=job_id, slot=slot, owner=owner, reason=error)
+        if not self._forgeries.take(job_id):
+            # The log has it. More of the same in the trail would cost the token that all jobs of the worker share.
+            return
         # The user waits for the refusal, not for the trail.
         threading.Thread(
             target=self._tell_forgery, args=(job_id, owner, str(error)), name="forgery", daemon=True

@@ -10,6 +10,7 @@ from lark_worker.accounts import Accounts
 from lark_worker.dhcp.jobs import DhcpJobs
 from lark_worker.errors import NetworkError, RefusedError
 from lark_worker.jobs import Jobs, Key, key_of
+from lark_worker.leftovers import Leftovers
 from lark_worker.link import Link
 from lark_worker.network import Networks
 from lark_worker.records import Record
@@ -41,6 +42,11 @@ class Endings:
         self._dhcp = dhcp
         self._rules = rules
         self._accounts = accounts
+        self._leftovers = Leftovers(networks.remove, self._has_network)
+
+    def stop(self) -> None:
+        """Remove no more."""
+        self._leftovers.stop()
 
     def watch(self, record: Record) -> bool:
         """End the job when its starter ends; False where it has ended already."""
@@ -72,7 +78,7 @@ class Endings:
             try:
                 self._remove(record)
             except NetworkError as error:
-                log.failure("a job's network is not all gone; the next start sweeps it", error, job=record.id)
+                log.failure("a job's network is not all gone; it is tried again", error, job=record.id)
         self._jobs.forget_starter(record)
 
     def give_up(self, key: Key, state: str, reason: str) -> Record:
@@ -94,9 +100,18 @@ class Endings:
 
     def _remove(self, record: Record) -> None:
         self._dhcp.end(record)
-        self._networks.remove(record)
-        if is_ruled(record):
-            self._rules.jobs_changed()
+        try:
+            self._networks.remove(record)
+        except NetworkError:
+            self._leftovers.add(record)
+            raise
+        finally:
+            if is_ruled(record):
+                self._rules.jobs_changed()
+
+    def _has_network(self, job_id: str) -> bool:
+        record = self._jobs.by_id(job_id)
+        return record is not None and not record.over
 
     def deliver(self, record: Record) -> None:
         """Tell the controller that a job has ended. Raises AwayError."""

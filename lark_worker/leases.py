@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from typing import Final
 
 from lark_controller import log
 from lark_worker.errors import AwayError
@@ -10,6 +13,11 @@ from lark_worker.jobs import Jobs, key_of
 from lark_worker.link import Link
 from lark_worker.records import Record
 from lark_worker.registration import Registrations
+
+TICK: Final = 1.0
+# Between two renewals, however long leases are, and where the controller has not answered.
+LONGEST_PAUSE: Final = 300.0
+AWAY_PAUSE: Final = 30.0
 
 
 class Leases:
@@ -32,19 +40,32 @@ class Leases:
         self._thread.join(10)
 
     def _run(self) -> None:
-        """Renew every job's lease three times within it; a job that the controller has forgotten is posted again."""
-        while not self._stopping.wait(min(300.0, self._registrations.lease / 3)):
-            for record in self._jobs.all():
-                if record.over or "register" in record.pending or record.state == "refused":
-                    continue
-                try:
-                    if not self._link.renew(record.id):
-                        self._post_again(record)
-                except AwayError as error:
-                    log.event("leases are not renewed", level=log.WARNING, reason=error)
-                    break
-                except Exception as error:  # one job's trouble must not cost the others their leases
-                    log.failure("a lease is not renewed", error, job=record.id)
+        """Renew every job's lease three times within it; a job that the controller has forgotten is posted again.
+
+        Soon after the start for the first time: how long leases are is not known then, and jobs that run have waited.
+        """
+        began, pause = -math.inf, 0.0
+        while not self._stopping.wait(TICK):
+            # The lease may be another by now: the first job's registration says it.
+            if time.monotonic() - began < min(pause, self._link.lease / 3):
+                continue
+            began = time.monotonic()
+            pause = LONGEST_PAUSE if self._round() else AWAY_PAUSE
+
+    def _round(self) -> bool:
+        """One renewal of each; False where the controller does not answer."""
+        for record in self._jobs.all():
+            if record.over or "register" in record.pending or record.state == "refused":
+                continue
+            try:
+                if not self._link.renew(record.id):
+                    self._post_again(record)
+            except AwayError as error:
+                log.event("leases are not renewed", level=log.WARNING, reason=error)
+                return False
+            except Exception as error:  # one job's trouble must not cost the others their leases
+                log.failure("a lease is not renewed", error, job=record.id)
+        return True
 
     def _post_again(self, record: Record) -> None:
         key = key_of(record)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from lark_controller.client import Client, ProblemError, UnreachableError, read_token
@@ -20,30 +22,39 @@ Value = TypeVar("Value")
 
 # Statuses that say that the ad itself is at fault. Everything else may be otherwise the next time.
 REFUSALS: Final = frozenset({400, 409, 413, 415, 422})
+# Seconds of a lease that is not known yet, and the least that is believed.
+DEFAULT_LEASE: Final = 900.0
+LEAST_LEASE: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the controller says of a registered job; ``lease`` is the seconds that it lives without renewal."""
+    """What the controller says of a registered job."""
 
     state: str
     reason: str
     addresses: tuple[Address, ...]
-    lease: float
 
 
 class Link:
-    """The way to the controller; thread-safe. Every call raises AwayError where it cannot be asked."""
+    """The way to the controller; thread-safe. Every call raises AwayError where it cannot be asked.
+
+    ``lease`` is the seconds that a job lives without renewal, as the controller last said. Raises SettingError where
+    jobs' users can read the token.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client: Client | None = None
+        self.lease = DEFAULT_LEASE
+        _refuse_shared(settings.token_file)
 
     def register(self, body: str, wait: float = 0.0) -> Answer:
         """Post a job. Raises RefusedError where the controller will not have it."""
-        answer = self._ask(lambda client: client.register(body, wait))
+        answer, ahead = self._ask(lambda client: (client.register(body, wait), client.ahead))
         try:
             read = _answer(answer)
+            self.lease = _lease(answer, ahead)
         except (KeyError, TypeError, ValueError):
             raise AwayError(f"{self._settings.url} does not answer as a Lark controller does") from None
         if read.state == "refused":
@@ -53,9 +64,11 @@ class Link:
     def renew(self, job_id: str) -> bool:
         """Renew a lease; False where the controller does not know the job."""
         try:
-            self._ask(lambda client: client.renew(job_id))
+            answer, ahead = self._ask(lambda client: (client.renew(job_id), client.ahead))
         except _UnknownError:
             return False
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            self.lease = _lease(answer, ahead)
         return True
 
     def end(self, job_id: str, exit_ad: str, by: EndedBy) -> None:
@@ -147,6 +160,7 @@ class Link:
             raise AwayError(str(error)) from None
 
     def _connect(self) -> Client:
+        _refuse_shared(self._settings.token_file)
         token = read_token(self._settings.token_file) if self._settings.token_file else None
         return Client(self._settings.url, token, self._settings.ca_file, self._settings.timeout)
 
@@ -156,7 +170,20 @@ class _UnknownError(AwayError):
 
 
 def _answer(answer: dict[str, Any]) -> Answer:
-    until = datetime.fromisoformat(answer["lease_until"])
-    lease = max(1.0, (until - datetime.now(UTC)).total_seconds())
     addresses = tuple(ip_address(each["address"]) for each in answer["addresses"])
-    return Answer(str(answer["state"]), str(answer["reason"]), addresses, lease)
+    return Answer(str(answer["state"]), str(answer["reason"]), addresses)
+
+
+def _lease(answer: dict[str, Any], ahead: float) -> float:
+    """The seconds that a job's lease lasts from now on; the controller's clock, by which it was said, is ``ahead``."""
+    until = datetime.fromisoformat(answer["lease_until"])
+    return max(LEAST_LEASE, (until - datetime.now(UTC)).total_seconds() - ahead)
+
+
+def _refuse_shared(token_file: Path | None) -> None:
+    with contextlib.suppress(OSError):  # a file that is not there yet is missed when it is needed
+        if token_file is not None and (mode := stat.S_IMODE(token_file.stat().st_mode)) & 0o077:
+            raise SettingError(
+                f"LARK_WORKER_TOKEN_FILE={token_file}: group or others may read or write it (mode {mode:o}),"
+                f" jobs' users among them; accepted: mode 0600 (chmod 600 {token_file})"
+            )

@@ -12,7 +12,7 @@ import fcntl
 import re
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
@@ -82,12 +82,22 @@ class Networks:
     def check(self, kind: str, bridge: str, vlan: int | None) -> None:
         """Whether this worker has what a job's network type needs. Raises RefusedError."""
         try:
+            if kind in ("nat", "bridge"):
+                self._check_prefix()
             if kind == "nat":
                 self._nat.check()
             elif kind == "bridge":
                 linux_bridge.check(bridge, vlan)
         except NetworkError as error:
             raise RefusedError(f"NetworkType {kind}: {error}") from None
+
+    def _check_prefix(self) -> None:
+        """The packet filter drops what devices with that prefix send, unless a job's rules let it pass."""
+        prefix = self._settings.prefix
+        names = sorted(path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(prefix))
+        others = [name for name in names if not re.fullmatch(f"{prefix}[0-9a-f]{{11}}", name)]
+        if others:
+            raise NetworkError(f"LARK_WORKER_PREFIX={prefix}: {others[0]}, which is no job's, begins with it too")
 
     def assign(self, taken: Iterable[str]) -> tuple[str, ...]:
         """Addresses behind NAT for a new job; ``taken`` are those of others. Raises NetworkError."""
@@ -160,12 +170,24 @@ class Networks:
             inside(record.namespace, lambda: _batches(lines))
 
     def remove(self, record: Record) -> None:
-        """Take everything away that :meth:`make` made; may be repeated, and what is not there is no mistake."""
+        """Take everything away that :meth:`make` made; may be repeated, and what is not there is no mistake.
+
+        Raises NetworkError once the other steps are done, where one fails.
+        """
+        steps: list[Callable[[], None]] = []
         if record.network_type == "ovs_bridge":
-            self._bridge.del_ports([record.port])
+            steps.append(lambda: self._bridge.del_ports([record.port]))
         if record.network_type != "none":
-            _delete_link(record.port)
-        _delete_namespace(record.namespace)
+            steps.append(lambda: _delete_link(record.port))
+        steps.append(lambda: _delete_namespace(record.namespace))
+        failed = []
+        for step in steps:
+            try:
+                step()
+            except NetworkError as error:
+                failed.append(str(error))
+        if failed:
+            raise NetworkError("; ".join(failed))
 
     def sweep(self, live: Iterable[Record]) -> int:
         """Remove what has Lark's names and belongs to no live job; answers how many things went."""
@@ -219,6 +241,8 @@ class Networks:
         folder.mkdir(parents=True, exist_ok=True)
         lines = "".join(f"nameserver {address}\n" for address in self._settings.nameservers)
         (folder / "resolv.conf").write_text(lines)
+        # Whatever the umask says: the job's user reads it.
+        (folder / "resolv.conf").chmod(0o644)
 
 
 def resolv_path(namespace: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -17,6 +18,8 @@ from lark_worker.errors import CallerError
 # Linux 6.5: a pidfd of the peer, which no later process can take the place of. Absent from Python's socket module.
 _SO_PEERPIDFD: Final = 77
 MAX_DEPTH: Final = 128
+# What says nothing of the process that is asked for.
+_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,10 @@ def boot_id() -> str:
 
 
 def read_process(pid: int) -> Process:
-    """A process as it is now. Raises ProcessLookupError when there is none (a zombie is none)."""
+    """A process as it is now. Raises ProcessLookupError when there is none (a zombie is none).
+
+    Raises another OSError where this process has no files or memory left to find out.
+    """
     folder = Path("/proc", str(pid))
     try:
         # What follows the last parenthesis cannot be chosen by the process.
@@ -63,7 +69,9 @@ def read_process(pid: int) -> Process:
         status = (folder / "status").read_text("utf-8", "replace")
         program = str((folder / "exe").readlink()).removesuffix(" (deleted)")
         arguments = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
-    except OSError:
+    except OSError as error:
+        if error.errno in _SHORT:
+            raise
         raise ProcessLookupError(f"there is no process {pid}") from None
     uid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
     return Process(pid, int(fields[1]), int(fields[19]), uid, program, tuple(arguments))
@@ -133,6 +141,9 @@ def find_starter(pid: int, programs: Programs) -> Process:
     try:
         above: Process | None = None
         for process in ancestry(pid):
+            if above is not None and process.started > above.started:
+                # Its parent has ended meanwhile, and another process has that id.
+                break
             if (
                 above is not None
                 and above.program in programs.starters

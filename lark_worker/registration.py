@@ -7,7 +7,6 @@ import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
-from typing import Final
 
 from lark_controller import log
 from lark_worker.answers import AWAY, NO_LEASE, TURNED_AWAY, lines, said
@@ -23,11 +22,9 @@ from lark_worker.rules.firewall import is_ruled
 from lark_worker.settings import Settings
 from lark_worker.spool import Spool
 
-DEFAULT_LEASE: Final = 900.0
-
 
 class Registrations:
-    """Registers the jobs of one worker; thread-safe. ``lease`` is the seconds that the controller last gave."""
+    """Registers the jobs of one worker; thread-safe."""
 
     def __init__(
         self,
@@ -40,7 +37,6 @@ class Registrations:
         dhcp: DhcpJobs,
         rules: RulesFeed,
     ) -> None:
-        self.lease = DEFAULT_LEASE
         self._settings = settings
         self._jobs = jobs
         self._link = link
@@ -59,6 +55,10 @@ class Registrations:
 
         Answers the job as ClassAd lines. Raises RefusedError, NetworkError, and what :func:`answers.said` raises.
         """
+        if record.state == "registering" and "register" not in record.pending:
+            # The controller has been told, and its answer is on no interface: making the network had failed, or the
+            # service was killed.
+            record = self._jobs.change(key, then="register")
         future = self._soon(record) if "register" in record.pending else None
         if not record.made:
             self._rules.prepare(record)
@@ -168,7 +168,6 @@ class Registrations:
         """Put the addresses that the controller gave on the job's interface."""
         record = self._jobs.of(key)
         assert record is not None  # the caller holds its lock
-        self.lease = answer.lease
         addresses = record.addresses
         if has_dhcp(record):
             # Its IPv4 address is the lease's alone.
@@ -177,6 +176,11 @@ class Registrations:
         elif record.network_type == "nat":
             self._networks.configure(record)
         elif record.network_type != "none":
+            for taken in {*self._settings.gateways, *self._settings.nameservers}.intersection(answer.addresses):
+                raise NetworkError(
+                    f"the controller gave the job {taken}, which is a gateway's or name server's here: the policy's"
+                    " networks.hosts must name it"
+                )
             addresses = self._networks.interfaces(answer.addresses)
             self._networks.configure(replace(record, addresses=addresses), record.addresses)
         return self._jobs.change(key, state=answer.state, reason=answer.reason, addresses=addresses)

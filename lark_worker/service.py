@@ -10,9 +10,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -24,6 +22,7 @@ from lark_controller import log
 from lark_controller.errors import AdError, LarkError, SettingError
 from lark_worker.errors import CallerError, ForgedError, RefusedError
 from lark_worker.flows import Passed
+from lark_worker.limits import Places, Rates
 from lark_worker.merge import MAX_AD
 from lark_worker.network import resolv_conf
 from lark_worker.processes import Peer, Process, Programs, find_starter, held, peer_of
@@ -31,8 +30,14 @@ from lark_worker.records import Record
 from lark_worker.usage.metering import is_metered
 from lark_worker.worker import Worker
 
-CONNECTIONS: Final = 256
+CONNECTIONS: Final = 512
+CONNECTIONS_PER_USER: Final = 192
 CONNECTIONS_PER_JOB: Final = 8
+# Of a user's processes outside of any job.
+CONNECTIONS_OUTSIDE: Final = 4
+# Requests of a job: many of them go on to the controller, with a token that all jobs of the worker share.
+REQUESTS_A_SECOND: Final = 5.0
+REQUESTS_AT_ONCE: Final = 50
 # Seconds without a byte after which a caller is no longer waited for.
 IDLE: Final = 10.0
 
@@ -42,17 +47,18 @@ class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 128
+    request_queue_size = 1024
 
     def __init__(self, path: Path, worker: Worker, programs: Programs) -> None:
         self.worker = worker
         self.programs = programs
         self._path = path
-        self._lock = threading.Lock()
-        self._open = 0
-        self._callers: Counter[int] = Counter()
+        self.places = Places()
+        self.rates = Rates(REQUESTS_A_SECOND, REQUESTS_AT_ONCE)
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if _answers(path):
+                raise SettingError(f"LARK_WORKER_SOCKET={path}: another worker service listens there")
             path.unlink(missing_ok=True)
             super().__init__(str(path), _Handler)
             # Every job's user asks here; what one may do is decided by who asks.
@@ -73,41 +79,31 @@ class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.server_close()
         self._path.unlink(missing_ok=True)
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Bound the threads: what is over the limit is closed at once."""
-        with self._lock:
-            return self._open < CONNECTIONS
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a connection while it is open."""
-        with self._lock:
-            self._open += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._open -= 1
-
-    @contextmanager
-    def place(self, starter: Process | None) -> Iterator[bool]:
-        """Count a job's connections; False where it has too many."""
-        key = 0 if starter is None else starter.pid
-        with self._lock:
-            self._callers[key] += 1
-            free = key == 0 or self._callers[key] <= CONNECTIONS_PER_JOB
-        try:
-            yield free
-        finally:
-            with self._lock:
-                self._callers[key] -= 1
-                if not self._callers[key]:
-                    del self._callers[key]
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """One connection, on its own thread; what is over a limit is closed at once, before it costs one."""
+        uid = peer_of(request).uid
+        user = self.places.take(("user", uid), CONNECTIONS if uid == 0 else CONNECTIONS_PER_USER)
+        if user and self.places.take("all", CONNECTIONS):
+            try:
+                super().process_request(request, client_address)
+            except RuntimeError:
+                # No thread can be started.
+                self.places.give("all")
+                self.places.give(("user", uid))
+                raise
+            return
+        if user:
+            self.places.give(("user", uid))
+        self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """One connection, on its own thread."""
-        with self.counted():
+        """The connection's thread."""
+        uid = peer_of(request).uid
+        try:
             super().process_request_thread(request, client_address)
+        finally:
+            self.places.give("all")
+            self.places.give(("user", uid))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """What went wrong with a connection alone: callers go away, and that is no event."""
@@ -130,17 +126,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Find out who asks, then read what is asked."""
         self.close_connection = True
         connection: socket.socket = self.connection
-        peer = peer_of(connection)
+        peer = self._peer = peer_of(connection)
         try:
             with held(connection, peer):
-                starter = self._starter(peer)
-            with self.server.place(starter) as free:
+                self._job = self._starter(peer)
+            caller, most = (self._job.pid, CONNECTIONS_PER_JOB) if self._job else ("root", CONNECTIONS)
+            with self.server.places.place(caller, most) as free:
                 if free:
-                    self._peer, self._job = peer, starter
                     self.handle_one_request()
         except CallerError as error:
             log.event("caller refused", level=log.WARNING, uid=peer.uid, pid=peer.pid, reason=error)
-            self._turn_away(str(error))
+            with self.server.places.place(("outside", peer.uid), CONNECTIONS_OUTSIDE) as free:
+                if free:
+                    self._turn_away(str(error))
         except OSError:
             return
 
@@ -253,6 +251,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _guard(self, call: Callable[[], tuple[HTTPStatus, str, str]], missing: bool) -> None:
         """Send status, content type and text of a call, or the problem that it raises."""
+        if self._job is not None and self._peer.uid != 0 and not self.server.rates.take(self._job.pid):
+            self._problem(HTTPStatus.TOO_MANY_REQUESTS, "This job asks too often; ask again in a second.")
+            return
         try:
             answer = call()
         except _GoneError:
@@ -315,6 +316,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it so
         """Requests are no events."""
+
+
+def _answers(path: Path) -> bool:
+    """Whether somebody listens on a socket; a file of one that was killed is only in the way."""
+    with socket.socket(socket.AF_UNIX) as trial:
+        try:
+            trial.connect(str(path))
+        except OSError:
+            return False
+        return True
 
 
 def _wait(query: str) -> float:

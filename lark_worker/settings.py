@@ -26,7 +26,11 @@ class Settings:
 
     url: Annotated[str, About("The controller: `http://…`, `https://…` or `unix:/path`.")] = "http://127.0.0.1:8080"
     token_file: Annotated[
-        Path | None, About("File with the bearer token (scope hook); readable by root alone. Empty: no token is sent.")
+        Path | None,
+        About(
+            "File with the bearer token (scope hook), mode 0600: one that group or others may read is refused. "
+            "Empty: no token is sent."
+        ),
     ] = None
     ca_file: Annotated[
         Path | None, About("PEM file of the authorities that may have signed the controller's certificate.")

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import classad2
 
 from lark_controller.ads import parse_post
+from lark_controller.classad_text import not_text
 from lark_controller.errors import AdError
 from lark_controller.jobs import RunKey
 from lark_worker.errors import StartdError
@@ -82,6 +83,9 @@ def _job_numbers(global_job_id: str) -> tuple[int, int]:
 
 def read_slot(ad: classad2.ClassAd) -> Slot:
     """A slot from its ad. Raises StartdError."""
+    for attribute in not_text(ad):
+        # Latin-1 of an administrator, or of a job's user by STARTD_JOB_ATTRS: no policy can ask for it.
+        del ad[attribute]
     own = identity(ad)
     name, machine = ad.get("Name"), ad.get("Machine")
     if not isinstance(name, str) or not isinstance(machine, str):

@@ -37,13 +37,21 @@ class Watch:
         os.close(self._wake)
 
     def add(self, pid: int, started: int, call: Callable[[], None]) -> bool:
-        """Watch the process with that id which started then; False where it has ended already (nothing is called)."""
+        """Watch the process with that id which started then; False where it has ended already (nothing is called).
+
+        Raises OSError where it cannot be watched.
+        """
         try:
             fd = os.pidfd_open(pid)
-        except OSError:
+        except ProcessLookupError:
             return False
         # Now the id means this process; was it the one that is meant?
-        if not is_alive(pid, started):
+        try:
+            alive = is_alive(pid, started)
+        except OSError:
+            os.close(fd)
+            raise
+        if not alive:
             os.close(fd)
             return False
         with self._lock:

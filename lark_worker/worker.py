@@ -12,6 +12,7 @@ from lark_controller import log
 from lark_controller.jobs import EndedBy
 from lark_worker.accounts import Accounts
 from lark_worker.admission import Admission
+from lark_worker.alone import Claim
 from lark_worker.answers import lines, said
 from lark_worker.counters import DeviceCounters
 from lark_worker.dhcp.jobs import DhcpJobs, has_dhcp
@@ -36,9 +37,13 @@ from lark_worker.watch import Watch
 
 
 class Worker:
-    """Registers, renews and ends the jobs of one worker; thread-safe."""
+    """Registers, renews and ends the jobs of one worker; thread-safe.
+
+    Raises SettingError where the state directory cannot be used.
+    """
 
     def __init__(self, settings: Settings, link: Link, startd: StartdView, networks: Networks, leaves: Leaves) -> None:
+        self._claim = Claim(settings.state_dir)
         # What jobs reserve for what they send.
         self.flows = Flows(link)
         self._settings = settings
@@ -77,6 +82,9 @@ class Worker:
                 self._dhcp.resume(record)
             if record.made and "register" in record.pending:
                 self._registrations.later(key, record)
+            elif record.made and record.state == "registering" and not record.pending and not record.over:
+                # The answer was not put on the job's interface before the service ended.
+                self._registrations.later(key, self._jobs.change(key, then="register"))
             elif record.pending:
                 self._spool.add(record.slot, record.id)
             elif record.over:
@@ -96,6 +104,8 @@ class Worker:
         self._dhcp.stop()
         self._spool.stop()
         self._watch.stop()
+        self._endings.stop()
+        self._claim.release()
 
     def register(self, starter: Process, body: bytes, wait: float) -> str:
         """Make a job's network and register it: the answer as ClassAd lines. Said again, the same.

@@ -102,8 +102,9 @@ trustworthy() { # trustworthy FILE: it belongs to root or to us, and no one else
 }
 
 read_settings() {
+    unread=
     conf=${LARK_HOOK_CONF:-/etc/lark/hook.conf}
-    [ -r "$conf" ] || return 0
+    [ -r "$conf" ] || { unread=" (and $conf cannot be read)"; return 0; }
     if ! trustworthy "$conf"; then
         say "$conf is ignored: it must belong to root (or to the hook's user) and be writable by nobody else"
         return 0
@@ -163,7 +164,7 @@ check_settings() {
     case $base in
         *[!!-~]*) problem="LARK_URL holds characters that a URL may not" ;;
         http://?* | https://?*) problem= ;;
-        '') problem="neither LARK_URL nor LARK_SOCKET is set" ;;
+        '') problem="neither LARK_URL nor LARK_SOCKET is set$unread" ;;
         *) problem="LARK_URL does not begin with http:// or https://" ;;
     esac
     [ -z "$problem" ] || return 1

@@ -196,6 +196,12 @@ def test_bytes_that_are_not_text() -> None:
     assert refused(as_json, "application/json").attribute == "Comment"
 
 
+@pytest.mark.parametrize("value", ['"M\\374nchen"', '{ 1, "M\\374nchen" }', 'strcat("M\\374", "nchen")'])
+def test_escapes_that_make_something_other_than_utf_8_are_refused_with_the_name(value: str) -> None:
+    error = refused(f"{new(JOB | {'Place': value})}\n------\n{old(MACHINE)}")
+    assert (error.attribute, "other than UTF-8" in error.reason) == ("Place", True)
+
+
 def test_separator_and_media_type() -> None:
     assert "------" in refused(old(JOB) + old(MACHINE)).reason
     assert "------" in refused(old(JOB) + "-----\n" + old(MACHINE)).reason

@@ -27,6 +27,7 @@ keep)
         # shellcheck disable=SC2016,SC2086  # read by the inner shell; a list of words
         setpriv --reuid "$USER" --regid "$USER" --init-groups --reset-env sh -c '
             set -a; [ ! -e "$1" ] || . "$1"; set +a
+            umask 077
             shift
             exec "$@"' service "$FILE" $COMMAND &
         echo $! >"$dir/$name.pid"

@@ -33,6 +33,16 @@ class Opens(Protocol):
         """Raises NetworkError."""
 
 
+def steady_clock() -> Callable[[], float]:
+    """A clock in seconds since 1970 by the machine's own at this moment, which then goes on and never jumps with it.
+
+    A machine's clock that is set, by hand or at its start, must neither end leases nor keep them from being renewed.
+    Time in which the machine sleeps counts (clock_gettime(2), CLOCK_BOOTTIME).
+    """
+    began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return lambda: began + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @dataclass(slots=True)
 class _Running:
     job: str
@@ -45,7 +55,7 @@ class _Running:
 
 
 class Clients:
-    """Clients by MAC address; thread-safe. ``clock`` is in seconds since 1970.
+    """Clients by MAC address; thread-safe. ``clock`` is in seconds since 1970 (None: :func:`steady_clock`).
 
     ``changed`` is called when a job's lease is new, differs or is lost, on a thread of its own; :meth:`lease` says what
     is so by then.
@@ -58,20 +68,20 @@ class Clients:
         changed: Changed,
         *,
         opens: Opens = Channel,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._cache = cache
         self._interface = interface
         self._changed = changed
         self._opens = opens
-        self._clock = clock
+        self._clock = clock or steady_clock()
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._stopping = self._closed = False
-        self._swept = clock()
+        self._swept = self._clock()
         self._thread = threading.Thread(target=self._run, name="dhcp", daemon=True)
 
     def start(self) -> None:

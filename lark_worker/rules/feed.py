@@ -152,7 +152,9 @@ class RulesFeed:
         live = self._live()
         if given is None:
             # What a former life of the service put in place stays until the controller says something else.
-            if not live:
+            if live:
+                self._firewall.close(live)
+            else:
                 self._firewall.remove()
             return
         applied = self._firewall.apply(given.rules, live)

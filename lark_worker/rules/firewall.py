@@ -112,6 +112,13 @@ class Firewall:
             if self._known(family) is None:
                 self._put(self._table(family, HostRules(), []))
 
+    def close(self, records: Iterable[Record]) -> None:
+        """Jobs whose rules nobody knows yet: where their table is gone, they pass nothing. Raises NetworkError."""
+        with self._lock:
+            for family in {FAMILIES[record.network_type] for record in records if record.network_type in FAMILIES}:
+                if self._known(family) is None:
+                    self._put(self._table(family, HostRules(), []))
+
     def apply(self, rules: HostRules, records: Iterable[Record]) -> Applied:
         """Put the rules of these live jobs in place. Raises NetworkError where the kernel does not take them."""
         with self._lock:

@@ -331,6 +331,33 @@ def test_what_cannot_be_is_refused_with_the_reason(ovs: OpenVSwitch, net: Net, m
         eventually(lambda: not pool.leftovers())
 
 
+def test_rules_that_somebody_deletes_while_nobody_knows_them_leave_jobs_closed(ovs: OpenVSwitch, net: Net) -> None:
+    with a_site(ovs, net) as (pool, _):
+        job = pool.starter(1, "alice", BRIDGE)
+        enforced(pool, job, "alice", 1)
+        pool.stop_service()
+        pool.stop_controller()
+        pool.start_service()
+        assert pings(pool, job, LAN)
+        run(["nft", "delete", "table", "bridge", pool.prefix])
+        eventually(lambda: ("bridge", pool.prefix) in tables())
+        assert not pings(pool, job, LAN)
+        pool.start_controller()
+        eventually(lambda: pings(pool, job, LAN), 20)
+
+
+@pytest.mark.parametrize("machine", [NAT, BRIDGE])
+def test_devices_of_others_that_the_packet_filter_would_close_are_named(
+    ovs: OpenVSwitch, net: Net, machine: str
+) -> None:
+    with a_site(ovs, net) as (pool, _):
+        other = f"{pool.prefix}lan"
+        run(["ip", "link", "add", other, "type", "bridge"])
+        said = pool.hook(pool.starter(1, "alice", machine), "start", "alice", 1)
+        run(["ip", "link", "del", other])
+        assert f"LARK_WORKER_PREFIX={pool.prefix}: {other}" in value(said, "HookStatusMessage")
+
+
 def test_a_restart_sweeps_what_a_crash_left(ovs: OpenVSwitch, net: Net) -> None:
     with a_site(ovs, net) as (pool, _):
         stays, goes = pool.starter(1, "alice", NAT), pool.starter(2, "bob", BRIDGE)

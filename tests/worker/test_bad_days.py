@@ -1,0 +1,300 @@
+"""What an administrator meets on a bad day: a second service, Open vSwitch away, no descriptors, clocks that differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+import classad2
+import pytest
+
+from lark_controller.errors import SettingError
+from lark_worker import leases
+from lark_worker.alone import Claim
+from lark_worker.bridge import Bridge
+from lark_worker.dhcp.clients import steady_clock
+from lark_worker.errors import CallerError, NetworkError
+from lark_worker.jobs import Jobs
+from lark_worker.leases import Leases
+from lark_worker.link import DEFAULT_LEASE, Link
+from lark_worker.processes import Process, Programs, find_starter, is_alive, read_process
+from lark_worker.registration import Registrations
+from lark_worker.service import Service
+from lark_worker.settings import load
+from lark_worker.startd import read_slot
+from lark_worker.watch import Watch
+from lark_worker.worker import Worker
+from tests.worker.pool import NOBODY, Pool, eventually
+from tests.worker.test_jobs import value
+
+# --- on a worker ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ovs
+def test_jobs_read_their_resolv_conf_whatever_the_services_umask(pool: Pool) -> None:
+    before = os.umask(0o077)
+    try:
+        starter = pool.starter(1, "alice")
+        pool.hook(starter, "start", "alice", 1)
+    finally:
+        os.umask(before)
+    assert pool.inside(starter, "cat /etc/resolv.conf") == (0, "nameserver 10.64.0.53\n")
+
+
+@pytest.mark.ovs
+def test_a_second_service_does_not_start_and_the_first_goes_on(pool: Pool) -> None:
+    running = pool.starter(1, "alice")
+    pool.hook(running, "start", "alice", 1)
+    ads = pool.folder / "ads.json"
+    ads.write_text(json.dumps(pool.startd.ads))
+    program = "import sys; from lark_worker.cli import main; sys.exit(main(['run']))"
+    same: dict[str, str] = {}
+    elsewhere = {"LARK_WORKER_STATE_DIR": str(pool.folder / "elsewhere"), "LARK_WORKER_PREFIX": "zz"}
+    address = {"LARK_WORKER_STARTD_ADDRESS_FILE": str(pool.folder / "startd")}
+    for changed, said in (
+        (same, "another worker service uses it"),
+        (elsewhere, "another worker service listens there"),
+    ):
+        second = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, **pool.environment, **address, **changed},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (second.returncode, said in second.stderr) == (1, True), second.stderr
+        assert "Traceback" not in second.stderr
+    assert pool.inside(running, "true")[0] == 0
+    assert value(pool.hook(pool.starter(2, "bob"), "start", "bob", 2), "LarkState") == "enforced"
+
+
+@pytest.mark.ovs
+def test_what_a_job_leaves_while_open_vswitch_is_away_goes_when_it_is_back(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = threading.Event()
+    away.set()
+    delete = Bridge.del_ports
+
+    def del_ports(bridge: Bridge, ports: list[str]) -> None:
+        if away.is_set():
+            raise NetworkError("ovs-vsctl: no answer")
+        delete(bridge, ports)
+
+    starter = pool.starter(1, "alice")
+    pool.hook(starter, "start", "alice", 1)
+    (port,) = pool.ports()
+    monkeypatch.setattr(Bridge, "del_ports", del_ports)
+    starter.kill()
+    # The job's processes, if any are left, have no network from now on.
+    eventually(lambda: pool.leftovers() == [port])
+    away.clear()
+    eventually(lambda: pool.leftovers() == [])
+
+
+@pytest.mark.ovs
+def test_an_environment_that_has_an_entry_without_a_name_keeps_no_job_from_starting(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    pool.hook(starter, "start", "alice", 1)
+    file = starter.scratch / "environment"
+    file.write_bytes(b"PATH=/usr/bin:/bin\0=odd\0JOB=yes\0")
+    shutil.chown(file, NOBODY, NOBODY)
+    status, said = starter.run(f"SUDO_UID={NOBODY} SUDO_GID={NOBODY} {pool.enter} {file} /bin/sh -c 'echo $JOB'")
+    assert (status, said.split()) == (0, ["yes"])
+
+
+@pytest.mark.ovs
+def test_an_ad_that_is_too_large_is_refused_with_the_reason(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    more = "".join(f'A{number} = "{"x" * 90}"\n' for number in range(12000))
+    said = pool.hook(starter, "start", "alice", 1, more)
+    assert value(said, "HookStatusCode") == "10"
+    assert "at most 262144 are accepted" in said
+
+
+# --- what cannot be used --------------------------------------------------------------------------------------------
+
+
+def test_a_state_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingError, match=f"LARK_WORKER_STATE_DIR={tmp_path}/file/state: cannot be used: Not a dir"):
+        Claim(tmp_path / "file" / "state")
+    first = Claim(tmp_path / "state")
+    with pytest.raises(SettingError, match="another worker service uses it"):
+        Claim(tmp_path / "state")
+    first.release()
+    Claim(tmp_path / "state").release()
+
+
+def test_a_socket_on_which_somebody_listens_is_not_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "worker.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(SettingError, match="another worker service listens there"):
+            Service(path, cast(Worker, None), Programs(frozenset(), frozenset()))
+    # Nobody listens any more: what is left is a file.
+    service = Service(path, cast(Worker, None), Programs(frozenset(), frozenset()))
+    service.server_close()
+
+
+def test_a_token_that_jobs_users_can_read_is_not_used(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    settings = load({"LARK_WORKER_TOKEN_FILE": str(token)})
+    Link(settings)
+    token.write_text("secret")
+    for mode in (0o644, 0o640, 0o602):
+        token.chmod(mode)
+        with pytest.raises(SettingError, match=f"mode {mode:o}.*chmod 600"):
+            Link(settings)
+    token.chmod(0o400)
+    Link(settings)
+
+
+def test_a_slots_attributes_that_are_no_text_are_passed_over() -> None:
+    ad = classad2.ClassAd(
+        '[Name = "slot1@w"; Machine = "w"; GlobalJobId = "s#1.0#1"; Owner = "alice"; Place = "M\\374nchen";'
+        ' Rooms = {1, "B\\374ro"}]'
+    )
+    slot = read_slot(ad)
+    assert (slot.owner, "Place" in slot.ad, "Rooms" in slot.ad) == ("alice", False, False)
+
+
+# --- descriptors and processes --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 3, hard))
+    held = []
+    try:
+        try:
+            while True:
+                held.append(os.dup(0))
+        except OSError:
+            pass
+        yield
+    finally:
+        for each in held:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_service_without_descriptors_takes_no_job_for_ended() -> None:
+    me = read_process(os.getpid())
+    watch = Watch()
+    watch.start()
+    with no_descriptors():
+        with pytest.raises(OSError, match="Too many open files"):
+            is_alive(me.pid, me.started)
+        with pytest.raises(OSError, match="Too many open files"):
+            watch.add(me.pid, me.started, lambda: None)
+    assert is_alive(me.pid, me.started)
+    watch.stop()
+
+
+@pytest.mark.parametrize("started", [100, 300])
+def test_a_parent_that_began_after_its_child_is_another_process(monkeypatch: pytest.MonkeyPatch, started: int) -> None:
+    """The caller's parent has ended, and a starter has been given its process id."""
+    known = {
+        1: Process(1, 0, 0, 0, "/sbin/init", ()),
+        10: Process(10, 1, 50, 0, "/startd", ()),
+        20: Process(20, 10, started, 0, "/starter", ()),
+        30: Process(30, 20, 200, 1000, "/bin/sh", ()),
+    }
+    monkeypatch.setattr("lark_worker.processes.read_process", known.__getitem__)
+    programs = Programs(frozenset({"/starter"}), frozenset({"/startd"}))
+    if started < known[30].started:
+        assert find_starter(30, programs) == known[20]
+    else:
+        with pytest.raises(CallerError):
+            find_starter(30, programs)
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------
+
+
+class Ahead(BaseHTTPRequestHandler):
+    """A controller whose clock is a day ahead, and whose leases last a minute."""
+
+    now = datetime.now(UTC) + timedelta(days=1)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        until = (self.now + timedelta(seconds=60)).isoformat()
+        body = json.dumps({"state": "enforced", "reason": "", "addresses": [], "lease_until": until}).encode()
+        self.send_response_only(200)
+        self.send_header("Date", format_datetime(self.now, usegmt=True))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it so
+        """Nothing is to be said."""
+
+
+def test_a_lease_is_as_long_as_it_is_whatever_the_clocks_of_worker_and_controller_say() -> None:
+    with HTTPServer(("127.0.0.1", 0), Ahead) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        link = Link(load({"LARK_WORKER_URL": f"http://127.0.0.1:{server.server_port}"}))
+        assert link.lease == DEFAULT_LEASE
+        link.register('Owner = "alice"\n------\n')
+        assert 55 < link.lease < 65
+        link.lease = DEFAULT_LEASE
+        assert link.renew("0" * 16)
+        assert 55 < link.lease < 65
+        server.shutdown()
+
+
+class FakeLink:
+    """Renews, and counts how often."""
+
+    def __init__(self) -> None:
+        self.lease = DEFAULT_LEASE
+        self.renewed = 0
+
+    def renew(self, job_id: str) -> bool:
+        self.renewed += 1
+        return True
+
+
+class OneJob:
+    """The record of one job that runs."""
+
+    over, pending, state, id = False, (), "enforced", "0" * 16
+
+    def all(self) -> list[OneJob]:
+        return [self]
+
+
+def test_leases_are_renewed_soon_after_the_start_and_as_often_as_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "TICK", 0.01)
+    link = FakeLink()
+    renewals = Leases(cast(Jobs, OneJob()), cast(Link, link), cast(Registrations, None))
+    renewals.start()
+    eventually(lambda: link.renewed == 1)
+    # A job's registration says that leases are short here; that is heard before the long pause is over.
+    link.lease = 0.03
+    eventually(lambda: link.renewed > 5)
+    renewals.stop()
+
+
+def test_a_clock_that_is_set_changes_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = steady_clock()
+    before = time.time()
+    assert abs(clock() - before) < 1
+    monkeypatch.setattr(time, "time", lambda: before + 86400)
+    assert abs(clock() - before) < 60
