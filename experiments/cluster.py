@@ -300,7 +300,7 @@ def reserve(application: int, nodes: int, rate: float) -> list[str]:
                     "rate": rate,
                 }
                 try:
-                    made.append(str(ask("POST", "/v1/reservations", wish)["id"]))
+                    made.append(str(ask("POST", "/v1/reservations?wait=20", wish)["id"]))
                 except LabError:
                     release(made)
                     raise

@@ -124,7 +124,8 @@ def figure_8b(
     """The same jobs without management: TCP shares the link among them."""
     means = [together(each) for each in runs]
     share = options.rates.host_link * scale / 3
-    shares = [each[name] / share for each in means for name in each]
+    # TCP's fairness is one of long times: the jobs' medians are held to it, not each run.
+    shares = [median(each[name] for each in means) / share for name in options.rates.host_rates]
     faster = median(together(each)["C"] for each in managed) / median(each["C"] for each in means)
     return Result(
         name="lark-figure-8b",
@@ -135,7 +136,7 @@ def figure_8b(
         series=_over_time(runs[0], scale, options, of_paper={"even shares": options.rates.host_link / 3}),
         checks=(
             Check(
-                "the three share the link about evenly (each within 30 % of a third)",
+                "the three share the link about evenly (medians within 30 % of a third)",
                 f"{min(shares):.2f} to {max(shares):.2f} of a third",
                 all(0.7 <= each <= 1.3 for each in shares),
             ),

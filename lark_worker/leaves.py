@@ -39,9 +39,9 @@ TARGET: Final = 15_000
 INTERVAL: Final = 150_000
 # Frames whose time on a slow queue is no standing queue either (RFC 8289, section 4.4, asks for one at least).
 FRAMES: Final = 2 * 1514
-# Bytes a second. Up to this ceiling (200 Mb/s) joined packets are taken apart: one of 64 KiB takes 10 ms at 50 Mb/s, a
+# Bytes a second. Up to this ceiling (175 Mb/s) joined packets are taken apart: one of 64 KiB takes 10 ms at 50 Mb/s, a
 # ping waits for it whatever the order in the leaf. Above, it waits less than 3 ms, and taking apart costs more.
-SPLIT: Final = 25_000_000
+SPLIT: Final = 21_845_333
 # How long a class sends in its turn, at the rate that it is guaranteed; and bytes that are a turn at least, since HTB
 # lets a class send a whole packet in each, and packets come joined together.
 TURN: Final = 0.004
