@@ -25,6 +25,6 @@ VOLUME /var/lib/lark
 # OpenFlow and REST
 EXPOSE 6653 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import os, ssl, urllib.request as r; c = ssl.create_default_context(); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE; r.urlopen(('https' if os.environ.get('LARK_REST_TLS_CERT') else 'http') + '://127.0.0.1:8080/healthz', timeout=4, context=c)"]
+    CMD ["python", "-m", "lark_controller.health"]
 ENTRYPOINT ["lark"]
 CMD ["run"]

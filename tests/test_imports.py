@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("job_lookup",),
     ("controller",),
     ("rest",),
-    ("app", "cli", "client", "printing"),
+    ("app", "cli", "client", "printing", "health"),
 )
 # (importer, imported) of one layer.
 NEIGHBOURS = {

@@ -6,6 +6,8 @@ import http.client
 import json
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,6 +176,41 @@ def test_tls(encrypted: tuple[Running, Path]) -> None:
     assert reader.policy()["text"] == text
     # The Unix socket needs no TLS.
     assert Client(f"unix:{running.unix.path}", TOKENS["read"]).switches()
+
+
+def health(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What the image's own health check says in an environment."""
+    lines = (Path(__file__).parents[1] / "Dockerfile").read_text().split("HEALTHCHECK", 1)[1]
+    program, *arguments = json.loads(lines.split("CMD", 1)[1].splitlines()[0])
+    assert program == "python"
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=30)
+
+
+def test_the_images_health_check_over_tls(encrypted: tuple[Running, Path]) -> None:
+    running, cert = encrypted
+    environment = {
+        "LARK_REST_LISTEN": str(running.tcp),
+        "LARK_REST_TLS_CERT": str(cert),
+        "LARK_REST_TLS_KEY": str(cert),
+    }
+    assert health(environment).returncode == 0
+    # Everywhere is here as well, and the first address is asked.
+    environment["LARK_REST_LISTEN"] = f"0.0.0.0:{running.tcp.port},unix:/nowhere"
+    assert health(environment).returncode == 0
+    # A port that speaks TLS answers nobody who does not.
+    found = health({"LARK_REST_LISTEN": str(running.tcp)})
+    assert found.returncode == 1
+    assert found.stderr.strip()
+
+
+def test_the_images_health_check_without_tls_and_by_a_socket(running: Running) -> None:
+    assert health({"LARK_REST_LISTEN": str(running.tcp)}).returncode == 0
+    assert health({"LARK_REST_LISTEN": str(running.unix)}).returncode == 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        away = health({"LARK_REST_LISTEN": f"127.0.0.1:{taken.getsockname()[1]}"})
+    assert (away.returncode, "refused" in away.stderr) == (1, True)
+    assert "SettingError" in health({"LARK_REST_LISTEN": "nonsense"}).stderr
 
 
 def test_tls_clients_that_say_nothing_or_rubbish_hold_up_nobody(encrypted: tuple[Running, Path]) -> None:
