@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import changes, full, posts, reactive, report, usage, views
+from bench import changes, full, ovsdb, posts, reactive, report, usage, views
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 
-SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views", "usage")
+SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views", "usage", "ovsdb")
 
 
 def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
@@ -33,12 +33,14 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "full": lambda: full.measure(20_000, 20),
             "views": lambda: views.measure(5_000, 10, 10),
             "usage": lambda: usage.measure(1, 2_000, 5, minute_days=0.02),
+            "ovsdb": lambda: ovsdb.measure(50, 20, 3.0),
         }
     return {
         "reactive": lambda: reactive.measure(3, 3.0),
         "posts": lambda: posts.measure(60, 1000),
         "calculated": lambda: [
             changes.measure_calculated(7, 22),
+            changes.measure_calculated(5, 26, connected=10),
             changes.measure_calculated(5, 28, connected=10),
             changes.measure_calculated(5, None, (1_000, 20_000), connected=10),
         ],
@@ -49,6 +51,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
         "full": lambda: full.measure(200_000, 100),
         "views": lambda: views.measure(200_000, 100, 100),
         "usage": lambda: usage.measure(30, 200_000, 20),
+        "ovsdb": lambda: ovsdb.measure(1000, 300),
     }
 
 

@@ -43,29 +43,40 @@ CONNECTED_SCATTERED: Final = 5
 
 @dataclass
 class Calculated:
-    """A pool with jobs, and the jobs that come and go."""
+    """A pool with jobs, and the jobs that come and go; ``joining`` says which of those come into a block where a job
+    is already, and ``beside`` is what they alone cost."""
 
     pool: Pool
     decider: Decider
     fresh: list[Job]
     micros: list[float] = field(default_factory=list)
     flows: list[int] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        held = {placed.job.ipv4_block for placed in self.pool.placed.values()}
+        self.joining = [job.ipv4_block in held for job in self.fresh]
 
     def round(self) -> None:
         """Put and remove every fresh job, one after the other; the mean of the round."""
         pool, decide = self.pool, self.decider.decide
         touched = 0
+        took, joined = 0.0, 0.0
         gc.collect()
         gc.disable()
-        started = time.perf_counter()
-        for job in self.fresh:
+        for job, joins in zip(self.fresh, self.joining, strict=True):
+            started = time.perf_counter()
             changes = pool.put(job, decide(job.facts))
-            touched += sum(map(len, changes.values()))
             pool.remove(job.number)
-        took = time.perf_counter() - started
+            spent = time.perf_counter() - started
+            touched += sum(map(len, changes.values()))
+            took += spent
+            joined += spent if joins else 0.0
         gc.enable()
         self.micros.append(took / len(self.fresh) * 1e6)
         self.flows.append(touched // len(self.fresh))
+        if any(self.joining):
+            self.beside.append(joined / sum(self.joining) * 1e6)
 
 
 def calculated(size: int, block: int | None, connected: int, fresh: int = 100) -> Calculated:
@@ -95,10 +106,19 @@ def measure_calculated(
         "block": block, "sizes": sizes, "connected": connected,
         "micros": [median(pool.micros) for pool in pools],
         "ratio": median([last / first for first, last in zip(pools[0].micros, pools[-1].micros, strict=True)]),
+        "joining": [sum(pool.joining) / len(pool.fresh) for pool in pools],
+        "micros_joining": [median(pool.beside) if pool.beside else None for pool in pools],
+        "ratio_joining": _ratio_joining(pools[0], pools[-1]),
         "flows": [pool.flows[-1] for pool in pools],
         "core_rules": [pool.pool.rules[CORE] for pool in pools],
         "edge_rules": [max(count for dp, count in pool.pool.rules.items() if dp != CORE) for pool in pools],
     }  # fmt: skip
+
+
+def _ratio_joining(first: Calculated, last: Calculated) -> float | None:
+    if not first.beside or not last.beside:
+        return None
+    return median([there / here for here, there in zip(first.beside, last.beside, strict=True)])
 
 
 # -- as a whole ------------------------------------------------------------------------------------------------------

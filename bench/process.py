@@ -15,6 +15,7 @@ from typing import Final, Self
 from lark_controller.rest.tokens import Scope, add
 
 START_SECONDS: Final = 300.0
+_TICK: Final = os.sysconf("SC_CLK_TCK")
 _RUNNING: Final = re.compile(r" running openflow=\S+?:(\d+) rest=\S+?:(\d+)")
 
 
@@ -77,6 +78,15 @@ class Lark:
         """What the process holds of the machine's memory (RSS), or has held at most (HWM), in bytes."""
         found = re.search(rf"Vm{what}:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
         return 0 if found is None else int(found[1]) * 1024
+
+    def threads(self) -> int:
+        """How many threads the process has."""
+        return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
+
+    def processor_seconds(self) -> float:
+        """The seconds of processor time that the process has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICK
 
     def log(self) -> str:
         """What it has logged."""

@@ -11,6 +11,8 @@ from typing import Any, Final
 BEGIN: Final = "<!-- results: written by `python -m bench` -->"
 END: Final = "<!-- end of results -->"
 
+MIB: Final = 1 << 20
+
 Row = tuple[str, str, str, str]
 
 
@@ -50,7 +52,7 @@ def replace(page: Path, text: str, begins: str = BEGIN, ends: str = END) -> None
 def _rows(found: dict[str, Any]) -> Iterator[Row]:
     for name, rows in (
         ("reactive", _reactive), ("posts", _posts), ("calculated", _calculated), ("whole", _whole), ("full", _full),
-        ("views", _views), ("usage", _usage),
+        ("views", _views), ("usage", _usage), ("ovsdb", _ovsdb),
     ):  # fmt: skip
         if name in found:
             yield from rows(found[name])
@@ -95,6 +97,14 @@ def _calculated(found: list[dict[str, Any]]) -> Iterator[Row]:
             f"{_each(run['micros'], 0)} µs; {_each(run['flows'], 0)} flows on {run['connected']} of 1,000 workers",
             f"ratio {run['ratio']:.2f}",
         )
+        if run["ratio_joining"] is not None and run["joining"][-1] < 1:
+            shares = ", ".join(f"{share:.0%}" for share in run["joining"])
+            yield (
+                f"the same of jobs in whose block another job is ({shares} of them)",
+                "aim in blocks: ratio ≤ 1.2",
+                f"{_each(run['micros_joining'], 0)} µs",
+                f"ratio {run['ratio_joining']:.2f}",
+            )
         yield (
             f"rules, {_addresses(run['block'])}: {_sizes(run['sizes'])}",
             "core: at most 4,096",
@@ -183,6 +193,41 @@ def _usage(found: dict[str, Any]) -> Iterator[Row]:
         f"{found['accounts_mib']:.0f} MiB; {found['read_seconds'] * 1e6:.0f} µs",
         "",
     )
+
+
+def _ovsdb(found: dict[str, Any]) -> Iterator[Row]:
+    without, many, one = found["without"], found["many"], found["one"]
+    what = f"OVSDB: {found['workers']:,} workers, each with a server of its own, {found['jobs']:,} limited jobs"
+    yield (
+        f"{what}: until all are connected and have their queues",
+        f"the same switches without databases: {without['connect_seconds']:.1f} s",
+        f"{found['connect_seconds']:.1f} s",
+        f"{found['connect_seconds'] / without['connect_seconds']:.1f} ×",
+    )
+    for name, said in (("committed", "the switch's transaction"), ("answered", "the answer to `POST …?wait=`")):
+        yield (
+            f"{what}: from a job's other rate to {said}",
+            f"1 worker, by turns: {_three(one[name])}",
+            _three(many[name]),
+            ", ".join(f"p{each} {many[name][f'p{each}'] / one[name][f'p{each}']:.2f} ×" for each in (50, 95, 99)),
+        )
+    yield (
+        f"{what}: another rate for all of them by a policy, until the last transaction",
+        f"the policy's own answer: {found['storm']['answered']:.1f} s",
+        f"{found['storm']['committed']:.1f} s",
+        f"{found['storm']['committed'] / found['storm']['answered']:.1f} ×",
+    )
+    more = (found["memory"] - without["memory"]) / 1024
+    yield (
+        f"{what}: memory; threads; processor while nothing happens",
+        f"without databases: {without['memory'] / MIB:.0f} MiB; {without['threads']:.0f}; {without['idle']:.1%}",
+        f"{found['memory'] / MIB:.0f} MiB; {found['threads']}; {found['idle']:.1%}",
+        f"{more / found['workers']:.0f} KiB a worker",
+    )
+
+
+def _three(values: dict[str, float]) -> str:
+    return f"p50 {values['p50']:.1f} ms, p95 {values['p95']:.1f} ms, p99 {values['p99']:.1f} ms"
 
 
 def _gigabytes(table: dict[str, int]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import shutil
 import tempfile
 import time
@@ -24,6 +23,7 @@ from bench.population import WORKERS, jobs, policy_text
 from bench.process import Lark
 from bench.switches import Switches
 from lab.postgres import PostgresServer
+from lark_controller.jobs import Job
 
 BLOCK: Final = 22
 # Runs that have ended, for each live one.
@@ -31,7 +31,6 @@ ENDED: Final = 3
 REFUSED: Final = 2000
 # The reference: the least that the API answers to a token.
 LEAST: Final = "/v1/token"
-_TICK: Final = os.sysconf("SC_CLK_TCK")
 
 _ENDED: Final = """
 INSERT INTO runs ({columns}, id, live, state, reason, lease_until, created_at, ended_at)
@@ -61,17 +60,18 @@ def measure(size: int, connected: int, requests: int) -> dict[str, Any]:
         ):
             shown = next(job for job in live if job.datapath is not None and 1 < job.datapath <= connected)
             other = next(job for job in live if job.owner == shown.owner and job.id != shown.id)
-            rows = asyncio.run(_ask(controller, _views(shown.id, other.id, shown.owner, shown.datapath or 0), requests))
+            rows = asyncio.run(_ask(controller, _views(shown, other.id), requests))
         return {"jobs": size, "ended": ENDED * size, "workers": WORKERS, "connected": connected, "views": rows}
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _views(job: str, other: str, owner: str, datapath: int) -> dict[str, tuple[str, ...]]:
-    """The requests of each view."""
+def _views(shown: Job, other: str) -> dict[str, tuple[str, ...]]:
+    """The requests of each view, about one job and what it belongs to."""
+    job, owner = shown.id, shown.owner
     some = "order=newest&limit"
-    here = f"/v1/switches/{datapath:016x}"
+    here = f"/v1/switches/{shown.datapath or 0:016x}"
     week = f"from={int(time.time()) - 604_800}&bucket=hour&limit=2000"
     return {
         "overview": (
@@ -80,7 +80,7 @@ def _views(job: str, other: str, owner: str, datapath: int) -> dict[str, tuple[s
         ),
         "jobs, newest": (f"/v1/jobs?state=live&{some}=50",),
         "jobs of a user, any state": (f"/v1/jobs?owner={owner}&state=any&{some}=50",),
-        "jobs of a user in a group": (f"/v1/jobs?owner={owner}&group=group_10&{some}=50",),
+        "jobs of a user in a group": (f"/v1/jobs?owner={owner}&group={shown.group}&{some}=50",),
         "jobs of a host": (f"/v1/jobs?host=worker7&{some}=50",),
         "a job": (f"/v1/jobs/{job}", f"/v1/audit?subject={job}&limit=20", f"/v1/reservations?job={job}"),
         "a job's flows": (f"{here}/flows?job={job}",),
@@ -111,7 +111,7 @@ async def _ask(controller: Lark, views: dict[str, tuple[str, ...]], requests: in
         took: list[float] = []
         least: list[float] = []
         size = 0
-        before = _processor(controller.pid)
+        before = controller.processor_seconds()
         for _ in range(requests):
             millis, _ = await _timed(client, LEAST)
             least.append(millis)
@@ -119,7 +119,7 @@ async def _ask(controller: Lark, views: dict[str, tuple[str, ...]], requests: in
             # A page sends its requests side by side: what it waits for is the slowest.
             took.append(max(millis for millis, _ in answers))
             size = sum(length for _, length in answers)
-        spent = (_processor(controller.pid) - before) / requests
+        spent = (controller.processor_seconds() - before) / requests
         took.sort()
         least.sort()
         rows.append(
@@ -138,12 +138,6 @@ async def _timed(client: Client, path: str) -> tuple[float, int]:
     if answer.status != 200:
         raise RuntimeError(f"{path}: {answer.status} {answer.body!r}")
     return millis, len(answer.body)
-
-
-def _processor(pid: int) -> float:
-    """The seconds of processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def _declared(text: str) -> str:

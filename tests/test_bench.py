@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench import changes, full, load, posts, reactive, report, usage, views
+from bench import changes, full, load, ovsdb, posts, reactive, report, usage, views
 from bench.changes import Calculated
 from bench.population import CORE
 from lark_controller.flows.model import FlowKey, match
@@ -83,6 +83,14 @@ def test_a_change_costs_the_same_beside_many_jobs_where_addresses_come_in_blocks
     assert many.pool.rules[CORE] == few.pool.rules[CORE]
 
 
+def test_jobs_that_open_a_block_are_told_apart() -> None:
+    found = changes.measure_calculated(1, 28, (1_000, 2_000), connected=10)
+    assert 0 < found["joining"][0] < 1
+    assert found["ratio_joining"] > 0
+    table = report.table({"machine": report.machine(), "calculated": [found]})
+    assert "the same of jobs in whose block another job is" in table
+
+
 def test_a_job_as_a_whole_is_measured_at_every_size() -> None:
     found = changes.measure_whole(1, 22, (1_000, 2_000), fresh=3)
     assert len(found["millis"]) == 2
@@ -149,5 +157,20 @@ def test_every_view_of_the_pages_is_timed() -> None:
     for row in found["views"]:
         assert 0 < row["p50"] <= row["p95"], row
         assert row["bytes"] > 0
+    chosen = next(row for row in found["views"] if row["view"] == "jobs of a user in a group")
+    assert chosen["bytes"] > 5_000, "there are such jobs"
     table = report.table({"machine": report.machine(), "views": found})
     assert "pages: overview, the slowest of 7 requests; 2,000 live and 6,000 ended jobs" in table
+
+
+@pytest.mark.ovs
+def test_every_worker_has_a_database_and_other_rates_get_there() -> None:
+    found = ovsdb.measure(12, 6, 0.2)
+    assert found["jobs"] == 96
+    assert found["threads"] < found["without"]["threads"] + found["workers"], "no thread for each database"
+    for pool in ("many", "one"):
+        assert 0 < found[pool]["committed"]["p50"] < found[pool]["answered"]["p50"]
+    assert 0 < found["committed_seconds"] <= found["connect_seconds"]
+    assert found["storm"]["committed"] > 0
+    table = report.table({"machine": report.machine(), "ovsdb": found})
+    assert "OVSDB: 12 workers, each with a server of its own, 96 limited jobs: until all are connected" in table

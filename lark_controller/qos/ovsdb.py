@@ -21,15 +21,19 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lark_controller.log import WARNING, event, failure
+from lark_controller.qos.json_stream import Parser
 from lark_controller.qos.queues import PortQueues
 from lark_controller.qos.rows import Difference, QosRow, QueueRow, Rows, difference, dropped, standing, waited
 
 with warnings.catch_warnings():
     # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
     warnings.simplefilter("ignore")
-    from ovs import timeval
+    from ovs import json, timeval
     from ovs.db.idl import Idl, SchemaHelper, Transaction
     from ovs.stream import Stream
+
+# The library asks its module for a parser for each message, and has no other place to name one.
+json.Parser = Parser
 
 # Milliseconds of silence after which a server is asked whether it is there.
 PROBE: Final = 5000
