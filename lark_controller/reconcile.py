@@ -15,7 +15,6 @@ from lark_controller.accounting.ledger import Ledger
 from lark_controller.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed
-from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.jobs import Address, Facts, Job, JobState
 from lark_controller.log import WARNING, event
 from lark_controller.loop_state import LoopState
@@ -68,6 +67,7 @@ class Reconciler(LoopState):
     def put(self, job: Job) -> None:
         """Take a live job in, or what changed of it; its state follows."""
         old = self.directory.by_id.get(job.id)
+        before = self._held(job.number)
         try:
             changes = self.pools.admit(job, old)
         except (RuleLimitError, UnsupportedError) as refusal:
@@ -78,6 +78,7 @@ class Reconciler(LoopState):
         self.send(changes, job.number)
         if old is None or (old.addresses, old.quarantine) != (job.addresses, job.quarantine):
             self._forget_addresses((*job.addresses, *(() if old is None else old.addresses)), job.number)
+        self._sending.forget_connections(before)
         self._progress.expect(job)
         self.settle(job.number)
 
@@ -126,14 +127,13 @@ class Reconciler(LoopState):
     def _remove(self, job: Job) -> None:
         """Take a job out of the directory and off all switches, with every decision and connection of its addresses: a
         later job with one of them inherits nothing."""
-        placed = self.pool.placed.get(job.number)
+        placed, before = self.pool.placed.get(job.number), self._held(job.number)
         held = self.directory.remove(job.id)
         self.polling.end(job.number, placed)
         self.send(self.pools.remove(job.number), None)
         if held is not None:
             self._forget_addresses(held.addresses, None)
-        if placed is not None and placed.decision.one_way and placed.datapath is not None:
-            self._forget_connections(placed)
+        self._sending.forget_connections(before)
         self.confirmations.forget(job.number)
         self.workers.states.forget(job.host, job.number)
         if placed is not None and placed.datapath is not None:
@@ -143,10 +143,9 @@ class Reconciler(LoopState):
         for datapath, keys in self._reactions.forget(addresses).items():
             self.send_to(datapath, Changes(flows_gone=tuple(keys)), number)
 
-    def _forget_connections(self, placed: Placed) -> None:
-        assert placed.datapath is not None
-        state = self.switches.get(placed.datapath)
-        if state is not None and state.link is not None:
-            state.link.forget_connections(CT_ZONE, CT_ZONE_OTHERS, placed.job.addresses)
-        elif state is not None:
-            state.to_forget.update(placed.job.addresses)
+    def _held(self, number: int) -> Placed | None:
+        """A job as the switch that it is at knows it, which may be under the policy that comes."""
+        placed = self.pool.placed.get(number)
+        if placed is None or placed.datapath is None:
+            return placed
+        return self.pool_of(placed.datapath).placed.get(number)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lark_controller.flows.model import Changes
-from lark_controller.jobs import Job
+from lark_controller.flows.placement import Placed
+from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
+from lark_controller.jobs import Address, Job
 from lark_controller.log import WARNING, event
 from lark_controller.loop_state import LoopState
 from lark_controller.metrics import Metrics
@@ -63,6 +66,33 @@ class Sending:
         link.apply(change).add_done_callback(
             lambda done: self.applied(state, link, number, done.result()) if not done.cancelled() else None
         )
+
+    def forget_connections(self, before: Placed | None) -> None:
+        """What a job was ``before``, as its switch knew it: of addresses that the switch tracks for it no longer, the
+        connections go, so that nobody inherits them. A switch that is away is told when it returns."""
+        if before is None or before.datapath is None or not before.decision.one_way:
+            return
+        now = self._loop.pool_of(before.datapath).placed.get(before.job.number)
+        stays = now is not None and now.datapath == before.datapath and now.decision.one_way
+        gone = set(before.job.addresses).difference(now.job.addresses if now is not None and stays else ())
+        if (state := self._loop.switches.get(before.datapath)) is not None:
+            self.forget_tracked(state, gone)
+
+    def forget_tracked(self, state: SwitchState, gone: set[Address]) -> None:
+        """Let a switch forget the connections of addresses; what it has not confirmed is said again when it returns."""
+        switch = self._loop.pool_of(state.datapath).switches.get(state.datapath)
+        if not gone or (switch is not None and not switch.tracks):
+            return
+        if state.link is None or not state.told:
+            state.to_forget |= gone
+            return
+
+        def told(done: Future[Outcome]) -> None:
+            if done.cancelled() or not done.result().confirmed:
+                state.to_forget |= gone
+
+        forgotten = state.link.forget_connections(CT_ZONE, CT_ZONE_OTHERS, sorted(gone, key=str))
+        forgotten.add_done_callback(told)
 
     def applied(self, state: SwitchState, link: SwitchLink, number: int | None, outcome: Outcome) -> None:
         """What a switch says to a change that was sent to it; ``number`` is the job that waited for it."""

@@ -11,8 +11,8 @@ import asyncio
 import time
 from functools import partial
 
+from lark_controller.flows.connectivity import tracked
 from lark_controller.flows.diff import diff
-from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.log import event
 from lark_controller.loop_state import LoopState
 from lark_controller.openflow.applies import FlowError, Outcome
@@ -79,9 +79,6 @@ class SwitchEvents:
             self._progress.lost(state)
             return
         state.note_shortcomings(pool)
-        if state.to_forget:
-            link.forget_connections(CT_ZONE, CT_ZONE_OTHERS, tuple(state.to_forget))
-            state.to_forget = set()
         state.told = True
         state.reason = "is being brought up to date"
         changes = diff(desired, dump.program)
@@ -95,6 +92,11 @@ class SwitchEvents:
         link.apply(changes).add_done_callback(
             lambda done: self._synced(state, link, done.result()) if not done.cancelled() else None
         )
+        gone, state.to_forget = state.to_forget, set()
+        if switch.is_edge:
+            # Its flows may be of jobs that ended while another controller, or none, looked after it.
+            gone |= {address for _, address in tracked(dump.program) - tracked(desired)}
+        self._sending.forget_tracked(state, gone)
 
     def _synced(self, state: SwitchState, link: SwitchLink, outcome: Outcome) -> None:
         if state.link is not link:

@@ -75,6 +75,15 @@ class ConnectionTable:
         for key in [key for key in self.replied if zone is None or key[0] == zone]:
             del self.replied[key]
 
+    def forget(self, zone: int, protocol: int, address: int, *, source: bool) -> None:
+        """Forget a zone's connections of a protocol that were opened from (``source``) or to an address
+        (``ovs-ofctl ct-flush``)."""
+        for key in list(self.replied):
+            at, connection = key
+            end = connection.src if source else connection.dst
+            if (at, connection.protocol, end) == (zone, protocol, address):
+                del self.replied[key]
+
     def copy(self) -> ConnectionTable:
         """An independent table with the same connections."""
         return ConnectionTable(dict(self.replied))

@@ -28,7 +28,7 @@ from lark_controller.flows.model import (
     SetField,
     Track,
 )
-from lark_controller.openflow import switchside, wire
+from lark_controller.openflow import connections, switchside, wire
 from lark_controller.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortCounters, PortInfo
 from lark_controller.openflow.switchside import FlowMod
 
@@ -91,6 +91,7 @@ class FakeSwitch(asyncio.Protocol):
             ofp.OFPT_PACKET_OUT: self._packet_out,
             ofp.OFPT_BARRIER_REQUEST: lambda xid, _message: self._barrier(xid),
             ofp.OFPT_MULTIPART_REQUEST: self._multipart,
+            ofp.OFPT_EXPERIMENTER: self._experimenter,
         }
 
     # what tests do with it
@@ -232,6 +233,15 @@ class FakeSwitch(asyncio.Protocol):
     def _answer_barrier(self, xid: int) -> None:
         self.barriers += 1
         self.send_raw(wire.header(ofp.OFPT_BARRIER_REPLY, xid))
+
+    def _experimenter(self, xid: int, message: bytes) -> None:
+        flush = connections.read(message) if self._tracks else None
+        if flush is None:
+            self._error(xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_EXPERIMENTER, message)
+        elif flush.address is None:
+            self.connections.flush(flush.zone)
+        else:
+            self.connections.forget(flush.zone, flush.protocol, flush.address, source=flush.source)
 
     def _flow_mod(self, xid: int, message: bytes) -> None:
         mod = switchside.decode_flow_mod(message)

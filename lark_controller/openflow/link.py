@@ -141,7 +141,7 @@ class SwitchLink:
         """Send single messages in order, then a barrier; errors are tied to the subject given with each."""
         return self._submit(iter(steps), timeout)
 
-    def forget_connections(self, zone: int, others: int, addresses: Iterable[Address]) -> None:
+    def forget_connections(self, zone: int, others: int, addresses: Iterable[Address]) -> asyncio.Future[Outcome]:
         """Let connection tracking forget addresses in ``zone``, and the zone ``others`` whole.
 
         A switch too old to forget single addresses forgets both zones whole.
@@ -158,7 +158,9 @@ class SwitchLink:
             for source in (True, False)
         ]
         steps.append((None, lambda xid: connections.flush_zone(xid, others)))
-        self.send(steps).add_done_callback(told)
+        sent = self.send(steps)
+        sent.add_done_callback(told)
+        return sent
 
     def packet_out(self, in_port: int, actions: tuple[Action, ...], data: bytes) -> None:
         """Send a frame out through actions; nobody says whether it went."""
