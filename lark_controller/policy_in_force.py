@@ -99,9 +99,12 @@ class PolicyInForce:
             except BaseException:
                 self._loop.call(self._reconciler.pools.abandon)
                 raise
-            sent = self._openflow.call(self._reconciler.switchover.adopt()).result()
-            self.policy, self.version = policy, version
-            self._registration.use(policy, names)
+            try:
+                sent = self._openflow.call(self._reconciler.switchover.adopt()).result()
+            finally:
+                # The store has it, and the switches follow it, whatever else went wrong.
+                self.policy, self.version = policy, version
+                self._registration.use(policy, names)
             event("policy in force", version=version.version, actor=actor, flows=sent)
             return version
 

@@ -116,8 +116,9 @@ class Pools:
             raise
 
     def abandon(self) -> None:
-        """Forget a prepared policy."""
+        """Forget a prepared policy, which no switch holds."""
         self._coming = None
+        self.moved = set()
 
     def finish(self) -> None:
         """All switches have gone over: what was coming is in force."""

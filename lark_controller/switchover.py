@@ -10,13 +10,15 @@ import asyncio
 from lark_controller.flows.diff import diff
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Switch
+from lark_controller.flows.pool import Pool
+from lark_controller.log import failure
 from lark_controller.loop_state import LoopState
 from lark_controller.policies.model import Policy
 from lark_controller.polling import Polling
 from lark_controller.queues import Queues
 from lark_controller.reactive import Reactions
 from lark_controller.sending import Sending
-from lark_controller.switch_state import placed_switch
+from lark_controller.switch_state import SwitchState, dpid_text, placed_switch
 from lark_controller.workers import Workers
 
 
@@ -59,23 +61,55 @@ class Switchover:
         ]
 
     async def adopt(self) -> int:
-        """Bring the switches over to the prepared policy, one by one; answers how many flows were sent."""
+        """Bring the switches over to the prepared policy, one by one; answers how many flows were sent.
+
+        A switch for which that fails is disconnected: whatever it holds then, it is compared when it returns.
+        """
         loop = self._loop
         pool, sent = loop.pools.coming, 0
         # A switch that connects meanwhile holds the old program, so it is asked for again until there is none left.
         while (datapath := next((dp for dp in loop.switches if dp not in loop.pools.moved), None)) is not None:
-            state = loop.switches[datapath]
             loop.pools.moved.add(datapath)
-            if state.told and (changes := diff(pool.build(datapath), loop.pool.build(datapath))):
-                sent += len(changes)
-                self._sending.send_to(datapath, changes, None)
-            if state.link is not None:
-                state.note_shortcomings(pool)
-            self._queues.policy_changed(datapath)
+            state = loop.switches[datapath]
+            try:
+                sent += self._bring_over(state, pool)
+            except Exception as error:  # the policy is the store's already, and the other switches follow it
+                failure("a switch could not be brought over to the policy", error, datapath=dpid_text(datapath))
+                if state.link is not None:
+                    state.link.close("its change of policy failed; it is compared as a whole when it returns")
             await asyncio.sleep(0)
         loop.pools.finish()
+        for what, follow in (
+            ("workers are not told of the policy", self._tell_workers),
+            ("accounts are not grouped anew", self._regroup),
+            ("decisions of the policy before are not forgotten", self._forget_decisions),
+        ):
+            try:
+                await follow()
+            except Exception as error:  # one must not keep the others from being done
+                failure(what, error)
+        return sent
+
+    async def _tell_workers(self) -> None:
         self._workers.policy_changed()
-        await self._polling.regroup(loop.pool.placed)
+
+    async def _regroup(self) -> None:
+        await self._polling.regroup(self._loop.pool.placed)
+
+    async def _forget_decisions(self) -> None:
         for datapath, keys in self._reactions.forget_all().items():
             self._sending.send_to(datapath, Changes(flows_gone=tuple(keys)), None)
+
+    def _bring_over(self, state: SwitchState, pool: Pool) -> int:
+        """Send one switch what the pool that comes changes; answers how many flows that are."""
+        datapath, sent = state.datapath, 0
+        before = self._loop.pool.jobs_at(datapath)
+        if state.told and (changes := diff(pool.build(datapath), self._loop.pool.build(datapath))):
+            sent = len(changes)
+            self._sending.send_to(datapath, changes, None)
+        for placed in before:
+            self._sending.forget_connections(placed)
+        if state.link is not None:
+            state.note_shortcomings(pool)
+        self._queues.policy_changed(datapath)
         return sent

@@ -10,9 +10,12 @@ import pytest
 
 from lark_controller.errors import ChangedError, PolicyError, RuleLimitError
 from lark_controller.flows.cookies import Category, counted_by, parse
+from lark_controller.flows.model import Program
+from lark_controller.flows.pool import Pool
 from lark_controller.openflow.fake import FakeNetwork
 from lark_controller.status import FlowFilter
-from tests.controllers import POLICY, a_core, an_edge, connect, flows_of, post, running, until
+from tests import frames
+from tests.controllers import OPEN, POLICY, a_core, an_edge, connect, flows_of, post, running, until
 
 
 def test_a_policy_that_does_not_fit_changes_nothing(tmp_path: Path, network: FakeNetwork) -> None:
@@ -87,3 +90,58 @@ def test_jobs_that_come_and_end_while_the_policy_changes_leave_nothing_behind(
         assert all(each.result(60) for each in running_hooks)
         until(lambda: sum(controller.job_counts().values()) == 0)
         until(lambda: len(edge.program.flows) == idle)
+
+
+def test_a_switch_that_cannot_be_brought_over_is_compared_when_it_returns(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path) as controller:
+        edges = [an_edge(datapath) for datapath in (1, 2, 3)]
+        for edge in edges:
+            connect(network, controller, edge)
+            controller.confirm(post(controller, edge.datapath, "carol", datapath=edge.datapath).job.id, 20)
+        before = [dict(edge.program.flows) for edge in edges]
+        pools, build = controller._reconciler.pools, Pool.build
+        failing = [2]
+
+        def fails_once(pool: Pool, datapath: int) -> Program:
+            if datapath in failing and datapath in pools.moved:
+                failing.remove(datapath)
+                raise RuntimeError("nobody has thought of this")
+            return build(pool, datapath)
+
+        monkeypatch.setattr(Pool, "build", fails_once)
+        blocked = POLICY.replace('"mallory"', '"carol"')
+        assert controller.put_policy(blocked, "ops").version == controller.policy().version == 2
+        until(lambda: all(edges[place].program.flows != before[place] for place in (0, 2)))
+        until(edges[1].closed.is_set)
+        assert edges[1].program.flows == before[1]
+        connect(network, controller, edges[1])
+        assert edges[1].program.flows != before[1]
+        # Nothing is left of that: the next policy reaches every switch.
+        controller.put_policy(POLICY, "ops")
+        until(lambda: all(edge.program.flows == held for edge, held in zip(edges, before, strict=True)))
+        assert not pools.moved
+
+
+def test_what_goes_wrong_behind_a_change_of_policy_keeps_nothing_else_from_being_done(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, OPEN) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        controller.confirm(post(controller, 1).job.id, 20)
+        frame = frames.udp("02:00:00:00:00:01", "02:00:00:00:00:99", "10.64.0.1", "10.9.9.9")
+        network.run(lambda: edge.inject(11, frame))
+
+        def decisions() -> int:
+            return sum(parse(data.cookie).category == Category.REACTIVE for data in edge.program.flows.values())
+
+        def fails() -> None:
+            raise RuntimeError("nobody has thought of this")
+
+        until(lambda: decisions() == 1)
+        monkeypatch.setattr(controller._reconciler.workers, "policy_changed", fails)
+        other = OPEN.replace("policies: [", "policies: [{block: {when: 'Owner == \"mallory\"'}}, ")
+        assert controller.put_policy(other, "ops").version == controller.policy().version == 2
+        until(lambda: decisions() == 0)
