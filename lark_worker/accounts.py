@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from lark_controller import log
 from lark_worker.counters import DeviceCounters
-from lark_worker.errors import AwayError, NetworkError, RefusedError
+from lark_worker.errors import AwayError, NetworkError
 from lark_worker.link import Link
 from lark_worker.records import Record
 from lark_worker.rules.firewall import Firewall, is_ruled
@@ -83,11 +83,11 @@ class Accounts:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._seconds):
-            live = [record for record in self._records() if is_ruled(record) and record.made and not record.over]
             try:
+                live = [record for record in self._records() if is_ruled(record) and record.made and not record.over]
                 counted = {job_id: each.report() for job_id, each in self._firewall.all_counters(live).items()}
                 self._tell(counted)
-            except (AwayError, RefusedError, NetworkError) as error:
+            except (AwayError, NetworkError) as error:
                 log.event("counters are not told; the next ones hold them too", level=log.WARNING, reason=error)
             except Exception as error:  # the next round must find somebody who tells
                 log.failure("counters are not told; the next ones hold them too", error)
@@ -95,6 +95,13 @@ class Accounts:
     def _tell(self, counted: dict[str, dict[str, int]]) -> None:
         self._told = {job_id: said for job_id, said in self._told.items() if job_id in counted}
         for job_id, said in counted.items():
-            if self._told.get(job_id) != said:
+            if self._told.get(job_id) == said:
+                continue
+            try:
                 self._link.counters(job_id, said)
-                self._told[job_id] = said
+            except AwayError:
+                raise
+            except Exception as error:  # one job's trouble must not cost the others their accounts
+                log.failure("a job's counters are not told; the next ones hold them too", error, job=job_id)
+                continue
+            self._told[job_id] = said

@@ -50,7 +50,11 @@ class Leases:
             if time.monotonic() - began < min(pause, self._link.lease / 3):
                 continue
             began = time.monotonic()
-            pause = LONGEST_PAUSE if self._round() else AWAY_PAUSE
+            try:
+                pause = LONGEST_PAUSE if self._round() else AWAY_PAUSE
+            except Exception as error:  # the next round must find somebody who renews
+                pause = AWAY_PAUSE
+                log.failure("leases are not renewed", error)
 
     def _round(self) -> bool:
         """One renewal of each; False where the controller does not answer."""

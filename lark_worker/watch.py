@@ -8,6 +8,7 @@ import select
 import threading
 from collections.abc import Callable
 
+from lark_controller import log
 from lark_worker.processes import is_alive
 
 
@@ -64,9 +65,19 @@ class Watch:
             for fd, _ in self._poll.poll():
                 if fd == self._wake:
                     return
-                with self._lock:
-                    call = self._calls.pop(fd)
-                with contextlib.suppress(OSError):
-                    self._poll.unregister(fd)
-                os.close(fd)
-                threading.Thread(target=call, name="ended", daemon=True).start()
+                try:
+                    self._ended(fd)
+                except Exception as error:  # the next process's end must find somebody who notices it
+                    log.failure("what follows a process's end failed", error)
+
+    def _ended(self, fd: int) -> None:
+        with self._lock:
+            call = self._calls.pop(fd)
+        with contextlib.suppress(OSError):
+            self._poll.unregister(fd)
+        os.close(fd)
+        try:
+            threading.Thread(target=call, name="ended", daemon=True).start()
+        except RuntimeError:
+            # No thread is to be had: then the others wait for this one.
+            call()

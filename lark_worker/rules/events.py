@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from lark_controller import log
+
 _NETLINK_NETFILTER: Final = 12
 _GROUP: Final = 1 << 6
 _SUBSYSTEM: Final = 10
@@ -63,7 +65,10 @@ class TableWatch:
             else:
                 families = [family for family, name in deleted(message) if name == self._name]
             for family in families:
-                self._call(family)
+                try:
+                    self._call(family)
+                except Exception as error:  # the next deletion must find somebody who notices it
+                    log.failure("a deleted table of rules is not made again", error, family=family)
 
 
 def deleted(message: bytes) -> Iterator[tuple[str, str]]:

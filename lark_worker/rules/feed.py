@@ -101,13 +101,13 @@ class RulesFeed:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             self._wanted.clear()
-            host = next((record.machine for record in self._live()), None)
-            if host is None:
-                self._wanted.wait()
-                continue
-            known = self._given.revision if self._given is not None and self._given.host == host else ""
-            began = time.monotonic()
             try:
+                host = next((record.machine for record in self._live()), None)
+                if host is None:
+                    self._wanted.wait()
+                    continue
+                known = self._given.revision if self._given is not None and self._given.host == host else ""
+                began = time.monotonic()
                 revision, rules = self._link.rules(host, known, HOLD)
             except Exception as error:  # nobody else asks
                 if isinstance(error, AwayError | RefusedError):

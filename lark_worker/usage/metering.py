@@ -115,17 +115,23 @@ class Metering:
 
     def _round(self, now: float) -> None:
         for record in self._metered():
-            meter = self._read(record)
-            if meter is None:
-                continue
-            before = self._asked.get(record.id, -math.inf)
-            if now - meter.began < YOUNG_SECONDS or now - before >= WAN_SECONDS:
-                self._asked[record.id] = now
-                # What a bridge or nat job uses is counted here.
-                here = is_ruled(record)
-                self._ask_wan(record, partial(self._last, record, True) if here else partial(self._link.wan, record.id))
-            self._hand_on(record, meter)
+            try:
+                self._meter(record, now)
+            except Exception as error:  # one job's trouble must not cost the others their reading
+                log.failure("a job's network use is not told", error, job=record.id)
         self._publish()
+
+    def _meter(self, record: Record, now: float) -> None:
+        meter = self._read(record)
+        if meter is None:
+            return
+        before = self._asked.get(record.id, -math.inf)
+        if now - meter.began < YOUNG_SECONDS or now - before >= WAN_SECONDS:
+            self._asked[record.id] = now
+            # What a bridge or nat job uses is counted here.
+            here = is_ruled(record)
+            self._ask_wan(record, partial(self._last, record, True) if here else partial(self._link.wan, record.id))
+        self._hand_on(record, meter)
 
     def _read(self, record: Record) -> Meter | None:
         counted = read(record.port)

@@ -1,0 +1,224 @@
+"""What the worker service does all the time goes on after an error that nobody has thought of."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import pytest
+
+from lab.run import run
+from lark_worker import leaves, tc
+from lark_worker.accounts import Accounts
+from lark_worker.dhcp import clients
+from lark_worker.dhcp.lease import Cache
+from lark_worker.leases import Leases
+from lark_worker.leaves import Leaves
+from lark_worker.processes import read_process
+from lark_worker.records import Record
+from lark_worker.rules import feed
+from lark_worker.rules.events import TableWatch
+from lark_worker.rules.feed import RulesFeed
+from lark_worker.settings import load
+from lark_worker.spool import Spool
+from lark_worker.usage import metering
+from lark_worker.usage.counters import Counted
+from lark_worker.watch import Watch
+from tests.service import wait
+
+
+class Fails:
+    """Fails at the call of that number, counted from 1, and answers at every other."""
+
+    def __init__(self, answer: Callable[..., Any], at: int = 1) -> None:
+        self._answer = answer
+        self._at = at
+        self._lock = threading.Lock()
+        self._calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            self._calls += 1
+            number = self._calls
+        if number == self._at:
+            raise KeyError("nobody has thought of this")
+        return self._answer(*args, **kwargs)
+
+
+class Loop(Protocol):
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+@contextmanager
+def started(loop: Loop) -> Iterator[None]:
+    loop.start()
+    try:
+        yield
+    finally:
+        loop.stop()
+
+
+def some(**methods: Any) -> Any:
+    """A part of the service of which no more than this is asked."""
+    return SimpleNamespace(**methods)
+
+
+def a_job(number: int, network_type: str = "nat") -> Record:
+    return Record(
+        f"{number:016}", number, "boot", 7, 0, f"s#{number}.0#1", 1, f"slot{number}@w", "alice", "ns", "veth", "",
+        network_type, "", "", machine="w", made=True,
+    )  # fmt: skip
+
+
+JOBS = (a_job(1), a_job(2))
+IDS = [job.id for job in JOBS]
+
+
+def test_leases_are_renewed() -> None:
+    renewed: list[str] = []
+
+    def renew(job_id: str) -> bool:
+        renewed.append(job_id)
+        return True
+
+    with started(Leases(some(all=Fails(lambda: JOBS)), some(renew=Fails(renew)), some(lease=0.03))):
+        wait(lambda: set(renewed) == set(IDS))
+    assert renewed[0] == IDS[1], "one job's trouble does not cost the other its lease"
+
+
+def test_counters_are_told() -> None:
+    told: list[str] = []
+    firewall = some(all_counters=Fails(lambda live: {job.id: some(report=lambda: {"bytes": 1}) for job in live}))
+    link = some(counters=Fails(lambda job_id, _said: told.append(job_id)))
+    with started(Accounts(link, firewall, some(), Fails(lambda: JOBS), 0.01, lambda: None)):
+        wait(lambda: set(told) == set(IDS))
+    assert told[0] == IDS[1], "one job's trouble does not cost the other its account"
+
+
+def test_rules_are_asked_for_and_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(feed, "LONGEST_PAUSE", 0.02)
+    confirmed: list[str] = []
+    firewall = some(
+        name="lark-test",
+        remove=lambda: None,
+        apply=Fails(lambda _rules, _live: some(refused={}, late=())),
+    )
+    link = some(
+        rules=Fails(lambda _host, known, _hold: ("r1", None if known else some(jobs=()))),
+        rules_confirmed=Fails(lambda _host, revision, _refused, _late: confirmed.append(revision)),
+    )
+    # The first to ask for the jobs is who starts it.
+    with started(RulesFeed(link, firewall, Fails(lambda: JOBS, at=2))):
+        wait(lambda: confirmed == ["r1"])
+
+
+def test_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metering, "read", Fails(lambda _: Counted(100, 200, 1, 2)))
+    told: list[tuple[int, float]] = []
+    settings = replace(load({}), usage_interval=0.01, socket=tmp_path / "socket")
+    jobs = some(all=Fails(lambda: (a_job(1, "ovs_bridge"),)))
+    link = some(headroom=Fails(dict), wan=lambda _job, fresh=False: None)
+    tell = Fails(lambda pid, values: told.append((pid, values["NetworkOutputMb"])))
+    with started(metering.Metering(settings, jobs, link, lambda _record, _quiet: None, tell)):
+        wait(lambda: (7, 0.0002) in told)
+
+
+def test_leases_are_asked_for_by_dhcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "_AFTER_FAILURE", 0.01)
+    fails, late, sent = list[int](), [0.0], list[bytes]()
+
+    def clock() -> float:
+        if fails and threading.current_thread().name == "dhcp":
+            fails.clear()
+            raise KeyError("nobody has thought of this")
+        return time.time() + late[0]
+
+    near, far = socket.socketpair()
+    with near, far:
+        channel = some(
+            fileno=near.fileno, receive=list, close=lambda: None, send=lambda message, *_: sent.append(message)
+        )
+        asking = clients.Clients(Cache(tmp_path), "eth0", lambda _: None, opens=lambda namespace, interface: channel, clock=clock)
+        with started(asking):
+            asking.begin("1" * 16, "02:00:00:00:00:01", "ns")
+            wait(lambda: len(sent) == 1)
+            fails.append(1)
+            late[0] = 60.0
+            # Whatever happens wakes it.
+            asking.end("2" * 16)
+            wait(lambda: len(sent) >= 2)
+            assert not fails
+
+
+def test_the_controller_is_told_of_a_slots_next_job() -> None:
+    told: list[str] = []
+    spool = Spool(Fails(told.append))
+    try:
+        for job_id in IDS:
+            spool.add("slot1", job_id)
+        wait(lambda: told == IDS[1:])
+    finally:
+        spool.stop()
+
+
+def test_a_process_that_ends_is_noticed_even_where_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch()
+    ended: list[int] = []
+    call = Fails(ended.append)
+    with started(watch):
+        processes = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+
+        def none(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        try:
+            for number, process in enumerate(processes):
+                known = read_process(process.pid)
+                assert watch.add(known.pid, known.started, partial(call, number))
+            monkeypatch.setattr(threading.Thread, "start", none)
+            for process in processes:
+                process.kill()
+                # It is noticed before anybody has waited for it.
+                process.wait()
+            wait(lambda: len(ended) == 1)
+        finally:
+            monkeypatch.undo()
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+@pytest.mark.ovs
+def test_a_table_that_somebody_deletes_is_noticed() -> None:
+    seen: list[str] = []
+    with started(TableWatch("lark_loops", Fails(seen.append))):
+        for family in ("inet", "bridge"):
+            for what in ("add", "delete"):
+                run(["nft", what, "table", family, "lark_loops"])
+        wait(lambda: seen == ["bridge"])
+
+
+def test_queues_are_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    def ports(database: str) -> dict[str, leaves.Port]:
+        looks.append(database)
+        return {}
+
+    monkeypatch.setattr(leaves, "LOOK", 0.02)
+    monkeypatch.setattr(leaves, "marked_ports", Fails(ports))
+    ours, kernels = socket.socketpair()
+    monkeypatch.setattr(tc, "listener", lambda: ours)
+    with kernels, started(Leaves("unix:here")):
+        wait(lambda: len(looks) >= 2)
