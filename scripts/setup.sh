@@ -42,6 +42,7 @@ need curl curl
 need openssl openssl
 need procps ps
 need util-linux setpriv
+need systemd systemd-analyze
 need busybox busybox
 need dnsmasq-base dnsmasq
 need chromium chromium

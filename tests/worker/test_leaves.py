@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -207,6 +209,45 @@ def test_what_a_queue_drops_and_how_long_it_holds_back_is_written_beside_it(
         ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
 
 
+def give_queues(ovs: OpenVSwitch, port: str, ids: str) -> None:
+    """Two queues, with guarantees of 600 and 100 Mb/s."""
+    ovs.vsctl(
+        "set", "port", port, "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", ids,
+        "other_config:max-rate=1000000000", "queues:0=@a", "queues:5=@b",
+        "--", "--id=@a", "create", "queue", "other_config:min-rate=600000000",
+        "--", "--id=@b", "create", "queue", "other_config:min-rate=100000000",
+    )  # fmt: skip
+
+
+@pytest.mark.ovs
+def test_the_units_command_does_it_with_the_units_capabilities_and_ends_when_it_is_told(
+    net: Net, ovs: OpenVSwitch, port: str
+) -> None:
+    bridge = net.name("br")
+    ovs.add_bridge(bridge, 0xE1)
+    ovs.add_port(bridge, port)
+    give_queues(ovs, port, f"external_ids:{MARK}=1")
+    unit = (Path(__file__).parents[2] / "etc" / "systemd" / "lark-leaves.service").read_text()
+    (program, action), capabilities = (
+        re.findall(rf"(?m)^{name}=(.*)", unit)[0].split() for name in ("ExecStart", "CapabilityBoundingSet")
+    )
+    assert program.endswith("/lark-worker")
+    bounds = ",".join(["-all", *(each.lower().replace("cap_", "+") for each in capabilities)])
+    running = subprocess.Popen(
+        ["setpriv", "--bounding-set", bounds, "--no-new-privs", sys.executable, "-m", "lark_worker.cli", action],
+        env={**os.environ, "LARK_WORKER_OVS_DATABASE": f"unix:{ovs.database_socket}"},
+    )
+    try:
+        wait(lambda: quantum(port, "1:6") == 50_000)
+        running.terminate()
+        assert running.wait(20) == 0
+    finally:
+        running.kill()
+        running.wait()
+        ovs.vsctl("del-br", bridge)
+        ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
+
+
 @pytest.mark.ovs
 def test_ports_with_queues_of_the_controllers_are_looked_after_and_no_others(
     net: Net, ovs: OpenVSwitch, port: str
@@ -216,13 +257,8 @@ def test_ports_with_queues_of_the_controllers_are_looked_after_and_no_others(
     ovs.add_port(bridge, port)
     other, _ = net.link("up2", "out2")
     ovs.add_port(bridge, other)
-    for name, ids in ((port, f"external_ids:{MARK}=1"), (other, "external_ids:site=1")):
-        ovs.vsctl(
-            "set", "port", name, "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", ids,
-            "other_config:max-rate=1000000000", "queues:0=@a", "queues:5=@b",
-            "--", "--id=@a", "create", "queue", "other_config:min-rate=600000000",
-            "--", "--id=@b", "create", "queue", "other_config:min-rate=100000000",
-        )  # fmt: skip
+    give_queues(ovs, port, f"external_ids:{MARK}=1")
+    give_queues(ovs, other, "external_ids:site=1")
     database = f"unix:{ovs.database_socket}"
     found = marked_ports(database)
     assert set(found) == {port}
