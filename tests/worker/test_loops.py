@@ -149,7 +149,9 @@ def test_leases_are_asked_for_by_dhcp(tmp_path: Path, monkeypatch: pytest.Monkey
         channel = some(
             fileno=near.fileno, receive=list, close=lambda: None, send=lambda message, *_: sent.append(message)
         )
-        asking = clients.Clients(Cache(tmp_path), "eth0", lambda _: None, opens=lambda namespace, interface: channel, clock=clock)
+        asking = clients.Clients(
+            Cache(tmp_path), "eth0", lambda _: None, opens=lambda namespace, interface: channel, clock=clock
+        )
         with started(asking):
             asking.begin("1" * 16, "02:00:00:00:00:01", "ns")
             wait(lambda: len(sent) == 1)
