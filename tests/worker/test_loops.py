@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pytest
 
 from lab.run import run
-from lark_worker import leaves, tc
+from lark_worker import leases, leaves, tc
 from lark_worker.accounts import Accounts
 from lark_worker.dhcp import clients
 from lark_worker.dhcp.lease import Cache
@@ -84,14 +84,15 @@ JOBS = (a_job(1), a_job(2))
 IDS = [job.id for job in JOBS]
 
 
-def test_leases_are_renewed() -> None:
+def test_leases_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "TICK", 0.01)
     renewed: list[str] = []
 
     def renew(job_id: str) -> bool:
         renewed.append(job_id)
         return True
 
-    with started(Leases(some(all=Fails(lambda: JOBS)), some(renew=Fails(renew)), some(lease=0.03))):
+    with started(Leases(some(all=Fails(lambda: JOBS)), some(renew=Fails(renew), lease=0.03), some())):
         wait(lambda: set(renewed) == set(IDS))
     assert renewed[0] == IDS[1], "one job's trouble does not cost the other its lease"
 
