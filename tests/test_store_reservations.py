@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection
+from sqlalchemy import Connection, create_engine, select, text
 
 from lark_controller.errors import CapacityError, NotFoundError
 from lark_controller.jobs import JobState
@@ -22,7 +22,9 @@ from lark_controller.qos.reservations import Booking, Reservation, ReservationKi
 from lark_controller.qos.topology import Demand, Topology, asked_rate
 from lark_controller.store import Store, reservations
 from lark_controller.store.database import connect
+from lark_controller.store.schema import runs
 from tests.databases import NOW, a_run, at_once
+from tests.service import wait
 
 ROOT = Path(__file__).parent.parent
 WAN = 100.0
@@ -346,3 +348,23 @@ def _die_halfway(url: str, which: int, rate: int, now: float, chosen: str | None
             database.write(lambda connection: crash(changes[which % 3](connection)))
     finally:
         database.close()
+
+
+@pytest.mark.parametrize("store_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_whoever_waits_for_a_job_holds_up_no_other_reservation(store: Store, store_url: str) -> None:
+    """Two transactions that lock a job and the sums of links in different orders would wait for each other."""
+    job = store.register(a_run(1), "", "", "hook", NOW).job
+    made = store.reserve(of_job(job.id, 10), NOW, "hook")
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    engine = create_engine(store_url)
+    with ThreadPoolExecutor(2) as pool:
+        with engine.connect() as ending, engine.connect() as watching:
+            watching.execution_options(isolation_level="AUTOCOMMIT")
+            ending.execute(select(runs.c.id).where(runs.c.id == job.id).with_for_update())
+            released = pool.submit(store.release, made.id, NOW, "ops")
+            wait(lambda: watching.scalar(waiting) == 1)
+            assert pool.submit(store.reserve, flow(10), NOW, "ops").result(20).rate == 10
+        assert released.result(20) == made
+    engine.dispose()

@@ -61,6 +61,7 @@ def change(
 ) -> Reservation | None:
     """Give a reservation the rate (kb/s), end and demand that ``rebook`` makes of it; None where there is none (any
     more). Raises CapacityError, and what ``rebook`` raises; then nothing has changed."""
+    _lock_job_of(connection, reservation_id)
     _lock(connection)
     sweep(connection, now)
     before = _one(connection, reservations.c.id == reservation_id)
@@ -71,6 +72,7 @@ def change(
 
 def release(connection: Connection, reservation_id: str, now: float, actor: str) -> Reservation | None:
     """Release a reservation; None where there is none (any more)."""
+    _lock_job_of(connection, reservation_id)
     _lock(connection)
     gone = _remove(connection, reservations.c.id == reservation_id)
     for each in gone:
@@ -233,6 +235,12 @@ def _keep_alive(connection: Connection, job_ids: Collection[str]) -> None:
     for job_id in job_ids:
         if job_id not in live:
             raise NotFoundError(f"no live job has the id {job_id}")
+
+
+def _lock_job_of(connection: Connection, reservation_id: str) -> None:
+    """Let nobody else change the job whose row says what this reservation is."""
+    theirs = (reservations.c.id == reservation_id) & (reservations.c.kind == ReservationKind.JOB.value)
+    _lock_live(connection, connection.execute(select(reservations.c.job).where(theirs)).scalars().all())
 
 
 def _lock_live(connection: Connection, job_ids: Collection[str]) -> list[str]:
