@@ -28,6 +28,11 @@ SLOW: Final = 100
 LEAST, MOST = 0.98, 1.00
 
 
+def host_rates(options: Options) -> dict[str, int]:
+    """What the jobs A, B and C ask for, scaled: whole Mb/s, since HTCondor matches no job that asks for part of one."""
+    return {name: max(1, round(rate * SCALE * options.scale)) for name, rate in options.rates.host_rates.items()}
+
+
 def request(rate: float) -> dict[str, str]:
     """Lines of a submit file of a job on the worker that asks for ``rate`` Mb/s."""
     return {**HERE, "+RequestBandwidth": f"{rate:g}"}
@@ -41,10 +46,10 @@ def run(options: Options) -> tuple[Result, ...]:
         pool.limit(BY_NAME[WORKER], 0, options.rates.host_link * scale * MARGIN)
         managed = policy("policies:\n  - bandwidth: {mode: cap}", link=options.rates.host_link * scale)
         pool.put_policy(managed)
-        with_management = _at_once(pool, scale, options)
-        in_turn = _in_turn(pool, scale, 2 if options.quick else 3, options)
+        with_management = _at_once(pool, options)
+        in_turn = _in_turn(pool, 2 if options.quick else 3, options)
         pool.put_policy(policy(link=options.rates.host_link * scale))
-        without = _at_once(pool, scale, options)
+        without = _at_once(pool, options)
         # Each rate of the sweep is to meet its own queue and nothing else.
         pool.unlimit(BY_NAME[WORKER], 0)
         pool.put_policy(policy("policies:\n  - bandwidth: {mode: cap}", link=1000))
@@ -57,11 +62,11 @@ def run(options: Options) -> tuple[Result, ...]:
     )
 
 
-def _at_once(pool: Pool, scale: float, options: Options) -> list[dict[str, Stream]]:
+def _at_once(pool: Pool, options: Options) -> list[dict[str, Stream]]:
     """One job of each kind; for each repetition their streams."""
     loads = [
-        Load(USERS[name], SITE, port, request(rate * scale), download=True, seconds=SECONDS)
-        for port, (name, rate) in enumerate(options.rates.host_rates.items(), FIRST_PORT)
+        Load(USERS[name], SITE, port, request(rate), download=True, seconds=SECONDS)
+        for port, (name, rate) in enumerate(host_rates(options).items(), FIRST_PORT)
     ]
     with pool.jobs(loads) as jobs:
         return [
@@ -70,18 +75,18 @@ def _at_once(pool: Pool, scale: float, options: Options) -> list[dict[str, Strea
         ]
 
 
-def _in_turn(pool: Pool, scale: float, number: int, options: Options) -> dict[str, list[Stream]]:
+def _in_turn(pool: Pool, number: int, options: Options) -> dict[str, list[Stream]]:
     """Jobs of each user one after the other; how much they fetch takes each about six seconds at its rate."""
 
     def of_user(place: int, name: str, rate: float) -> list[Stream]:
-        size = round(rate * scale * 1e6 / 8 * 6)
-        load = Load(USERS[name], SITE, FIRST_PORT + place, request(rate * scale), download=True, size=size)
+        size = round(rate * 1e6 / 8 * 6)
+        load = Load(USERS[name], SITE, FIRST_PORT + place, request(rate), download=True, size=size)
         return [pool.streams([load])[0] for _ in range(number)]
 
     with ThreadPoolExecutor(len(USERS)) as threads:
         found = {
             name: threads.submit(of_user, place, name, rate)
-            for place, (name, rate) in enumerate(options.rates.host_rates.items())
+            for place, (name, rate) in enumerate(host_rates(options).items())
         }
         return {name: each.result() for name, each in found.items()}
 
@@ -96,9 +101,7 @@ def together(streams: dict[str, Stream]) -> dict[str, float]:
 def figure_8a(runs: Sequence[dict[str, Stream]], scale: float, options: Options) -> Result:
     """Three jobs with management: each gets what it requested."""
     means = [together(each) for each in runs]
-    ratios = {
-        name: median(each[name] for each in means) / (rate * scale) for name, rate in options.rates.host_rates.items()
-    }
+    ratios = {name: median(each[name] for each in means) / rate for name, rate in host_rates(options).items()}
     return Result(
         name="lark-figure-8a",
         title=f"Jobs of {_listed(options)} Mb/s on one worker, with bandwidth management",
@@ -148,17 +151,15 @@ def figure_8b(
 
 def figure_8c(streams: dict[str, list[Stream]], scale: float, options: Options) -> Result:
     """Several jobs of each kind, one after the other: they stay within their allocations."""
-    zero = min(each.began for each in chain.from_iterable(streams.values()))
+    zero, asked = min(each.began for each in chain.from_iterable(streams.values())), host_rates(options)
     series = tuple(
-        Series(f"{name}, {options.rates.host_rates[name] * scale:g} Mb/s", tuple(
+        Series(f"{name}, {asked[name]} Mb/s", tuple(
             point for each in sorted(streams[name], key=lambda each: each.began) for point in each.points(zero)
         ))
         for name in streams
     )  # fmt: skip
     # The whole transfer, since a few seconds of it are more or less than the rest.
-    most = max(
-        each.received / (options.rates.host_rates[name] * scale) for name, found in streams.items() for each in found
-    )
+    most = max(each.received / asked[name] for name, found in streams.items() for each in found)
     return Result(
         name="lark-figure-8c",
         title="Jobs of each kind one after the other",
@@ -228,7 +229,7 @@ def _over_time(
     zero = min(each.began for each in streams.values())
     end = max(each.began - zero + each.rates[-1][0] for each in streams.values())
     ours = [
-        Series(f"{name}, asks for {options.rates.host_rates[name] * scale:g} Mb/s", each.points(zero))
+        Series(f"{name}, asks for {host_rates(options)[name]} Mb/s", each.points(zero))
         for name, each in streams.items()
     ]
     targets = {f"{name} target": rate for name, rate in options.rates.host_rates.items()}

@@ -70,6 +70,8 @@ def of(found: Mapping[str, Any]) -> Rates:
         counts = getattr(made, name)
         if not counts or any(count != int(count) or not 1 <= count <= most for count in counts):
             raise ValueError(f"{name}: whole numbers from 1 to {most} are accepted")
+    if any(rate != int(rate) for rate in made.sweep):
+        raise ValueError("sweep: whole Mb/s are accepted, as HTCondor matches no job that asks for part of one")
     if not made.sweep or min(made.nodes) < 2:
         raise ValueError("sweep: at least one rate is accepted; nodes: 2 or more")
     return made

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cable, exchange, page, paper, plot, pool, qos_framework, rates
+from experiments import cable, exchange, lark_host, page, paper, plot, pool, qos_framework, rates
 from experiments.options import Options
 from experiments.result import TIME, Check, Point, Result, Series, read, write
 from lab.run import LabError
@@ -149,6 +149,7 @@ def test_other_rates_come_from_a_file_and_what_it_leaves_out_is_the_papers(tmp_p
         ("host_link: fast", "'fast' is no number above 0"),
         ("host_rates: {A: 1}", "a mapping with A, B, C"),
         ("sweep: 7", "a list of numbers"),
+        ("sweep: [7.5]", "whole Mb/s"),
         ("others: [16]", "whole numbers from 1 to 15"),
         ("nodes: [1]", "2 or more"),
         ("priority: [1]", "two rates"),
@@ -179,3 +180,9 @@ def test_a_streams_mean_counts_each_interval_by_its_length() -> None:
 def test_a_cable_holds_as_long_back_whatever_its_rate() -> None:
     assert cable.wire("sw0", 1000) == "tc qdisc add dev sw0 root netem rate 1000mbit limit 3303"
     assert cable.wire("sw0", 1) == f"tc qdisc add dev sw0 root netem rate 1mbit limit {cable.LEAST_PACKETS}"
+
+
+def test_jobs_ask_for_whole_megabits_whatever_the_scale() -> None:
+    odd = Options(rates=rates.of({"host_rates": {"A": 3, "B": 220, "C": 450}}))
+    assert lark_host.host_rates(odd) == {"A": 1, "B": 11, "C": 22}
+    assert lark_host.host_rates(Options()) == {"A": 5, "B": 15, "C": 30}
