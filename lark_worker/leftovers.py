@@ -33,8 +33,10 @@ class Leftovers:
         with self._lock:
             self._left[record.id] = record
             if self._thread is None and not self._stopping.is_set():
-                self._thread = threading.Thread(target=self._run, name="leftovers", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="leftovers", daemon=True)
+                thread.start()
+                # Not before: where no thread can be started, the next job's leftovers try again.
+                self._thread = thread
 
     def stop(self) -> None:
         """Try no more; the next start of the service sweeps."""
@@ -49,7 +51,9 @@ class Leftovers:
             gone = [record for record in left if self._again(record)]
             with self._lock:
                 for record in gone:
-                    del self._left[record.id]
+                    # A later starter of the same run may have left something meanwhile.
+                    if self._left[record.id] is record:
+                        del self._left[record.id]
                 if not self._left:
                     self._thread = None
                     return

@@ -59,6 +59,7 @@ def quick_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """
     status, said = built()
     if status == NO_MIRROR:
+        # Without a mirror there is no HTCondor to be had; nothing of Lark has failed, and what did not run is said.
         pytest.skip(f"THE SHORT FORM OF THE LAB DID NOT RUN, its root file system is not built: {said}")
     if status:
         pytest.fail(f"the lab's root file system cannot be built: {said}")

@@ -23,6 +23,7 @@ from lark_worker.dhcp import clients
 from lark_worker.dhcp.lease import Cache
 from lark_worker.leases import Leases
 from lark_worker.leaves import Leaves
+from lark_worker.leftovers import Leftovers
 from lark_worker.processes import read_process
 from lark_worker.records import Record
 from lark_worker.rules import feed
@@ -225,3 +226,20 @@ def test_queues_are_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tc, "listener", lambda: ours)
     with kernels, started(Leaves("unix:here")):
         wait(lambda: len(looks) >= 2)
+
+
+def test_what_a_later_starter_of_the_same_run_left_is_removed_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lark_worker.leftovers.FIRST_PAUSE", 0.01)
+    first = a_job(1)
+    later = replace(first, starter=first.starter + 1)
+    removed: list[Record] = []
+
+    def remove(one: Record) -> None:
+        removed.append(one)
+        if one == first:
+            left.add(later)
+
+    left = Leftovers(remove, lambda job_id: False)
+    left.add(first)
+    wait(lambda: removed == [first, later])
+    left.stop()
