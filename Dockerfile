@@ -6,6 +6,7 @@ WORKDIR /src
 COPY requirements.txt ./
 RUN /opt/lark/bin/pip install --require-hashes -r requirements.txt
 COPY pyproject.toml requirements.in README.md LICENSE ./
+COPY lark_common lark_common
 COPY lark_controller lark_controller
 COPY lark_worker lark_worker
 COPY migrations migrations
@@ -25,6 +26,6 @@ VOLUME /var/lib/lark
 # OpenFlow and REST
 EXPOSE 6653 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
-    CMD ["python", "-m", "lark_controller.health"]
+    CMD ["python", "-m", "lark_controller.cli.health"]
 ENTRYPOINT ["lark"]
 CMD ["run"]

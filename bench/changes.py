@@ -15,21 +15,21 @@ from sqlalchemy import insert
 
 from bench.percentiles import median
 from bench.population import CORE, STARTED, WORKERS, ads, jobs, policy_text, ports, switches
-from lark_controller.ads import parse_post
+from fake_switch.switch import FakeNetwork, FakeSwitch
+from lark_common.classads.ads import parse_post
+from lark_controller.api.metrics import Metrics
 from lark_controller.controller import Controller
-from lark_controller.flows.pool import Pool
-from lark_controller.jobs import Job
-from lark_controller.metrics import Metrics
-from lark_controller.openflow.connection import OpenFlowOptions
-from lark_controller.openflow.fake import FakeNetwork, FakeSwitch
+from lark_controller.flows.desired import Pool
+from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
-from lark_controller.policy_source import FILE_ACTOR
-from lark_controller.registration import names_digest
+from lark_controller.services.policy_file import FILE_ACTOR
+from lark_controller.services.registration import names_digest
 from lark_controller.store import Store
 from lark_controller.store.database import connect
 from lark_controller.store.rows import columns_of
 from lark_controller.store.schema import run_ads, runs
+from lark_controller.switches.openflow.connection import OpenFlowOptions
 
 SIZES: Final = (1_000, 20_000, 200_000)
 # Switches that are connected while the whole is measured; the jobs that come and go are theirs.

@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 from bench.population import PORTS
 from lab.openvswitch import SCHEMA
-from lark_controller.limits import raise_open_files
+from lark_controller.cli.open_files import raise_open_files
 
 START_SECONDS: Final = 120.0
 # Connections that are opened at a time.

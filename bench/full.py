@@ -17,7 +17,7 @@ from bench.percentiles import percentile
 from bench.population import FIRST_PORT, PORTS, WORKERS, ads, jobs, policy_text
 from bench.process import Lark
 from bench.switches import Switches
-from lark_controller.jobs import Job
+from lark_controller.jobs.job import Job
 
 BLOCK: Final = 22
 MIB: Final = 1 << 20

@@ -19,10 +19,10 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from bench.percentiles import percentile
 from bench.switches import FIRST_FLOWS
+from fake_switch import switchside
+from fake_switch.switch import FakeSwitch
 from lark_controller.flows.tables import Edge
-from lark_controller.openflow import switchside
-from lark_controller.openflow.fake import FakeSwitch
-from lark_controller.openflow.replies import PacketIn
+from lark_controller.switches.openflow.replies import PacketIn
 
 JOB_PORT: Final = 10
 STATIONS: Final = 64

@@ -22,7 +22,7 @@ from bench.percentiles import percentile
 from bench.population import WORKERS, ads, jobs, policy_text
 from bench.process import Lark
 from bench.switches import Switches
-from lark_controller.jobs import Job
+from lark_controller.jobs.job import Job
 
 BLOCK: Final = 22
 # Jobs with a rate of their own on each worker: each has a queue at the uplink, and its own port has one.

@@ -8,10 +8,11 @@ from ipaddress import IPv4Address
 from types import MappingProxyType
 from typing import Final
 
-from lark_controller.addresses import BlockAllocator
+from lark_common.runs import AddressType, RunKey
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.placement import Switch, place_switch
-from lark_controller.jobs import AddressType, Facts, Job, RunKey
+from lark_controller.jobs.addresses import BlockAllocator
+from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.file import load
 
 WORKERS: Final = 1000

@@ -16,7 +16,7 @@ from bench.percentiles import percentile
 from bench.population import PORTS, ads, jobs, policy_text
 from bench.process import Lark
 from bench.switches import Switches
-from lark_controller.jobs import Job
+from lark_controller.jobs.job import Job
 
 RATE: Final = 50.0
 WAIT: Final = 10.0

@@ -47,7 +47,7 @@ class Lark:
         started = time.perf_counter()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "lark_controller.cli", "run"], env=self._environment, stderr=log
+                [sys.executable, "-m", "lark_controller.cli.main", "run"], env=self._environment, stderr=log
             )
         while not (found := _RUNNING.search(self._log.read_text())):
             if self._process.poll() is not None or time.perf_counter() - started > START_SECONDS:

@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bench.population import CORE, ports
-from lark_controller.limits import raise_open_files
-from lark_controller.openflow.fake import FakeSwitch
-from lark_controller.openflow.replies import PacketIn
+from fake_switch.switch import FakeSwitch
+from lark_controller.cli.open_files import raise_open_files
+from lark_controller.switches.openflow.replies import PacketIn
 
 AT_ONCE: Final = 64
 PATIENCE: Final = 300.0

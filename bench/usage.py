@@ -20,11 +20,11 @@ from sqlalchemy.dialects import postgresql
 from bench.percentiles import percentile
 from bench.population import jobs
 from lab.postgres import PostgresServer
-from lark_controller.accountant import KEPT, Accountant
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, WIDTHS
 from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading
-from lark_controller.accounting.questions import UsageFilter
+from lark_controller.api.usage import UsageFilter
+from lark_controller.services.usage import KEPT, Accountant
 from lark_controller.store import Store
 from lark_controller.store.usage import NOT_ENDED, buckets_query, jobs_query
 

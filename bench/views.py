@@ -23,7 +23,7 @@ from bench.population import WORKERS, jobs, policy_text
 from bench.process import Lark
 from bench.switches import Switches
 from lab.postgres import PostgresServer
-from lark_controller.jobs import Job
+from lark_controller.jobs.job import Job
 
 BLOCK: Final = 22
 # Runs that have ended, for each live one.

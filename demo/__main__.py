@@ -29,7 +29,7 @@ from demo.topology import CACHE, INTERNET, Topology
 from lab.namespaces import temporary_directory
 from lab.openvswitch import programs_missing
 from lab.run import LabError
-from lark_controller.errors import LarkError
+from lark_common.errors import LarkError
 from lark_controller.flows.cookies import Category, cookie
 
 POLICY = Path(__file__).with_name("policy.yaml")

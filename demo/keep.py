@@ -30,7 +30,7 @@ def write_shell_file(path: Path, topology: Topology, service: Service, hook: Hoo
     settings = service.access() | {"POLICY": str(service.policy_file), "LOG": str(service.log_file)}
     lines = [
         *(f"export {name}={shlex.quote(value)}" for name, value in settings.items()),
-        f'lark() {{ {shlex.quote(sys.executable)} -m lark_controller.cli "$@"; }}',
+        f'lark() {{ {shlex.quote(sys.executable)} -m lark_controller.cli.main "$@"; }}',
         f'on() {{ on_host=$1; shift; ip netns exec {topology.net.prefix}-"$on_host" "$@"; }}',
         *_flows(topology),
         *_hook(hook),

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO
 
 from lab.run import LabError, run
-from lark_controller.client import Client, UnreachableError
+from lark_common.client import Client, UnreachableError
 
 START_LIMIT = 20.0
-LARK = [sys.executable, "-m", "lark_controller.cli"]
+LARK = [sys.executable, "-m", "lark_controller.cli.main"]
 
 
 class Service:

@@ -15,50 +15,45 @@ from dataclasses import replace
 from ipaddress import ip_address
 from types import MappingProxyType
 
-from lark_controller import views
-from lark_controller.accountant import KEPT, Accountant, Keeping
+from lark_common.classads.ads import JobAd, MachineAd
+from lark_common.errors import (
+    Mistake,
+    NotFoundError,
+    StoreError,
+    SwitchError,
+)
+from lark_common.log import event
+from lark_common.runs import EndedBy
 from lark_controller.accounting.ledger import Ledger
-from lark_controller.ads import JobAd, MachineAd
-from lark_controller.checks import check
-from lark_controller.errors import Mistake, NotFoundError, StoreError, SwitchError
-from lark_controller.fact_store import refresh_facts
-from lark_controller.guarantees import Guarantees
+from lark_controller.api.controls import Readiness
+from lark_controller.api.groups import GroupStatus
+from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Registered
+from lark_controller.api.metrics import Metrics
+from lark_controller.api.policy import AuditPage, Plan, PolicyVersion
+from lark_controller.api.switches import Explanation, FlowFilter, FlowPage, SwitchStatus
+from lark_controller.api.workers import HostStatus
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
-from lark_controller.inspection import Inspection
-from lark_controller.job_lookup import JobLookup
-from lark_controller.jobs import EndedBy, Job, JobState
-from lark_controller.log import event
-from lark_controller.loop_calls import LOOP_TIMEOUT, LoopCalls
-from lark_controller.metrics import Metrics
-from lark_controller.openflow.app import OpenFlow
-from lark_controller.openflow.connection import OpenFlowOptions
+from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
-from lark_controller.policy_in_force import PolicyInForce, mistakes
-from lark_controller.qos.ovsdb import Ovsdb, OvsdbOptions, Report
-from lark_controller.reconcile import Reconciler
-from lark_controller.registration import Registration
-from lark_controller.reservations import Reservations
-from lark_controller.shared_drops import SharedDrops
-from lark_controller.status import (
-    AuditPage,
-    Confirmation,
-    Explanation,
-    FlowFilter,
-    FlowPage,
-    GroupStatus,
-    HostStatus,
-    JobDetail,
-    JobFilter,
-    JobPage,
-    Plan,
-    PolicyVersion,
-    Readiness,
-    Registered,
-    SwitchStatus,
-)
+from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
+from lark_controller.reconcile.core_drops import SharedDrops
+from lark_controller.reconcile.drift import check
+from lark_controller.reconcile.guarantees import Guarantees
+from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.services import views
+from lark_controller.services.background import Upkeep
+from lark_controller.services.job_facts import refresh_facts
+from lark_controller.services.job_lookup import JobLookup
+from lark_controller.services.policy import PolicyInForce, mistakes
+from lark_controller.services.registration import Registration
+from lark_controller.services.reservations import Reservations
+from lark_controller.services.switches import Inspection
+from lark_controller.services.usage import KEPT, Accountant, Keeping
 from lark_controller.store import Store
-from lark_controller.upkeep import Upkeep
+from lark_controller.switches.openflow.connection import OpenFlowOptions
+from lark_controller.switches.openflow.loop_thread import OpenFlow
+from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions, Report
 
 
 class Controller:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
-from lark_controller.errors import SettingError
+from lark_common.errors import SettingError
+from lark_common.settings_table import About, default_text
 
 PREFIX: Final = "LARK_"
 # What scripts and the command line take from the environment under the same prefix.
@@ -40,21 +41,6 @@ class Listen:
         if self.path:
             return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a setting means and accepts: unit, bounds (inclusive), the words of a choice.
-
-    ``unix`` says whether a Unix socket may be given for an address.
-    """
-
-    meaning: str
-    unit: str = ""
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    unix: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,15 +246,6 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str] | None = None)
         if not mistakes:
             return settings if settings.database_url else _with_default_database(settings, values)
     raise SettingError("\n".join(mistakes))
-
-
-def default_text(value: object) -> str:
-    """A setting's value as it would be written in the environment."""
-    if value is None:
-        return ""
-    if isinstance(value, tuple):
-        return ",".join(str(part) for part in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _with_default_database(settings: Settings, values: dict[str, Any]) -> Settings:

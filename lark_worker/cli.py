@@ -12,16 +12,16 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from lark_controller import log
-from lark_controller.errors import LarkError
+from lark_common import log
+from lark_common.errors import LarkError
 from lark_worker import settings as settings_module
-from lark_worker.leaves import Leaves
-from lark_worker.link import Link
-from lark_worker.network import Networks
-from lark_worker.processes import Programs
-from lark_worker.service import Service
+from lark_worker.controller_link import Link
+from lark_worker.hook_socket import Service
+from lark_worker.identity.processes import Programs
+from lark_worker.identity.startd import LocalStartd, StartdView
+from lark_worker.network.job_network import Networks
+from lark_worker.queues.fair_queues import Leaves
 from lark_worker.settings import Settings
-from lark_worker.startd import LocalStartd, StartdView
 from lark_worker.worker import Worker
 
 

@@ -13,7 +13,7 @@ LarkError
 
 from __future__ import annotations
 
-from lark_controller.errors import LarkError
+from lark_common.errors import LarkError
 
 
 class WorkerError(LarkError):

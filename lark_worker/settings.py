@@ -13,9 +13,9 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
-from lark_controller.errors import SettingError
-from lark_controller.jobs import Address, Network
-from lark_controller.settings import About, default_text
+from lark_common.errors import SettingError
+from lark_common.runs import Address, Network
+from lark_common.settings_table import About, default_text
 
 PREFIX: Final = "LARK_WORKER_"
 

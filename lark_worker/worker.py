@@ -8,32 +8,32 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from lark_controller import log
-from lark_controller.jobs import EndedBy
-from lark_worker.accounts import Accounts
-from lark_worker.admission import Admission
-from lark_worker.alone import Claim
-from lark_worker.answers import lines, said
-from lark_worker.counters import DeviceCounters
+from lark_common import log
+from lark_common.runs import EndedBy
+from lark_worker.controller_link import Link
 from lark_worker.dhcp.jobs import DhcpJobs, has_dhcp
-from lark_worker.ending import Endings
 from lark_worker.errors import CallerError
-from lark_worker.flows import Flows
-from lark_worker.jobs import Jobs, Key, key_of
-from lark_worker.leases import Leases
-from lark_worker.leaves import Leaves
-from lark_worker.link import Link
-from lark_worker.network import Networks
-from lark_worker.processes import Process
-from lark_worker.records import Record
-from lark_worker.registration import Registrations
+from lark_worker.identity.process_watch import Watch
+from lark_worker.identity.processes import Process
+from lark_worker.identity.startd import StartdView
+from lark_worker.life.admission import Admission
+from lark_worker.life.answers import lines, said
+from lark_worker.life.ending import Endings
+from lark_worker.life.leases import Leases
+from lark_worker.life.own_reservations import Flows
+from lark_worker.life.registration import Registrations
+from lark_worker.life.spool import Spool
+from lark_worker.network.job_network import Networks
+from lark_worker.queues.fair_queues import Leaves
+from lark_worker.records.known_jobs import Jobs, Key, key_of
+from lark_worker.records.records import Record
+from lark_worker.records.state_lock import Claim
 from lark_worker.rules.feed import RulesFeed
 from lark_worker.rules.firewall import Counters, Firewall
 from lark_worker.settings import Settings
-from lark_worker.spool import Spool
-from lark_worker.startd import StartdView
+from lark_worker.usage.device_counters import DeviceCounters
 from lark_worker.usage.metering import Metering
-from lark_worker.watch import Watch
+from lark_worker.usage.reports import Accounts
 
 
 class Worker:

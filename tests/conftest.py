@@ -4,7 +4,7 @@ import signal
 
 from hypothesis import settings
 
-from tests import own_network
+from tests.fixtures import own_network
 
 own_network.enter()
 
@@ -15,4 +15,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("lark", deadline=None)
 settings.load_profile("lark")
 
-pytest_plugins = ["tests.postgres", "tests.ovs", "tests.browser", "tests.controllers", "tests.hook"]
+pytest_plugins = [
+    "tests.fixtures.postgres",
+    "tests.fixtures.ovs",
+    "tests.fixtures.browser",
+    "tests.fixtures.controllers",
+    "tests.fixtures.hook",
+]

@@ -21,7 +21,7 @@ from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.rates import Flowing, Rates
 from lark_controller.accounting.recent import Recent
 from lark_controller.accounting.usage import IDLE, MOST, NOTHING, JobUsage, Rate, Usage
-from lark_controller.jobs import Job
+from lark_controller.jobs.job import Job
 
 # A port that is at most this much (seconds) older than its job was made for it, and all that it counted is the job's.
 MADE_FOR_IT: Final = 60.0

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from lark_controller.flows import tables as t
+from lark_controller.flows.build import SWITCH, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
-from lark_controller.flows.edge import SWITCH, Fields, flow, learning_tables
+from lark_controller.flows.edge.delivery import learning_tables
 from lark_controller.flows.model import (
     ETH_IPV4,
     ETH_IPV6,

@@ -2,7 +2,7 @@
 
 The first table matches (port, VLAN, source): a known station goes on to the second, an unknown one also goes to the
 controller. The second matches (VLAN, destination) and outputs; what it does not know is flooded by an explicit list
-of ports. The frame of both stands in :mod:`lark_controller.flows.edge`. Stations age by the idle timeouts of their
+of ports. The frame of both stands in :mod:`..edge.program`. Stations age by the idle timeouts of their
 flows, on the switch: without a controller nothing is learned, and what is unknown is flooded.
 """
 

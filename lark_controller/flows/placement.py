@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from lark_common.runs import Network, link_local
 from lark_controller.flows.model import PORT_LOCAL, PORT_MAX
-from lark_controller.jobs import Job, Network, link_local
+from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, GroupControl, Policy, SwitchRole, SwitchSpec
 
 LINK_LOCAL_PREFIX: Final = 0xFE80 << 112

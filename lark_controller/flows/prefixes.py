@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
 from typing import Final, NamedTuple
 
-from lark_controller.jobs import Address, Network
+from lark_common.runs import Address, Network
 
 _FULL: Final = {4: 32, 6: 128}
 # Up to this size the addresses of a block are looked up one by one; above, the live addresses are gone through.

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import Final
 
+from lark_common.runs import Network
 from lark_controller.flows import tables as t
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, Flow, FlowData, FlowKey, match
-from lark_controller.jobs import Network
 from lark_controller.policies.model import Policy, WanAction
 
 # Link-local, multicast and broadcast never leave the site's links (RFC 3927, 1112, 919, 4291), so they are not the WAN.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from lark_controller.htcondor.slots import PARALLEL, Reading, Slot, parent_of
-from lark_controller.jobs import Job
+from lark_controller.jobs.job import Job
 
 
 class Word(Enum):

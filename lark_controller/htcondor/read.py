@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from lark_controller.errors import PoolError
+from lark_common.errors import PoolError
 from lark_controller.htcondor.slots import Reading, Slot, reading, slot_of
 
 # Ads that are read before other threads get their turn.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Final
 
-from lark_controller.ads import group_of
+from lark_common.classads.ads import group_of
 
 # What is asked of the collector. Owner, AcctGroup, AcctGroupUser, JobCurrentStartDate and JobUniverse are there where
 # STARTD_JOB_ATTRS of the workers names them (etc/condor/50-lark.conf does); the others HTCondor writes by itself.

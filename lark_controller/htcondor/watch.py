@@ -8,13 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from lark_controller.errors import PoolError, StoreError
+from lark_common.errors import PoolError, StoreError
+from lark_common.log import (
+    ERROR,
+    WARNING,
+    event,
+    failure,
+)
+from lark_controller.api.metrics import Metrics
 from lark_controller.htcondor.compare import follow, judge, why_kept
 from lark_controller.htcondor.read import PAUSE, PORTION, read_pool
 from lark_controller.htcondor.slots import Reading
-from lark_controller.jobs import Job
-from lark_controller.log import ERROR, WARNING, event, failure
-from lark_controller.metrics import Metrics
+from lark_controller.jobs.job import Job
 
 ACTOR: Final = "pool"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from lark_controller.jobs import Facts, Job
+from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies import accounting, bandwidth, block, connectivity, group, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.model import Accounting, BandwidthMode, Decision, Policy

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import classad2
 
-from lark_controller.ad_values import PREFIXED
-from lark_controller.ads import JobAd, MachineAd
-from lark_controller.classad_text import evaluate, is_plain, literal
-from lark_controller.errors import AdError
-from lark_controller.jobs import Facts
+from lark_common.classads.ads import JobAd, MachineAd
+from lark_common.classads.text import evaluate, is_plain, literal
+from lark_common.classads.values import PREFIXED
+from lark_common.errors import AdError
+from lark_controller.jobs.job import Facts
 
 # Characters of a fact. Facts are kept in memory for each job, and remembered with what was decided for them; an ad may
 # hold a string of 250 kB.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from lark_controller.errors import Mistake, PolicyError
-from lark_controller.jobs import Network
+from lark_common.errors import Mistake, PolicyError
+from lark_common.runs import Network
 from lark_controller.policies import accounting, bandwidth, block, connectivity, group, switches, topology, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.model import (

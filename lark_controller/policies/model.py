@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from lark_controller.jobs import Network
+from lark_common.runs import Network
 
 # How many WAN rules, and how many groups, a policy may have: their positions travel in 7 metadata bits and in DSCP.
 MAX_WAN_RULES: Final = 127

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import classad2
 
-from lark_controller.classad_text import called_functions, literal, parse_expression
-from lark_controller.errors import AdError
-from lark_controller.jobs import Facts
+from lark_common.classads.text import called_functions, literal, parse_expression
+from lark_common.errors import AdError
+from lark_controller.jobs.job import Facts
 
 _MY: Final = frozenset({"my", "self"})
 _TARGET: Final = frozenset({"target", "other"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import classad2
 
-from lark_controller.classad_text import literal
+from lark_common.classads.text import literal
 from lark_controller.policies.model import Because, Kind, SliceKey, SliceRule
 from lark_controller.policies.predicate import Ads, holds, value, values_met
 from lark_controller.policies.yaml_nodes import Entry

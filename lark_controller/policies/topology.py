@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from lark_controller.jobs import Network
+from lark_common.runs import Network
 from lark_controller.policies.model import (
     Duplex,
     HostSpec,

@@ -13,8 +13,8 @@ from typing import Final
 
 import yaml
 
-from lark_controller.errors import Mistake
-from lark_controller.jobs import Network
+from lark_common.errors import Mistake
+from lark_common.runs import Network
 from lark_controller.policies import predicate
 
 MAX_BYTES: Final = 1 << 18

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from lark_controller.errors import CapacityError, Shortage
+from lark_common.errors import CapacityError, Shortage
 from lark_controller.qos.topology import KILO, Channel, Demand
 
 # What a reservation holds: kb/s by the key of a channel.

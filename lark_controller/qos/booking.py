@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from lark_controller.errors import PathError
-from lark_controller.jobs import Facts, Job, Network, NetworkType
+from lark_common.errors import PathError
+from lark_common.runs import Network, NetworkType
+from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.decide import decide
 from lark_controller.policies.model import Decision, Policy, Reserves, WanAction
 from lark_controller.policies.switches import WAN
 from lark_controller.policies.topology import is_wan
-from lark_controller.qos.reservations import Booking, Reservation, ReservationKind
+from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
 from lark_controller.qos.topology import Demand, Topology, asked_rate
 
 # The live job of an id or an address, None where there is none.

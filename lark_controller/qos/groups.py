@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Final
 
 from lark_controller.policies.model import GroupControl, GroupSpec, Policy
-from lark_controller.qos.host import LEAST_REST
 from lark_controller.qos.queues import DEFAULT_QUEUE, LAST_PRIORITY, PortQueues, Queue, bits
+from lark_controller.qos.worker_queues import LEAST_REST
 
 # Share of a second's worth of the rate that a meter lets through at once. Open vSwitch's own advice; with a tenth of
 # a second's worth a single TCP stream reaches half of the rate.

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from lark_controller.errors import PathError
-from lark_controller.jobs import Address
+from lark_common.errors import PathError
+from lark_common.runs import Address
 from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologySpec
 from lark_controller.policies.topology import ACCESS, is_wan
 

@@ -18,7 +18,7 @@ from lark_controller import __version__
 from lark_controller.rest.auth import require
 from lark_controller.rest.context import current
 from lark_controller.rest.problems import CONTENT_TYPE
-from lark_controller.rest.schemas import ProblemSchema
+from lark_controller.rest.schemas.answers import ProblemSchema
 from lark_controller.rest.tokens import Scope
 
 View = TypeVar("View", bound=Callable[..., Any])

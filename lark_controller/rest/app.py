@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from flask import Flask, Response, g, request
 
-from lark_controller.metrics import Metrics
-from lark_controller.rest import (
+from lark_controller.api.controls import Controls
+from lark_controller.api.metrics import Metrics
+from lark_controller.rest import api, context, problems
+from lark_controller.rest.limits import FAILURE_SECONDS, FAILURES, Buckets, Places
+from lark_controller.rest.problems import Problem
+from lark_controller.rest.resources import (
     addresses,
-    api,
     audit,
-    context,
     explain,
     groups,
     health,
@@ -18,17 +20,13 @@ from lark_controller.rest import (
     overview,
     pages,
     policy,
-    problems,
     reservations,
     switches,
     usage,
 )
-from lark_controller.rest.limits import FAILURE_SECONDS, FAILURES, Buckets, Places
-from lark_controller.rest.metrics import ControlsCollector
-from lark_controller.rest.problems import Problem
+from lark_controller.rest.scrape import ControlsCollector
 from lark_controller.rest.tokens import Tokens
 from lark_controller.settings import Settings
-from lark_controller.status import Controls
 
 # Threads that stay free of requests which may take time, so that /healthz and refusals are answered at once.
 SPARE_THREADS = 4

@@ -6,7 +6,7 @@ import math
 
 from flask import g, request
 
-from lark_controller import log
+from lark_common import log
 from lark_controller.rest.context import Context
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.tokens import Scope, Token

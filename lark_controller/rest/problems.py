@@ -17,8 +17,8 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.wrappers import Response as WerkzeugResponse
 
-from lark_controller import log
-from lark_controller.errors import (
+from lark_common import log
+from lark_common.errors import (
     AddressError,
     AdError,
     AdmissionError,

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 import yaml
 
-from lark_controller import log
-from lark_controller.errors import SettingError
+from lark_common import log
+from lark_common.errors import SettingError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")

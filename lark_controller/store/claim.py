@@ -11,7 +11,7 @@ from typing import IO, Final
 
 from sqlalchemy import Connection, Engine, func, select
 
-from lark_controller.errors import StoreError
+from lark_common.errors import StoreError
 
 # The key of the advisory lock that a controller holds on PostgreSQL while it runs: "runs" in ASCII.
 _ADVISORY_KEY: Final = 0x72756E73

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from lark_controller.errors import NotFoundError
+from lark_common.errors import NotFoundError
 
 
 def cursor_for(number: int) -> str:

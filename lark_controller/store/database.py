@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from lark_controller.errors import StoreError
+from lark_common.errors import StoreError
 from lark_controller.store.claim import Claim, claim_file, claim_server
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select
 
 import lark_controller
-from lark_controller.errors import StoreError
+from lark_common.errors import StoreError
 
 # Alembic keeps the migration that runs in module globals, so two threads cannot migrate at once.
 _one_at_a_time: Final = Lock()

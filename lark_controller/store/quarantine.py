@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, update
 
-from lark_controller.jobs import Job
+from lark_controller.jobs.job import Job
+from lark_controller.store.audit_and_policies import record
 from lark_controller.store.runs import find_for_update
 from lark_controller.store.schema import runs
-from lark_controller.store.trail import record
 
 
 def quarantine(connection: Connection, job_id: str, reason: str, actor: str, now: float) -> Job | None:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from lark_controller.jobs import Job
-from lark_controller.status import JobFilter, JobPage
+from lark_controller.api.jobs import JobFilter, JobPage
+from lark_controller.jobs.job import Job
 from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.rows import JOB_COLUMNS, job_from
 from lark_controller.store.schema import LIVE, run_ads, runs

@@ -17,13 +17,19 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, or_, select, update
 
-from lark_controller.errors import NotFoundError, PathError
+from lark_common.errors import NotFoundError, PathError
 from lark_controller.qos.admission import NOTHING, Held, Ledger, held
-from lark_controller.qos.reservations import Booking, Reservation, ReservationKind, ReservationPage, words
+from lark_controller.qos.reservation import (
+    Booking,
+    Reservation,
+    ReservationKind,
+    ReservationPage,
+    words,
+)
 from lark_controller.qos.topology import Demand
+from lark_controller.store.audit_and_policies import record
 from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.schema import LIVE, reservations, reserved, runs, worker_links
-from lark_controller.store.trail import record
 
 # The key of the advisory lock under which PostgreSQL lets one transaction change what is reserved: "room" in ASCII.
 _ADVISORY_KEY: Final = 0x726F6F6D

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import Column
 
-from lark_controller.jobs import AddressType, Facts, Job, JobState, NetworkType, RunKey
+from lark_common.runs import AddressType, NetworkType, RunKey
+from lark_controller.jobs.job import Facts, Job, JobState
 from lark_controller.store.schema import runs
 
 _NAMES: Final = (

@@ -7,13 +7,14 @@ from typing import Final
 
 from sqlalchemy import Connection, Select, func, insert, select, update
 
-from lark_controller.errors import AddressError
-from lark_controller.jobs import Address, Job, JobState
-from lark_controller.qos.reservations import Booking
+from lark_common.errors import AddressError
+from lark_common.runs import Address
+from lark_controller.jobs.job import Job, JobState
+from lark_controller.qos.reservation import Booking
 from lark_controller.store import reservations
+from lark_controller.store.audit_and_policies import record
 from lark_controller.store.rows import JOB_COLUMNS, columns_of, job_from
 from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, run_ads, runs
-from lark_controller.store.trail import record
 
 SUPERSEDED: Final = "superseded"
 LEASE_EXPIRED: Final = "lease expired"

@@ -11,20 +11,34 @@ from typing import Final, Self, TypeVar
 
 from sqlalchemy import Connection, text
 
+from lark_common.errors import NotFoundError
 from lark_controller.accounting.ledger import Entry
-from lark_controller.accounting.questions import UsageFilter, UsagePage
 from lark_controller.accounting.usage import JobUsage
-from lark_controller.errors import NotFoundError
-from lark_controller.jobs import Facts, Job, JobState
+from lark_controller.api.jobs import JobFilter, JobPage
+from lark_controller.api.policy import AuditPage, PolicyVersion
+from lark_controller.api.usage import UsageFilter, UsagePage
+from lark_controller.jobs.job import Facts, Job, JobState
 from lark_controller.qos.admission import Held
-from lark_controller.qos.reservations import Booking, Reservation, ReservationPage
+from lark_controller.qos.reservation import Booking, Reservation, ReservationPage
 from lark_controller.qos.topology import Demand
-from lark_controller.status import AuditPage, JobFilter, JobPage, PolicyVersion
-from lark_controller.store import migrate, quarantine, queries, reservations, runs, trail, upkeep, usage
+from lark_controller.store import (
+    audit_and_policies as trail,
+)
+from lark_controller.store import (
+    migrate,
+    quarantine,
+    queries,
+    reservations,
+    runs,
+    usage,
+)
+from lark_controller.store import (
+    run_updates as upkeep,
+)
 from lark_controller.store.database import Database, connect
 from lark_controller.store.queries import Ending, LiveAds
+from lark_controller.store.run_updates import Pruned
 from lark_controller.store.runs import Post, Registration
-from lark_controller.store.upkeep import Pruned
 from lark_controller.store.usage import Readings
 
 T = TypeVar("T")

@@ -23,8 +23,8 @@ from sqlalchemy import (
 
 from lark_controller.accounting.buckets import DAY, HOUR, buckets
 from lark_controller.accounting.ledger import Entry
-from lark_controller.accounting.questions import UsageFilter, UsagePage, UsageRow
 from lark_controller.accounting.usage import JobUsage, Usage
+from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import bulk
 from lark_controller.store.cursors import cursor_of, parts_in
 from lark_controller.store.schema import USAGE_COLUMNS, usage, usage_jobs

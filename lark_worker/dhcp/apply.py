@@ -7,9 +7,9 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
-from lark_worker.commands import inside, run
 from lark_worker.dhcp.lease import Lease
 from lark_worker.dhcp.message import NOWHERE
+from lark_worker.network.commands import inside, run
 
 # The least that an IPv6 interface may have (RFC 8200, section 5); less would take IPv6 away from the job.
 _LEAST_MTU: Final = 1280

@@ -13,8 +13,8 @@ import struct
 from ipaddress import IPv4Address
 from typing import Final
 
-from lark_worker.commands import inside
 from lark_worker.dhcp.message import CLIENT_PORT, EVERYBODY, SERVER_PORT, Message, decode, encode, packet, payload
+from lark_worker.network.commands import inside
 
 _ETH_IP: Final = 0x0800
 _BROADCAST_MAC: Final = b"\xff" * 6

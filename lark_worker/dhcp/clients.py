@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Final, Protocol
 
-from lark_controller import log
+from lark_common import log
 from lark_worker.dhcp.channel import Channel
 from lark_worker.dhcp.lease import Cache, Lease
 from lark_worker.dhcp.protocol import Bound, Client, Lost, Outcome, Send

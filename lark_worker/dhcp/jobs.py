@@ -10,15 +10,15 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import Final
 
-from lark_controller import log
+from lark_common import log
 from lark_worker.dhcp.apply import configure, resolv_text, write_resolv
 from lark_worker.dhcp.clients import Clients
 from lark_worker.dhcp.lease import Cache, Lease
 from lark_worker.errors import NetworkError
-from lark_worker.jobs import Jobs, Key, key_of
-from lark_worker.merge import with_lease
-from lark_worker.network import INNER, resolv_path
-from lark_worker.records import Record
+from lark_worker.identity.trusted_ad import with_lease
+from lark_worker.network.job_network import INNER, resolv_path
+from lark_worker.records.known_jobs import Jobs, Key, key_of
+from lark_worker.records.records import Record
 from lark_worker.settings import Settings
 
 NO_ANSWER: Final = "no DHCP server has given an address"

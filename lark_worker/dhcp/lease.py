@@ -12,9 +12,9 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any, Final
 
-from lark_controller import log
+from lark_common import log
 from lark_worker.dhcp.message import NOWHERE, Message, Option
-from lark_worker.whole import write_whole
+from lark_worker.records.atomic_file import write_whole
 
 FOREVER: Final = 0xFFFFFFFF
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")

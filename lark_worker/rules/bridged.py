@@ -1,6 +1,6 @@
 """Bridge jobs in nftables' bridge family: the edge tables' admission and delivery at a port of a Linux bridge. Pure.
 
-Compare :mod:`lark_controller.flows.edge`: the same frames pass.
+Compare :mod:`lark_controller.flows.edge.program`: the same frames pass.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from ipaddress import IPv6Address
 from typing import Final
 
-from lark_controller.host_rules import HostRules
-from lark_controller.jobs import link_local
+from lark_common.runs import link_local
+from lark_common.worker_rules import HostRules
 from lark_worker.rules import render
 from lark_worker.rules.render import Port
 from lark_worker.rules.table import Chain, Table, braces

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from lark_controller import log
+from lark_common import log
 
 _NETLINK_NETFILTER: Final = 12
 _GROUP: Final = 1 << 6

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from lark_controller import log
-from lark_controller.host_rules import HostRules
+from lark_common import log
+from lark_common.worker_rules import HostRules
+from lark_worker.controller_link import Link
 from lark_worker.errors import AwayError, NetworkError, RefusedError
-from lark_worker.link import Link
-from lark_worker.records import Record
+from lark_worker.records.records import Record
 from lark_worker.rules.events import TableWatch
 from lark_worker.rules.firewall import Firewall, is_ruled
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lark_controller import log
-from lark_controller.host_rules import HostRules, JobRules
-from lark_controller.jobs import NetworkType
-from lark_worker.commands import NETNS, inside, run
+from lark_common import log
+from lark_common.runs import NetworkType
+from lark_common.worker_rules import HostRules, JobRules
 from lark_worker.errors import NetworkError
-from lark_worker.forwarding import Forwarding
-from lark_worker.nat import first_of
-from lark_worker.records import Record
+from lark_worker.network.commands import NETNS, inside, run
+from lark_worker.network.forwarding import Forwarding
+from lark_worker.network.nat import first_of
+from lark_worker.records.records import Record
 from lark_worker.rules import bridged, render, routed
 from lark_worker.rules.render import Port, one_way
 from lark_worker.rules.table import Table, change, delete, read

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 from typing import Final
 
-from lark_controller.host_rules import HostRules, JobRules
-from lark_controller.jobs import Address, Network
+from lark_common.runs import Address, Network
+from lark_common.worker_rules import HostRules, JobRules
 from lark_worker.rules.table import Chain, Set, Table
 
 # Before the kernel's own filtering (0), after its connection tracking (-200); see nft(8), "priority".

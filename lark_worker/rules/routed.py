@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from ipaddress import ip_network
 from typing import Final
 
-from lark_controller.host_rules import HostRules
-from lark_controller.jobs import Address, Network
+from lark_common.runs import Address, Network
+from lark_common.worker_rules import HostRules
 from lark_worker.rules import render
 from lark_worker.rules.render import Port
 from lark_worker.rules.table import Chain, Table

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from lark_controller import log
+from lark_common import log
+from lark_worker.controller_link import Link
 from lark_worker.errors import AwayError, RefusedError, StarterError
-from lark_worker.jobs import Jobs
-from lark_worker.link import Link
-from lark_worker.records import Record
+from lark_worker.records.known_jobs import Jobs
+from lark_worker.records.records import Record
 from lark_worker.rules.firewall import is_ruled
 from lark_worker.settings import Settings
 from lark_worker.usage import slots

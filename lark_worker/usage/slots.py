@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from lark_worker.records.atomic_file import write_whole
 from lark_worker.usage.counters import MEGA, Meter
-from lark_worker.whole import write_whole
 
 _NOTHING: Final = ("NetworkInputMb", "NetworkOutputMb", "NetworkInputRate", "NetworkOutputRate")
 _NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_]")

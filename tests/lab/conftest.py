@@ -14,7 +14,7 @@ from lab import controller, kernel
 from lab.__main__ import NO_MIRROR
 from lab.boot import Lab
 from lab.settings import LabSettings, from_environment
-from tests import own_network
+from tests.fixtures import own_network
 from tests.lab.remains import Neighbour, remove, wait_until
 
 

@@ -13,19 +13,19 @@ import classad2
 
 from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
-from lark_controller.app import Service as Controller
-from lark_controller.client import Client
+from lark_common.client import Client
+from lark_controller.cli.run import Service as Controller
 from lark_controller.rest.tokens import Scope, add
 from lark_controller.settings import load as controller_settings
+from lark_worker.controller_link import Link
 from lark_worker.errors import StartdError
-from lark_worker.leaves import Leaves
-from lark_worker.link import Link
-from lark_worker.network import Networks
-from lark_worker.processes import Process, Programs
-from lark_worker.service import Service
+from lark_worker.hook_socket import Service
+from lark_worker.identity.processes import Process, Programs
+from lark_worker.identity.startd import Slot, read_slot
+from lark_worker.network.job_network import Networks
+from lark_worker.queues.fair_queues import Leaves
 from lark_worker.settings import Settings
 from lark_worker.settings import load as worker_settings
-from lark_worker.startd import Slot, read_slot
 from lark_worker.worker import Worker
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

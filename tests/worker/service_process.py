@@ -17,12 +17,12 @@ from typing import Any
 
 import classad2
 
-from lark_worker import commands
 from lark_worker.cli import run
 from lark_worker.errors import StartdError
-from lark_worker.processes import Process
+from lark_worker.identity.processes import Process
+from lark_worker.identity.startd import Slot, read_slot
+from lark_worker.network import commands
 from lark_worker.settings import load
-from lark_worker.startd import Slot, read_slot
 
 
 class FileStartd:
@@ -39,7 +39,7 @@ class FileStartd:
 
 
 class KilledBefore:
-    """``subprocess`` as :mod:`lark_worker.commands` uses it, until so many programs have been run."""
+    """``subprocess`` as :mod:`lark_worker.network.commands` uses it, until so many programs have been run."""
 
     TimeoutExpired = subprocess.TimeoutExpired
 

@@ -22,21 +22,27 @@ from typing import Any, cast
 import classad2
 import pytest
 
-from lark_controller.errors import SettingError
-from lark_worker import leases
-from lark_worker.alone import Claim
-from lark_worker.bridge import Bridge
+from lark_common.errors import SettingError
+from lark_worker.controller_link import DEFAULT_LEASE, Link
 from lark_worker.dhcp.clients import steady_clock
 from lark_worker.errors import CallerError, NetworkError
-from lark_worker.jobs import Jobs
-from lark_worker.leases import Leases
-from lark_worker.link import DEFAULT_LEASE, Link
-from lark_worker.processes import Process, Programs, find_starter, is_alive, read_process
-from lark_worker.registration import Registrations
-from lark_worker.service import Service
+from lark_worker.hook_socket import Service
+from lark_worker.identity.process_watch import Watch
+from lark_worker.identity.processes import (
+    Process,
+    Programs,
+    find_starter,
+    is_alive,
+    read_process,
+)
+from lark_worker.identity.startd import read_slot
+from lark_worker.life import leases
+from lark_worker.life.leases import Leases
+from lark_worker.life.registration import Registrations
+from lark_worker.network.ovs_bridge import Bridge
+from lark_worker.records.known_jobs import Jobs
+from lark_worker.records.state_lock import Claim
 from lark_worker.settings import load
-from lark_worker.startd import read_slot
-from lark_worker.watch import Watch
 from lark_worker.worker import Worker
 from tests.worker.pool import NOBODY, Pool, eventually
 from tests.worker.test_jobs import value
@@ -215,7 +221,7 @@ def test_a_parent_that_began_after_its_child_is_another_process(monkeypatch: pyt
         20: Process(20, 10, started, 0, "/starter", ()),
         30: Process(30, 20, 200, 1000, "/bin/sh", ()),
     }
-    monkeypatch.setattr("lark_worker.processes.read_process", known.__getitem__)
+    monkeypatch.setattr("lark_worker.identity.processes.read_process", known.__getitem__)
     programs = Programs(frozenset({"/starter"}), frozenset({"/startd"}))
     if started < known[30].started:
         assert find_starter(30, programs) == known[20]

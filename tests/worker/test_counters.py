@@ -10,7 +10,7 @@ import pytest
 
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
-from lark_worker.commands import run
+from lark_worker.network.commands import run
 from tests.worker.pool import POLICY, Pool, Starter, a_pool, eventually
 from tests.worker.test_jobs import value
 

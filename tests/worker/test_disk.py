@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lark_worker.jobs import Jobs, key_of
-from lark_worker.records import Record
+from lark_worker.records.known_jobs import Jobs, key_of
+from lark_worker.records.records import Record
 from tests.worker.pool import Pool, eventually
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
-from lark_worker.bridge import Bridge
 from lark_worker.errors import NetworkError
+from lark_worker.network.ovs_bridge import Bridge
 from tests.worker.pool import POLICY, Pool, Starter, a_pool, eventually
 
 pytestmark = pytest.mark.ovs

@@ -15,9 +15,9 @@ import pytest
 
 from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
-from lark_worker import tc
 from lark_worker.errors import NetworkError
-from lark_worker.leaves import (
+from lark_worker.queues import tc
+from lark_worker.queues.fair_queues import (
     DROPPED,
     LEAST_TURN,
     MARK,
@@ -33,7 +33,7 @@ from lark_worker.leaves import (
     settle,
     turn,
 )
-from tests.service import wait
+from tests.fixtures.service import wait
 
 
 def test_turns_follow_guarantees_within_bounds() -> None:
@@ -121,8 +121,8 @@ def test_queues_are_looked_after_on_a_machine_that_has_just_booted(monkeypatch: 
         looks.append(database)
         return {}
 
-    monkeypatch.setattr("lark_worker.leaves.time.monotonic", lambda: clock() - began)
-    monkeypatch.setattr("lark_worker.leaves.marked_ports", nothing)
+    monkeypatch.setattr("lark_worker.queues.fair_queues.time.monotonic", lambda: clock() - began)
+    monkeypatch.setattr("lark_worker.queues.fair_queues.marked_ports", nothing)
     ours, kernels = socket.socketpair()
     monkeypatch.setattr(tc, "listener", lambda: ours)
     leaves = Leaves("unix:here")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lark_worker import service
-from lark_worker.admission import FORGERIES_AT_ONCE
+from lark_worker import hook_socket as service
+from lark_worker.life.admission import FORGERIES_AT_ONCE
 from lark_worker.limits import Places, Rates
 from tests.worker.pool import Pool, eventually
 from tests.worker.test_jobs import value

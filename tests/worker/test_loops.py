@@ -17,24 +17,26 @@ from typing import Any, Protocol
 import pytest
 
 from lab.run import run
-from lark_worker import leases, leaves, tc
-from lark_worker.accounts import Accounts
 from lark_worker.dhcp import clients
 from lark_worker.dhcp.lease import Cache
-from lark_worker.leases import Leases
-from lark_worker.leaves import Leaves
-from lark_worker.leftovers import Leftovers
-from lark_worker.processes import read_process
-from lark_worker.records import Record
+from lark_worker.identity.process_watch import Watch
+from lark_worker.identity.processes import read_process
+from lark_worker.life import leases
+from lark_worker.life.leases import Leases
+from lark_worker.life.removal_retry import Leftovers
+from lark_worker.life.spool import Spool
+from lark_worker.queues import fair_queues as leaves
+from lark_worker.queues import tc
+from lark_worker.queues.fair_queues import Leaves
+from lark_worker.records.records import Record
 from lark_worker.rules import feed
 from lark_worker.rules.events import TableWatch
 from lark_worker.rules.feed import RulesFeed
 from lark_worker.settings import load
-from lark_worker.spool import Spool
 from lark_worker.usage import metering
 from lark_worker.usage.counters import Counted
-from lark_worker.watch import Watch
-from tests.service import wait
+from lark_worker.usage.reports import Accounts
+from tests.fixtures.service import wait
 
 
 class Fails:
@@ -229,7 +231,7 @@ def test_queues_are_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_later_starter_of_the_same_run_left_is_removed_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lark_worker.leftovers.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("lark_worker.life.removal_retry.FIRST_PAUSE", 0.01)
     first = a_job(1)
     later = replace(first, starter=first.starter + 1)
     removed: list[Record] = []

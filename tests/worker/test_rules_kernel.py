@@ -18,19 +18,25 @@ from hypothesis import strategies as st
 
 from lab.namespaces import Net
 from lab.run import run
-from lark_controller.flows.host import permits
-from lark_controller.flows.pool import Pool
-from lark_controller.host_rules import HostRules, JobRules
-from lark_controller.jobs import AddressType, Job, NetworkType, link_local
+from lark_common.runs import AddressType, NetworkType, link_local
+from lark_common.worker_rules import HostRules, JobRules
+from lark_controller.flows.desired import Pool
+from lark_controller.flows.worker_rules import permits
+from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
-from lark_worker import linux_bridge
-from lark_worker.records import Record
+from lark_worker.network import linux_bridge
+from lark_worker.records.records import Record
 from lark_worker.rules import bridged, render, routed
 from lark_worker.rules.render import Port
 from lark_worker.rules.table import Table, change, delete
-from tests import frames
-from tests.test_pipeline import GATEWAY, UPLINK, Site, a_job
+from tests.fixtures import frames
+from tests.flows.test_pipeline import (
+    GATEWAY,
+    UPLINK,
+    Site,
+    a_job,
+)
 
 pytestmark = pytest.mark.ovs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lark_controller.errors import SettingError
+from lark_common.errors import SettingError
 from lark_worker.settings import load, table
 
 ROOT = Path(__file__).parents[2]

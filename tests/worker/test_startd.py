@@ -5,13 +5,13 @@ from __future__ import annotations
 import classad2
 import pytest
 
-from lark_controller.ads import parse_post
+from lark_common.classads.ads import parse_post
 from lark_worker.errors import ForgedError, RefusedError, StartdError
-from lark_worker.merge import merge, post
-from lark_worker.processes import Process
+from lark_worker.identity.network_choice import wanted
+from lark_worker.identity.processes import Process
+from lark_worker.identity.startd import Slot, read_slot, slot_name
+from lark_worker.identity.trusted_ad import merge, post
 from lark_worker.settings import load
-from lark_worker.startd import Slot, read_slot, slot_name
-from lark_worker.wanted import wanted
 
 # As HTCondor 25 answers a direct query, without STARTD_JOB_ATTRS.
 BARE = """\

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from lark_worker.controller_link import Link
 from lark_worker.errors import StarterError
-from lark_worker.jobs import Jobs
-from lark_worker.link import Link
-from lark_worker.records import Record
+from lark_worker.records.known_jobs import Jobs
+from lark_worker.records.records import Record
 from lark_worker.settings import load
 from lark_worker.usage import metering
 from lark_worker.usage.chirp import tell

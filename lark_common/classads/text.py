@@ -1,0 +1,415 @@
+"""ClassAd text and JSON -> ``classad2.ClassAd`` with nothing dropped on the way, and evaluation with a bound.
+
+``classad2.parseOne`` stops at the first line that it does not understand, drops what follows a complete expression,
+turns integers of more than 64 bits into 0, and its C++ code overflows the stack on chains of some 50,000 operators.
+Here every line is checked before it is parsed, so an ad comes out whole or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import classad2
+
+from lark_common.errors import AdError
+
+# The parser gives up at some hundred levels and the evaluator at some hundred more; real ads stay below ten.
+MAX_DEPTH: Final = 64
+# Characters of one expression outside its string literals. Trees are freed recursively: 50,000 operators in a chain
+# overflow an 8 MiB stack, and an operator takes at least one character.
+MAX_EXPRESSION: Final = 16384
+# Characters of an expression once every attribute it refers to is written out (see :func:`evaluate`).
+MAX_EXPANSION: Final = 8192
+# Functions whose result can be far longer than what they are given, or that parse text as an expression.
+UNBOUNDED_FUNCTIONS: Final = frozenset(
+    {"eval", "evalineachcontext", "countmatches", "replace", "replaceall", "regexps", "regexpmember"}
+)
+# HTCondor's private attributes are capabilities; they are kept out of what is stored and shown.
+PRIVATE_ATTRIBUTES: Final = frozenset(
+    {
+        "capability",
+        "childclaimids",
+        "claimid",
+        "claimidlist",
+        "claimids",
+        "pairedclaimid",
+        "transferkey",
+        "transfersocket",
+    }
+)
+
+# The first parse of a line in old syntax switches the ClassAd library, for the whole process, to HTCondor's rules for
+# names: without it a name without a scope is never looked up in TARGET, and what an expression means would depend on
+# what was parsed before.
+classad2.parseOne("Lark = true", classad2.Parser.Old)
+
+_LINE = re.compile(r"[ \t]*([A-Za-z_][A-Za-z0-9_.]*)[ \t]*=(?!=)(.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+# A literal that the old-syntax parser takes whole. In old syntax \" is the only escape, and a backslash before the
+# last quote of the line is itself.
+_OLD_LITERAL = re.compile(
+    r'"[^"\\]*+(?:\\"?[^"\\]*+)*"|-?(?:0|[1-9][0-9]{0,17})|-?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,18}(?:[eE][+-]?[0-9]{1,2})?'
+    r"|true|false|undefined|error",
+    re.IGNORECASE,
+)
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\'[^\'\\]*+(?:\\.[^\'\\]*+)*+\'?', re.DOTALL)
+_LONG_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[0-9]{19,}(?![.0-9])")
+_REFERENCE = re.compile(
+    r"(?:\b(MY|SELF|TARGET|OTHER)\s*\.\s*)?([A-Za-z_][A-Za-z0-9_]*|'[^'\\]*+(?:\\.[^'\\]*+)*+')", re.IGNORECASE
+)
+# A single equals sign, which outside strings only a record has.
+_RECORD = re.compile(r"(?<![=!<>?])=(?![=?!])")
+_CALL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(")
+_EXPR_JSON = re.compile(r"/Expr\((.*)\)/", re.DOTALL)
+
+
+def without_strings(text: str) -> str:
+    """The expression with every string literal emptied, for looking at its structure."""
+    return _STRING.sub('""', text)
+
+
+def called_functions(text: str) -> frozenset[str]:
+    """The names of the functions that an expression calls, in lower case."""
+    return frozenset(name.lower() for name in _CALL.findall(without_strings(text)))
+
+
+def _structure_problem(expression: str) -> str:
+    """Why an expression must not reach the C++ parser, or ``""``."""
+    bare = without_strings(expression)
+    if len(bare) > MAX_EXPRESSION:
+        return f"an expression of {len(bare)} characters outside strings; at most {MAX_EXPRESSION} are accepted"
+    depth = 0
+    for character in bare:
+        if character in "([{?":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return f"nested too deeply; at most {MAX_DEPTH} levels are accepted"
+        elif character in ")]}":
+            depth -= 1
+    return _long_number_problem(bare)
+
+
+def _long_number_problem(bare: str) -> str:
+    # 20 digits decide: a number that is longer is too large whatever follows (and int() of very long text is slow).
+    large = any(int(number[:20]) >= 1 << 63 for number in _LONG_NUMBER.findall(bare))
+    return "an integer of more than 64 bits" if large else ""
+
+
+def _old_expression_problem(expression: str) -> str:
+    """Why an expression in old syntax is not one complete expression, or ``""``."""
+    if not expression:
+        return "no value after the equals sign"
+    problem = _structure_problem(expression)
+    if problem:
+        return problem
+    # The parser ignores what follows a complete expression. Inside parentheses that is an error unless it closes
+    # them, inside braces unless it closes those; no text but a complete expression does well in both.
+    try:
+        both = classad2.parseOne(f"x = ({expression})\ny = {{{expression}}}", classad2.Parser.Old)
+    except ValueError:
+        both = classad2.ClassAd()
+    if len(both) == 2:
+        return ""
+    return f"{_excerpt(expression)} is not one complete ClassAd expression"
+
+
+def _excerpt(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def parse_expression(text: str) -> classad2.ExprTree:
+    """One expression, as operators write it (new-syntax strings). Raises AdError where anything is left over."""
+    problem = _structure_problem(text)
+    if not problem and "\0" in text:
+        problem = "a NUL character"
+    if not problem:
+        try:
+            both = classad2.ClassAd(f"[x = ({text}\n); y = {{{text}\n}}]")
+            if len(both) == 2:
+                return classad2.ExprTree(f"{text}\n")
+        except (classad2.ClassAdException, ValueError):
+            pass
+        problem = f"{_excerpt(text)} is not one complete ClassAd expression"
+    raise AdError("", problem)
+
+
+def parse_ad(text: str) -> tuple[classad2.ClassAd, str]:
+    """An ad in old syntax (lines) or new syntax (``[ a = 1; … ]``), and its text without private attributes.
+
+    Names are case-insensitive and the last of two equal names wins. Raises AdError for the first line at fault.
+    """
+    if "\0" in text:
+        raise AdError(_attribute_before(text[: text.index("\0")]), "a NUL character in an ad")
+    if text.lstrip().startswith("["):
+        return _parse_new(text.strip())
+    lines: list[str] = []
+    kept: list[str] = []
+    names: set[str] = set()
+    for number, line in enumerate(text.split("\n"), 1):
+        found = _LINE.match(line)
+        if found is None:
+            bare = line.strip()
+            if not bare or bare.startswith("#"):
+                continue
+            reason = f"line {number}, {_excerpt(bare)}, is not of the form 'Name = value'"
+            raise AdError(_attribute_before(line), reason)
+        name, expression = found.groups()
+        expression = expression.strip()
+        if not _OLD_LITERAL.fullmatch(expression):
+            problem = _old_expression_problem(expression)
+            if problem:
+                raise AdError(name, problem)
+        entry = f"{name} = {expression}"
+        lines.append(entry)
+        lowered = name.lower()
+        names.add(lowered)
+        if not is_private(lowered):
+            kept.append(entry)
+    try:
+        ad = classad2.parseOne("\n".join(lines), classad2.Parser.Old) if lines else classad2.ClassAd()
+    except ValueError:
+        ad = classad2.ClassAd()
+    if len(ad) != len(names):
+        raise _first_lost(lines)
+    return ad, "".join(f"{line}\n" for line in kept)
+
+
+def is_private(name: str) -> bool:
+    """True for an attribute (in lower case) that HTCondor itself never shows."""
+    return name in PRIVATE_ATTRIBUTES or name.startswith("_condor_priv")
+
+
+def _first_lost(lines: Iterable[str]) -> AdError:
+    """Which line the parser does not take although it looks right."""
+    for line in lines:
+        name, _, expression = line.partition(" = ")
+        try:
+            if len(classad2.parseOne(line, classad2.Parser.Old)) == 1:
+                continue
+        except ValueError:
+            pass
+        return AdError(name, f"{_excerpt(expression)} is not a ClassAd expression")
+    return AdError("", "the ad cannot be parsed as a whole")
+
+
+def _attribute_before(text: str) -> str:
+    """The attribute that the last line of ``text`` belongs to, where it can be told."""
+    line = text[text.rfind("\n") + 1 :]
+    found = re.match(r'[\s\[{"]*([A-Za-z_][A-Za-z0-9_.]*)"?\s*[=:]', line)
+    if found:
+        return found.group(1)
+    return ""
+
+
+def attribute_at(body: bytes, offset: int) -> str:
+    """The attribute in whose value byte ``offset`` of a posted body lies, ``""`` where it cannot be told."""
+    before = body[:offset].decode("latin-1")
+    members = re.findall(r'"([A-Za-z_][A-Za-z0-9_.]*)"\s*:\s*"[^"]*$', before[-4096:])
+    return members[-1] if members else _attribute_before(before)
+
+
+def _parse_new(text: str) -> tuple[classad2.ClassAd, str]:
+    problem = _structure_problem_of_record(text)
+    if problem:
+        raise AdError("", problem)
+    try:
+        both = classad2.ClassAd(f"[x = ({text}\n); y = {{{text}\n}}]")
+        ad = classad2.ClassAd(text)
+    except (classad2.ClassAdException, ValueError):
+        both = ad = classad2.ClassAd()
+    if len(both) != 2:
+        raise AdError("", f"not one complete ad in new syntax, '[ Name = value; … ]'; it begins {_excerpt(text)}")
+    return _checked(ad)
+
+
+def _structure_problem_of_record(text: str) -> str:
+    """As :func:`_structure_problem`, for a whole record: its attributes are what stands between semicolons."""
+    bare = without_strings(text)
+    for part in bare.split(";"):
+        if len(part) > MAX_EXPRESSION:
+            return f"an expression of {len(part)} characters outside strings; at most {MAX_EXPRESSION} are accepted"
+    deepest = depth = 0
+    for character in bare:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    if deepest > MAX_DEPTH:
+        return f"nested too deeply; at most {MAX_DEPTH} levels are accepted"
+    return _long_number_problem(bare)
+
+
+def _checked(ad: classad2.ClassAd) -> tuple[classad2.ClassAd, str]:
+    """An ad from new syntax or JSON, its names checked, and text that reads back to the same."""
+    for name in list(ad.keys()):
+        if not _NAME.fullmatch(name):
+            raise AdError(name, "not an attribute name: letters, digits, '_' and '.' are accepted")
+        if is_private(name.lower()):
+            del ad[name]
+    strange = not_text(ad)
+    if strange:
+        raise AdError(strange[0], "its escapes make something other than UTF-8")
+    old = ad.printOld()
+    # Old syntax has no way to write a line break inside a string.
+    return ad, old if old.count("\n") == len(ad) else repr(ad)
+
+
+def not_text(ad: classad2.ClassAd) -> list[str]:
+    """The attributes that cannot be shown as text, since a string in them is not UTF-8."""
+    if _is_text(ad):
+        return []
+    return [str(name) for name in list(ad.keys()) if not _is_text(classad2.ClassAd({name: ad.lookup(name)}))]
+
+
+def _is_text(ad: classad2.ClassAd) -> bool:
+    try:
+        ad.printOld()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def from_json(members: Mapping[str, Any]) -> tuple[classad2.ClassAd, str]:
+    """An ad from a JSON object: JSON values, and ``"/Expr(…)/"`` for expressions, as HTCondor prints them.
+
+    Raises AdError naming the member at fault.
+    """
+    ad = classad2.ClassAd()
+    for name, value in members.items():
+        if not _NAME.fullmatch(name):
+            raise AdError(_printable(name), "not an attribute name: letters, digits, '_' and '.' are accepted")
+        ad[name] = _json_value(name, value, 0)
+    return _checked(ad)
+
+
+def _printable(name: str) -> str:
+    return name.encode("ascii", "backslashreplace").decode()[:60]
+
+
+def _json_value(name: str, value: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise AdError(name, f"nested too deeply; at most {MAX_DEPTH} levels are accepted")
+    if isinstance(value, str):
+        # A lone surrogate crashes the bindings; a NUL ends a C string.
+        if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise AdError(name, "a NUL or half a surrogate pair in a string")
+        expression = _EXPR_JSON.fullmatch(value)
+        if expression is None:
+            return value
+        try:
+            return parse_expression(expression.group(1))
+        except AdError as error:
+            raise AdError(name, error.reason) from None
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise AdError(name, "an integer of more than 64 bits")
+        return value
+    if isinstance(value, float):
+        return value
+    if isinstance(value, list):
+        return [_json_value(name, item, depth + 1) for item in value]
+    record = classad2.ClassAd()
+    for key, item in value.items():
+        if not _NAME.fullmatch(key):
+            raise AdError(name, "a nested name that is not one: letters, digits, '_' and '.' are accepted")
+        record[key] = _json_value(name, item, depth + 1)
+    return record
+
+
+def evaluate(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
+    """The value of an attribute with ``ad`` as MY and ``target`` as TARGET; None where it is absent or Undefined.
+
+    An Error is ``classad2.Value.Error``. Ads come from users, and an expression of a few lines can take for ever
+    (``a1 = a0 + a0; a2 = a1 + a1; …``), so what the attributes referred to amount to is measured first: AdError where
+    that is more than :data:`MAX_EXPANSION` characters, is circular, or calls a function without a bound.
+    """
+    value = ad.get(name)
+    if isinstance(value, classad2.ExprTree):
+        _expansion(str(value), (ad, target), 0, {}, name)
+        try:
+            value = value.eval(ad, target)
+        except classad2.ClassAdException:
+            return classad2.Value.Error
+    if value is classad2.Value.Undefined:
+        return None
+    return value
+
+
+def _expansion(
+    text: str,
+    ads: tuple[classad2.ClassAd, classad2.ClassAd],
+    side: int,
+    sizes: dict[tuple[int, str], int | None],
+    name: str,
+) -> int:
+    """How many characters ``text``, an expression of ``ads[side]``, has once attributes are written out."""
+    if called_functions(text) & UNBOUNDED_FUNCTIONS:
+        raise AdError(name, f"calls a function that is not accepted here ({', '.join(sorted(UNBOUNDED_FUNCTIONS))})")
+    if _RECORD.search(without_strings(text)):
+        # Its attributes may refer to each other, out of sight of what is measured here.
+        raise AdError(name, "has a record, [ Name = value; … ], inside an expression")
+    total = _bounded(len(text), name)
+    bare = _STRING.sub(lambda found: found.group() if found.group().startswith("'") else '""', text)
+    for scope, identifier in _REFERENCE.findall(bare):
+        attribute = identifier.strip("'").lower()
+        where = side
+        if scope.upper() in ("TARGET", "OTHER") or (not scope and attribute not in ads[side]):
+            where = 1 - side
+        key = (where, attribute)
+        if key not in sizes:
+            sizes[key] = None
+            if len(sizes) > MAX_DEPTH:
+                raise AdError(name, f"refers to more than {MAX_DEPTH} attributes")
+            value = ads[where].get(attribute)
+            if isinstance(value, str):
+                sizes[key] = len(value)
+            elif value is None:
+                sizes[key] = 0
+            else:
+                sizes[key] = _expansion(str(ads[where].lookup(attribute)), ads, where, sizes, name)
+        size = sizes[key]
+        if size is None:
+            raise AdError(name, f"refers to itself through {identifier}")
+        total = _bounded(total + size, name)
+    return total
+
+
+def _bounded(total: int, name: str) -> int:
+    if total > MAX_EXPANSION:
+        raise AdError(name, f"amounts to more than {MAX_EXPANSION} characters once its attributes are written out")
+    return total
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value holds no expression at any depth, so that using it costs no more than its size."""
+    if isinstance(value, classad2.ExprTree):
+        return False
+    if isinstance(value, list):
+        return all(is_plain(item) for item in value)
+    if isinstance(value, classad2.ClassAd):
+        return all(is_plain(value.get(name)) for name in value)
+    return True
+
+
+def literal(value: Any) -> str:
+    """A value as ClassAd text in new syntax; records and lists with their own text."""
+    if value is None or value is classad2.Value.Undefined:
+        return "undefined"
+    if value is classad2.Value.Error:
+        return "error"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return str(classad2.quote(value))
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value) if value - value == 0 else f'real("{value}")'
+    if isinstance(value, datetime):
+        return f'absTime("{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")'
+    if isinstance(value, list):
+        return "{" + ", ".join(literal(item) for item in value) + "}"
+    return " ".join(repr(value).split("\n")).strip()

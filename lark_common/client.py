@@ -1,0 +1,374 @@
+"""A client of the REST API for scripts, on the standard library alone.
+
+``Client("https://lark.example:8443", token, ca="/etc/lark/ca.pem").jobs(owner="alice")``; the URL may be
+``unix:/run/lark/rest.sock``. Answers are the JSON objects that ``docs/reference/rest.md`` describes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from lark_common.errors import LarkError, SettingError
+from lark_common.runs import EndedBy
+
+Answer = dict[str, Any]
+
+TIMEOUT: Final = 30.0
+
+
+class UnreachableError(LarkError):
+    """The controller did not answer; the sentence says why."""
+
+
+class ProblemError(LarkError):
+    """The controller refused; ``status`` and ``problem`` are those of its problem document (RFC 9457)."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        super().__init__(str(problem.get("detail") or problem.get("title") or f"status {status}"))
+        self.status = status
+        self.problem = dict(problem)
+
+    @property
+    def mistakes(self) -> list[Answer]:
+        """The mistakes of a policy that was refused."""
+        found = self.problem.get("mistakes")
+        return found if isinstance(found, list) else []
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Client:
+    """One controller. Every call makes a connection of its own, so a client may be used from several threads.
+
+    ``timeout`` is in seconds, for each step of a request; a post with ``wait`` gets that much more. Every call raises
+    UnreachableError where nothing answers, and ProblemError for what the controller refuses.
+    """
+
+    def __init__(
+        self, url: str, token: str | None = None, ca: str | os.PathLike[str] | None = None, timeout: float = TIMEOUT
+    ) -> None:
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise SettingError(f"{url!r} cannot be used: {error}") from None
+        if parts.scheme not in ("http", "https", "unix") or not (
+            parts.path if parts.scheme == "unix" else parts.hostname
+        ):
+            raise SettingError(f"{url!r} is no URL of a controller; accepted: http://…, https://…, unix:/path")
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise SettingError("The token has characters that no token has.")
+        try:
+            self._port = parts.port
+            self._tls = ssl.create_default_context(cafile=ca) if parts.scheme == "https" else None
+        except (ValueError, OSError) as error:
+            raise SettingError(f"{url!r} cannot be used: {error}") from None
+        self._url = url
+        self._parts = parts
+        self._base = "" if parts.scheme == "unix" else parts.path.rstrip("/")
+        self._token = token
+        self._timeout = timeout
+        self._ahead = 0.0
+
+    @property
+    def ahead(self) -> float:
+        """By how many seconds the server's clock was ahead of this machine's at the last answer, to within a second; 0
+        where it said nothing of its time. What an answer has of times is to be read by the server's clock."""
+        return self._ahead
+
+    def register(self, body: str | Mapping[str, Any], wait: float = 0.0) -> Answer:
+        """Register a run: the text of both ads with ``------`` between, or ``{"job_ad": …, "machine_ad": …}``."""
+        text, kind = (body, "text/plain") if isinstance(body, str) else (json.dumps(body), "application/json")
+        return self._json("POST", "/v1/jobs", {"wait": wait}, text, kind, self._timeout + wait)
+
+    def renew(self, job_id: str) -> Answer:
+        """Renew a job's lease."""
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/renew")
+
+    def end(self, job_id: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Answer:
+        """End a job."""
+        return self._json("DELETE", f"/v1/jobs/{_part(job_id)}", {"by": by}, exit_ad or None)
+
+    def forged(self, job_id: str, detail: str) -> Answer:
+        """Note in the audit trail that a forged ad was refused."""
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/forgery", None, detail)
+
+    def lift(self, job_id: str) -> Answer:
+        """End a job's quarantine, whatever the pool says against it."""
+        return self._json("DELETE", f"/v1/jobs/{_part(job_id)}/quarantine")
+
+    def job(self, job_id: str, fresh: bool = False) -> Answer:
+        """A job, live or ended; with ``fresh`` its counters are read at its switch now."""
+        return self._json("GET", f"/v1/jobs/{_part(job_id)}", {"fresh": "true"} if fresh else None)
+
+    def jobs(self, **chosen: str | None) -> Iterator[Answer]:
+        """All jobs that are chosen (owner, group, host, state, global_job_id), page by page."""
+        return self._pages("/v1/jobs", "jobs", chosen)
+
+    def job_rates(self, job_id: str) -> list[Answer]:
+        """What a live job has sent and received lately, a reading of its counters each, the oldest first."""
+        found: list[Answer] = self._json("GET", f"/v1/jobs/{_part(job_id)}/rates")["rates"]
+        return found
+
+    def job_at(self, address: str) -> Answer:
+        """The live job behind an address."""
+        return self._json("GET", f"/v1/addresses/{_part(address)}")
+
+    def switches(self) -> list[Answer]:
+        """All switches."""
+        found: list[Answer] = self._json("GET", "/v1/switches")["switches"]
+        return found
+
+    def switch(self, datapath: str) -> Answer:
+        """A switch with its ports and problems, by datapath id or name."""
+        return self._json("GET", f"/v1/switches/{_part(datapath)}")
+
+    def flows(self, datapath: str, **chosen: str | None) -> Iterator[Answer]:
+        """All flows of a switch in packet order, or those that are chosen (job, table, text), page by page."""
+        return self._pages(f"/v1/switches/{_part(datapath)}/flows", "flows", chosen)
+
+    def policy(self) -> Answer:
+        """The policy in force."""
+        return self._json("GET", "/v1/policy")
+
+    def put_policy(self, text: str) -> Answer:
+        """Put a policy in force."""
+        return self._json("PUT", "/v1/policy", None, text, "application/yaml")
+
+    def check_policy(self, text: str) -> Answer:
+        """Every mistake in a policy."""
+        return self._json("POST", "/v1/policy/check", None, text, "application/yaml")
+
+    def plan_policy(self, text: str) -> Answer:
+        """What a policy would change."""
+        return self._json("POST", "/v1/policy/plan", None, text, "application/yaml")
+
+    def policy_schema(self) -> Answer:
+        """The JSON Schema of policies."""
+        return self._json("GET", "/v1/policy/schema")
+
+    def explain(self, src: str, dst: str) -> Answer:
+        """Why a packet from ``src`` reaches ``dst``, or does not; each an address or a job id."""
+        return self._json("GET", "/v1/explain", {"src": src, "dst": dst})
+
+    def host_rules(self, host: str, after: str = "", wait: float = 0.0) -> Answer:
+        """A worker's rules, once their revision is another than ``after``, or after ``wait`` seconds without."""
+        query = {"after": after, "wait": wait}
+        return self._json("GET", f"/v1/hosts/{_part(host)}/rules", query, timeout=self._timeout + wait)
+
+    def confirm_rules(
+        self, host: str, revision: str, refused: Mapping[str, str] | None = None, late: Iterable[str] = ()
+    ) -> Answer:
+        """Say that a worker has a revision of its rules in place, but for jobs that it refuses (id, reason) and jobs
+        that are late, since their networks are still to be made."""
+        body = json.dumps({"revision": revision, "refused": dict(refused or {}), "late": sorted(late)})
+        return self._json("PUT", f"/v1/hosts/{_part(host)}/rules", None, body, "application/json")
+
+    def groups(self) -> list[Answer]:
+        """The accounting groups of the policy in force."""
+        found: list[Answer] = self._json("GET", "/v1/groups")["groups"]
+        return found
+
+    def overview(self) -> Answer:
+        """The whole pool in a few numbers, and the switches that are worth a look."""
+        return self._json("GET", "/v1/overview")
+
+    def token(self) -> Answer:
+        """What the token of this client allows."""
+        return self._json("GET", "/v1/token")
+
+    def reserve(
+        self, source: str, destination: str, rate: float, duration: float | None = None, wait: float = 0.0
+    ) -> Answer:
+        """Reserve ``rate`` Mb/s for what ``source`` sends to ``destination``, for so many seconds (None: as long as its
+        jobs live). Each is a job's id or address, or a host of the topology; the destination also ``wan``, or an
+        address or network. ``wait`` is how many seconds to wait for the queue at the sender."""
+        wish = {"source": source, "destination": destination, "rate": rate, "duration": duration}
+        body = json.dumps(wish)
+        return self._json("POST", "/v1/reservations", {"wait": wait}, body, "application/json", self._timeout + wait)
+
+    def reservations(self, job: str | None = None) -> Iterator[Answer]:
+        """All valid reservations, of all or of one job, page by page."""
+        return self._pages("/v1/reservations", "reservations", {"job": job})
+
+    def reservation(self, reservation_id: str) -> Answer:
+        """A reservation."""
+        return self._json("GET", f"/v1/reservations/{_part(reservation_id)}")
+
+    def change_reservation(self, reservation_id: str, **change: float | None) -> Answer:
+        """Give a reservation another ``rate`` (Mb/s), another ``duration`` (seconds from now, None: until its jobs
+        end), or both."""
+        return self._json(
+            "PATCH", f"/v1/reservations/{_part(reservation_id)}", None, json.dumps(change), "application/json"
+        )
+
+    def release(self, reservation_id: str) -> Answer:
+        """Release a reservation."""
+        return self._json("DELETE", f"/v1/reservations/{_part(reservation_id)}")
+
+    def links(self) -> list[Answer]:
+        """What the links carry, and what is reserved and left of each."""
+        found: list[Answer] = self._json("GET", "/v1/links")["links"]
+        return found
+
+    def usage(
+        self,
+        by: str = "group",
+        start: datetime | float | None = None,
+        end: datetime | float | None = None,
+        bucket: str = "none",
+        **chosen: str | None,
+    ) -> Iterator[Answer]:
+        """The history of use by group, user, host or job, row by row: what ``bucket`` (minute, hour, day, none) has of
+        each subject between two times (seconds since 1970, or a datetime). ``group``, ``user`` and ``host``
+        choose. ``start`` and ``end`` of the rows are ISO 8601.
+        """
+        asked = {"by": by, "from": _moment(start), "to": _moment(end), "bucket": bucket, **chosen}
+        return self._pages("/v1/usage", "rows", asked)
+
+    def rates(self, by: str = "group", limit: int = 100) -> list[Answer]:
+        """What live jobs send and receive now, by group, user, host or job, the most first."""
+        found: list[Answer] = self._json("GET", "/v1/rates", {"by": by, "limit": limit})["rates"]
+        return found
+
+    def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> Answer:
+        """Say what a worker has counted for a job since its start, by the names of the reference."""
+        body = json.dumps({**counted, "final": final})
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/counters", None, body, "application/json")
+
+    def audit(self, subject: str | None = None) -> Iterator[Answer]:
+        """The audit trail, newest first, page by page."""
+        return self._pages("/v1/audit", "entries", {"subject": subject})
+
+    def metrics(self) -> str:
+        """The metrics, in Prometheus's text format."""
+        return self._request("GET", "/metrics", None, None, "", self._timeout).decode("utf-8")
+
+    def healthy(self) -> bool:
+        """Whether the process answers."""
+        return bool(self._json("GET", "/healthz")["status"] == "ok")
+
+    def ready(self) -> Answer:
+        """Whether the controller can do its work: ``ready`` and ``reasons``."""
+        try:
+            return self._json("GET", "/readyz")
+        except ProblemError as error:
+            if error.status == 503 and "ready" in error.problem:
+                return error.problem
+            raise
+
+    def _pages(self, path: str, member: str, chosen: Mapping[str, str | None]) -> Iterator[Answer]:
+        query: dict[str, object] = {name: value for name, value in chosen.items() if value is not None}
+        while True:
+            page = self._json("GET", path, {**query, "limit": 1000})
+            yield from page[member]
+            if page["next_cursor"] is None:
+                return
+            query["cursor"] = page["next_cursor"]
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: str | None = None,
+        kind: str = "text/plain",
+        timeout: float | None = None,
+    ) -> Answer:
+        data = self._request(method, path, query, body, kind, timeout or self._timeout)
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise UnreachableError(f"{self._url} does not answer as a Lark controller does.")
+        return answer
+
+    def _request(
+        self, method: str, path: str, query: Mapping[str, object] | None, body: str | None, kind: str, timeout: float
+    ) -> bytes:
+        headers = {"Accept": "application/json, text/plain;q=0.5", "Connection": "close"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if body is not None:
+            headers["Content-Type"] = f"{kind}; charset=utf-8" if kind != "application/json" else kind
+        target = self._base + path + (f"?{urlencode(query)}" if query else "")
+        connection = self._connection(timeout)
+        asked = time.time()
+        try:
+            connection.request(method, target, None if body is None else body.encode("utf-8"), headers)
+            answer = connection.getresponse()
+            self._ahead = _ahead(answer.getheader("Date"), asked)
+            data = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise UnreachableError(f"{self._url} cannot be reached: {reason}.") from None
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise ProblemError(answer.status, _problem(data, answer.status))
+        return data
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        if self._parts.scheme == "unix":
+            return _UnixConnection(self._parts.path, timeout)
+        host = self._parts.hostname or ""
+        if self._tls is not None:
+            return http.client.HTTPSConnection(host, self._port, timeout=timeout, context=self._tls)
+        return http.client.HTTPConnection(host, self._port, timeout=timeout)
+
+
+def read_token(path: Path) -> str:
+    """The token that a file holds. Raises SettingError."""
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: the token cannot be read: {error}") from None
+
+
+def _ahead(date: str | None, asked: float) -> float:
+    """Of an answer's Date (RFC 9110, section 6.6.1), which is of the request's arrival and a whole second."""
+    try:
+        at = parsedate_to_datetime(date or "")
+    except ValueError:
+        return 0.0
+    # A date without a zone that is known is in UTC all the same.
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return at.timestamp() + 0.5 - asked
+
+
+def _moment(at: datetime | float | None) -> str | None:
+    if isinstance(at, datetime):
+        return at.astimezone().isoformat() if at.tzinfo is None else at.isoformat()
+    return None if at is None else repr(float(at))
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _problem(data: bytes, status: int) -> Mapping[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"status": status, "detail": f"The server answered {status}."}

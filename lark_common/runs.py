@@ -1,0 +1,77 @@
+"""A run of a job: its key, its addresses, how it is attached, and how it ended."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Final, NamedTuple
+
+Address = IPv4Address | IPv6Address
+
+
+Network = IPv4Network | IPv6Network
+
+
+def link_local(mac: str) -> IPv6Address:
+    """The IPv6 link-local address that the kernel makes from a MAC (RFC 4291, appendix A)."""
+    value = int(mac.replace(":", ""), 16)
+    return IPv6Address(0xFE80 << 112 | (value >> 24 ^ 0x020000) << 40 | 0xFFFE << 24 | value & 0xFFFFFF)
+
+
+class RunKey(NamedTuple):
+    """What makes two posts the same job: GlobalJobId, JobCurrentStartDate (seconds since 1970, 0 if absent), slot.
+
+    ``slot`` is the machine ad's Name (``slot1_2@worker1.example``), so the nodes of a parallel job, which share a
+    GlobalJobId, are different jobs.
+    """
+
+    global_job_id: str
+    started: int
+    slot: str
+
+    @property
+    def id(self) -> str:
+        """The job's id in REST and logs: 16 hexadecimal digits, the same for the same run on every controller."""
+        text = f"{self.global_job_id}\n{self.started}\n{self.slot}"
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+class EndedBy(StrEnum):
+    """What a job's end was noticed by: its hook said so; its ``condor_starter`` ended; its worker started again, or
+    the job was not to be started there."""
+
+    HOOK = "hook"
+    STARTER = "starter"
+    WORKER = "worker"
+    START = "start"
+
+    @property
+    def reason(self) -> str:
+        """What is shown of a job that has ended so."""
+        return _ENDINGS[self]
+
+
+_ENDINGS: Final = {
+    EndedBy.HOOK: "ended by its hook",
+    EndedBy.STARTER: "ended with its condor_starter",
+    EndedBy.WORKER: "ended when its worker started again",
+    EndedBy.START: "did not start on its worker",
+}
+
+
+class NetworkType(StrEnum):
+    """How a job is attached (paper, section III); ``none`` is no network at all."""
+
+    OVS_BRIDGE = "ovs_bridge"
+    BRIDGE = "bridge"
+    NAT = "nat"
+    NONE = "none"
+
+
+class AddressType(StrEnum):
+    """Where a job's address comes from (paper, Table II; ``controller``: assigned by this controller)."""
+
+    STATIC = "static"
+    DHCP = "dhcp"
+    CONTROLLER = "controller"

@@ -1,0 +1,72 @@
+"""Links and reservations, as REST takes and shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lark_controller.qos.reservation import Reservation, ReservationPage
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """One direction of a link of the declared topology, or a half-duplex link as a whole (``source`` and ``target``
+    are ``""``). Rates are Mb/s; ``best_effort`` is what is left for traffic without a reservation."""
+
+    name: str
+    source: str
+    target: str
+    duplex: str
+    capacity: float
+    reserved: float
+
+    @property
+    def best_effort(self) -> float:
+        """Less than 0 where a new policy made the link smaller than what was reserved before."""
+        return round(self.capacity - self.reserved, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A reserved flow that somebody asks for: from and to (a job id, an address, a host or a WAN of the topology), in
+    Mb/s, for so many seconds (None: as long as its jobs live)."""
+
+    source: str
+    destination: str
+    rate: float
+    duration: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to change of a reservation: its rate (Mb/s, None: as it is), and its end: with ``reschedule`` it ends
+    ``duration`` seconds from now (None: with its jobs)."""
+
+    rate: float | None = None
+    duration: float | None = None
+    reschedule: bool = False
+
+
+class Reserving(Protocol):
+    """What REST may ask of reservations. Thread-safe; every call raises StoreError where the database is away."""
+
+    def reserve(self, wish: Wish, actor: str, of_job: bool) -> Reservation:
+        """Reserve a flow; ``of_job`` accepts only flows that a live job sends.
+
+        Raises CapacityError, PathError, NotFoundError.
+        """
+
+    def find(self, reservation_id: str) -> Reservation:
+        """A valid reservation. Raises NotFoundError."""
+
+    def page(self, job: str | None, cursor: str | None, limit: int) -> ReservationPage:
+        """Valid reservations, of all or of one job. Raises NotFoundError for a cursor that is none."""
+
+    def change(self, reservation_id: str, change: Change, actor: str, of_job: bool) -> Reservation:
+        """Change a reservation's rate, end or both, as a whole. Raises CapacityError, PathError, NotFoundError."""
+
+    def release(self, reservation_id: str, actor: str, of_job: bool) -> Reservation:
+        """Release a reservation. Raises NotFoundError, and PathError where ``of_job`` is true and it is no job's."""
+
+    def links(self) -> tuple[LinkStatus, ...]:
+        """What the links of the declared topology carry, and what is reserved and left of each."""

@@ -1,0 +1,89 @@
+"""What may be asked about use, and the answers. Frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lark_controller.accounting.ledger import WorkerCounts
+from lark_controller.accounting.rates import Flowing
+from lark_controller.accounting.usage import JobUsage, Rate, Usage
+from lark_controller.jobs.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class UsageFilter:
+    """Which use a list holds.
+
+    ``by`` is group, user, host or job. ``start`` and ``end`` are seconds since 1970; ``seconds`` the width of the
+    buckets that answer, and ``bucket`` its name, or None for one sum over the whole stretch. ``group``, ``user`` and
+    ``host`` choose; None is any.
+    """
+
+    by: str
+    start: float
+    end: float
+    seconds: int
+    bucket: str | None = None
+    group: str | None = None
+    user: str | None = None
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What one subject used in one stretch of time (seconds since 1970). Whose it is not is None.
+
+    Of a job, ``start`` and ``end`` are those of the job, and ``final`` says whether it is over.
+    """
+
+    usage: Usage
+    start: float
+    end: float
+    job: str | None = None
+    owner: str | None = None
+    user: str | None = None
+    group: str | None = None
+    host: str | None = None
+    final: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsagePage:
+    """One page of use, the stretch that it covers (whole buckets), their width, and the cursor of the next page."""
+
+    rows: tuple[UsageRow, ...]
+    start: float
+    end: float
+    seconds: int | None = None
+    next_cursor: str | None = None
+
+
+class Accounts(Protocol):
+    """What REST may ask of the accounts. Thread-safe; what asks the database raises StoreError where it is away."""
+
+    @property
+    def written(self) -> float:
+        """When everything was written last, seconds since 1970; the start where it was not yet."""
+
+    def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
+        """What jobs have used, by number; those that are not accounted are left out."""
+
+    def counted(self, job_id: str, report: WorkerCounts, final: bool) -> bool:
+        """What a worker has counted for a live job; False where the job is not accounted, or is over.
+
+        Raises NotFoundError for an id never seen.
+        """
+
+    def recent(self, job_id: str) -> Sequence[tuple[float, Rate]]:
+        """A live job's rates at its last readings, each with its time (seconds since 1970), the oldest first.
+
+        Raises NotFoundError for an id never seen.
+        """
+
+    def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
+        """A page of the history of use. Raises NotFoundError for a cursor that is none."""
+
+    def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
+        """What live jobs send and receive now by group, user, host or job: the ``limit`` that send and receive most."""

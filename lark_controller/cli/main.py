@@ -1,0 +1,403 @@
+"""The ``lark`` command.
+
+Exit codes: 0 done; 1 the answer is no (mistakes found, refused, not forwarded); 2 wrong usage or setting; 3 the
+controller cannot be reached. Errors are one sentence on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lark_common import log
+from lark_common.client import (
+    Client,
+    ProblemError,
+    UnreachableError,
+    read_token,
+)
+from lark_common.errors import LarkError, PolicyError, SettingError
+from lark_controller import __version__
+from lark_controller.cli import own_name, printing
+from lark_controller.settings import load, table
+
+if TYPE_CHECKING:
+    from lark_controller.store import Store
+
+OK: Final = 0
+NO: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+
+Arguments = argparse.Namespace
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    arguments = parser().parse_args(argv)
+    run: Callable[[Arguments], int] = arguments.run
+    try:
+        return run(arguments)
+    except UnreachableError as error:
+        return _say(error, UNREACHABLE)
+    except SettingError as error:
+        return _say(error, USAGE)
+    except ProblemError as error:
+        for mistake in error.mistakes:
+            print(printing.mistake(mistake, "policy"), file=sys.stderr)
+        return _say(error, NO)
+    except LarkError as error:
+        return _say(error, NO)
+    except BrokenPipeError:
+        # Whoever read the output has read enough; the interpreter must not complain about it while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line, from which the reference is checked."""
+    top = argparse.ArgumentParser(prog="lark", description="The network as a managed resource of an HTCondor pool.")
+    top.add_argument("--version", action="version", version=f"lark {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    run = _command(commands, "run", _run, "Run the controller.")
+    for setting in table():
+        accepted = f" [{setting.default or 'none'}]"
+        run.add_argument(setting.option, metavar="VALUE", help=setting.about.meaning.replace("%", "%%") + accepted)
+
+    check = _command(commands, "check", _check, "Find every mistake in a policy file, without a controller.")
+    check.add_argument("file", type=Path)
+    _with_json(check)
+
+    plan = _asking(commands, "plan", _plan, "Say what a policy file would change on the running pool.")
+    plan.add_argument("file", type=Path)
+
+    explain = _asking(commands, "explain", _explain, "Say why a packet from SRC reaches DST, or does not.")
+    explain.add_argument("src", help="an address or a job id")
+    explain.add_argument("dst", help="an address or a job id")
+
+    jobs = _asking(commands, "jobs", _jobs, "List jobs, or show one.")
+    jobs.add_argument("job", nargs="?", help="a job id or an address")
+    for name in ("owner", "group", "host"):
+        jobs.add_argument(f"--{name}", help=f"only jobs of this {name}")
+    jobs.add_argument(
+        "--state", help="registering, enforced, pending, quarantined, refused, ended, live (default) or any"
+    )
+
+    lift = _asking(commands, "lift", _lift, "Let a quarantined job pass its traffic again, whatever the pool says.")
+    lift.add_argument("job", help="a job id")
+
+    audit = _asking(commands, "audit", _audit, "Show who changed what, forged ads among it, the newest first.")
+    audit.add_argument("subject", nargs="?", help="only what concerns this job id, datapath id, or policy")
+    audit.add_argument("--limit", type=int, default=50, help="how many [50]")
+
+    top_ = _asking(commands, "top", _top, "Show what live jobs send and receive now, the most first, again and again.")
+    top_.add_argument("--by", choices=("group", "user", "host", "job"), default="group", help="whose rates [group]")
+    top_.add_argument("--limit", type=int, default=20, help="how many [20]")
+    top_.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="seconds between two looks [5]")
+    top_.add_argument("--once", action="store_true", help="look once; so does --json")
+
+    switches = _asking(commands, "switches", _switches, "List switches, or show one.")
+    switches.add_argument("datapath", nargs="?", metavar="DPID", help="a datapath id or a name")
+    switches.add_argument("--flows", action="store_true", help="its flows, with the policy that asked for each")
+
+    _reserve_commands(commands)
+    _policy_commands(commands)
+    _database_commands(commands)
+
+    token = _command(commands, "token", _token, "Make an API token, print it once, and store its hash.")
+    token.add_argument("name")
+    token.add_argument("--scope", action="append", required=True, choices=("hook", "read", "operate"))
+    token.add_argument("--expires", type=date.fromisoformat, metavar="YYYY-MM-DD", help="not valid from this day on")
+    token.add_argument("--file", type=Path, help="the tokens file [LARK_TOKENS_FILE]")
+    _with_json(token)
+
+    _command(commands, "schema", _schema, "Print the JSON Schema of policy files.")
+    return top
+
+
+def _reserve_commands(commands: Any) -> None:
+    reserve = commands.add_parser("reserve", help="Reserve bandwidth, or show what is reserved and what is left.")
+    actions = reserve.add_subparsers(title="actions", metavar="ACTION", required=True)
+    add = _asking(actions, "add", _reserve_add, "Reserve bandwidth for what SRC sends to DST.")
+    add.add_argument("src", help="a job's id or address, or a host of the topology")
+    add.add_argument("dst", help="the same, or wan, or an address or network")
+    add.add_argument("rate", type=float, help="Mb/s of L2 bytes")
+    add.add_argument("--seconds", type=float, help="how long [as long as its jobs live]")
+    listed = _asking(actions, "list", _reserve_list, "List reservations.")
+    listed.add_argument("--job", help="only those of this job id, and flows that go to it")
+    show = _asking(actions, "show", _reserve_show, "Show a reservation.")
+    show.add_argument("reservation")
+    change = _asking(actions, "change", _reserve_change, "Change a reservation; traffic is not interrupted.")
+    change.add_argument("reservation")
+    change.add_argument("--rate", type=float, help="the new rate, Mb/s")
+    change.add_argument("--seconds", type=float, help="it ends in so many seconds")
+    release = _asking(actions, "release", _reserve_release, "Release a reservation.")
+    release.add_argument("reservation")
+    _asking(actions, "links", _reserve_links, "Show what each link carries, and what is reserved and left.")
+
+
+def _policy_commands(commands: Any) -> None:
+    policy = commands.add_parser("policy", help="Show the policy in force, or put another in force.")
+    actions = policy.add_subparsers(title="actions", metavar="ACTION", required=True)
+    _asking(actions, "show", _policy_show, "Print the policy in force.")
+    put = _asking(actions, "put", _policy_put, "Put a policy file in force; a bad one changes nothing.")
+    put.add_argument("file", type=Path)
+
+
+def _database_commands(commands: Any) -> None:
+    database = commands.add_parser("db", help="The database's schema.")
+    actions = database.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, run, text in (
+        ("upgrade", _db_upgrade, "Bring the database's schema to this version of Lark."),
+        ("version", _db_version, "Print the version of the database's schema."),
+    ):
+        action = _command(actions, name, run, text)
+        action.add_argument("--database-url", help="[LARK_DATABASE_URL]")
+        action.add_argument("--state-dir", help="[LARK_STATE_DIR]")
+        _with_json(action)
+
+
+def _command(commands: Any, name: str, run: Callable[[Arguments], int], text: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    made.set_defaults(run=run)
+    return made
+
+
+def _asking(commands: Any, name: str, run: Callable[[Arguments], int], text: str) -> argparse.ArgumentParser:
+    """A command that asks a running controller."""
+    made = _command(commands, name, run, text)
+    made.add_argument("--url", default=os.environ.get("LARK_URL", DEFAULT_URL), help="the controller [LARK_URL]")
+    made.add_argument("--token-file", type=Path, help="a file with the token [LARK_TOKEN_FILE; LARK_TOKEN]")
+    made.add_argument("--ca", default=os.environ.get("LARK_CA"), help="CA certificates to trust [LARK_CA]")
+    _with_json(made)
+    return made
+
+
+def _with_json(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _client(arguments: Arguments) -> Client:
+    token = os.environ.get("LARK_TOKEN")
+    path = arguments.token_file or (None if token else os.environ.get("LARK_TOKEN_FILE"))
+    if path:
+        token = read_token(Path(path))
+    return Client(arguments.url, token, arguments.ca)
+
+
+def _run(arguments: Arguments) -> int:
+    chosen = {row.name: value for row in table() if (value := getattr(arguments, row.name)) is not None}
+    settings = load(os.environ, chosen)
+    log.configure(settings.log_level, settings.log_format)
+    own_name.warn()
+    from lark_controller.cli import run as app
+
+    return app.run(settings)
+
+
+def _check(arguments: Arguments) -> int:
+    from lark_controller.policies import file
+
+    text = _read(arguments.file)
+    try:
+        file.load(text, str(arguments.file))
+        mistakes: list[dict[str, Any]] = []
+    except PolicyError as error:
+        mistakes = [
+            {
+                "line": each.line,
+                "column": each.column,
+                "key": each.key,
+                "problem": each.problem,
+                "accepted": each.accepted,
+            }
+            for each in error.mistakes
+        ]
+    if arguments.json:
+        printing.json_out({"valid": not mistakes, "mistakes": mistakes})
+    else:
+        for mistake in mistakes:
+            print(printing.mistake(mistake, str(arguments.file)))
+        if not mistakes:
+            print(f"{arguments.file}: no mistakes")
+    return NO if mistakes else OK
+
+
+def _plan(arguments: Arguments) -> int:
+    plan = _client(arguments).plan_policy(_read(arguments.file))
+    return _show(arguments, plan, printing.plan, no=bool(plan["refusals"]))
+
+
+def _explain(arguments: Arguments) -> int:
+    found = _client(arguments).explain(arguments.src, arguments.dst)
+    return _show(arguments, found, printing.explanation, no=found["verdict"] != "forwarded")
+
+
+def _jobs(arguments: Arguments) -> int:
+    client = _client(arguments)
+    if arguments.job is not None:
+        an_address = "." in arguments.job or ":" in arguments.job
+        found = client.job_at(arguments.job) if an_address else client.job(arguments.job)
+        return _show(arguments, found, printing.job)
+    chosen = {name: getattr(arguments, name) for name in ("owner", "group", "host", "state")}
+    return _show(arguments, list(client.jobs(**chosen)), printing.jobs)
+
+
+def _top(arguments: Arguments) -> int:
+    client = _client(arguments)
+    while True:
+        found = client.rates(arguments.by, arguments.limit)
+        if arguments.json:
+            return _show(arguments, found, lambda _: None)
+        if not arguments.once:
+            printing.cleared()
+        printing.rates(found, arguments.by)
+        if arguments.once:
+            return OK
+        sys.stdout.flush()
+        time.sleep(max(0.1, arguments.interval))
+
+
+def _lift(arguments: Arguments) -> int:
+    found = _client(arguments).lift(arguments.job)
+    return _show(arguments, found, lambda job: print(f"job {job['id']} is in no quarantine"))
+
+
+def _audit(arguments: Arguments) -> int:
+    entries = islice(_client(arguments).audit(arguments.subject), max(0, arguments.limit))
+    return _show(arguments, list(entries), printing.audit)
+
+
+def _switches(arguments: Arguments) -> int:
+    client = _client(arguments)
+    if arguments.datapath is None:
+        if arguments.flows:
+            raise SettingError("--flows needs a switch: lark switches DPID --flows")
+        return _show(arguments, client.switches(), printing.switches)
+    if arguments.flows:
+        return _show(arguments, list(client.flows(arguments.datapath)), printing.flows)
+    return _show(arguments, client.switch(arguments.datapath), printing.switch)
+
+
+def _reserve_add(arguments: Arguments) -> int:
+    found = _client(arguments).reserve(arguments.src, arguments.dst, arguments.rate, arguments.seconds)
+    return _show(arguments, found, printing.reservation)
+
+
+def _reserve_list(arguments: Arguments) -> int:
+    return _show(arguments, list(_client(arguments).reservations(arguments.job)), printing.reservations)
+
+
+def _reserve_show(arguments: Arguments) -> int:
+    return _show(arguments, _client(arguments).reservation(arguments.reservation), printing.reservation)
+
+
+def _reserve_change(arguments: Arguments) -> int:
+    named = (("rate", arguments.rate), ("duration", arguments.seconds))
+    change: dict[str, float | None] = {name: value for name, value in named if value is not None}
+    if not change:
+        raise SettingError("nothing is to change: lark reserve change RESERVATION --rate MBITS --seconds SECONDS")
+    found = _client(arguments).change_reservation(arguments.reservation, **change)
+    return _show(arguments, found, printing.reservation)
+
+
+def _reserve_release(arguments: Arguments) -> int:
+    return _show(arguments, _client(arguments).release(arguments.reservation), printing.reservation)
+
+
+def _reserve_links(arguments: Arguments) -> int:
+    return _show(arguments, _client(arguments).links(), printing.links)
+
+
+def _policy_show(arguments: Arguments) -> int:
+    return _show(arguments, _client(arguments).policy(), printing.policy)
+
+
+def _policy_put(arguments: Arguments) -> int:
+    found = _client(arguments).put_policy(_read(arguments.file))
+    return _show(arguments, found, lambda policy: print(f"version {policy['version']} is in force"))
+
+
+def _db_upgrade(arguments: Arguments) -> int:
+    return _on_database(arguments, lambda store: store.migrate())
+
+
+def _db_version(arguments: Arguments) -> int:
+    return _on_database(arguments, lambda store: None)
+
+
+def _on_database(arguments: Arguments, work: Callable[[Store], None]) -> int:
+    """Do something to the database of the settings, then print its schema's version beside this program's."""
+    from lark_controller.store import Store
+
+    names = ("database_url", "state_dir")
+    chosen = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    store = Store.open(load(os.environ, chosen).database_url)
+    try:
+        work(store)
+        found = {"version": store.schema_version(), "newest": Store.newest_schema()}
+    finally:
+        store.close()
+    return _show(arguments, found, lambda found: print(found["version"] or "none"), found["version"] != found["newest"])
+
+
+def _token(arguments: Arguments) -> int:
+    from lark_controller.rest.tokens import Scope, add
+
+    path = arguments.file or Path(os.environ.get("LARK_TOKENS_FILE") or _default("tokens_file"))
+    secret = add(path, arguments.name, {Scope(word) for word in arguments.scope}, arguments.expires)
+    if arguments.json:
+        printing.json_out({"name": arguments.name, "token": secret, "file": str(path)})
+    else:
+        print(secret)
+        print(f"Its hash is in {path}; the token itself is shown this once.", file=sys.stderr)
+    return OK
+
+
+def _schema(arguments: Arguments) -> int:
+    from lark_controller.policies.schema import schema
+
+    printing.json_out(schema())
+    return OK
+
+
+def _default(name: str) -> str:
+    return next(row.default for row in table() if row.name == name)
+
+
+def _show(arguments: Arguments, found: Any, show: Callable[[Any], None], no: bool = False) -> int:
+    if arguments.json:
+        printing.json_out(found)
+    else:
+        show(found)
+    return NO if no else OK
+
+
+def _read(path: Path) -> str:
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
+    except OSError as error:
+        raise SettingError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path}: byte {error.start} is not UTF-8") from None
+
+
+def _say(error: LarkError, code: int) -> int:
+    print(f"lark: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

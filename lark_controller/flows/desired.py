@@ -1,0 +1,454 @@
+"""All jobs, switches and the policy together: what each switch should hold, in whole and change by change.
+
+:meth:`Pool.build` is the full calculation and the oracle. :meth:`Pool.put` and :meth:`Pool.remove` change one job and
+answer what that changes on which switch, at a cost that does not grow with the number of jobs; a property test holds
+the two against each other on random histories. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from lark_common.runs import Network, NetworkType
+from lark_common.worker_rules import HostRules
+from lark_controller.flows import core
+from lark_controller.flows.diff import diff
+from lark_controller.flows.edge import program as edge
+from lark_controller.flows.edge.delivery import announced, announcements
+from lark_controller.flows.edge.slices import slice_flows
+from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
+from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
+from lark_controller.flows.tags import assign_tags
+from lark_controller.flows.wan import local_networks
+from lark_controller.flows.worker_rules import Ruled, host_rules
+from lark_controller.jobs.job import Job
+from lark_controller.policies.model import Decision, GroupControl, Policy, SliceKey, WanAction
+
+_LabelOf = Callable[[Placed], SliceKey | int | None]
+
+
+@dataclass(slots=True)
+class _Local:
+    """What a datapath's own jobs amount to: the jobs by number, how many of each slice, the slices' tags."""
+
+    jobs: dict[int, Placed] = field(default_factory=dict)
+    slices: dict[SliceKey, int] = field(default_factory=dict)
+    tags: dict[SliceKey, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Net:
+    """Prefixes that came and went for one label, whatever detours there were in between."""
+
+    added: set[Prefix] = field(default_factory=set)
+    removed: set[Prefix] = field(default_factory=set)
+
+    def follow(self, added: Iterable[Prefix], removed: Iterable[Prefix]) -> None:
+        for prefix in removed:
+            if prefix in self.added:
+                self.added.discard(prefix)
+            else:
+                self.removed.add(prefix)
+        for prefix in added:
+            if prefix in self.removed:
+                self.removed.discard(prefix)
+            else:
+                self.added.add(prefix)
+
+
+class Pool:
+    """The jobs that are admitted, the switches that are known, and one policy.
+
+    ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy.
+    ``queues`` are the jobs' own queues that stand, by the job's number, and those of reserved flows, by the number of
+    the reservation below 0. ``ruled`` are the jobs whose workers enforce what is decided.
+    ``group_queues`` are the DSCPs of the groups whose queues stand, by core. What stands is taken over from the pool
+    ``before``.
+    """
+
+    def __init__(self, policy: Policy, before: Pool | None = None) -> None:
+        self.policy = policy
+        self.switches: dict[int, Switch] = {}
+        self.placed: dict[int, Placed] = {}
+        self.rules: dict[int, int] = {}
+        self.groups: Counter[str] = Counter()
+        self.ruled = Ruled()
+        self._local: dict[int, _Local] = {}
+        self._edges_of: dict[SliceKey, set[int]] = {}
+        self._slices: LabelledPrefixes = LabelledPrefixes()
+        self._classes: LabelledPrefixes = LabelledPrefixes()
+        self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
+        self._homeless: dict[str, set[int]] = {}
+        self.queues: dict[int, int] = {} if before is None else dict(before.queues)
+        self.group_queues: dict[int, frozenset[int]] = {} if before is None else dict(before.group_queues)
+        self._inbound: LabelledPrefixes = LabelledPrefixes()
+        cores = policy.switches.values()
+        self._grouped = bool(policy.groups) and any(spec.group_control is GroupControl.QUEUES for spec in cores)
+        self._networks = local_networks(policy)
+        self._dscp = {group.name: group.dscp for group in policy.groups}
+        self._classed = {rule.position: rule for rule in policy.wans if rule.action is not WanAction.ALLOW}
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def datapath_of(self, job: Job) -> int | None:
+        """The datapath of the edge where a job is attached: as its ad says, or by its host's name; None: not known."""
+        if job.network_type is not NetworkType.OVS_BRIDGE:
+            return None
+        return self._hosts.get(job.host) if job.datapath is None else job.datapath
+
+    def jobs_at(self, datapath: int) -> list[Placed]:
+        """The jobs that belong to an edge, by number."""
+        local = self._local.get(datapath)
+        return [] if local is None else [local.jobs[number] for number in sorted(local.jobs)]
+
+    def count_at(self, datapath: int) -> int:
+        """How many jobs belong to an edge."""
+        local = self._local.get(datapath)
+        return 0 if local is None else len(local.jobs)
+
+    def tag_at(self, datapath: int, key: SliceKey | None) -> int:
+        """A slice's tag on a switch; 0 where it has none."""
+        local = self._local.get(datapath)
+        return 0 if local is None or key is None else local.tags.get(key, 0)
+
+    def slices_at(self, datapath: int) -> dict[int, SliceKey]:
+        """The slices of a switch by tag."""
+        local = self._local.get(datapath)
+        return {} if local is None else {tag: key for key, tag in local.tags.items()}
+
+    def class_prefixes(self, position: int) -> list[Prefix]:
+        """The prefixes of the jobs that come under a WAN rule."""
+        return list(self._classes.prefixes(position))
+
+    def dscp_of(self, decision: Decision) -> int:
+        """The DSCP that marks a decision's group; 0 where there is none."""
+        return self._dscp.get(decision.group, 0)
+
+    def is_classed(self, placed: Placed) -> bool:
+        """True where cores need to know the job's addresses, because a WAN rule drops or steers its traffic."""
+        return placed.job.has_pool_address and self._class_label(placed) is not None
+
+    def where(self, job: Job, decision: Decision) -> Placed:
+        """A job at its port, as far as its edge is known."""
+        datapath = self.datapath_of(job)
+        switch = None if datapath is None else self.switches.get(datapath)
+        port = None if switch is None else switch.job_port(job.port)
+        limited = decision.bandwidth is not None and decision.bandwidth.rate(job.bandwidth) is not None
+        queue = self.queues.get(job.number) if limited and port is not None else None
+        if not job.reserved or port is None:
+            return Placed(job, decision, datapath, port, queue)
+        reserved = [(flow.target, self.queues.get(-flow.number)) for flow in job.reserved if not flow.incoming]
+        stand = tuple((target, number) for target, number in reserved if number is not None)
+        return Placed(job, decision, datapath, port, queue, stand)
+
+    def ruled_at(self, host: str) -> list[Placed]:
+        """The jobs of a host whose policy their worker enforces, by number."""
+        return [self.placed[number] for number in sorted(self.ruled.numbers(host))]
+
+    def host_rules(self, host: str) -> HostRules:
+        """The rules that a worker enforces for its jobs that are at no switch."""
+        jobs = self.ruled_at(host)
+        keys = {placed.decision.slice for placed in jobs} - {None}
+        prefixes = {key: self._slices.prefixes(key) for key in keys if key is not None}
+        return host_rules(self.policy, jobs, prefixes, self._dscp)
+
+    def build(self, datapath: int) -> Program:
+        """Everything that a known switch should hold, from scratch. Raises KeyError for an unknown one."""
+        switch = self.switches[datapath]
+        return Program.of(self._all(switch), core.meters(switch, self.policy))
+
+    def _all(self, switch: Switch) -> Iterator[Flow]:
+        if not switch.is_edge:
+            yield from core.frame(switch, self.policy, self.group_queues.get(switch.datapath, frozenset()))
+            for dscp in self._inbound_at(switch):
+                yield from core.inbound_flows(dscp, self._inbound.prefixes(dscp))
+            for position, rule in self._classed.items():
+                yield from core.class_flows(rule, self._classes.prefixes(position))
+            return
+        yield from edge.frame(switch, self.policy)
+        local = self._local.get(switch.datapath, _Local())
+        for placed in local.jobs.values():
+            yield from self._job_flows(placed, switch, local.tags)
+        for key, tag in local.tags.items():
+            yield from slice_flows(tag, self._slices.prefixes(key))
+        yield from announcements(local.jobs.values(), switch)
+
+    def build_job(self, datapath: int, number: int) -> Program:
+        """The flows at a job's own port that a known switch should hold; none where the job is not attached to it."""
+        placed, switch = self.placed.get(number), self.switches.get(datapath)
+        if placed is None or switch is None or not switch.is_edge or placed.datapath != datapath:
+            return Program()
+        return Program.of(self._job_flows(placed, switch, self._local[datapath].tags))
+
+    def _job_flows(self, placed: Placed, switch: Switch, tags: dict[SliceKey, int]) -> Iterator[Flow]:
+        key = placed.decision.slice
+        tag = 0 if key is None else tags.get(key, 0)
+        dscp = self.dscp_of(placed.decision) if self.policy.groups else None
+        return edge.job_flows(placed, switch, tag, dscp, self._networks)
+
+    # -- switches ----------------------------------------------------------------------------------------------------
+
+    def set_switch(self, switch: Switch, hosts: Iterable[str] = ()) -> Changes:
+        """A switch is known, or its ports changed. ``hosts`` are the names that jobs may know its worker by.
+
+        Answers what changes on that switch (of a switch that was not known before: everything that it should hold).
+        """
+        known = self.switches.get(switch.datapath)
+        if known is not None and _same_frame(known, switch):
+            return self._move_ports(switch)
+        before = Program() if known is None else self.build(switch.datapath)
+        self.switches[switch.datapath] = switch
+        numbers = set(self._local.get(switch.datapath, _Local()).jobs)
+        if switch.is_edge:
+            for host in hosts:
+                if self._hosts.setdefault(host, switch.datapath) == switch.datapath:
+                    numbers |= self._homeless.pop(host, set())
+        for number in numbers:
+            placed = self.placed[number]
+            self._index(placed, self.where(placed.job, placed.decision))
+        after = self.build(switch.datapath)
+        self.rules[switch.datapath] = len(after.flows)
+        return diff(after, before)
+
+    def _move_ports(self, switch: Switch) -> Changes:
+        """Ports came or went and nothing else: only the jobs whose port it is are looked at."""
+        self.switches[switch.datapath] = switch
+        wanted, gone = Program(), set[FlowKey]()
+        for placed in self.jobs_at(switch.datapath):
+            new = self.where(placed.job, placed.decision)
+            if (new.port, new.queue, new.reserved) == (placed.port, placed.queue, placed.reserved):
+                continue
+            change = self._change(placed.job.number, new).get(switch.datapath, Changes())
+            for key in change.flows_gone:
+                wanted.flows.pop(key, None)
+                gone.add(key)
+            for flow in change.flows_set:
+                wanted.flows[flow.key] = flow.data
+                gone.discard(flow.key)
+        return diff(wanted, Program({key: FlowData(0) for key in gone}))
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+
+    def put(self, job: Job, decision: Decision) -> dict[int, Changes]:
+        """Admit a job, or change it; answers what changes on each known switch."""
+        return self._change(job.number, self.where(job, decision))
+
+    def refresh(self, job: Job) -> None:
+        """Hold this object for a job that is here and of which nothing has changed that flows are made of."""
+        old = self.placed.get(job.number)
+        if old is not None:
+            new = self.placed[job.number] = replace(old, job=job)
+            if old.datapath is not None:
+                self._local[old.datapath].jobs[job.number] = new
+
+    def remove(self, number: int) -> dict[int, Changes]:
+        """A job goes; answers what changes on each known switch."""
+        self.queues.pop(number, None)
+        if (placed := self.placed.get(number)) is not None:
+            for each in placed.job.reserved:
+                self.queues.pop(-each.number, None)
+        return self._change(number, None)
+
+    def set_queue(self, number: int, queue: int | None, sender: int | None = None) -> dict[int, Changes]:
+        """A job's own queue at its worker's uplinks stands (None: no longer); answers what changes on each switch.
+
+        May be said of a job before it is put. ``sender`` is the job whose reserved flow it is, where it is one's.
+        """
+        if self.queues.get(number) == queue:
+            return {}
+        if queue is None:
+            del self.queues[number]
+        else:
+            self.queues[number] = queue
+        placed = self.placed.get(number if sender is None else sender)
+        return {} if placed is None else self.put(placed.job, placed.decision)
+
+    def set_group_queues(self, datapath: int, dscps: frozenset[int]) -> Changes:
+        """The queues of these groups stand on a core, and no others; answers what changes there."""
+        if self.group_queues.get(datapath, frozenset()) == dscps:
+            return Changes()
+        if datapath not in self.switches:
+            self.group_queues[datapath] = dscps
+            return Changes()
+        before = self.build(datapath)
+        self.group_queues[datapath] = dscps
+        after = self.build(datapath)
+        self.rules[datapath] = len(after.flows)
+        return diff(after, before)
+
+    def _inbound_at(self, switch: Switch) -> Iterator[int]:
+        """The groups for which a core has flows towards the site."""
+        if switch.group_control is GroupControl.QUEUES:
+            known = set(self._dscp.values())
+            yield from (dscp for dscp in sorted(self.group_queues.get(switch.datapath, ())) if dscp in known)
+
+    def _group_label(self, placed: Placed) -> int | None:
+        return None if placed.decision.isolated else self.dscp_of(placed.decision) or None
+
+    def _change(self, number: int, new: Placed | None) -> dict[int, Changes]:
+        old = self.placed.get(number)
+        if old == new:
+            return {}
+        edges = {dp for p in (old, new) if p is not None and (dp := p.datapath) is not None and dp in self.switches}
+        touched = {dp: self._touched(dp, old, new) for dp in edges}
+        heard = any(placed is not None and announced(placed) for placed in (old, new))
+        before = {dp: list(self._part(dp, old, keys, heard)) for dp, keys in touched.items()}
+        self._index(old, new)
+        slices = self._relabel(self._slices, old, new, _slice_label) if self.policy.slices else {}
+        classes = self._relabel(self._classes, old, new, self._class_label) if self._classed else {}
+        inbound = self._relabel(self._inbound, old, new, self._group_label) if self._grouped else {}
+        after = {dp: list(self._part(dp, new, keys, heard)) for dp, keys in touched.items()}
+        for key, net in slices.items():
+            assert isinstance(key, SliceKey)
+            self.ruled.slice_changed(key)
+            for datapath in self._edges_of.get(key, ()):
+                if datapath in self.switches and key not in touched.get(datapath, ()):
+                    tag = self._local[datapath].tags[key]
+                    after.setdefault(datapath, []).extend(slice_flows(tag, net.added))
+                    before.setdefault(datapath, []).extend(slice_flows(tag, net.removed))
+        for position, net in classes.items():
+            assert isinstance(position, int)
+            for datapath in self._cores():
+                after.setdefault(datapath, []).extend(core.class_flows(self._classed[position], net.added))
+                before.setdefault(datapath, []).extend(core.class_flows(self._classed[position], net.removed))
+        for datapath in self._cores() if inbound else ():
+            for dscp in self._inbound_at(self.switches[datapath]):
+                moved = inbound.get(dscp, _Net())
+                after.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.added))
+                before.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.removed))
+        changes = {}
+        for datapath in before.keys() | after.keys():
+            wanted, there = Program.of(after.get(datapath, ())), Program.of(before.get(datapath, ()))
+            self.rules[datapath] = self.rules.get(datapath, 0) + len(wanted.flows) - len(there.flows)
+            if change := diff(wanted, there):
+                changes[datapath] = change
+        return changes
+
+    def _cores(self) -> Iterator[int]:
+        # Declared switches are few, whatever the number of workers.
+        for datapath in self.policy.switches:
+            switch = self.switches.get(datapath)
+            if switch is not None and not switch.is_edge:
+                yield datapath
+
+    def _touched(self, datapath: int, old: Placed | None, new: Placed | None) -> frozenset[SliceKey]:
+        """The slices whose tag on an edge comes, goes or changes when ``old`` becomes ``new``."""
+        local = self._local.get(datapath, _Local())
+        counts = dict(local.slices)
+        for placed, step in ((old, -1), (new, 1)):
+            if placed is not None and placed.datapath == datapath and (key := _slice_at_port(placed)) is not None:
+                counts[key] = counts.get(key, 0) + step
+        keys = {key for key, count in counts.items() if count > 0}
+        if keys == local.tags.keys():
+            return frozenset()
+        tags = assign_tags(keys)
+        return frozenset(key for key in keys | local.tags.keys() if tags.get(key) != local.tags.get(key))
+
+    def _part(self, datapath: int, changed: Placed | None, keys: frozenset[SliceKey], heard: bool) -> Iterator[Flow]:
+        """The flows of an edge that a change may touch: the job's, those of the slices in ``keys``, announcements.
+
+        Announcements go to all local jobs that are to hear them, so they are left out where none of those changes.
+        """
+        switch = self.switches[datapath]
+        local = self._local.get(datapath, _Local())
+        if changed is not None and changed.datapath == datapath:
+            yield from self._job_flows(changed, switch, local.tags)
+        for key in keys:
+            if key in local.tags:
+                yield from slice_flows(local.tags[key], self._slices.prefixes(key))
+        if keys:
+            for placed in local.jobs.values():
+                if placed.decision.slice in keys and placed is not changed:
+                    yield from self._job_flows(placed, switch, local.tags)
+        if heard:
+            yield from announcements(local.jobs.values(), switch)
+
+    def _index(self, old: Placed | None, new: Placed | None) -> None:
+        self.ruled.move(old, new)
+        if old is not None:
+            del self.placed[old.job.number]
+            self.groups[old.decision.group] -= 1
+            if old.datapath is not None:
+                local = self._local[old.datapath]
+                del local.jobs[old.job.number]
+                self._count(old.datapath, local, _slice_at_port(old), -1)
+            else:
+                self._homeless.get(old.job.host, set()).discard(old.job.number)
+        if new is not None:
+            self.placed[new.job.number] = new
+            self.groups[new.decision.group] += 1
+            if new.datapath is not None:
+                local = self._local.setdefault(new.datapath, _Local())
+                local.jobs[new.job.number] = new
+                self._count(new.datapath, local, _slice_at_port(new), 1)
+            elif new.job.network_type is NetworkType.OVS_BRIDGE:
+                self._homeless.setdefault(new.job.host, set()).add(new.job.number)
+
+    def _count(self, datapath: int, local: _Local, key: SliceKey | None, step: int) -> None:
+        if key is None:
+            return
+        count = local.slices.get(key, 0) + step
+        if count:
+            local.slices[key] = count
+            self._edges_of.setdefault(key, set()).add(datapath)
+        else:
+            del local.slices[key]
+            edges = self._edges_of[key]
+            edges.discard(datapath)
+            if not edges:
+                del self._edges_of[key]
+        if local.slices.keys() != local.tags.keys():
+            local.tags = assign_tags(local.slices)
+
+    def _relabel(
+        self, prefixes: LabelledPrefixes, old: Placed | None, new: Placed | None, label_of: _LabelOf
+    ) -> dict[object, _Net]:
+        """Move a job's addresses to their new label; answers the prefixes that came and went for each label.
+
+        Addresses without a label count too: a block that holds one is not a single prefix of the others' label.
+        """
+        nets: dict[object, _Net] = {}
+        gone = [] if old is None else _entries(old)
+        come = [] if new is None else _entries(new)
+        if gone == come and (old is None or new is None or label_of(old) == label_of(new)):
+            return nets
+        for address, _ in gone:
+            for label, delta in prefixes.discard(address):
+                nets.setdefault(label, _Net()).follow(delta.added, delta.removed)
+        for address, block in come:
+            assert new is not None
+            for label, delta in prefixes.put(address, block, label_of(new)):
+                nets.setdefault(label, _Net()).follow(delta.added, delta.removed)
+        return {label: net for label, net in nets.items() if label is not None and (net.added or net.removed)}
+
+    def _class_label(self, placed: Placed) -> int | None:
+        wan = placed.decision.wan
+        return wan if wan in self._classed and not placed.decision.isolated else None
+
+
+def _same_frame(one: Switch, other: Switch) -> bool:
+    """True where the two differ at most in ports that concern no frame flow."""
+    return (one.normal or one.is_edge) and replace(one, ports=other.ports, speeds=other.speeds) == other
+
+
+def _slice_label(placed: Placed) -> SliceKey | None:
+    return None if placed.decision.isolated else placed.decision.slice
+
+
+def _slice_at_port(placed: Placed) -> SliceKey | None:
+    """The slice that needs a tag where the job is attached."""
+    return None if placed.port is None else _slice_label(placed)
+
+
+def _entries(placed: Placed) -> list[tuple[tuple[int, int], Prefix | None]]:
+    if not placed.job.has_pool_address:
+        return []
+    return [((a.version, int(a)), None if b is None else prefix_of(b)) for a, b in placed.job.blocks]
+
+
+def prefix_of(network: Network) -> Prefix:
+    """A network as a prefix of integers."""
+    return Prefix(network.version, int(network.network_address), network.prefixlen)

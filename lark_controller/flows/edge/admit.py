@@ -1,0 +1,78 @@
+"""The table ``admit`` of an edge: a job's port sends with that job's addresses alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from lark_common.runs import AddressType
+from lark_controller.flows import tables as t
+from lark_controller.flows.build import ICMPV6, LINK_LOCAL, MLD2, NA, NS, RS, UDP, Fields, flow
+from lark_controller.flows.model import (
+    ETH_ARP,
+    ETH_IPV4,
+    ETH_IPV6,
+    VLAN_PRESENT,
+    Action,
+    Flow,
+    PushVlan,
+    SetField,
+)
+from lark_controller.flows.placement import Placed
+from lark_controller.flows.tables import Edge
+
+Admit = Callable[[int, Fields], Flow]
+
+
+def _admit(placed: Placed, mark: int, metadata: tuple[int, int]) -> Iterator[Flow]:
+    """Anti-spoofing: the port sends with the job's own MAC and addresses, untagged, and nothing else."""
+    job, mac = placed.job, placed.mac
+    assert placed.port is not None
+    port: Fields = {"in_port": placed.port, "vlan_vid": 0}
+    if mac is not None:
+        port["eth_src"] = mac
+    tagging: tuple[Action, ...] = ()
+    if job.vlan is not None:
+        tagging = (PushVlan(), SetField("vlan_vid", VLAN_PRESENT | job.vlan))
+
+    def admit(priority: int, fields: Fields) -> Flow:
+        return flow(Edge.ADMIT, priority, {**port, **fields}, mark, goto=Edge.BLOCK, actions=tagging, metadata=metadata)
+
+    if job.ipv4 is not None:
+        yield admit(t.P_ALLOW, {"eth_type": ETH_IPV4, "ipv4_src": int(job.ipv4)})
+        sender: Fields = {"eth_type": ETH_ARP} if mac is None else {"eth_type": ETH_ARP, "arp_sha": mac}
+        yield admit(t.P_ALLOW, {**sender, "arp_spa": int(job.ipv4)})
+        # An address probe (RFC 5227, section 1.1) has no sender address.
+        yield admit(t.P_ALLOW, {**sender, "arp_spa": 0, "arp_tpa": int(job.ipv4)})
+    if job.address_type is AddressType.DHCP:
+        client: Fields = {"eth_type": ETH_IPV4, "ip_proto": UDP, "udp_src": 68, "udp_dst": 67}
+        yield admit(t.P_ALLOW + 1, {**client, "ipv4_src": 0, "ipv4_dst": 0xFFFFFFFF})
+    if job.ipv6 is not None or job.address_type is AddressType.DHCP:
+        yield from _admit_ipv6(placed, mark, port, admit)
+
+
+def _admit_ipv6(placed: Placed, mark: int, port: Fields, admit: Admit) -> Iterator[Flow]:
+    """IPv6 with the job's own source; neighbour discovery only about the job's own addresses (RFC 4861, 4862)."""
+    job, mac = placed.job, placed.mac
+    local: int | tuple[int, int] = LINK_LOCAL if placed.link_local is None else placed.link_local
+    own = [local] if job.ipv6 is None else [int(job.ipv6), local]
+    nd: Fields = {"eth_type": ETH_IPV6, "ip_proto": ICMPV6}
+    # A link-layer option that names another MAC would poison the receiver's cache; no option is nothing to believe.
+    options: tuple[int, ...] = (0,) if mac is None else (0, mac)
+    if job.ipv6 is not None:
+        yield admit(t.P_ALLOW, {"eth_type": ETH_IPV6, "ipv6_src": int(job.ipv6)})
+    for address in own:
+        for option in options:
+            lladdr: Fields = {} if mac is None else {"ipv6_nd_sll": option}
+            yield admit(t.P_EXACT, {**nd, "icmpv6_type": NS, "ipv6_src": address, **lladdr})
+            lladdr = {} if mac is None else {"ipv6_nd_tll": option}
+            yield admit(t.P_EXACT, {**nd, "icmpv6_type": NA, "ipv6_src": address, "ipv6_nd_target": address, **lladdr})
+        # Duplicate address detection asks from the unspecified address.
+        yield admit(t.P_EXACT, {**nd, "icmpv6_type": NS, "ipv6_src": 0, "ipv6_nd_target": address})
+    for source in (0, local):
+        yield admit(t.P_EXACT, {**nd, "icmpv6_type": RS, "ipv6_src": source})
+        yield admit(t.P_EXACT, {**nd, "icmpv6_type": MLD2, "ipv6_src": source})
+    for kind in (NS, NA):
+        yield flow(Edge.ADMIT, t.P_GUARD, {**port, **nd, "icmpv6_type": kind}, mark)
+    if job.address_type is AddressType.DHCP:
+        client: Fields = {"eth_type": ETH_IPV6, "ip_proto": UDP, "udp_src": 546, "udp_dst": 547}
+        yield admit(t.P_ALLOW + 1, {**client, "ipv6_src": local})

@@ -1,0 +1,145 @@
+"""What an edge switch holds: the frame of its tables, each local job's own flows, each local slice's flows.
+
+Pure: every function is a calculation from frozen values to flows. :mod:`lark_controller.flows.desired` puts them
+together. The tables and metadata bits are declared in :mod:`lark_controller.flows.tables`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lark_common.runs import Network
+from lark_controller.flows import tables as t
+from lark_controller.flows.build import ICMPV6, RA, REDIRECT, SWITCH, UDP, Fields, flow
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.counting import count_flows, dropping, split_flows
+from lark_controller.flows.edge.admit import _admit
+from lark_controller.flows.edge.connections import _connections, _untracked
+from lark_controller.flows.edge.delivery import _announce, _deliver, _to_job, forwarding
+from lark_controller.flows.edge.slices import _slices
+from lark_controller.flows.model import (
+    ETH_IPV4,
+    ETH_IPV6,
+    PORT_LOCAL,
+    Flow,
+    SetField,
+)
+from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.queue_choice import queue_flows
+from lark_controller.flows.tables import Edge, combine
+from lark_controller.flows.wan import wan_flows
+from lark_controller.policies.model import Policy
+
+
+def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
+    """The flows that stand on every edge, whatever jobs it has: host traffic open, misses, what no job may ever do."""
+    for port in (PORT_LOCAL, *switch.uplinks):
+        yield flow(Edge.ADMIT, t.P_DENY, {"in_port": port}, SWITCH, goto=Edge.BLOCK)
+    yield from _never()
+    for table, following in (
+        (Edge.BLOCK, Edge.SLICE_FROM),
+        (Edge.SLICE_FROM, Edge.SLICE_TO),
+        (Edge.SLICE_TO, Edge.WAN),
+        (Edge.WAN, Edge.TRACK),
+        (Edge.TRACK, Edge.SPLIT),
+        (Edge.QOS, Edge.LEARN),
+    ):
+        yield flow(table, t.P_MISS, {}, SWITCH, goto=following)
+    drops = dropping(policy)
+    yield from _slices(policy, drops)
+    yield from wan_flows(policy, Edge.WAN, Edge.TRACK, drops)
+    if policy.connectivities and switch.tracks:
+        yield from _connections(drops)
+    elif policy.connectivities:
+        yield from _untracked(drops)
+    yield from split_flows(policy)
+    yield from _groups(policy)
+    yield from forwarding(switch)
+
+
+def _never() -> Iterator[Flow]:
+    """Router advertisements, redirects and DHCP servers are no business of a job (RFC 6105 names the same guard)."""
+    from_job = t.FROM_JOB.put(1)
+    for kind in (RA, REDIRECT):
+        fields: Fields = {"metadata": from_job, "eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": kind}
+        yield flow(Edge.BLOCK, t.P_EXACT + 100, fields, SWITCH)
+    for ethertype, port in ((ETH_IPV4, 67), (ETH_IPV6, 547)):
+        fields = {"metadata": from_job, "eth_type": ethertype, "ip_proto": UDP, "udp_src": port}
+        yield flow(Edge.BLOCK, t.P_EXACT + 100, fields, SWITCH)
+
+
+def _groups(policy: Policy) -> Iterator[Flow]:
+    """Every packet of a job carries its group's DSCP (RFC 2474) and no other: the core trusts it from edges."""
+    if not policy.groups:
+        return
+    for dscp in (0, *(group.dscp for group in policy.groups)):
+        for ethertype in (ETH_IPV4, ETH_IPV6):
+            yield flow(
+                Edge.QOS,
+                t.P_ALLOW,
+                {"metadata": combine(t.FROM_JOB.put(1), t.GROUP.put(dscp)), "eth_type": ethertype},
+                cookie(Category.GROUP, dscp),
+                goto=Edge.LEARN,
+                actions=(SetField("ip_dscp", dscp),),
+            )
+
+
+def job_flows(
+    placed: Placed, switch: Switch, tag: int, dscp: int | None, local: tuple[Network, ...] = ()
+) -> Iterator[Flow]:
+    """One job's own flows on the edge where it is attached; ``tag`` is its slice's there (0: not sliced).
+
+    ``local`` are the networks that are not the WAN. ``dscp`` marks its group (0: none), and None is a policy without
+    groups, under which DSCP stays as it is.
+    """
+    if placed.port is None:
+        return
+    mark = cookie(Category.JOB, placed.job.number)
+    yield from count_flows(placed)
+    if placed.decision.isolated:
+        yield from _isolated(placed, mark)
+        return
+    yield from _admit(placed, mark, _sender(placed, tag, dscp or 0))
+    yield from queue_flows(placed, local, mark, dscp)
+    yield from _receiver(placed, mark, tag)
+    yield from _deliver(placed, mark)
+    yield from _announce(placed, switch, mark)
+
+
+def _isolated(placed: Placed, mark: int) -> Iterator[Flow]:
+    assert placed.port is not None
+    yield flow(Edge.ADMIT, t.P_ALLOW, {"in_port": placed.port}, mark, goto=Edge.BLOCK)
+    drops = Edge.DROPS if placed.decision.accounted else None
+    yield flow(Edge.BLOCK, t.P_EXACT + 200, {"in_port": placed.port}, mark, goto=drops)
+    for fields in _to_job(placed):
+        yield flow(Edge.BLOCK, t.P_EXACT, fields, mark, goto=drops)
+    if placed.mac is not None:
+        yield flow(Edge.BLOCK, t.P_EXACT, {"eth_dst": placed.mac}, mark, goto=drops)
+
+
+def _sender(placed: Placed, tag: int, dscp: int) -> tuple[int, int]:
+    decision = placed.decision
+    return combine(
+        t.FROM_JOB.put(1),
+        t.FROM_TAG.put(tag),
+        t.FROM_SLICED.put(int(tag != 0)),
+        t.FROM_WAN.put(decision.wan),
+        t.FROM_TRACKED.put(int(decision.one_way)),
+        t.FROM_MUTE.put(int(not decision.outbound)),
+        t.GROUP.put(dscp),
+    )
+
+
+def _receiver(placed: Placed, mark: int, tag: int) -> Iterator[Flow]:
+    """What later tables must know of a packet that goes to the job."""
+    decision = placed.decision
+    metadata = combine(
+        t.TO_JOB.put(1),
+        t.TO_TAG.put(tag),
+        t.TO_SLICED.put(int(tag != 0)),
+        t.TO_WAN.put(decision.wan),
+        t.TO_TRACKED.put(int(decision.one_way)),
+        t.TO_MUTE.put(int(not decision.inbound)),
+    )
+    for fields in _to_job(placed):
+        yield flow(Edge.BLOCK, t.P_ALLOW, fields, mark, goto=Edge.SLICE_FROM, metadata=metadata)

@@ -1,0 +1,65 @@
+"""The slice tables of an edge: which source tags may reach which addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lark_controller.flows import tables as t
+from lark_controller.flows.build import Fields, address_fields, flow
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.model import (
+    PORT_CONTROLLER,
+    Flow,
+    Output,
+)
+from lark_controller.flows.prefixes import Prefix
+from lark_controller.flows.tables import Edge
+from lark_controller.policies.model import Policy
+
+
+def _slices(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
+    """Sliced jobs and the job networks as a whole; what their own slice allows stands above (:func:`slice_flows`)."""
+    if not policy.slices:
+        return
+    mark = cookie(Category.SLICE, 0)
+    networks = policy.job_networks
+    for network in networks:
+        prefix = Prefix(network.version, int(network.network_address), network.prefixlen)
+        for table, bit, fields in _both_ways(prefix):
+            yield flow(table, t.P_DENY, {"metadata": bit, **fields}, mark, goto=drops)
+    for host in policy.hosts:
+        prefix = Prefix(host.version, int(host.network_address), host.prefixlen)
+        for table, bit, fields in _both_ways(prefix):
+            following = Edge.SLICE_TO if table is Edge.SLICE_FROM else Edge.WAN
+            yield flow(table, t.P_ALLOW, {"metadata": bit, **fields}, mark, goto=following)
+    if not networks:
+        # Jobs live among other hosts: whose an address is, is asked once a pair, and remembered while it is used.
+        for table, bit in ((Edge.SLICE_FROM, t.FROM_SLICED.put(1)), (Edge.SLICE_TO, t.TO_SLICED.put(1))):
+            for network in policy.local_networks:
+                prefix = Prefix(network.version, int(network.network_address), network.prefixlen)
+                for where, _, fields in _both_ways(prefix):
+                    if where == table:
+                        asks = (Output(PORT_CONTROLLER),)
+                        yield flow(table, t.P_ASK, {"metadata": bit, **fields}, mark, actions=asks)
+
+
+def _both_ways(prefix: Prefix) -> Iterator[tuple[Edge, tuple[int, int], Fields]]:
+    """A prefix as destination in slice-from and as source in slice-to, IP and ARP."""
+    for table, bit, side in (
+        (Edge.SLICE_FROM, t.FROM_SLICED.put(1), "dst"),
+        (Edge.SLICE_TO, t.TO_SLICED.put(1), "src"),
+    ):
+        for fields in address_fields(prefix, side):
+            yield table, bit, fields
+
+
+def slice_flows(tag: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
+    """Which prefixes the jobs of a slice (its tag on this switch) exchange packets with."""
+    mark = cookie(Category.SLICE, tag)
+    for prefix in prefixes:
+        for fields in address_fields(prefix, "dst"):
+            terms: Fields = {"metadata": t.FROM_TAG.put(tag), **fields}
+            yield flow(Edge.SLICE_FROM, t.P_EXACT, terms, mark, goto=Edge.SLICE_TO)
+        for fields in address_fields(prefix, "src"):
+            terms = {"metadata": t.TO_TAG.put(tag), **fields}
+            yield flow(Edge.SLICE_TO, t.P_EXACT, terms, mark, goto=Edge.WAN)

@@ -1,0 +1,198 @@
+"""The rules of a worker's jobs that have no port on a switch: which jobs those are, and the same Decision as rules.
+
+Pure. :func:`permits` says what rules mean; workers render them for the kernel, and a property test holds rendering,
+edge flows and :func:`permits` against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from typing import Final
+
+from lark_common.runs import Address, AddressType, Network, NetworkType
+from lark_common.worker_rules import RULED, HostRules, JobRules
+from lark_controller.flows.placement import Placed
+from lark_controller.flows.prefixes import Prefix, minimal_cover
+from lark_controller.flows.tags import assign_tags
+from lark_controller.flows.wan import local_networks
+from lark_controller.jobs.job import Job
+from lark_controller.policies.model import Decision, Policy, SliceKey, WanAction
+
+_UNKNOWN_MAC: Final = "00:00:00:00:00:00"
+
+
+@dataclass(slots=True)
+class Ruled:
+    """The jobs whose policy their worker enforces, by host; which hosts' rules changed since they were asked for.
+
+    ``changed`` has for each such host the numbers of the jobs there that are new or have other rules of their own.
+    """
+
+    changed: dict[str, set[int]] = field(default_factory=dict)
+    _hosts: dict[str, set[int]] = field(default_factory=dict)
+    _slices: dict[SliceKey, dict[str, int]] = field(default_factory=dict)
+
+    def hosts(self) -> list[str]:
+        """The hosts that have such jobs."""
+        return list(self._hosts)
+
+    def numbers(self, host: str) -> frozenset[int]:
+        """The numbers of the jobs of a host."""
+        return frozenset(self._hosts.get(host, ()))
+
+    def move(self, old: Placed | None, new: Placed | None) -> None:
+        """A job came, changed or went."""
+        if new is not None and new.job.network_type in RULED:
+            if old is not None and _enforced_alike(old, new):
+                return
+            self.changed.setdefault(new.job.host, set()).add(new.job.number)
+            self._hosts.setdefault(new.job.host, set()).add(new.job.number)
+            self._count(new, 1)
+        if old is not None and old.job.network_type in RULED:
+            host, number = old.job.host, old.job.number
+            changed = self.changed.setdefault(host, set())
+            self._count(old, -1)
+            if new is None or new.job.host != host or new.job.network_type not in RULED:
+                changed.discard(number)
+                self._hosts[host].discard(number)
+                if not self._hosts[host]:
+                    del self._hosts[host]
+
+    def slice_changed(self, key: SliceKey) -> None:
+        """The prefixes of a slice changed."""
+        for host in self._slices.get(key, ()):
+            self.changed.setdefault(host, set())
+
+    def take(self) -> dict[str, set[int]]:
+        """What changed since the last call."""
+        changed, self.changed = self.changed, {}
+        return changed
+
+    def _count(self, placed: Placed, step: int) -> None:
+        key = placed.decision.slice
+        if key is None:
+            return
+        hosts = self._slices.setdefault(key, {})
+        host = placed.job.host
+        hosts[host] = hosts.get(host, 0) + step
+        if not hosts[host]:
+            del hosts[host]
+            if not hosts:
+                del self._slices[key]
+
+
+def _enforced_alike(old: Placed, new: Placed) -> bool:
+    """Whether two states of a job have the same rules, whatever else changed (lease, state)."""
+    return _of(old.job, old.decision) == _of(new.job, new.decision)
+
+
+def _of(job: Job, decision: Decision) -> tuple[object, ...]:
+    return (job.host, job.network_type, job.address_type, job.addresses, job.mac, job.vlan, decision)
+
+
+def host_rules(
+    policy: Policy, jobs: Iterable[Placed], prefixes: Mapping[SliceKey, Iterable[Prefix]], dscps: Mapping[str, int]
+) -> HostRules:
+    """The rules of a host: its jobs, and the prefixes of each of their slices; ``dscps`` are those of the groups.
+
+    Jobs behind NAT have addresses of their worker's own, which are job addresses there and nowhere else; jobs of one
+    slice on one worker reach each other by them.
+    """
+    jobs = [placed for placed in jobs if placed.job.network_type in RULED]
+    keys = {key for placed in jobs if (key := _slice_of(placed)) is not None}
+    tags = assign_tags(keys)
+    dropping = {rule.position: rule.exceptions for rule in policy.wans if rule.action is WanAction.DROP}
+    behind: dict[SliceKey, list[Address]] = {}
+    for placed in jobs:
+        if placed.job.network_type is NetworkType.NAT and (key := _slice_of(placed)) is not None:
+            behind.setdefault(key, []).extend(placed.job.addresses)
+    return HostRules(
+        job_networks=(
+            *policy.job_networks,
+            *minimal_cover(a for p in jobs if p.job.network_type is NetworkType.NAT for a in p.job.addresses),
+        ),
+        hosts=policy.hosts,
+        local_networks=local_networks(policy),
+        exceptions={
+            position: dropping[position] for position in sorted({p.decision.wan for p in jobs} & dropping.keys())
+        },
+        slices={
+            tags[key]: minimal_cover([*(_network(each) for each in prefixes.get(key, ())), *behind.get(key, ())])
+            for key in sorted(keys)
+        },
+        jobs=tuple(_job(placed, policy, tags, dropping.keys(), dscps) for placed in jobs),
+    )
+
+
+def _slice_of(placed: Placed) -> SliceKey | None:
+    return None if placed.decision.isolated else placed.decision.slice
+
+
+def _network(prefix: Prefix) -> Network:
+    return ip_network(str(prefix))
+
+
+def _job(
+    placed: Placed, policy: Policy, tags: Mapping[SliceKey, int], dropping: Iterable[int], dscps: Mapping[str, int]
+) -> JobRules:
+    job, decision = placed.job, placed.decision
+    key = _slice_of(placed)
+    return JobRules(
+        id=job.id,
+        network_type=job.network_type,
+        mac=job.mac or _UNKNOWN_MAC,
+        addresses=job.addresses,
+        vlan=job.vlan,
+        dhcp=job.address_type is AddressType.DHCP,
+        isolated=decision.isolated,
+        slice=0 if key is None else tags[key],
+        wan=decision.wan if decision.wan in set(dropping) else 0,
+        inbound=decision.inbound,
+        outbound=decision.outbound,
+        dscp=dscps.get(decision.group, 0) if policy.groups else None,
+    )
+
+
+def unsupported(policy: Policy, job: Job, decision: Decision) -> str:
+    """Why a worker cannot enforce a decision, as a sentence; ``""`` where it can."""
+    if job.network_type not in RULED or decision.isolated:
+        return ""
+    if decision.slice is not None and not policy.job_networks:
+        return (
+            f"slice rule {decision.slice.rule} needs networks.jobs in the policy for jobs of NetworkType "
+            f"{job.network_type}: their worker cannot ask whose an address is"
+        )
+    steering = {rule.position: rule.port for rule in policy.wans if rule.action is WanAction.STEER}
+    if job.network_type is NetworkType.NAT and decision.wan in steering:
+        return (
+            f"wan rule {decision.wan} steers to {steering[decision.wan]}, which no core can do by the address of a job "
+            "behind NAT; give the job's group that port instead"
+        )
+    return ""
+
+
+def permits(rules: HostRules, job: JobRules, other: Address, *, sends: bool) -> str:
+    """Why packets between a job and an address are dropped, ``""`` where they pass.
+
+    ``sends``: from the job to the address, as a new connection; else the other way round.
+    """
+    if job.isolated:
+        return "nothing passes: the job is blocked, or may neither call nor be called"
+    if (
+        job.slice
+        and _within(other, rules.job_networks)
+        and not _within(other, rules.hosts)
+        and not _within(other, rules.slices.get(job.slice, ()))
+    ):
+        return f"{other} is in the job networks and not of the job's slice"
+    if job.wan and not _within(other, rules.local_networks) and not _within(other, rules.exceptions.get(job.wan, ())):
+        return f"wan rule {job.wan} drops what is outside of the local networks, and {other} is no exception"
+    if not (job.outbound if sends else job.inbound):
+        return f"the job may not {'call' if sends else 'be called'}"
+    return ""
+
+
+def _within(address: Address, networks: Iterable[Network]) -> bool:
+    return any(address in network for network in networks)

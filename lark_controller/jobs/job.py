@@ -1,0 +1,196 @@
+"""The job directory: one frozen :class:`Job` a run, found by id, address, user, group and switch.
+
+A job here is one run of an HTCondor job on one slot: GlobalJobId, the start of this run, and the slot. The directory
+lives in memory and holds what policy and switches need; the ads' text is in the store.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+from lark_common.runs import Address, AddressType, Network, NetworkType, RunKey
+
+
+class JobState(StrEnum):
+    """Where a job is in its life.
+
+    ``registering``: its flows are on their way. ``enforced``: every switch concerned has confirmed by barrier.
+    ``pending``: a switch concerned is away or lacks what the job needs, or the address is not known yet; ``reason``
+    says which. ``quarantined``: the pool contradicts it, as ``reason`` says, and nothing passes. ``refused``: bad
+    address, no capacity, a rule limit; ``reason`` says what. ``ended``: over; its address is free.
+    """
+
+    REGISTERING = "registering"
+    ENFORCED = "enforced"
+    PENDING = "pending"
+    QUARANTINED = "quarantined"
+    REFUSED = "refused"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The attributes of both ads that the running policy refers to: (name in lower case, expression), sorted.
+
+    Jobs of one cluster mostly have equal facts, so equal facts are one object and are decided once.
+    """
+
+    job: tuple[tuple[str, str], ...] = ()
+    machine: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedFlow:
+    """Bandwidth reserved for what a job sends to some addresses (empty: to the WAN), in kb/s of L2 bytes; or, where
+    ``incoming``, for what is sent to the job.
+
+    ``number`` is the reservation's in the store.
+    """
+
+    number: int
+    kbps: int
+    target: tuple[Network, ...] = ()
+    incoming: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a job on one slot, as far as policy and switches need it.
+
+    ``number`` is the store's number (it stands in the cookies of the job's flows). ``ipv4_block`` and ``ipv6_block``
+    are the aligned blocks that an assigned address came from, reserved for this job's group and user. ``datapath`` is
+    the OpenFlow datapath id of the worker's bridge and ``port`` the name of the job's port on it (the machine ad's
+    ExternalInterface); ``mac`` is the address inside the job. ``bandwidth`` is RequestBandwidth in Mb/s. ``inbound``
+    and ``outbound`` are what the job ad asks (Table I), None where it does not ask. ``lease_until`` and ``created``
+    are seconds since 1970. ``quarantine`` is what the pool says against the job (``""``: nothing), and ``vouched``
+    means that an operator has let it pass in spite of that. ``reserved`` are the flows from it and to it that have
+    bandwidth reserved.
+    """
+
+    number: int
+    run: RunKey
+    id: str
+    owner: str
+    user: str
+    group: str
+    cluster: int
+    proc: int
+    host: str
+    network_type: NetworkType = NetworkType.OVS_BRIDGE
+    address_type: AddressType = AddressType.STATIC
+    ipv4: IPv4Address | None = None
+    ipv6: IPv6Address | None = None
+    ipv4_block: IPv4Network | None = None
+    ipv6_block: IPv6Network | None = None
+    datapath: int | None = None
+    port: str | None = None
+    mac: str | None = None
+    vlan: int | None = None
+    bandwidth: float | None = None
+    inbound: bool | None = None
+    outbound: bool | None = None
+    state: JobState = JobState.REGISTERING
+    reason: str = ""
+    lease_until: float = 0.0
+    created: float = 0.0
+    facts: Facts = Facts()
+    quarantine: str = ""
+    vouched: bool = False
+    reserved: tuple[ReservedFlow, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The job's addresses, IPv4 first."""
+        return tuple(address for address in (self.ipv4, self.ipv6) if address is not None)
+
+    @property
+    def blocks(self) -> tuple[tuple[Address, Network | None], ...]:
+        """Each address with the block reserved for the job's group and user, None where it stands alone."""
+        pairs: list[tuple[Address, Network | None]] = []
+        if self.ipv4 is not None:
+            pairs.append((self.ipv4, self.ipv4_block))
+        if self.ipv6 is not None:
+            pairs.append((self.ipv6, self.ipv6_block))
+        return tuple(pairs)
+
+    @property
+    def has_pool_address(self) -> bool:
+        """True where the job's addresses are its own in the whole pool (behind NAT they are its host's business)."""
+        return self.network_type in (NetworkType.OVS_BRIDGE, NetworkType.BRIDGE)
+
+    @property
+    def live(self) -> bool:
+        """True until the job has ended or was refused."""
+        return self.state not in (JobState.ENDED, JobState.REFUSED)
+
+
+@dataclass(slots=True)
+class Directory:
+    """The live jobs, indexed. The only mutable value here; one thread (the reconcile loop) changes it.
+
+    Readers on other threads see single dictionary look-ups, which Python makes atomic; for lists they take
+    :meth:`all`, a copy.
+    """
+
+    by_id: dict[str, Job] = field(default_factory=dict)
+    by_number: dict[int, Job] = field(default_factory=dict)
+    by_address: dict[Address, Job] = field(default_factory=dict)
+    by_owner: dict[str, dict[int, Job]] = field(default_factory=dict)
+    by_group: dict[str, dict[int, Job]] = field(default_factory=dict)
+    by_host: dict[str, dict[int, Job]] = field(default_factory=dict)
+    states: Counter[JobState] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.all())
+
+    def all(self) -> list[Job]:
+        """A copy of the list of live jobs."""
+        return list(self.by_id.values())
+
+    def put(self, job: Job) -> Job | None:
+        """Add or replace a live job; returns what it replaces."""
+        old = self.by_id.get(job.id)
+        if old is None or _indexed(old) != _indexed(job):
+            self.remove(job.id)
+        else:
+            # Replaced where it stands: a dictionary that loses and gains the same keys again and again grows.
+            self.states[old.state] -= 1
+        self.by_id[job.id] = job
+        self.by_number[job.number] = job
+        self.states[job.state] += 1
+        if job.has_pool_address:
+            for address in job.addresses:
+                self.by_address[address] = job
+        for index, key in ((self.by_owner, job.owner), (self.by_group, job.group), (self.by_host, job.host)):
+            index.setdefault(key, {})[job.number] = job
+        return old
+
+    def remove(self, job_id: str) -> Job | None:
+        """Take a job out; returns it, or None if it was not there."""
+        job = self.by_id.pop(job_id, None)
+        if job is None:
+            return None
+        self.by_number.pop(job.number, None)
+        self.states[job.state] -= 1
+        for address in job.addresses:
+            if self.by_address.get(address) is not None and self.by_address[address].id == job.id:
+                del self.by_address[address]
+        for index, key in ((self.by_owner, job.owner), (self.by_group, job.group), (self.by_host, job.host)):
+            entries = index.get(key)
+            if entries is not None:
+                entries.pop(job.number, None)
+                if not entries:
+                    del index[key]
+        return job
+
+
+def _indexed(job: Job) -> tuple[object, ...]:
+    """By what the directory finds a job."""
+    return job.number, job.owner, job.group, job.host, job.network_type, job.ipv4, job.ipv6

@@ -1,0 +1,79 @@
+"""What cores dropped of each accounting group: packets that found a queue full or a meter exceeded.
+
+A core's queues and meters are a group's and not a job's, so nobody can tell whose packets those were. For the reconcile
+loop's thread; :meth:`SharedDrops.by_group` may be asked from any.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from lark_controller.flows.placement import Switch
+from lark_controller.qos.groups import treatments
+from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.switches.openflow.link import SwitchLink
+
+
+class _Place(NamedTuple):
+    """A queue of a port, or (``port`` is empty) a meter."""
+
+    port: str
+    number: int
+
+
+class SharedDrops:
+    """What was counted at each core when it was looked at last, and what that adds up to since this start."""
+
+    def __init__(self, loop: Reconciler) -> None:
+        self._loop = loop
+        self._seen: dict[int, dict[_Place, int]] = {}
+        self._sums: Mapping[str, int] = {}
+
+    def by_group(self) -> Mapping[str, int]:
+        """Packets dropped by the policy's group."""
+        return self._sums
+
+    async def look(self, datapath: int) -> None:
+        """Count what a core's queues and meters have dropped since the last look. Raises SwitchError."""
+        state = self._loop.switches.get(datapath)
+        switch = self._loop.pool_of(datapath).switches.get(datapath)
+        if state is None or state.link is None or switch is None or switch.is_edge:
+            return
+        counted = await self._count(state.link, switch)
+        before, self._seen[datapath] = (
+            self._seen.get(datapath),
+            {place: packets for place, (_, packets) in counted.items()},
+        )
+        if before is None:
+            # What was dropped before this controller came is not known to be anybody's.
+            return
+        sums = Counter(self._sums)
+        for place, (group, packets) in counted.items():
+            old = before.get(place, 0)
+            # One that was made anew counts from 0.
+            sums[group] += packets if packets < old else packets - old
+        self._sums = sums
+
+    async def _count(self, link: SwitchLink, switch: Switch) -> dict[_Place, tuple[str, int]]:
+        pool = self._loop.pool_of(link.datapath)
+        names = {group.dscp: group.name for group in pool.policy.groups}
+        standing = pool.group_queues.get(link.datapath, frozenset())
+        chosen = list(treatments(pool.policy, switch.max_meter, switch.group_control, standing))
+        queues = {each.queue: names[each.dscp] for each in chosen if each.queue is not None}
+        meters = {each.dscp: names[each.dscp] for each in chosen if each.rate is not None}
+        found: dict[_Place, tuple[str, int]] = {}
+        if queues:
+            ports = {port.number: port.name for port in link.features.ports.values()}
+            # Where somebody looks after the queues on their host, they drop inside, which Open vSwitch does not count.
+            told = self._loop.queues.dropped(link.datapath)
+            for queue in await link.queue_stats():
+                if queue.queue in queues and queue.port in ports:
+                    place = _Place(ports[queue.port], queue.queue)
+                    found[place] = queues[queue.queue], max(queue.errors, told.get((place.port, place.number), 0))
+        if meters:
+            for number, meter in (await link.meter_stats()).items():
+                if number in meters:
+                    found[_Place("", number)] = meters[number], meter.band_packets
+        return found

@@ -1,0 +1,251 @@
+"""Reading the switches' counters into the accounts. Everything here is called on the event-loop thread.
+
+A switch is asked for all its ports in one request and for all counting flows in another, one switch after the other,
+spread over the interval; a slow one holds up nobody. What comes at a job's beginning and end is asked for on the same
+connection before the flows come and go, so the switch answers with what was counted until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from lark_common.errors import SwitchError
+from lark_common.log import failure
+from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading, QueueReading
+from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, count_cookie, counted_by
+from lark_controller.flows.placement import Placed
+from lark_controller.reconcile.switch import SwitchState
+from lark_controller.switches.openflow.link import Dump, SwitchLink
+from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters
+
+# Switches whose answers may be under way at a time.
+IN_FLIGHT: Final = 16
+# Reading counters takes at most one part in this many of the loop's time: with so many jobs that it would take more,
+# the interval grows.
+SHARE: Final = 10
+# How long a job that has ended waits for its last counters.
+LAST_SECONDS: Final = 5.0
+
+# A port's counters and a job's counting flows, as they come.
+_Answers = tuple[asyncio.Future[list[PortCounters]], asyncio.Future[list[FlowCount]]]
+
+# Jobs that are looked at before others get their turn of the loop.
+_AT_ONCE: Final = 500
+_JOB_MASK: Final = (1 << 64) - (1 << COUNT_BITS)
+
+
+class Polling:
+    """Reads ports and counting flows of connected switches."""
+
+    def __init__(
+        self, ledger: Ledger, switches: Mapping[int, SwitchState], jobs_at: Callable[[int], list[Placed]]
+    ) -> None:
+        self._ledger = ledger
+        self._switches = switches
+        self._jobs_at = jobs_at
+        self._asked: set[int] = set()
+        # For each answer that is under way, the cookies of the counting flows that went meanwhile.
+        self._open: list[set[int]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._spent = 0.0
+
+    # what the reconcile loop tells
+
+    def begin(self, placed: Placed) -> None:
+        """A job is here, or at another port; called before its flows are sent."""
+        job, link = placed.job, self._link(placed)
+        if not placed.decision.accounted:
+            return
+        self._ledger.begin(job, placed.decision.group)
+        if link is not None and placed.port is not None and not self._ledger.started(job.number):
+            self._start(self._first(job.number, placed.port, link.port_counters(placed.port)))
+
+    async def regroup(self, placed: Mapping[int, Placed]) -> None:
+        """Another policy is in force: jobs may be accounted that were not, and be of another group."""
+        for count, number in enumerate(list(placed)):
+            if count % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if (each := placed.get(number)) is not None:
+                self.begin(each)
+
+    def end(self, number: int, placed: Placed | None) -> None:
+        """A job is over; called before its flows are taken away."""
+        if not self._ledger.knows(number):
+            return
+        link = None if placed is None else self._link(placed)
+        if link is None or placed is None or placed.port is None:
+            self._ledger.close(number, time.time())
+            return
+        answers = self._ask(link, number, placed.port, LAST_SECONDS)
+        self._start(self._last(number, placed.port, answers))
+
+    async def read(self, placed: Placed, timeout: float) -> None:
+        """Read a job's own counters now, as far as its switch answers within ``timeout`` seconds."""
+        link = self._link(placed)
+        if link is not None and placed.port is not None and self._ledger.knows(placed.job.number):
+            number = placed.job.number
+            await self._read(number, placed.port, self._ask(link, number, placed.port, timeout))
+
+    def compared(self, datapath: int, dump: Dump) -> None:
+        """A switch has connected; what its counting flows say, before anything is changed."""
+        found: dict[int, list[FlowReading]] = {}
+        for key, data in dump.program.flows.items():
+            whose = counted_by(data.cookie)
+            if whose is not None:
+                packets, size = dump.counters[key]
+                found.setdefault(whose[0], []).append(FlowReading(whose[1], packets, size))
+        now = time.time()
+        for placed in self._jobs_at(datapath):
+            self._ledger.flows_there(placed.job.number, now, found.get(placed.job.number, []))
+
+    def flow_removed(self, removed: FlowRemoved) -> None:
+        """A counting flow is gone, with its last counters."""
+        whose = counted_by(removed.cookie)
+        if whose is not None:
+            for gone in self._open:
+                gone.add(removed.cookie)
+            self._ledger.flow_gone(whose[0], FlowReading(whose[1], removed.packets, removed.bytes))
+
+    def queues_seen(self, readings: Mapping[int, QueueReading]) -> None:
+        """What jobs' own queues have dropped and held back, by the job's number."""
+        for number, reading in readings.items():
+            self._ledger.queues(number, reading)
+
+    def gone(self, datapath: int) -> None:
+        """A switch is gone: what its jobs send is not known."""
+        self._ledger.quiet(placed.job.number for placed in self._jobs_at(datapath))
+
+    # the round
+
+    async def start(self, interval: float) -> None:
+        """Read every switch again and again, from now until the loop ends; never where ``interval`` is 0."""
+        if interval:
+            self._start(self.run(interval))
+
+    async def run(self, interval: float) -> None:
+        """Read every switch once in ``interval`` seconds, until cancelled."""
+        places = asyncio.Semaphore(IN_FLIGHT)
+        while True:
+            began = asyncio.get_running_loop().time()
+            datapaths = [datapath for datapath, state in self._switches.items() if state.told]
+            for datapath in datapaths:
+                await places.acquire()
+                self._spent = 0.0
+                self._start(self._poll(datapath), lambda _done: places.release())
+                await asyncio.sleep(max(interval / len(datapaths), SHARE * self._spent))
+            left = began + interval - asyncio.get_running_loop().time()
+            await asyncio.sleep(max(left, 0.05))
+
+    async def poll(self, datapath: int) -> None:
+        """Read one switch now. Raises SwitchError."""
+        state = self._switches.get(datapath)
+        if state is None or state.link is None or not state.told or datapath in self._asked:
+            return
+        asked = self._ports_of(datapath)
+        if not asked:
+            return
+        self._asked.add(datapath)
+        try:
+            ports_done = state.link.port_counters()
+            flows_done = state.link.flow_counts(count_cookie(0), CATEGORY_MASK)
+            with self._removals() as removed:
+                await asyncio.gather(ports_done, flows_done, return_exceptions=True)
+        finally:
+            self._asked.discard(datapath)
+        began, now = time.perf_counter(), time.time()
+        ports = {counters.number: counters for counters in ports_done.result()}
+        flows = _by_job(flows_done.result(), removed)
+        # A port number that went to another job while the answer was under way says nothing of either.
+        for port, number in self._ports_of(datapath).items():
+            counters = ports.get(port)
+            if asked.get(port) == number and counters is not None:
+                self._ledger.read(number, now, _port(counters), flows.get(number, ()), counters.age)
+        self._spent += time.perf_counter() - began
+
+    # inside
+
+    def _link(self, placed: Placed) -> SwitchLink | None:
+        state = None if placed.datapath is None else self._switches.get(placed.datapath)
+        return None if state is None or not state.told else state.link
+
+    def _ports_of(self, datapath: int) -> dict[int, int]:
+        return {placed.port: placed.job.number for placed in self._jobs_at(datapath) if placed.port is not None}
+
+    async def _poll(self, datapath: int) -> None:
+        try:
+            await self.poll(datapath)
+        except SwitchError:
+            # Its connection says what is wrong with it.
+            return
+
+    async def _first(self, number: int, port: int, done: asyncio.Future[list[PortCounters]]) -> None:
+        try:
+            found = [counters for counters in await done if counters.number == port]
+        except SwitchError:
+            return
+        if found and not self._ledger.started(number):
+            self._ledger.read(number, time.time(), _port(found[0]), (), found[0].age)
+
+    @staticmethod
+    def _ask(link: SwitchLink, number: int, port: int, timeout: float) -> _Answers:
+        """Ask for a job's port and counting flows; the requests are on their way when this returns."""
+        flows = link.flow_counts(count_cookie(number), _JOB_MASK, timeout)
+        return link.port_counters(port, timeout), flows
+
+    async def _last(self, number: int, port: int, answers: _Answers) -> None:
+        await self._read(number, port, answers)
+        self._ledger.close(number, time.time())
+
+    async def _read(self, number: int, port: int, answers: _Answers) -> None:
+        ports, flows = answers
+        with self._removals() as removed:
+            await asyncio.gather(ports, flows, return_exceptions=True)
+        now = time.time()
+        found = [] if ports.exception() else [counters for counters in ports.result() if counters.number == port]
+        counted = () if flows.exception() else _by_job(flows.result(), removed).get(number, ())
+        if found:
+            self._ledger.read(number, now, _port(found[0]), counted, found[0].age)
+        else:
+            self._ledger.read(number, now, None, counted)
+
+    @contextmanager
+    def _removals(self) -> Iterator[set[int]]:
+        """What FLOW_REMOVED has said while an answer was under way: the answer is older, wherever it overtook."""
+        gone: set[int] = set()
+        self._open.append(gone)
+        try:
+            yield gone
+        finally:
+            self._open = [other for other in self._open if other is not gone]
+
+    def _start(self, work: Coroutine[Any, Any, None], told: Callable[[object], object] | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        if told is not None:
+            task.add_done_callback(told)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            failure("counters could not be read", error)
+
+
+def _port(counters: PortCounters) -> PortReading:
+    return PortReading(
+        counters.rx_packets, counters.rx_bytes, counters.tx_packets, counters.tx_bytes, counters.rx_dropped,
+        counters.tx_dropped,
+    )  # fmt: skip
+
+
+def _by_job(counts: Iterable[FlowCount], removed: set[int]) -> dict[int, list[FlowReading]]:
+    found: dict[int, list[FlowReading]] = {}
+    for count in counts:
+        whose = counted_by(count.cookie)
+        if whose is not None and count.cookie not in removed:
+            found.setdefault(whose[0], []).append(FlowReading(whose[1], count.packets, count.bytes))
+    return found

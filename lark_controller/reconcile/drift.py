@@ -1,0 +1,28 @@
+"""The whole of a switch, from time to time: what somebody else changed is set right. Called on the loop's thread."""
+
+from __future__ import annotations
+
+from lark_common.log import WARNING, event
+from lark_controller.flows.diff import drift
+from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.reconcile.switch import dpid_text
+
+
+async def check(loop: Reconciler, datapath: int) -> int:
+    """Dump a switch and set right what somebody else changed, or what it refused; answers how much differed."""
+    state = loop.switches.get(datapath)
+    if state is None or state.link is None or not state.told:
+        return 0
+    link, then = state.link, loop.pool_of(datapath).build(datapath)
+    dump = await link.dump()
+    if state.link is not link or not state.told:
+        return 0
+    now = loop.pool_of(datapath).build(datapath)
+    changes = drift(then, now, dump.program)
+    if changes:
+        state.drift += len(changes)
+        event("switch drifted", level=WARNING, datapath=dpid_text(datapath), changes=len(changes))
+        loop.send_to(datapath, changes, None)
+    else:
+        state.in_sync, state.reason = True, ""
+    return len(changes)

@@ -1,0 +1,153 @@
+"""Looks whether queues deliver what they promise, by OpenFlow's counters; a guarantee that is missed is an event.
+
+For the reconcile loop's thread; what is for the audit trail is handed to whoever asked for the look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from lark_common.errors import SwitchError
+from lark_common.log import WARNING, event
+from lark_controller.api.metrics import Metrics
+from lark_controller.api.switches import SwitchProblem
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.model import SetQueue
+from lark_controller.qos.delivery import (
+    Counters,
+    Delivery,
+    at_both,
+    deliveries,
+)
+from lark_controller.reconcile.queues import Promise, Queues
+from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.reconcile.switch import dpid_text
+from lark_controller.switches.openflow.link import SwitchLink
+
+CATEGORY: Final = 0xFFFFFF << 40
+# A guarantee that is missed again and again goes into the audit trail once in so many seconds.
+TELL_SECONDS: Final = 3600.0
+# Who misses guarantees at a time may be everybody; older ones are forgotten, and told again.
+_REMEMBERED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A guarantee that was missed, for the audit trail: the job's or the switch's id, and a sentence."""
+
+    subject: str
+    text: str
+
+
+class _Look(NamedTuple):
+    """What was counted at a switch's queues, and what was promised to them (bits a second), by port and queue."""
+
+    counted: Mapping[tuple[str, int], Counters]
+    promised: Mapping[tuple[str, int], int]
+
+
+_NEVER: Final = _Look({}, {})
+
+
+class Guarantees:
+    """What was counted at each switch's queues when it was looked at last."""
+
+    def __init__(self, loop: Reconciler, metrics: Metrics) -> None:
+        self._loop = loop
+        self._metrics = metrics
+        self._before: dict[int, _Look] = {}
+        self._told: dict[str, float] = {}
+
+    async def look(self, datapath: int) -> list[Missed]:
+        """Count what a switch's queues have sent since the last look, and say which guarantees were missed; answers
+        those that nobody has been told of for a while."""
+        state = self._loop.switches.get(datapath)
+        promises = self._loop.queues.promises(datapath)
+        if state is None or state.link is None or not promises:
+            self._before.pop(datapath, None)
+            return []
+        link = state.link
+        try:
+            now = await self._count(link, self._loop.queues)
+        except SwitchError as error:
+            event("queues not counted", level=WARNING, datapath=dpid_text(datapath), reason=error)
+            return []
+        promised = {key: promise.least for key, promise in promises.items()}
+        before, self._before[datapath] = self._before.get(datapath, _NEVER), _Look(now, promised)
+        found = []
+        for key, delivery in deliveries(before.counted, now, at_both(before.promised, promised)):
+            self._metrics.guarantees_checked.inc()
+            if delivery.missed:
+                missed = self._missed(datapath, key, promises[key], delivery)
+                if self._is_new(promises[key].job or f"{dpid_text(datapath)} {promises[key].group}"):
+                    found.append(missed)
+        return found
+
+    def _is_new(self, whose: str) -> bool:
+        now = time.monotonic()
+        if now - self._told.get(whose, -TELL_SECONDS) < TELL_SECONDS:
+            return False
+        self._told.pop(whose, None)
+        while len(self._told) >= _REMEMBERED:
+            del self._told[next(iter(self._told))]
+        self._told[whose] = now
+        return True
+
+    def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> Missed:
+        self._metrics.guarantees_missed.inc()
+        promised, delivered = delivery.promised / 1e6, delivery.delivered / 1e6
+        event(
+            "guarantee missed",
+            level=WARNING,
+            datapath=dpid_text(datapath),
+            port=key[0],
+            queue=key[1],
+            job=promise.job,
+            group=promise.group,
+            promised=f"{promised:g}",
+            delivered=f"{delivered:.1f}",
+            seconds=f"{delivery.seconds:.0f}",
+        )
+        whose = f"job {promise.job}" if promise.job else f"group {promise.group}"
+        text = (
+            f"{whose} got {delivered:.1f} of {promised:g} Mb/s at port {key[0]} for {delivery.seconds:.0f} s, and had "
+            f"more to send"
+        )
+        problem = SwitchProblem(time.time(), f"guarantee missed: {text}", "", promise.job)
+        self._loop.switches[datapath].problems.append(problem)
+        return Missed(promise.job or dpid_text(datapath), text)
+
+    async def _count(self, link: SwitchLink, queues: Queues) -> dict[tuple[str, int], Counters]:
+        names = {port.number: port.name for port in link.features.ports.values()}
+        counted = await link.queue_stats()
+        at = time.monotonic()
+        offered = await self._offered(link)
+        waited = queues.waited(link.datapath)
+        ports = {number: {each.port for each in counted if each.queue == number} for number in offered}
+        return {
+            (names[each.port], each.queue): Counters(
+                at,
+                each.bytes,
+                each.errors,
+                # Through which of several ports a flow's packets left is not known.
+                offered.get(each.queue) if len(ports.get(each.queue, ())) == 1 else None,
+                waited.get((names[each.port], each.queue)),
+            )
+            for each in counted
+            if each.port in names
+        }
+
+    async def _offered(self, link: SwitchLink) -> dict[int, int]:
+        """The bytes that jobs' own flows sent to each queue."""
+        counters = await link.counters(cookie(Category.JOB), CATEGORY)
+        flows = self._loop.pool_of(link.datapath).build(link.datapath).flows
+        offered: dict[int, int] = {}
+        for key, (_, size) in counters.items():
+            data = flows.get(key)
+            for action in () if data is None else data.actions:
+                if isinstance(action, SetQueue):
+                    offered[action.queue] = offered.get(action.queue, 0) + size
+        return offered

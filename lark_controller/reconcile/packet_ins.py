@@ -1,0 +1,209 @@
+"""Answers to PacketIns, on the reconcile loop's thread: slice decisions among other hosts, and L2 learning.
+
+Every flow made here is remembered by the address that it concerns, so that it goes when a job starts or ends there: a
+later job with the same address inherits nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final, Protocol
+
+from lark_common.runs import Address
+from lark_controller.flows.desired import Pool
+from lark_controller.flows.learning import Learning
+from lark_controller.flows.model import ETH_ARP, PORT_TABLE, Flow, FlowKey, Output
+from lark_controller.flows.packet_in_answer import answer
+from lark_controller.flows.simulation.packet import parse_fast_addresses
+from lark_controller.flows.tables import FROM_TAG, P_ASK, TO_TAG, Core, Edge
+from lark_controller.jobs.job import Directory, Job
+from lark_controller.policies.model import SliceKey
+from lark_controller.switches.openflow import wire
+from lark_controller.switches.openflow.link import SwitchLink
+from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
+
+# Reactive decisions kept for one switch; beyond it the packet is dropped and asked again when it is sent again.
+MAX_DECISIONS: Final = 20_000
+TO_TABLES: Final = (Output(PORT_TABLE),)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What was decided for one switch: flow keys by address, and what it learned."""
+
+    decisions: dict[tuple[int, int], set[FlowKey]] = field(default_factory=dict)
+    slices: dict[int, SliceKey] = field(default_factory=dict)
+    count: int = 0
+    learning: Learning | None = None
+
+
+class Owner(Protocol):
+    """What decisions are made by: the jobs, and the pool whose program a switch holds."""
+
+    @property
+    def directory(self) -> Directory:
+        """The live jobs."""
+
+    def pool_of(self, datapath: int) -> Pool:
+        """The pool whose program a switch holds."""
+
+
+class Reactions:
+    """Reactive decisions and learning for all switches."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._memory: dict[int, _Memory] = {}
+        # Which switches hold a decision about an address, so that a change of one job does not ask all switches.
+        self._holders: dict[tuple[int, int], set[int]] = {}
+
+    def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
+        """Answer one PacketIn; what cannot be answered is dropped, as the switch would have done alone."""
+        switch = self._owner.pool_of(link.datapath).switches.get(link.datapath)
+        if switch is None:
+            return
+        if packet.table == (Edge.LEARN if switch.is_edge else Core.LEARN):
+            self._learn(link, packet)
+        elif switch.is_edge and packet.table in (Edge.SLICE_FROM, Edge.SLICE_TO):
+            self._decide(link, packet, Edge(packet.table))
+
+    def _decide(self, link: SwitchLink, packet: PacketIn, table: Edge) -> None:
+        _, _, _, ethertype, source, destination, version = parse_fast_addresses(packet.data)
+        if source is None or destination is None:
+            return
+        own, other = (source, destination) if table is Edge.SLICE_FROM else (destination, source)
+        job = self._job_at(version, own)
+        if job is None:
+            return
+        datapath = link.datapath
+        pool = self._owner.pool_of(datapath)
+        placed = pool.placed[job.number]
+        tag = pool.tag_at(datapath, placed.decision.slice)
+        if not tag:
+            return
+        peer = self._job_at(version, other)
+        allowed = peer is None or pool.placed[peer.number].decision.slice == placed.decision.slice
+        memory = self._memory.setdefault(datapath, _Memory())
+        if memory.count >= MAX_DECISIONS or placed.decision.slice is None:
+            return
+        memory.slices[tag] = placed.decision.slice
+        flow = answer(table, tag, version, other, ethertype == ETH_ARP, allowed)
+        keys = memory.decisions.setdefault((version, other), set())
+        if flow.key not in keys:
+            keys.add(flow.key)
+            memory.count += 1
+            self._holders.setdefault((version, other), set()).add(datapath)
+        answer_bytes = wire.flow_add(link.next_xid(), flow)
+        if allowed:
+            answer_bytes += wire.packet_out(link.next_xid(), packet.in_port, TO_TABLES, packet.data)
+        link.write(answer_bytes)
+
+    def _job_at(self, version: int, address: int) -> Job | None:
+        known = IPv4Address(address) if version == 4 else IPv6Address(address)
+        return self._owner.directory.by_address.get(known)
+
+    def _learn(self, link: SwitchLink, packet: PacketIn) -> None:
+        memory = self._memory.setdefault(link.datapath, _Memory())
+        if memory.learning is None:
+            edge = self._owner.pool_of(link.datapath).switches[link.datapath].is_edge
+            learn, forward = (Edge.LEARN, Edge.FORWARD) if edge else (Core.LEARN, Core.FORWARD)
+            memory.learning = Learning(int(learn), int(forward), P_ASK)
+        source, _, vlan, *_ = parse_fast_addresses(packet.data)
+        flows, gone = memory.learning.heard(packet.in_port, vlan, source)
+        _write(link, flows, gone)
+
+    def forget(self, addresses: Iterable[Address]) -> dict[int, list[FlowKey]]:
+        """Forget every decision about some addresses; the flows to delete, by datapath."""
+        gone: dict[int, list[FlowKey]] = {}
+        for address in addresses:
+            where = (address.version, int(address))
+            for datapath in self._holders.pop(where, ()):
+                memory = self._memory[datapath]
+                keys = memory.decisions.pop(where, set())
+                memory.count -= len(keys)
+                gone.setdefault(datapath, []).extend(sorted(keys))
+        return gone
+
+    def forget_all(self) -> dict[int, list[FlowKey]]:
+        """Forget every decision (the policy changed); the flows to delete, by datapath."""
+        everywhere = list(self._holders)
+        gone: dict[int, list[FlowKey]] = {}
+        for version, address in everywhere:
+            known = IPv4Address(address) if version == 4 else IPv6Address(address)
+            for datapath, keys in self.forget((known,)).items():
+                gone.setdefault(datapath, []).extend(keys)
+        return gone
+
+    def forget_tags(self, datapath: int, slices: Mapping[int, SliceKey]) -> list[FlowKey]:
+        """Forget decisions made for a tag that stands for another slice now, or for none; the flows to delete."""
+        memory = self._memory.get(datapath)
+        if memory is None or not memory.slices:
+            return []
+        stale = {tag for tag, key in memory.slices.items() if slices.get(tag) != key}
+        if not stale:
+            return []
+        gone = []
+        for where, keys in list(memory.decisions.items()):
+            for key in [key for key in keys if _tag_of(key) in stale]:
+                gone.append(key)
+                self._drop(datapath, memory, where, key)
+        for tag in stale:
+            del memory.slices[tag]
+        return gone
+
+    def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
+        """A decision or a learned station aged out on the switch."""
+        memory = self._memory.get(link.datapath)
+        if memory is None:
+            return
+        if memory.learning is not None:
+            _write(link, (), memory.learning.aged(removed.key))
+        for term in removed.key.match:
+            if term.name in ("ipv4_dst", "ipv4_src", "arp_tpa", "arp_spa", "ipv6_dst", "ipv6_src"):
+                where = (6 if term.name.startswith("ipv6") else 4, term.value)
+                if removed.key in memory.decisions.get(where, ()):
+                    self._drop(link.datapath, memory, where, removed.key)
+
+    def _drop(self, datapath: int, memory: _Memory, where: tuple[int, int], key: FlowKey) -> None:
+        keys = memory.decisions[where]
+        keys.discard(key)
+        memory.count -= 1
+        if not keys:
+            del memory.decisions[where]
+            holders = self._holders.get(where, set())
+            holders.discard(datapath)
+            if not holders:
+                self._holders.pop(where, None)
+
+    def ports_changed(self, link: SwitchLink) -> None:
+        """What was learned on a port that is gone is forgotten."""
+        memory = self._memory.get(link.datapath)
+        if memory is None or memory.learning is None:
+            return
+        for port in {*memory.learning.where.values()} - link.features.ports.keys():
+            _write(link, (), memory.learning.forget_port(port))
+
+    def switch_gone(self, datapath: int) -> None:
+        """A switch is compared anew: decisions made before are swept there, so they are forgotten here."""
+        memory = self._memory.pop(datapath, None)
+        for where in () if memory is None else memory.decisions:
+            holders = self._holders.get(where)
+            if holders is not None:
+                holders.discard(datapath)
+                if not holders:
+                    del self._holders[where]
+
+
+def _write(link: SwitchLink, flows: Iterable[Flow], gone: Iterable[FlowKey]) -> None:
+    message = b"".join(wire.flow_delete(link.next_xid(), key) for key in gone)
+    message += b"".join(wire.flow_add(link.next_xid(), flow) for flow in flows)
+    if message:
+        link.write(message)
+
+
+def _tag_of(key: FlowKey) -> int:
+    bits = FROM_TAG if key.table == Edge.SLICE_FROM else TO_TAG
+    value = next(term.value for term in key.match if term.name == "metadata")
+    return (value & bits.mask) >> bits.shift

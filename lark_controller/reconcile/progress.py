@@ -1,0 +1,104 @@
+"""What each live job waits for, and the state that it has therefore. For the reconcile loop's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lark_common.runs import NetworkType
+from lark_controller.jobs.job import Job
+from lark_controller.policies.model import SwitchRole
+from lark_controller.reconcile.job_states import state_of
+from lark_controller.reconcile.queues import BEING_MADE, QUEUES, Queues
+from lark_controller.reconcile.state import LoopState
+from lark_controller.reconcile.switch import SwitchState, dpid_text
+from lark_controller.reconcile.worker_revisions import FIRST, HostStates
+
+
+class Progress:
+    """All live jobs' progress. ``on_state`` is told of every job whose state changed; ``hosts`` names workers."""
+
+    def __init__(self, loop: LoopState, queues: Queues, hosts: HostStates, on_state: Callable[[Job], None]) -> None:
+        self._loop = loop
+        self._queues = queues
+        self._hosts = hosts
+        self._on_state = on_state
+
+    def expect(self, job: Job) -> None:
+        """Say what keeps a job from the switches that it needs: its own edge, and cores where a WAN rule applies."""
+        loop, seen = self._loop, self._loop.confirmations
+        placed = loop.pool.placed[job.number]
+        if loop.pool.is_classed(placed):
+            for datapath, spec in loop.pool.policy.switches.items():
+                if spec.role is SwitchRole.CORE and not loop.connected(datapath):
+                    seen.blocked(job.number, datapath, self._why_away(datapath))
+        if job.network_type is not NetworkType.OVS_BRIDGE:
+            return
+        if placed.datapath is None:
+            seen.blocked(job.number, 0, f"no switch is known for host {job.host}")
+            return
+        seen.confirmed(job.number, 0)
+        if not loop.connected(placed.datapath):
+            seen.blocked(job.number, placed.datapath, self._why_away(placed.datapath))
+        elif placed.port is None:
+            why = loop.pool.switches[placed.datapath].why_no_job_port(job.port)
+            seen.blocked(job.number, placed.datapath, why)
+        self._queues.expect(placed)
+
+    def settle(self, number: int) -> None:
+        """A job may wait for something else than before: its state follows from what is confirmed."""
+        job = self._loop.directory.by_number.get(number)
+        if job is None:
+            return
+        for datapath, why in self._lacking(number).items():
+            self._loop.confirmations.blocked(number, datapath, why)
+        waiting = self._loop.confirmations.waiting(number)
+        moving = all(self._moves(dp, why) for dp, why in waiting.items()) and not self._blocked(number)
+        state, reason = state_of(job, waiting, moving=moving, label=self._label)
+        if (state, reason) != (job.state, job.reason):
+            job = replace(job, state=state, reason=reason)
+            self.refresh(job)
+            self._on_state(job)
+
+    def refresh(self, job: Job) -> None:
+        """Hold one object for a job, in the directory and in every pool; nothing that flows are made of has changed."""
+        self._loop.directory.put(job)
+        self._loop.pools.refresh(job)
+
+    def lost(self, state: SwitchState) -> None:
+        """Nothing can be sent to a switch now, for the reason in its state: all that concerns it waits."""
+        for placed in self._loop.pool.jobs_at(state.datapath):
+            self._loop.confirmations.blocked(placed.job.number, state.datapath, state.reason)
+        for number in self._loop.confirmations.lost(state.datapath, state.reason):
+            self.settle(number)
+
+    def _why_away(self, datapath: int) -> str:
+        state = self._loop.switches.get(datapath)
+        return "has not connected yet" if state is None else state.reason
+
+    def _moves(self, waited: int, why: str) -> bool:
+        """Whether what a job waits for is under way: a barrier reply of a switch, or queues."""
+        return why == BEING_MADE if waited & QUEUES else self._loop.connected(waited)
+
+    def _blocked(self, number: int) -> bool:
+        placed = self._loop.pool.placed.get(number)
+        if placed is None or self._lacking(number):
+            return True
+        return placed.job.network_type is NetworkType.OVS_BRIDGE and placed.port is None
+
+    def _lacking(self, number: int) -> dict[int, str]:
+        """The switch that cannot do what the policy says of a job, with the reason: it has taken the place of one that
+        could, or was away when the job was registered; then it lets nothing of it pass."""
+        placed = self._loop.pool.placed.get(number)
+        if placed is None or placed.datapath is None or not placed.decision.one_way:
+            return {}
+        if not self._loop.connected(placed.datapath) or self._loop.pool.switches[placed.datapath].tracks:
+            return {}
+        return {placed.datapath: "has no connection tracking, which one-way connectivity needs; nothing passes"}
+
+    def _label(self, waited: int) -> str:
+        if waited >= FIRST:
+            return f"worker {self._hosts.name(waited)}"
+        datapath = waited & ~QUEUES
+        state = self._loop.switches.get(datapath)
+        return f"switch {dpid_text(datapath) if state is None else state.label(self._loop.pool_of(datapath))}"

@@ -1,0 +1,487 @@
+"""Queues of all switches: what each should have, what stands, and which flows may therefore use them.
+
+For the reconcile loop's thread. A queue stands before a flow chooses it, and the flow is gone before the queue goes;
+a job is enforced only when its queues stand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from lark_common.log import WARNING, event
+from lark_controller.accounting.ledger import QueueReading
+from lark_controller.accounting.queue_sums import Owner as QueueOwner
+from lark_controller.accounting.queue_sums import Place, QueueSums
+from lark_controller.api.switches import SwitchProblem
+from lark_controller.flows import core
+from lark_controller.flows.cookies import Category, parse
+from lark_controller.flows.desired import Pool
+from lark_controller.flows.model import FlowData, SetQueue
+from lark_controller.flows.placement import Placed, Switch
+from lark_controller.jobs.job import Job
+from lark_controller.policies.model import Duplex, GroupControl, InboundShares, Policy
+from lark_controller.qos.queues import (
+    DEFAULT_QUEUE,
+    FIRST_JOB_QUEUE,
+    FIRST_RESERVED_QUEUE,
+    LAST_JOB_QUEUE,
+    MAX_QUEUE,
+    PortQueues,
+)
+from lark_controller.qos.topology import KILO, access_link
+from lark_controller.qos.worker_queues import (
+    LEAST_REST,
+    Demand,
+    HostPlan,
+    Way,
+    host_plan,
+)
+from lark_controller.reconcile.awaited import Confirmations
+from lark_controller.reconcile.desired_pair import PoolChanges, Pools
+from lark_controller.reconcile.switch import SwitchState, dpid_text
+from lark_controller.switches.openflow.link import Dump, SwitchLink
+from lark_controller.switches.ovsdb.driver import (
+    CONNECTING,
+    READING,
+    OvsdbOptions,
+    Report,
+)
+
+# A datapath id with this bit stands, among what a job waits for, for the queues of that switch.
+QUEUES: Final = 1 << 64
+NO_DATABASE: Final = "nobody has said where its database is (LARK_OVSDB)"
+BEING_MADE: Final = "its queues are being made"
+
+
+class Driver(Protocol):
+    """Who makes queues on switches (:class:`lark_controller.switches.ovsdb.driver.Ovsdb`)."""
+
+    def want(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
+        """From now on a switch should have these queues."""
+
+
+class Owner(Protocol):
+    """The reconcile loop, as far as queues concern it."""
+
+    @property
+    def pools(self) -> Pools:
+        """The pool in force and the one that comes."""
+
+    @property
+    def switches(self) -> Mapping[int, SwitchState]:
+        """The switches by datapath id."""
+
+    @property
+    def confirmations(self) -> Confirmations:
+        """What jobs wait for."""
+
+    def pool_of(self, datapath: int) -> Pool:
+        """The pool whose program a switch holds."""
+
+    def send(self, changes: PoolChanges, number: int | None) -> None:
+        """Send each switch the changes of the pool that it holds; ``number`` is the job that waits for them."""
+
+    def settle(self, number: int) -> None:
+        """A job may wait for something else than before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a queue gets for certain (``least``, bits a second), and the job or group that it is promised to."""
+
+    least: int
+    job: str | None = None
+    group: str | None = None
+
+
+@dataclass(slots=True)
+class _State:
+    """One switch: its jobs' queue numbers and demands, those of jobs whose flows are not gone yet, plan and report.
+
+    Keys are the numbers of jobs, and for a job's reserved flows the numbers of reservations below 0.
+    """
+
+    numbers: dict[int, int] = field(default_factory=dict)
+    demands: dict[int, Demand] = field(default_factory=dict)
+    leaving: dict[int, Demand] = field(default_factory=dict)
+    plan: HostPlan = field(default_factory=HostPlan)
+    revision: int = 0
+    address: str = ""
+    wanted: bool = False
+    report: Report | None = None
+    problems: dict[str, float] = field(default_factory=dict)
+    sums: QueueSums = field(default_factory=QueueSums)
+
+
+class Queues:
+    """Queues for all switches. ``options`` say where switches' databases are."""
+
+    def __init__(self, owner: Owner, driver: Driver, options: OvsdbOptions) -> None:
+        self._owner = owner
+        self._driver = driver
+        self._options = options
+        self._states: dict[int, _State] = {}
+
+    # -- what the reconcile loop tells ---------------------------------------------------------------------------------
+
+    def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
+        """A switch is here; flows of Lark's that choose a queue say that it stood when they were made."""
+        state = self._states.setdefault(link.datapath, _State())
+        spec = self._owner.pool_of(link.datapath).policy.switches.get(link.datapath)
+        state.address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
+        state.wanted = False
+        switch = self._owner.pool_of(link.datapath).switches[link.datapath]
+        if switch.group_control is GroupControl.QUEUES:
+            self._owner.pools.set_group_queues(link.datapath, _groups_that_choose(dump))
+        for data in dump.program.flows.values():
+            number, queue = _chosen(data)
+            placed = None if number is None else self._owner.pool_of(link.datapath).placed.get(number)
+            if placed is None or placed.datapath != link.datapath or queue in state.numbers.values():
+                continue
+            key = placed.job.number
+            if queue >= FIRST_RESERVED_QUEUE:
+                # Whose flow it is stands in the number itself, unless another had it; then it is chosen anew.
+                keys = (-each.number for each in placed.job.reserved)
+                key = next((each for each in keys if _free(each, set()) == queue), 0)
+            if key and key not in state.numbers:
+                state.numbers[key] = queue
+                self._owner.pools.set_queue(key, queue, placed.job.number)
+
+    def refresh(self, datapath: int) -> None:
+        """A switch's jobs, ports or policy changed: calculate its queues anew, and want them if they differ."""
+        state = self._states.setdefault(datapath, _State())
+        switch = self._owner.pool_of(datapath).switches.get(datapath)
+        if switch is not None and not switch.is_edge:
+            self._refresh_core(switch, state)
+            return
+        demands = self._demands(datapath, state)
+        gone = {number: each for number, each in state.demands.items() if number not in demands}
+        state.demands = demands
+        for number, each in gone.items():
+            state.leaving[number] = replace(each, port=None)
+        plan = self._plan(datapath, state)
+        if plan.ports != state.plan.ports or not state.wanted:
+            state.plan = plan
+            self._want(datapath, state)
+        state.plan = plan
+        if gone:
+            link = self._link(datapath)
+            if link is None:
+                self._released(datapath, gone)
+            else:
+                link.when_idle(lambda: self._released(datapath, gone))
+
+    def _refresh_core(self, switch: Switch, state: _State) -> None:
+        """As :meth:`refresh`, on a core: no flow chooses a queue of a group that is to go."""
+        datapath = switch.datapath
+        pool = self._owner.pool_of(datapath)
+        plan = HostPlan(core.queue_plan(switch, pool.policy).ports)
+        if plan == state.plan and state.wanted:
+            return
+        state.plan = plan
+        stand = pool.group_queues.get(datapath, frozenset())
+        staying = stand & {number for port in plan.ports.values() for number in port.queues}
+        self._owner.send(self._owner.pools.set_group_queues(datapath, staying), None)
+        link = self._link(datapath)
+        if stand == staying or link is None:
+            self._want(datapath, state)
+        else:
+            link.when_idle(lambda: self._want(datapath, state))
+
+    def expect(self, placed: Placed) -> None:
+        """Say what keeps a job's queues from standing, among what it waits for."""
+        datapath = placed.datapath
+        if datapath is None:
+            return
+        state = self._states.get(datapath)
+        idle = state is None or not state.demands
+        if idle and not self._owner.pool_of(datapath).policy.bandwidths and not placed.job.reserved:
+            return
+        self.refresh(datapath)
+        if _limited(placed) or placed.job.reserved:
+            self._judge(placed, self._states[datapath])
+
+    def policy_changed(self, datapath: int) -> None:
+        """A switch has gone over to another policy: its jobs may ask for something else."""
+        self.refresh(datapath)
+        for placed in self._owner.pool_of(datapath).jobs_at(datapath):
+            self._judge(placed, self._states[datapath])
+            self._owner.settle(placed.job.number)
+
+    def told(self, report: Report) -> None:
+        """What stands on a switch now."""
+        state = self._states.get(report.datapath)
+        if state is None:
+            return
+        state.report = report
+        self._note_problems(report.datapath, state)
+        switch = self._owner.pool_of(report.datapath).switches.get(report.datapath)
+        if switch is not None and switch.group_control is GroupControl.QUEUES and report.ports is not None:
+            wanted = {number for port in state.plan.ports.values() for number in port.queues} - {DEFAULT_QUEUE}
+            stand = frozenset(number for number in wanted if self._queue_stands(state, number, report.ports))
+            self._owner.send(self._owner.pools.set_group_queues(report.datapath, stand), None)
+        for placed in self._owner.pool_of(report.datapath).jobs_at(report.datapath):
+            number = placed.job.number
+            concerned = False
+            for key in _keys(placed.job):
+                queue = state.numbers.get(key)
+                if queue is None or key not in state.demands:
+                    continue
+                concerned = True
+                if report.ports is not None:
+                    stands = self._queue_stands(state, queue, report.ports)
+                    if changes := self._owner.pools.set_queue(key, queue if stands else None, number):
+                        self._owner.send(changes, number)
+            if concerned:
+                self._judge(placed, state)
+                self._owner.settle(number)
+
+    def promises(self, datapath: int) -> dict[tuple[str, int], Promise]:
+        """What queues that stand on a switch are promised, by port and number, to jobs and groups."""
+        state, pool = self._states.get(datapath), self._owner.pool_of(datapath)
+        switch = pool.switches.get(datapath)
+        if state is None or switch is None or state.report is None or state.report.ports is None:
+            return {}
+        groups = {group.dscp: group.name for group in pool.policy.groups}
+        jobs = {
+            state.numbers[key]: placed.job.id
+            for placed in pool.jobs_at(datapath)
+            for key in _keys(placed.job)
+            if key in state.numbers
+        }
+        found = {}
+        for port, held in state.report.ports.items():
+            for number, queue in held.queues.items():
+                job, group = (jobs.get(number), None) if switch.is_edge else (None, groups.get(number))
+                if queue.least and number != DEFAULT_QUEUE and (job or group):
+                    found[port, number] = Promise(queue.least, job, group)
+        return found
+
+    def waited(self, datapath: int) -> Mapping[tuple[str, int], float]:
+        """For how many seconds packets were found waiting in a switch's queues so far, by port and number."""
+        state = self._states.get(datapath)
+        return {} if state is None or state.report is None else state.report.waited
+
+    def of_jobs(self, datapath: int) -> Mapping[int, QueueReading]:
+        """What the own queues of a switch's jobs have seen, by the job's number; jobs without any are left out.
+
+        A job sends through a queue at each uplink, those of its reserved flows included; towards it there is one.
+        """
+        state = self._states.get(datapath)
+        if state is None or state.report is None or state.report.ports is None:
+            return {}
+        report, owners = state.report, dict[Place, QueueOwner]()
+        jobs = self._owner.pool_of(datapath).jobs_at(datapath)
+        numbers = {state.numbers.get(key): placed.job.number for placed in jobs for key in _keys(placed.job)}
+        for port, number in {*report.dropped, *report.waited}:
+            if number in numbers:
+                owners[port, number] = QueueOwner(numbers[number], inward=False)
+        for placed in jobs:
+            if placed.job.port is not None:
+                owners[placed.job.port, DEFAULT_QUEUE] = QueueOwner(placed.job.number, inward=True)
+        return state.sums.read(owners, report.dropped, report.waited)
+
+    def dropped(self, datapath: int) -> Mapping[tuple[str, int], int]:
+        """How many packets the queues of a switch have dropped, by port and number, as far as their host tells."""
+        state = self._states.get(datapath)
+        return {} if state is None or state.report is None else state.report.dropped
+
+    def problems(self, datapath: int) -> tuple[SwitchProblem, ...]:
+        """What cannot be done with the queues of a switch now."""
+        state = self._states.get(datapath)
+        return () if state is None else tuple(SwitchProblem(at, text) for text, at in state.problems.items())
+
+    def _note_problems(self, datapath: int, state: _State) -> None:
+        said: tuple[str, ...] = ()
+        if state.plan.ports and not state.wanted:
+            said = (NO_DATABASE,)
+        elif state.plan.ports and state.report is not None:
+            report = state.report
+            said = (report.reason, report.ineffective, *report.problems.values())
+        before, state.problems = state.problems, {}
+        for text in said:
+            if text and text not in (CONNECTING, READING):
+                state.problems[text] = before.get(text, time.time())
+                if text not in before:
+                    event("queues not made", level=WARNING, datapath=dpid_text(datapath), reason=text)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _demands(self, datapath: int, state: _State) -> dict[int, Demand]:
+        pool = self._owner.pool_of(datapath)
+        present = [placed for placed in pool.jobs_at(datapath) if placed.port is not None]
+        present = [placed for placed in present if not placed.decision.isolated]
+        demands = self._reserved(present, state)
+        if not pool.policy.bandwidths and not demands:
+            return {}
+        for placed in present:
+            job, share = placed.job, placed.decision.bandwidth
+            rate = None if share is None else share.rate(job.bandwidth)
+            if share is None or rate is None:
+                demands[job.number] = Demand(job.number, 0, job.port)
+                continue
+            queue = state.numbers.get(job.number)
+            if queue is None:
+                queue = state.numbers[job.number] = _free(job.number, set(state.numbers.values()))
+            demands[job.number] = Demand(job.number, queue, job.port, rate, share.borrows, share.ceiling)
+        return demands
+
+    def _reserved(self, present: Iterable[Placed], state: _State) -> dict[int, Demand]:
+        """What is reserved for flows from and to jobs; a flow that stays inside the worker takes no uplink."""
+        demands: dict[int, Demand] = {}
+        inside: set[int] = set()
+        for placed in present:
+            for each in placed.job.reserved:
+                key = -each.number
+                if key in demands:
+                    inside.add(key)
+                    continue
+                queue = 0
+                if not each.incoming:
+                    queue = state.numbers.get(key) or _free(key, set(state.numbers.values()))
+                    state.numbers[key] = queue
+                way = Way.IN if each.incoming else Way.OUT
+                demands[key] = Demand(key, queue, None, each.kbps / KILO, way=way)
+        return {key: each for key, each in demands.items() if key not in inside}
+
+    def _plan(self, datapath: int, state: _State) -> HostPlan:
+        pool = self._owner.pool_of(datapath)
+        switch = pool.switches.get(datapath)
+        demands = [*state.demands.values(), *state.leaving.values()]
+        if switch is None or not switch.is_edge or not demands:
+            return HostPlan()
+        # Without a rule for jobs nobody wants anything limited that comes in.
+        inbound = pool.policy.edge_inbound if pool.policy.bandwidths else InboundShares.OPEN
+        host = next((placed.job.host for placed in pool.jobs_at(datapath)), switch.name)
+        return host_plan(demands, _uplinks(switch, pool.policy, host, demands), inbound)
+
+    def _want(self, datapath: int, state: _State) -> None:
+        state.wanted = bool(state.address)
+        if state.wanted:
+            state.revision += 1
+            self._driver.want(datapath, state.revision, state.address, state.plan.ports)
+        else:
+            self._note_problems(datapath, state)
+
+    def _link(self, datapath: int) -> SwitchLink | None:
+        known = self._owner.switches.get(datapath)
+        return None if known is None else known.link
+
+    def _released(self, datapath: int, gone: Iterable[int]) -> None:
+        """The flows of these jobs are gone, so their queues may go."""
+        state = self._states[datapath]
+        for number in gone:
+            state.leaving.pop(number, None)
+            if number not in state.demands:
+                state.numbers.pop(number, None)
+                if number < 0:
+                    self._owner.pools.set_queue(number, None)
+        self.refresh(datapath)
+
+    def _judge(self, placed: Placed, state: _State) -> None:
+        """Set what the job waits for as far as its queues are concerned."""
+        number, datapath = placed.job.number, placed.datapath
+        assert datapath is not None
+        seen, key = self._owner.confirmations, QUEUES | datapath
+        why = self._why_not(placed, state)
+        if not why:
+            seen.confirmed(number, key)
+        elif seen.waiting(number).get(key) != why:
+            seen.blocked(number, key, why)
+
+    def _why_not(self, placed: Placed, state: _State) -> str:
+        demands = [state.demands[key] for key in _keys(placed.job) if key in state.demands]
+        return next((why for each in demands if (why := self._why_not_this(each, state))), "")
+
+    @staticmethod
+    def _why_not_this(demand: Demand, state: _State) -> str:
+        if demand.rate is None or demand.way is Way.IN:
+            return ""
+        if demand.order in state.plan.short:
+            return f"bandwidth: {state.plan.short[demand.order]}"
+        if not state.wanted:
+            return f"bandwidth: {NO_DATABASE}"
+        report = state.report
+        if report is None:
+            return BEING_MADE
+        if report.ineffective:
+            return f"bandwidth: {report.ineffective}"
+        for port, wanted in _ports_of(demand, state.plan.ports):
+            held = None if report.ports is None else report.ports.get(port)
+            for number, queue in wanted.queues.items():
+                if held is None or held.queues.get(number) != queue:
+                    why = report.problems.get(port) or report.reason
+                    return f"bandwidth: {why}" if why else BEING_MADE
+        return ""
+
+    @staticmethod
+    def _queue_stands(state: _State, queue: int, ports: Mapping[str, PortQueues]) -> bool:
+        at = [port for port, wanted in state.plan.ports.items() if queue in wanted.queues]
+        return bool(at) and all(port in ports and queue in ports[port].queues for port in at)
+
+
+def _limited(placed: Placed) -> bool:
+    share = placed.decision.bandwidth
+    isolated = placed.decision.isolated or placed.port is None
+    return share is not None and share.rate(placed.job.bandwidth) is not None and not isolated
+
+
+def _uplinks(switch: Switch, policy: Policy, host: str, demands: Iterable[Demand]) -> dict[str, float | None]:
+    """What each uplink carries away from the worker, in Mb/s: as the switch or the policy says, and no more than the
+    policy's topology gives the worker. Of a half-duplex link, what is promised towards the worker is not there."""
+    names = {number: name for name, number in switch.ports.items()}
+    speeds = {names[number]: switch.speeds.get(number) for number in switch.uplinks}
+    link = access_link(policy.topology, host)
+    if link is None or link.capacity is None:
+        return speeds
+    most = link.capacity
+    if link.duplex is Duplex.HALF:
+        towards = sum(each.rate for each in demands if each.rate is not None and each.way is not Way.OUT)
+        most = max(most - towards, most * LEAST_REST)
+    return {name: most if speed is None else min(speed, most) for name, speed in speeds.items()}
+
+
+def _ports_of(demand: Demand, ports: Mapping[str, PortQueues]) -> Iterator[tuple[str, PortQueues]]:
+    """The queues of a plan that are one job's: at each uplink one, and all of its own port."""
+    for port, wanted in ports.items():
+        if port == demand.port:
+            yield port, wanted
+        elif demand.number in wanted.queues:
+            yield port, PortQueues(wanted.rate, {demand.number: wanted.queues[demand.number]})
+
+
+def _free(key: int, taken: set[int]) -> int:
+    """A queue number for a job or a reserved flow: the same on every controller unless another has it."""
+    first, last = (FIRST_JOB_QUEUE, LAST_JOB_QUEUE) if key > 0 else (FIRST_RESERVED_QUEUE, MAX_QUEUE)
+    count = last - first + 1
+    queue = abs(key) % count
+    while queue + first in taken:
+        queue = (queue + 1) % count
+    return queue + first
+
+
+def _keys(job: Job) -> list[int]:
+    """The keys of what a job may have of its worker: its bandwidth, and its reserved flows."""
+    return [job.number, *(-each.number for each in job.reserved if not each.incoming)]
+
+
+def _groups_that_choose(dump: Dump) -> frozenset[int]:
+    """The groups, by DSCP, that have a flow that chooses their queue of the controller's."""
+    found = set()
+    for data in dump.program.flows.values():
+        parts = parse(data.cookie)
+        if parts.category == Category.GROUP and SetQueue(parts.number) in data.actions:
+            found.add(parts.number)
+    return frozenset(found)
+
+
+def _chosen(data: FlowData) -> tuple[int | None, int]:
+    """The number of the job whose own flow this is, and the queue that it chooses."""
+    parts = parse(data.cookie)
+    for action in data.actions:
+        if isinstance(action, SetQueue) and parts.category == Category.JOB:
+            return parts.number, action.queue
+    return None, 0

@@ -1,0 +1,152 @@
+"""The reconcile loop: the only part that tells switches what to do.
+
+It runs on the OpenFlow event-loop thread, together with the switches' connections, so nothing here needs a lock and
+nothing here may block. REST and PacketIns hand it work; it derives what each switch should hold
+(:mod:`lark_controller.flows.desired`), sends what differs (:mod:`.sending`), and records who has confirmed
+(:mod:`.progress`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from lark_common.errors import RuleLimitError, UnsupportedError
+from lark_common.log import WARNING, event
+from lark_common.runs import Address
+from lark_controller.accounting.ledger import Ledger
+from lark_controller.api.metrics import Metrics
+from lark_controller.flows.model import Changes
+from lark_controller.flows.placement import Placed
+from lark_controller.jobs.job import Facts, Job, JobState
+from lark_controller.policies.model import Policy
+from lark_controller.reconcile.counters import Polling
+from lark_controller.reconcile.desired_pair import PoolChanges
+from lark_controller.reconcile.packet_ins import Reactions
+from lark_controller.reconcile.policy_change import Switchover
+from lark_controller.reconcile.progress import Progress
+from lark_controller.reconcile.queues import Driver, Queues
+from lark_controller.reconcile.sending import Sending
+from lark_controller.reconcile.state import LoopState
+from lark_controller.reconcile.switch_events import SwitchEvents
+from lark_controller.reconcile.workers import Workers
+from lark_controller.switches.ovsdb.driver import OvsdbOptions, Report
+
+
+class Reconciler(LoopState):
+    """Desired against installed, for all switches. Every method is for the event-loop thread.
+
+    ``on_state`` is told of every job whose state changed; ``driver`` makes queues; ``ledger`` holds the accounts of
+    what jobs use. Connections tell ``events`` of switches; ``switchover`` changes the policy.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        on_state: Callable[[Job], None],
+        metrics: Metrics,
+        driver: Driver,
+        ovsdb: OvsdbOptions,
+        ledger: Ledger,
+    ) -> None:
+        super().__init__(policy)
+        self._on_state = on_state
+        self._reactions = Reactions(self)
+        self.workers = Workers(self)
+        self.queues = Queues(self, driver, ovsdb)
+        self.polling = Polling(ledger, self.switches, lambda datapath: self.pool_of(datapath).jobs_at(datapath))
+        self._progress = Progress(self, self.queues, self.workers.states, on_state)
+        self._sending = Sending(self, self._progress, self.workers, self._reactions, self.refuse, metrics)
+        self.events = SwitchEvents(self, self._progress, self._sending, self.queues, self.polling, self._reactions)
+        self.switchover = Switchover(self, self._sending, self.queues, self.workers, self.polling, self._reactions)
+
+    def queues_told(self, report: Report) -> None:
+        """What stands on a switch now, and what its queues have seen."""
+        self.queues.told(report)
+        self.polling.queues_seen(self.queues.of_jobs(report.datapath))
+
+    def put(self, job: Job) -> None:
+        """Take a live job in, or what changed of it; its state follows."""
+        old = self.directory.by_id.get(job.id)
+        before = self._held(job.number)
+        try:
+            changes = self.pools.admit(job, old)
+        except (RuleLimitError, UnsupportedError) as refusal:
+            self.refuse(job, str(refusal))
+            return
+        self.directory.put(job)
+        self.polling.begin(self.pool.placed[job.number])
+        self.send(changes, job.number)
+        if old is None or (old.addresses, old.quarantine) != (job.addresses, job.quarantine):
+            self._forget_addresses((*job.addresses, *(() if old is None else old.addresses)), job.number)
+        self._sending.forget_connections(before)
+        self._progress.expect(job)
+        self.settle(job.number)
+
+    def load(self, jobs: Iterable[Job]) -> None:
+        """Take the store's live jobs in, before any switch is told anything."""
+        for job in jobs:
+            decision = self.decider.of(job)
+            self.directory.put(job)
+            self.pool.put(job, decision)
+            self._progress.expect(job)
+        self.workers.tell()
+
+    def end(self, job_id: str) -> None:
+        """A job is over: its flows and every decision that touched its addresses go."""
+        job = self.directory.by_id.get(job_id)
+        if job is None:
+            return
+        self._remove(job)
+
+    def refuse(self, job: Job, reason: str) -> None:
+        """Refuse a job: nothing of it stays on any switch."""
+        job = replace(job, state=JobState.REFUSED, reason=reason)
+        self._remove(job)
+        event("job refused", level=WARNING, job=job.id, reason=reason)
+        self._on_state(job)
+
+    def set_facts(self, found: Mapping[str, Facts]) -> None:
+        """Jobs' facts were taken anew, for more attributes; what is decided now stays the same."""
+        for job_id, facts in found.items():
+            job = self.directory.by_id.get(job_id)
+            if job is not None:
+                self._progress.refresh(replace(job, facts=facts))
+
+    def settle(self, number: int) -> None:
+        """A job may wait for something else than before."""
+        self._progress.settle(number)
+
+    def send(self, changes: PoolChanges, number: int | None) -> None:
+        """Send each switch the changes of the pool that it holds, and tell workers; ``number`` is who waits."""
+        self._sending.send(changes, number)
+
+    def send_to(self, datapath: int, change: Changes, number: int | None) -> None:
+        """Send one switch a change, if it may be told anything; ``number`` is the job that waits for it."""
+        self._sending.send_to(datapath, change, number)
+
+    def _remove(self, job: Job) -> None:
+        """Take a job out of the directory and off all switches, with every decision and connection of its addresses: a
+        later job with one of them inherits nothing."""
+        placed, before = self.pool.placed.get(job.number), self._held(job.number)
+        held = self.directory.remove(job.id)
+        self.polling.end(job.number, placed)
+        self.send(self.pools.remove(job.number), None)
+        if held is not None:
+            self._forget_addresses(held.addresses, None)
+        self._sending.forget_connections(before)
+        self.confirmations.forget(job.number)
+        self.workers.states.forget(job.host, job.number)
+        if placed is not None and placed.datapath is not None:
+            self.queues.refresh(placed.datapath)
+
+    def _forget_addresses(self, addresses: Iterable[Address], number: int | None) -> None:
+        for datapath, keys in self._reactions.forget(addresses).items():
+            self.send_to(datapath, Changes(flows_gone=tuple(keys)), number)
+
+    def _held(self, number: int) -> Placed | None:
+        """A job as the switch that it is at knows it, which may be under the policy that comes."""
+        placed = self.pool.placed.get(number)
+        if placed is None or placed.datapath is None:
+            return placed
+        return self.pool_of(placed.datapath).placed.get(number)

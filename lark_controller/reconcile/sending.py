@@ -1,0 +1,142 @@
+"""Changes on their way to switches, and what comes back: confirmed, or refused. For the reconcile loop's thread."""
+
+from __future__ import annotations
+
+import time
+from asyncio import Future
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from lark_common.log import WARNING, event
+from lark_common.runs import Address
+from lark_controller.api.metrics import Metrics
+from lark_controller.api.switches import SwitchProblem
+from lark_controller.flows.model import Changes
+from lark_controller.flows.placement import Placed
+from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
+from lark_controller.jobs.job import Job
+from lark_controller.reconcile.desired_pair import PoolChanges
+from lark_controller.reconcile.packet_ins import Reactions
+from lark_controller.reconcile.progress import Progress
+from lark_controller.reconcile.state import LoopState
+from lark_controller.reconcile.switch import SwitchState, blamed, dpid_text
+from lark_controller.reconcile.workers import Workers
+from lark_controller.switches.openflow.applies import FlowError, Outcome
+from lark_controller.switches.openflow.link import SwitchLink
+
+
+class Sending:
+    """Sends to all switches and workers; ``refuse`` takes a job away that a switch refused, with the reason."""
+
+    def __init__(
+        self,
+        loop: LoopState,
+        progress: Progress,
+        workers: Workers,
+        reactions: Reactions,
+        refuse: Callable[[Job, str], object],
+        metrics: Metrics,
+    ) -> None:
+        self._loop = loop
+        self._progress = progress
+        self._workers = workers
+        self._reactions = reactions
+        self._refuse = refuse
+        self._metrics = metrics
+
+    def send(self, changes: PoolChanges, number: int | None) -> None:
+        """Send each switch the changes of the pool that it holds, and tell workers; ``number`` is who waits."""
+        self._workers.tell()
+        for place, by_switch in changes.items():
+            for datapath, change in by_switch.items():
+                if (place == 1) == (datapath in self._loop.pools.moved):
+                    slices = self._loop.pool_of(datapath).slices_at(datapath)
+                    stale = self._reactions.forget_tags(datapath, slices)
+                    self.send_to(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
+
+    def send_to(self, datapath: int, change: Changes, number: int | None) -> None:
+        """Send one switch a change, if it may be told anything; ``number`` is the job that waits for it."""
+        state = self._loop.switches.get(datapath)
+        if state is None or state.link is None or not state.told:
+            if number is not None and state is not None:
+                self._loop.confirmations.blocked(number, datapath, state.reason)
+            return
+        link = state.link
+        if number is not None:
+            self._loop.confirmations.sent(number, datapath)
+        link.apply(change).add_done_callback(
+            lambda done: self.applied(state, link, number, done.result()) if not done.cancelled() else None
+        )
+
+    def forget_connections(self, before: Placed | None) -> None:
+        """What a job was ``before``, as its switch knew it: of addresses that the switch tracks for it no longer, the
+        connections go, so that nobody inherits them. A switch that is away is told when it returns."""
+        if before is None or before.datapath is None or not before.decision.one_way:
+            return
+        now = self._loop.pool_of(before.datapath).placed.get(before.job.number)
+        stays = now is not None and now.datapath == before.datapath and now.decision.one_way
+        gone = set(before.job.addresses).difference(now.job.addresses if now is not None and stays else ())
+        if (state := self._loop.switches.get(before.datapath)) is not None:
+            self.forget_tracked(state, gone)
+
+    def forget_tracked(self, state: SwitchState, gone: set[Address]) -> None:
+        """Let a switch forget the connections of addresses; what it has not confirmed is said again when it returns."""
+        switch = self._loop.pool_of(state.datapath).switches.get(state.datapath)
+        if not gone or (switch is not None and not switch.tracks):
+            return
+        if state.link is None or not state.told:
+            state.to_forget |= gone
+            return
+
+        def told(done: Future[Outcome]) -> None:
+            if done.cancelled() or not done.result().confirmed:
+                state.to_forget |= gone
+
+        forgotten = state.link.forget_connections(CT_ZONE, CT_ZONE_OTHERS, sorted(gone, key=str))
+        forgotten.add_done_callback(told)
+
+    def applied(self, state: SwitchState, link: SwitchLink, number: int | None, outcome: Outcome) -> None:
+        """What a switch says to a change that was sent to it; ``number`` is the job that waited for it."""
+        if state.link is not link:
+            return
+        if nobodys := self.refused(state, outcome.errors):
+            state.in_sync, state.reason = False, nobodys
+        seen = self._loop.confirmations
+        if not outcome.confirmed:
+            state.in_sync = False
+            state.reason = outcome.reason or "did not confirm in time"
+            if number is not None and number in self._loop.directory.by_number:
+                seen.blocked(number, state.datapath, state.reason)
+                self._progress.settle(number)
+            link.close(f"a change was not confirmed: {state.reason}")
+            return
+        pool = self._loop.pool_of(state.datapath)
+        state.installed = pool.rules.get(state.datapath, state.installed)
+        if number is not None and (seen.confirmed(number, state.datapath) or seen.stuck(number)):
+            self._progress.settle(number)
+
+    def refused(self, state: SwitchState, errors: Sequence[FlowError]) -> str:
+        """A switch refused flows or meters: say which, why, whose; a job that it concerns is refused whole.
+
+        Answers a sentence if there are any that belong to no job, else ``""``.
+        """
+        if not errors:
+            return ""
+        self._metrics.flow_errors.inc(len(errors))
+        pool = self._loop.pool_of(state.datapath)
+        flows = pool.build(state.datapath).flows
+        refused: dict[Job, str] = {}
+        nobodys = []
+        for error in errors:
+            flow, job = blamed(self._loop.directory, flows, error)
+            job_id = None if job is None else job.id
+            state.problems.append(SwitchProblem(time.time(), error.text, flow, job_id))
+            where = dpid_text(state.datapath)
+            event("switch refused", level=WARNING, datapath=where, job=job_id, error=error.text, flow=flow)
+            if job is None:
+                nobodys.append(error.text)
+            else:
+                refused.setdefault(job, f"switch {state.label(pool)} refused {flow}: {error.text}")
+        for job, reason in refused.items():
+            self._refuse(job, reason)
+        return f"refused {len(nobodys)} flows or meters of the policy: {nobodys[0]}" if nobodys else ""

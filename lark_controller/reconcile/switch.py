@@ -1,0 +1,110 @@
+"""What the reconcile loop knows of one switch, connected or not."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lark_common.runs import Address
+from lark_controller.api.switches import SwitchProblem
+from lark_controller.flows import core
+from lark_controller.flows.cookies import Category, counted_by, parse
+from lark_controller.flows.desired import Pool
+from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey
+from lark_controller.flows.placement import Switch, mac_number, place_switch
+from lark_controller.flows.text import flow_text, key_text
+from lark_controller.jobs.job import Directory, Job
+from lark_controller.policies.model import Policy
+from lark_controller.switches.openflow.applies import FlowError
+from lark_controller.switches.openflow.link import SwitchLink
+
+KEPT_PROBLEMS = 100
+
+
+def dpid_text(datapath: int) -> str:
+    """A datapath id as 16 hexadecimal digits."""
+    return f"{datapath:016x}"
+
+
+@dataclass(slots=True)
+class SwitchState:
+    """What the loop knows of one switch, connected or not.
+
+    ``told`` is True once the complete dump was compared, so that changes may follow. ``to_forget`` are addresses of
+    jobs that ended while it was away, whose connections it still tracks.
+    """
+
+    datapath: int
+    link: SwitchLink | None = None
+    told: bool = False
+    in_sync: bool = False
+    since: float | None = None
+    reason: str = "has not connected yet"
+    address: str = ""
+    description: str = ""
+    installed: int = 0
+    drift: int = 0
+    packet_ins: int = 0
+    to_forget: set[Address] = field(default_factory=set)
+    problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The worker that the bridge's description names, if it does."""
+        return (self.description,) if self.description else ()
+
+    def note_shortcomings(self, pool: Pool) -> None:
+        """What this switch cannot do of a pool's policy is a problem of it, said once."""
+        for sentence in core.remarks(pool.switches[self.datapath], pool.policy):
+            self._note_once(sentence)
+
+    def note_rival(self, before: str, now: str) -> None:
+        """A connection from one host took the place of one from another: switches that come back come from the same."""
+        if before != now:
+            one, other = sorted((before, now))
+            self._note_once(
+                f"connects from {one} and from {other}: two switches have this datapath id, and each takes the other's "
+                "place; every bridge needs its own (other_config:datapath-id)"
+            )
+
+    def _note_once(self, sentence: str) -> None:
+        if all(problem.problem != sentence for problem in self.problems):
+            self.problems.append(SwitchProblem(time.time(), sentence))
+
+    def label(self, pool: Pool) -> str:
+        """The switch's name if it has one, else its datapath id."""
+        switch = pool.switches.get(self.datapath)
+        spec = pool.policy.switches.get(self.datapath)
+        return spec.name if spec is not None else switch.name if switch is not None else dpid_text(self.datapath)
+
+
+def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
+    """A connected switch as a policy places it, with what its handshake found out."""
+    features = link.features
+    return place_switch(
+        policy,
+        link.datapath,
+        {port.name: port.number for port in features.ports.values()},
+        normal=features.normal,
+        tracks=features.tracks,
+        local_mac=None if (local := features.ports.get(PORT_LOCAL)) is None else mac_number(local.mac),
+        max_meter=features.max_meter if features.meter_drop else 0,
+        description=features.description,
+        speeds={port.number: port.speed / 1000 for port in features.ports.values() if port.speed},
+    )
+
+
+def blamed(directory: Directory, flows: Mapping[FlowKey, FlowData], error: FlowError) -> tuple[str, Job | None]:
+    """The flow or meter of an error in words, and the live job that it belongs to; ``flows`` are those desired."""
+    key = error.subject
+    if not isinstance(key, FlowKey):
+        return "" if key is None else f"meter={key}", None
+    data = flows.get(key)
+    if data is None:
+        return key_text(key), None
+    parts = parse(data.cookie)
+    whose = counted_by(data.cookie)
+    number = whose[0] if whose is not None else parts.number if parts.category == Category.JOB else None
+    return flow_text(key, data), None if number is None else directory.by_number.get(number)

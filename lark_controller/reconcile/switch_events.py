@@ -1,0 +1,197 @@
+"""What connections tell of switches: one is here with all that it holds, is gone, has other ports, asks, refuses.
+
+Called by :mod:`lark_controller.switches.openflow` on the reconcile loop's thread. A switch is told nothing before its
+complete dump is there; from then on what changes is sent in order behind the first difference, and the switch is in
+sync once that difference is confirmed by barrier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+
+from lark_common.log import event
+from lark_controller.api.switches import SwitchProblem
+from lark_controller.flows.diff import diff
+from lark_controller.flows.tracked import tracked
+from lark_controller.reconcile.counters import Polling
+from lark_controller.reconcile.packet_ins import Reactions
+from lark_controller.reconcile.progress import Progress
+from lark_controller.reconcile.queues import Queues
+from lark_controller.reconcile.sending import Sending
+from lark_controller.reconcile.state import LoopState
+from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_switch
+from lark_controller.switches.openflow.applies import FlowError, Outcome
+from lark_controller.switches.openflow.link import SUPERSEDED, Dump, SwitchLink
+from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
+
+
+class SwitchEvents:
+    """The reconcile loop, as connections know it."""
+
+    def __init__(
+        self,
+        loop: LoopState,
+        progress: Progress,
+        sending: Sending,
+        queues: Queues,
+        polling: Polling,
+        reactions: Reactions,
+    ) -> None:
+        self._loop = loop
+        self._progress = progress
+        self._sending = sending
+        self._queues = queues
+        self._polling = polling
+        self._reactions = reactions
+
+    def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
+        """A switch is here, with everything that it holds: compare, send what differs."""
+        loop = self._loop
+        state = loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
+        state.link, state.told, state.in_sync = link, False, False
+        state.since = time.time()
+        state.reason = "is being compared"
+        state.address = link.features.address
+        state.description = link.features.description
+        homeless = {p.job.number for p in loop.pool.placed.values() if p.datapath is None} if state.hosts else set()
+        for pool, _ in loop.pools.all():
+            pool.set_switch(placed_switch(pool.policy, link), state.hosts)
+        state.installed = len(dump.program.flows)
+        self._reactions.switch_gone(link.datapath)
+        self._polling.compared(link.datapath, dump)
+        self._queues.switch_connected(link, dump)
+        for number in homeless:
+            self._progress.expect(loop.directory.by_number[number])
+        self._compare(state, link, dump)
+        self._queues.refresh(link.datapath)
+
+    def _compare(self, state: SwitchState, link: SwitchLink, dump: Dump) -> None:
+        pool = self._loop.pool_of(link.datapath)
+        switch = pool.switches[link.datapath]
+        desired = pool.build(link.datapath)
+        if switch.max_rules and len(desired.flows) > switch.max_rules:
+            state.reason = (
+                f"needs {len(desired.flows)} rules and takes {switch.max_rules}; nothing was sent, what it holds stays"
+            )
+            state.problems.append(SwitchProblem(time.time(), state.reason))
+            self._progress.lost(state)
+            return
+        state.note_shortcomings(pool)
+        state.told = True
+        state.reason = "is being brought up to date"
+        changes = diff(desired, dump.program)
+        event(
+            "switch compared",
+            datapath=dpid_text(link.datapath),
+            installed=len(dump.program.flows),
+            desired=len(desired.flows),
+            changes=len(changes),
+        )
+        link.apply(changes).add_done_callback(
+            lambda done: self._synced(state, link, done.result()) if not done.cancelled() else None
+        )
+        gone, state.to_forget = state.to_forget, set()
+        if switch.is_edge:
+            # Its flows may be of jobs that ended while another controller, or none, looked after it.
+            gone |= {address for _, address in tracked(dump.program) - tracked(desired)}
+        self._sending.forget_tracked(state, gone)
+
+    def _synced(self, state: SwitchState, link: SwitchLink, outcome: Outcome) -> None:
+        if state.link is not link:
+            return
+        nobodys = self._sending.refused(state, outcome.errors)
+        if not outcome.confirmed:
+            state.reason = outcome.reason or "did not confirm in time"
+            link.close(f"the first comparison was not confirmed: {state.reason}")
+            return
+        state.in_sync, state.reason = not nobodys, nobodys
+        pool = self._loop.pool_of(state.datapath)
+        state.installed = pool.rules.get(state.datapath, 0)
+        event(
+            "switch in sync" if state.in_sync else "switch not in sync",
+            datapath=dpid_text(state.datapath),
+            reason=state.reason or None,
+        )
+        portless = {placed.job.number for placed in pool.jobs_at(state.datapath) if placed.port is None}
+        for number in portless:
+            self._progress.expect(pool.placed[number].job)
+        for number in self._loop.confirmations.synced(state.datapath, portless):
+            self._progress.settle(number)
+        for placed in pool.jobs_at(state.datapath):
+            self._progress.settle(placed.job.number)
+
+    def switch_gone(self, link: SwitchLink, reason: str) -> None:
+        """A switch's connection ended; its flows stay on it, and it is compared anew when it returns."""
+        state = self._state_of(link)
+        if state is None:
+            return
+        state.link, state.told, state.in_sync = None, False, False
+        state.since = time.time()
+        state.reason = f"is not connected ({reason})"
+        if reason.startswith(SUPERSEDED):
+            state.note_rival(_host(link.connection.address), _host(reason.removeprefix(SUPERSEDED).strip()))
+        self._reactions.switch_gone(link.datapath)
+        self._polling.gone(link.datapath)
+        self._progress.lost(state)
+
+    def ports_changed(self, link: SwitchLink) -> None:
+        """Ports came, went or were renumbered."""
+        state = self._state_of(link)
+        if state is None:
+            return
+        loop = self._loop
+        self._reactions.ports_changed(link)
+        waiting = [p.job.number for p in loop.pool.jobs_at(link.datapath) if p.port is None]
+        held = {p.job.number: p.port for p in loop.pool.jobs_at(link.datapath) if p.port is not None}
+        holds = loop.pool_of(link.datapath)
+        for pool, _ in loop.pools.all():
+            changes = pool.set_switch(placed_switch(pool.policy, link), state.hosts)
+            if pool is holds and state.told and changes:
+                arrived = [n for n in waiting if (p := pool.placed.get(n)) is not None and p.port is not None]
+                for number in arrived:
+                    self._polling.begin(pool.placed[number])
+                    loop.confirmations.sent(number, link.datapath)
+                link.apply(changes).add_done_callback(partial(self._arrived, state, link, arrived))
+        for number in (*waiting, *held):
+            placed = loop.pool.placed.get(number)
+            if placed is not None and placed.port is None:
+                self._progress.expect(placed.job)
+                self._progress.settle(number)
+        self._queues.refresh(link.datapath)
+        for number in waiting:
+            if (placed := loop.pool.placed.get(number)) is not None:
+                self._queues.expect(placed)
+
+    def _arrived(self, state: SwitchState, link: SwitchLink, numbers: list[int], done: asyncio.Future[Outcome]) -> None:
+        if not done.cancelled():
+            for number in numbers or (None,):
+                self._sending.applied(state, link, number, done.result())
+
+    def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
+        """A switch asks."""
+        state = self._state_of(link)
+        if state is not None:
+            state.packet_ins += 1
+            self._reactions.packet_in(link, packet)
+
+    def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
+        """A reactive or learned flow aged out."""
+        self._polling.flow_removed(removed)
+        self._reactions.flow_removed(link, removed)
+
+    def switch_error(self, link: SwitchLink, error: FlowError) -> None:
+        """An error that belongs to no change (a PacketOut, a probe)."""
+        state = self._state_of(link)
+        if state is not None:
+            self._sending.refused(state, (error,))
+
+    def _state_of(self, link: SwitchLink) -> SwitchState | None:
+        """The state of a link's switch, unless another link has taken its place."""
+        state = self._loop.switches.get(link.datapath)
+        return state if state is not None and state.link is link else None
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]

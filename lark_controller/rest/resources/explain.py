@@ -1,0 +1,29 @@
+"""``/v1/explain``: why a packet reaches its destination, or does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.context import current
+from lark_controller.rest.schemas.answers import ExplanationSchema
+from lark_controller.rest.schemas.queries import ExplainQuery
+from lark_controller.rest.tokens import Scope
+
+blueprint = resource("explain", "Why a packet reaches its destination, or does not.")
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/explain",
+    scopes=(Scope.READ,),
+    query=ExplainQuery,
+    answers={200: ExplanationSchema},
+    problems=(404, 422, 502),
+)
+def show(query: dict[str, Any]) -> Any:
+    """Explain, step by step, what happens to a packet from one address or job to another."""
+    context = current()
+    with context.waiting() as timeout:
+        return context.controls.explain(query["src"], query["dst"], timeout)

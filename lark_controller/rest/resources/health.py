@@ -1,0 +1,34 @@
+"""``/healthz``, ``/readyz`` and ``/metrics``: for load balancers and Prometheus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response
+
+from lark_controller.api.metrics import CONTENT_TYPE
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.context import current
+from lark_controller.rest.schemas.answers import HealthSchema, ReadinessSchema
+from lark_controller.rest.tokens import Scope
+
+blueprint = resource("health", "For load balancers and Prometheus.", prefix="/")
+
+
+@operation(blueprint, "GET", "/healthz", scopes=(), answers={200: HealthSchema})
+def healthz() -> dict[str, str]:
+    """Say that the process answers."""
+    return {"status": "ok"}
+
+
+@operation(blueprint, "GET", "/readyz", scopes=(), answers={200: ReadinessSchema, 503: ReadinessSchema})
+def readyz() -> Any:
+    """Say whether store, policy and OpenFlow listener are up (200), or what is missing (503)."""
+    readiness = current().controls.ready()
+    return readiness, 200 if readiness.ready else 503
+
+
+@operation(blueprint, "GET", "/metrics", scopes=(Scope.READ,), answers={200: None}, texts={200: ("text/plain",)})
+def metrics() -> Response:
+    """The metrics, in Prometheus's text format."""
+    return Response(current().metrics.render(), content_type=CONTENT_TYPE)

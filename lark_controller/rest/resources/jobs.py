@@ -1,0 +1,209 @@
+"""``/v1/jobs``: register, renew, end, find."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from flask import Response, jsonify, request, url_for
+
+from lark_common.classads import ads
+from lark_common.runs import EndedBy
+from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.bodies import known_job, next_url, read, read_kept_text, refuse_malformed_json
+from lark_controller.rest.context import actor, current
+from lark_controller.rest.hook_answer import lines
+from lark_controller.rest.problems import Problem
+from lark_controller.rest.schemas.answers import (
+    JobDetailSchema,
+    JobPageSchema,
+    JobSchema,
+    Joined,
+    NotedSchema,
+    RegisteredSchema,
+    Used,
+)
+from lark_controller.rest.schemas.queries import (
+    EndQuery,
+    FreshQuery,
+    JobQuery,
+    WaitQuery,
+)
+from lark_controller.rest.tokens import Scope
+
+blueprint = resource("jobs", "One run of an HTCondor job on one slot.")
+
+# A job's end waits for its switch's last word so long, and then does without.
+FRESH_SECONDS: Final = 2.0
+
+# Bytes of a line in the audit trail that comes from a worker.
+MAX_NOTE = 1024
+
+_TEXT = {"type": "string", "description": "The job ad, a line ------, the machine ad, in either ClassAd syntax"}
+_AD = {"type": ["object", "string"]}
+_JSON = {
+    "type": "object",
+    "properties": {"job_ad": _AD, "machine_ad": _AD},
+    "required": ["job_ad", "machine_ad"],
+    "additionalProperties": False,
+}
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/jobs",
+    scopes=(Scope.HOOK,),
+    query=WaitQuery,
+    bodies={"text/plain": _TEXT, "application/json": _JSON},
+    answers={201: RegisteredSchema, 200: RegisteredSchema},
+    texts={201: ("text/plain",), 200: ("text/plain",)},
+    problems=(400, 409, 413, 415, 422),
+)
+def register(query: dict[str, Any]) -> Response:
+    """Register a run.
+
+    The same run again answers 200 and is the same job. ``wait`` waits for the switches' confirmation; whoever has not
+    confirmed by then is named in ``waiting``. When too many requests wait already, the answer comes at once.
+    """
+    context = current()
+    started = time.perf_counter()
+    check_wait(query)
+    body, media = read(context.settings.max_ads_bytes, ("text/plain", "application/json"))
+    if media == "application/json":
+        refuse_malformed_json(body)
+    job_ad, machine_ad = ads.parse_post(body, media, context.settings.max_ads_bytes)
+    registered = context.controls.register(job_ad, machine_ad, actor())
+    confirmation = confirm(registered.job.id, query["wait"])
+    response = _answer(confirmation)
+    response.status_code = 201 if registered.created else 200
+    response.headers["Location"] = url_for("jobs.show", job_id=registered.job.id)
+    context.metrics.post_seconds.observe(time.perf_counter() - started)
+    return response
+
+
+@operation(
+    blueprint, "GET", "/jobs", scopes=(Scope.READ,), query=JobQuery, answers={200: JobPageSchema}, problems=(404, 422)
+)
+def index(query: dict[str, Any]) -> dict[str, object]:
+    """List jobs."""
+    state = None if query["state"] == "any" else query["state"]
+    chosen = JobFilter(
+        query.get("owner"),
+        query.get("group"),
+        query.get("host"),
+        state,
+        query.get("global_job_id"),
+        newest=query["order"] == "newest",
+    )
+    page = current().controls.jobs(chosen, query.get("cursor"), query["limit"])
+    usages = current().controls.accounts.of_jobs(page.jobs)
+    jobs = [Joined(job, Used(usages.get(job.number))) for job in page.jobs]
+    return {"jobs": jobs, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/jobs/<job_id>",
+    scopes=(Scope.HOOK, Scope.READ),
+    query=FreshQuery,
+    answers={200: JobDetailSchema},
+    problems=(404, 422, 502),
+)
+def show(query: dict[str, Any], job_id: str) -> Joined:
+    """Show a job, live or ended."""
+    context = current()
+    known = known_job(job_id)
+    if query["fresh"]:
+        with context.waiting() as timeout:
+            context.controls.read_counters(known, min(timeout, FRESH_SECONDS))
+    return joined(context.controls.job(known))
+
+
+@operation(blueprint, "POST", "/jobs/<job_id>/renew", scopes=(Scope.HOOK,), answers={200: JobSchema}, problems=(404,))
+def renew(job_id: str) -> Any:
+    """Renew a job's lease."""
+    return current().controls.renew(known_job(job_id), actor())
+
+
+@operation(
+    blueprint,
+    "DELETE",
+    "/jobs/<job_id>",
+    scopes=(Scope.HOOK,),
+    query=EndQuery,
+    bodies={"text/plain": {"type": "string", "description": "The exit ad"}},
+    body_required=False,
+    answers={200: JobSchema},
+    problems=(400, 404, 413, 415, 422),
+)
+def end(query: dict[str, Any], job_id: str) -> Any:
+    """End a job. An ended job may be ended again."""
+    context = current()
+    known = known_job(job_id)
+    exit_ad = read_kept_text(context.settings.max_ads_bytes, ("text/plain",), empty=True)
+    return context.controls.end(known, actor(), exit_ad, EndedBy(query["by"]))
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/jobs/<job_id>/forgery",
+    scopes=(Scope.HOOK,),
+    bodies={"text/plain": {"type": "string", "description": "What was claimed, and what is true"}},
+    answers={200: NotedSchema},
+    problems=(400, 404, 413, 415),
+)
+def forgery(job_id: str) -> dict[str, str]:
+    """Note in the audit trail that a worker refused a forged ad.
+
+    Nothing else changes; the job need not be known.
+    """
+    known = known_job(job_id)
+    detail = " ".join(read_kept_text(MAX_NOTE, ("text/plain",)).split())
+    current().controls.forged(known, actor(), detail)
+    return {"subject": known, "action": "forged ad"}
+
+
+@operation(
+    blueprint, "DELETE", "/jobs/<job_id>/quarantine", scopes=(Scope.OPERATE,), answers={200: JobSchema}, problems=(404,)
+)
+def lift(job_id: str) -> Any:
+    """End a job's quarantine.
+
+    Whatever the pool says against this run afterwards, it is not quarantined again. May be repeated.
+    """
+    return current().controls.lift(known_job(job_id), actor())
+
+
+def joined(detail: JobDetail) -> Joined:
+    """A job with its confirmation as one value."""
+    return Joined(detail, detail.confirmation, detail.job)
+
+
+def check_wait(query: dict[str, Any]) -> None:
+    """Raises Problem 422 where ``wait`` is beyond the setting."""
+    limit = current().settings.wait_limit
+    if query["wait"] > limit:
+        wrong = {"parameter": "wait", "problem": f"a number of seconds from 0 to {limit:g} is accepted"}
+        raise Problem(422, f"wait: {wrong['problem']}", "parameters", errors=[wrong])
+
+
+def confirm(job_id: str, wait: float) -> Confirmation:
+    """Wait for the switches' confirmation; not at all where too many requests wait already."""
+    context = current()
+    if not wait:
+        return context.controls.confirm(job_id, 0.0)
+    with context.waits.place() as free:
+        if not free:
+            context.metrics.waits_refused.inc()
+        return context.controls.confirm(job_id, wait if free else 0.0)
+
+
+def _answer(confirmation: Confirmation) -> Response:
+    wanted = request.accept_mimetypes.best_match(("application/json", "text/plain"), default="application/json")
+    if wanted == "text/plain":
+        return Response(lines(confirmation), content_type="text/plain; charset=utf-8")
+    return jsonify(RegisteredSchema().dump(Joined(confirmation, confirmation.job)))

@@ -1,0 +1,125 @@
+"""``/v1/overview`` and ``/v1/token``: what the operator's pages ask again and again, in one small answer each."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from typing import Final, cast
+
+from flask import g
+from marshmallow import Schema, fields
+
+from lark_controller.api.switches import SwitchStatus
+from lark_controller.jobs.job import JobState
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.context import current
+from lark_controller.rest.schemas.answers import SwitchSchema
+from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.tokens import Scope, Token
+
+blueprint = resource("overview", "The whole pool in a few numbers, and what asks for attention.")
+
+# Switches named in an overview: of a thousand the first ones say enough.
+NAMED: Final = 20
+# A switch asks for attention when this part of its rule limit is used.
+NEARLY_FULL: Final = 0.9
+
+
+def _meta(meaning: str) -> dict[str, str]:
+    return {"description": meaning}
+
+
+class JobCountsSchema(Schema):
+    """How many live jobs there are in each state."""
+
+    registering = fields.Integer(required=True, metadata=_meta("Flows on their way"))
+    pending = fields.Integer(required=True, metadata=_meta("A switch is away, or the address is not known yet"))
+    enforced = fields.Integer(required=True, metadata=_meta("Confirmed by every switch concerned"))
+    quarantined = fields.Integer(required=True, metadata=_meta("Contradicted by the pool"))
+
+
+class SwitchCountsSchema(Schema):
+    """How many switches there are."""
+
+    known = fields.Integer(required=True, metadata=_meta("Declared, or connected once"))
+    connected = fields.Integer(required=True, metadata=_meta("Connected now"))
+    in_sync = fields.Integer(required=True, metadata=_meta("In sync"))
+    desired = fields.Integer(required=True, metadata=_meta("Flows wanted on all of them"))
+    installed = fields.Integer(required=True, metadata=_meta("Flows on all of them"))
+
+
+class PolicyHeadSchema(Schema):
+    """The policy in force, without its text."""
+
+    version = fields.Integer(required=True, metadata=_meta("Its version"))
+    digest = fields.String(required=True, metadata=_meta("SHA-256 of its text"))
+    at = Time("When it was put in force")
+    actor = fields.String(required=True, metadata=_meta("By whom"))
+
+
+class OverviewSchema(Schema):
+    """The pool in a few numbers."""
+
+    at = Time("When this was true")
+    ready = fields.Boolean(required=True, metadata=_meta("The controller can do its work"))
+    reasons = fields.List(fields.String(), required=True, metadata=_meta("What is missing where it cannot"))
+    jobs = fields.Nested(JobCountsSchema, required=True, metadata=_meta("Live jobs by state"))
+    switches = fields.Nested(SwitchCountsSchema, required=True, metadata=_meta("Switches"))
+    shown = fields.List(
+        fields.Nested(SwitchSchema),
+        required=True,
+        metadata=_meta(f"{NAMED} switches: those that ask for attention first, then cores, then by rules in use"),
+    )
+    policy = fields.Nested(PolicyHeadSchema, required=True, metadata=_meta("The policy in force"))
+
+
+class TokenSchema(Schema):
+    """The token that the request carries."""
+
+    name = fields.String(required=True, metadata=_meta("Its name"))
+    scopes = fields.List(fields.String(), required=True, metadata=_meta("What it allows: hook, read, operate"))
+    expires = Time("When it expires", allow_none=True)
+
+
+@operation(blueprint, "GET", "/overview", scopes=(Scope.READ,), answers={200: OverviewSchema})
+def show() -> dict[str, object]:
+    """Show the whole pool in a few numbers, and the switches that are worth a look."""
+    controls = current().controls
+    switches = controls.switches()
+    counts = controls.job_counts()
+    readiness = controls.ready()
+    return {
+        "at": time.time(),
+        "ready": readiness.ready,
+        "reasons": readiness.reasons,
+        "jobs": {
+            str(state): counts.get(state, 0)
+            for state in (JobState.REGISTERING, JobState.PENDING, JobState.ENFORCED, JobState.QUARANTINED)
+        },
+        "switches": {
+            "known": len(switches),
+            "connected": sum(switch.connected for switch in switches),
+            "in_sync": sum(switch.in_sync for switch in switches),
+            "desired": sum(switch.desired for switch in switches),
+            "installed": sum(switch.installed for switch in switches),
+        },
+        "shown": heapq.nsmallest(NAMED, switches, key=_rank),
+        "policy": controls.policy(),
+    }
+
+
+@operation(blueprint, "GET", "/token", scopes=(Scope.HOOK, Scope.READ), answers={200: TokenSchema})
+def token() -> dict[str, object]:
+    """Show what the token of this request allows."""
+    held = cast("Token", g.lark_token)
+    return {"name": held.name, "scopes": sorted(map(str, held.scopes)), "expires": held.expires}
+
+
+def _rank(switch: SwitchStatus) -> tuple[bool, bool, int, str]:
+    return not asks_for_attention(switch), switch.role != "core", -switch.desired, switch.name
+
+
+def asks_for_attention(switch: SwitchStatus) -> bool:
+    """Whether somebody should look at a switch."""
+    full = switch.max_rules > 0 and switch.desired >= NEARLY_FULL * switch.max_rules
+    return not switch.in_sync or full or switch.drift > 0

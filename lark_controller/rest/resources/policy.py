@@ -1,0 +1,116 @@
+"""``/v1/policy``: the policy in force, and what another would change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, jsonify, request
+
+from lark_controller.policies.schema import schema as policy_schema
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.bodies import read_text
+from lark_controller.rest.context import actor, current
+from lark_controller.rest.problems import Problem
+from lark_controller.rest.schemas.answers import PlanSchema, PolicyCheckSchema, PolicySchema
+from lark_controller.rest.tokens import Scope
+
+blueprint = resource("policy", "What the site's operators want of the network.")
+
+_TYPES = ("application/yaml", "text/plain", "application/x-yaml", "text/yaml")
+_YAML = {"type": "string", "description": "A policy, YAML"}
+_BODIES = {"application/yaml": _YAML, "text/plain": _YAML}
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/policy",
+    scopes=(Scope.READ,),
+    answers={200: PolicySchema},
+    texts={200: ("application/yaml",)},
+)
+def show() -> Any:
+    """Show the policy in force; with ``Accept: application/yaml`` its text alone."""
+    policy = current().controls.policy()
+    wanted = request.accept_mimetypes.best_match(("application/json", *_TYPES), default="application/json")
+    tag = {"ETag": f'"{policy.digest}"'}
+    if wanted == "application/json":
+        return policy, 200, tag
+    return Response(policy.text, content_type=f"{wanted}; charset=utf-8", headers=tag)
+
+
+@operation(
+    blueprint,
+    "PUT",
+    "/policy",
+    scopes=(Scope.OPERATE,),
+    bodies=_BODIES,
+    answers={200: PolicySchema},
+    problems=(400, 409, 412, 413, 415, 422, 502),
+)
+def replace() -> Any:
+    """Put a policy in force. A bad one changes nothing.
+
+    With ``If-Match: "DIGEST"`` it is put in place of the policy of that digest alone; where another is in force by
+    now, nothing changes either (412).
+    """
+    return current().controls.put_policy(_text(), actor(), _instead_of())
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/policy/check",
+    scopes=(Scope.READ,),
+    bodies=_BODIES,
+    answers={200: PolicyCheckSchema},
+    problems=(400, 413, 415),
+)
+def check() -> dict[str, object]:
+    """Find every mistake in a policy."""
+    mistakes = current().controls.check_policy(_text())
+    return {"valid": not mistakes, "mistakes": mistakes}
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/policy/plan",
+    scopes=(Scope.READ,),
+    bodies=_BODIES,
+    answers={200: PlanSchema},
+    problems=(400, 413, 415, 422),
+)
+def plan() -> Any:
+    """Say what a policy would change on the running pool, before it does."""
+    return current().controls.plan_policy(_text())
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/policy/schema",
+    scopes=(Scope.READ,),
+    answers={200: None},
+    texts={200: ("application/schema+json",)},
+)
+def schema() -> Response:
+    """The JSON Schema of policies, for editors."""
+    response = jsonify(policy_schema())
+    response.content_type = "application/schema+json"
+    return response
+
+
+def _instead_of() -> str | None:
+    """The digest in If-Match; None where there is none, or any policy may be replaced."""
+    tags = request.if_match
+    if not tags or tags.star_tag:
+        return None
+    digests = tags.as_set()
+    if len(digests) != 1:
+        raise Problem(400, "If-Match names more than one policy; one digest in quotation marks is accepted.")
+    return str(next(iter(digests)))
+
+
+def _text() -> str:
+    return read_text(current().settings.max_body_bytes, _TYPES)

@@ -1,0 +1,259 @@
+"""``/v1/reservations`` and ``/v1/links``: bandwidth that is promised, and what is left of each link."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from flask import Response, g, jsonify, url_for
+from marshmallow import Schema, fields, validate
+
+from lark_controller.api.reservations import Change, Wish
+from lark_controller.qos.reservation import Reservation
+from lark_controller.qos.topology import KILO, MAX_RATE
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.bodies import next_url, read_json
+from lark_controller.rest.context import actor, current
+from lark_controller.rest.resources.jobs import check_wait, confirm
+from lark_controller.rest.schemas.answers import Page
+from lark_controller.rest.schemas.queries import ReservationQuery, WaitQuery
+from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.tokens import Scope, Token
+
+blueprint = resource("reservations", "Bandwidth that is promised, and what is left of each link.")
+
+# Bytes of a body; a wish is a line.
+MAX_BODY: Final = 4096
+MIN_MEGABITS: Final = 0.001
+MAX_MEGABITS: Final = MAX_RATE / KILO
+# A hundred years: an end that a database and a date can hold.
+MAX_SECONDS: Final = 100 * 365.25 * 86400
+
+_END: Final = [validate.Length(1, 255), validate.Regexp(r"^[!-~]+\Z", error="printable ASCII is accepted")]
+_RATE: Final = validate.Range(MIN_MEGABITS, MAX_MEGABITS, error="{min} to {max} Mb/s are accepted")
+_SECONDS: Final = validate.Range(1, MAX_SECONDS, error="{min} to {max} seconds are accepted")
+
+
+def _meta(meaning: str) -> dict[str, str]:
+    return {"description": meaning}
+
+
+class WishSchema(Schema):
+    """A flow to reserve bandwidth for."""
+
+    source = fields.String(
+        required=True, validate=_END, metadata=_meta("Who sends: a job's id or address, or a host of the topology")
+    )
+    destination = fields.String(
+        required=True,
+        validate=_END,
+        metadata=_meta("To whom: a job's id or address, a host or WAN of the topology, an address or network"),
+    )
+    rate = fields.Float(required=True, validate=_RATE, metadata=_meta("Mb/s of L2 bytes"))
+    duration = fields.Float(
+        load_default=None,
+        allow_none=True,
+        validate=_SECONDS,
+        metadata=_meta("Seconds; without it the reservation ends with its jobs"),
+    )
+
+
+class ChangeSchema(Schema):
+    """What is to change of a reservation."""
+
+    rate = fields.Float(validate=_RATE, metadata=_meta("The new rate, Mb/s of L2 bytes"))
+    duration = fields.Float(
+        allow_none=True, validate=_SECONDS, metadata=_meta("Seconds from now on; null: until its jobs end")
+    )
+
+
+class HoldSchema(Schema):
+    """What a reservation takes of a link."""
+
+    channel = fields.String(required=True, metadata=_meta("The link, and its direction where it has two"))
+    rate = fields.Float(required=True, metadata=_meta("Mb/s"))
+
+
+class ReservationSchema(Schema):
+    """Bandwidth that is promised."""
+
+    id = fields.String(required=True, metadata=_meta("Its id, 16 hexadecimal digits"))
+    kind = fields.String(required=True, metadata=_meta("job: a job's RequestBandwidth; flow: one that was reserved"))
+    rate = fields.Float(required=True, metadata=_meta("Mb/s of L2 bytes"))
+    source = fields.String(required=True, metadata=_meta("The sender's node in the topology"))
+    destination = fields.String(required=True, metadata=_meta("The receiver's node in the topology"))
+    job = fields.String(required=True, allow_none=True, metadata=_meta("The id of the job whose it is, or that sends"))
+    peer = fields.String(required=True, allow_none=True, metadata=_meta("The id of the job that receives"))
+    addresses = fields.List(
+        fields.String(), required=True, metadata=_meta("The receiver's addresses, empty for all of the WAN")
+    )
+    until = Time("When it ends, null where its jobs end it", allow_none=True)
+    created = Time("When it was made")
+    actor = fields.String(required=True, metadata=_meta("By whom"))
+    holds = fields.List(fields.Nested(HoldSchema), required=True, metadata=_meta("What it takes of each link"))
+
+
+class ReservationPageSchema(Page):
+    """A page of reservations."""
+
+    reservations = fields.List(fields.Nested(ReservationSchema), required=True, metadata=_meta("The reservations"))
+
+
+class LinkSchema(Schema):
+    """One direction of a link, or a half-duplex link."""
+
+    name = fields.String(required=True, metadata=_meta("Its name; access:HOST is a host's access link"))
+    source = fields.String(required=True, metadata=_meta("From; empty where both directions share the link"))
+    target = fields.String(required=True, metadata=_meta("To; empty where both directions share the link"))
+    duplex = fields.String(required=True, metadata=_meta("full or half"))
+    capacity = fields.Float(required=True, metadata=_meta("What it carries, Mb/s"))
+    reserved = fields.Float(required=True, metadata=_meta("What is reserved, Mb/s"))
+    best_effort = fields.Float(
+        required=True,
+        metadata=_meta(
+            "What is left for traffic without a reservation, Mb/s; below 0 where the policy made it smaller"
+        ),
+    )
+
+
+class LinkListSchema(Schema):
+    """The links of the declared topology."""
+
+    links = fields.List(fields.Nested(LinkSchema), required=True, metadata=_meta("The links, both directions"))
+
+
+_WISH = {
+    "type": "object",
+    "properties": {
+        "source": {"type": "string"},
+        "destination": {"type": "string"},
+        "rate": {"type": "number"},
+        "duration": {"type": ["number", "null"]},
+    },
+    "required": ["source", "destination", "rate"],
+    "additionalProperties": False,
+}
+_CHANGE = {
+    "type": "object",
+    "properties": {"rate": {"type": "number"}, "duration": {"type": ["number", "null"]}},
+    "minProperties": 1,
+    "additionalProperties": False,
+}
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/reservations",
+    scopes=(Scope.HOOK, Scope.OPERATE),
+    query=WaitQuery,
+    bodies={"application/json": _WISH},
+    answers={201: ReservationSchema},
+    problems=(400, 404, 409, 413, 415, 422),
+)
+def reserve(query: dict[str, Any]) -> Response:
+    """Reserve bandwidth for a flow.
+
+    With a hook's token only for what a live job sends. ``wait`` waits until the sender's switch has the flow's queue.
+    """
+    check_wait(query)
+    asked = read_json(MAX_BODY, WishSchema())
+    made = current().controls.reservations.reserve(Wish(**asked), actor(), _of_job())
+    if made.job is not None and query["wait"]:
+        confirm(made.job, query["wait"])
+    response = jsonify(ReservationSchema().dump(shown(made)))
+    response.status_code = 201
+    response.headers["Location"] = url_for("reservations.show", reservation_id=made.id)
+    return response
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/reservations",
+    scopes=(Scope.READ,),
+    query=ReservationQuery,
+    answers={200: ReservationPageSchema},
+    problems=(404, 422),
+)
+def index(query: dict[str, Any]) -> dict[str, object]:
+    """List reservations."""
+    page = current().controls.reservations.page(query.get("job"), query.get("cursor"), query["limit"])
+    return {
+        "reservations": [shown(each) for each in page.reservations],
+        "next": next_url(page.next_cursor),
+        "next_cursor": page.next_cursor,
+    }
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/reservations/<reservation_id>",
+    scopes=(Scope.HOOK, Scope.READ),
+    answers={200: ReservationSchema},
+    problems=(404,),
+)
+def show(reservation_id: str) -> dict[str, object]:
+    """Show a reservation."""
+    return shown(current().controls.reservations.find(reservation_id))
+
+
+@operation(
+    blueprint,
+    "PATCH",
+    "/reservations/<reservation_id>",
+    scopes=(Scope.HOOK, Scope.OPERATE),
+    bodies={"application/json": _CHANGE},
+    answers={200: ReservationSchema},
+    problems=(400, 404, 409, 413, 415, 422),
+)
+def change(reservation_id: str) -> dict[str, object]:
+    """Change the rate of a reservation, its end, or both.
+
+    It happens as a whole or not at all; traffic is not interrupted.
+    """
+    asked = read_json(MAX_BODY, ChangeSchema())
+    wanted = Change(asked.get("rate"), asked.get("duration"), "duration" in asked)
+    return shown(current().controls.reservations.change(reservation_id, wanted, actor(), _of_job()))
+
+
+@operation(
+    blueprint,
+    "DELETE",
+    "/reservations/<reservation_id>",
+    scopes=(Scope.HOOK, Scope.OPERATE),
+    answers={200: ReservationSchema},
+    problems=(404, 422),
+)
+def release(reservation_id: str) -> dict[str, object]:
+    """Release a reservation."""
+    return shown(current().controls.reservations.release(reservation_id, actor(), _of_job()))
+
+
+@operation(blueprint, "GET", "/links", scopes=(Scope.HOOK, Scope.READ), answers={200: LinkListSchema})
+def links() -> dict[str, object]:
+    """List the links of the declared topology, and what is left of each for traffic without a reservation."""
+    return {"links": current().controls.reservations.links()}
+
+
+def shown(reservation: Reservation) -> dict[str, object]:
+    """A reservation as its schema has it."""
+    return {
+        "id": reservation.id,
+        "kind": str(reservation.kind),
+        "rate": reservation.rate,
+        "source": reservation.source,
+        "destination": reservation.destination,
+        "job": reservation.job,
+        "peer": reservation.peer,
+        "addresses": [str(network) for network in reservation.target],
+        "until": reservation.until,
+        "created": reservation.created,
+        "actor": reservation.actor,
+        "holds": [{"channel": key, "rate": kbps / KILO} for key, kbps in reservation.holds.items()],
+    }
+
+
+def _of_job() -> bool:
+    """Whether the token allows no more than what a job may do for itself."""
+    return not cast("Token", g.lark_token).allows((Scope.OPERATE,))

@@ -1,0 +1,225 @@
+"""``/v1/usage`` and ``/v1/rates``: what jobs have used, and use now; what workers have counted."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from flask import Response, request
+from marshmallow import fields, validate
+
+from lark_controller.accounting.buckets import NAMES, width_for
+from lark_controller.accounting.ledger import PortReading, WorkerCounts
+from lark_controller.api.usage import UsageFilter, UsageRow
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.bodies import known_job, next_url, read_json
+from lark_controller.rest.context import current
+from lark_controller.rest.problems import Problem
+from lark_controller.rest.schemas.queries import WORD, PageQuery
+from lark_controller.rest.schemas.times import Moment
+from lark_controller.rest.schemas.usage import (
+    LARGEST,
+    CountedSchema,
+    CountersSchema,
+    FlowingListSchema,
+    RecentListSchema,
+    UsagePageSchema,
+    UsageRowSchema,
+)
+from lark_controller.rest.tokens import Scope
+
+blueprint = resource("usage", "What jobs use of the network.")
+
+SUBJECTS = ("group", "user", "host", "job")
+# Which choices a list by each subject can make: what is added up by host has forgotten whose it was.
+_CHOICES = {"group": {"group"}, "user": {"user", "group"}, "host": {"host"}, "job": {"group", "user", "host"}}
+_COUNTERS = {
+    "type": "object",
+    "description": CountersSchema.__doc__,
+    "properties": {
+        name: {
+            **({"type": "boolean"} if name == "final" else {"type": "integer", "minimum": 0, "maximum": LARGEST}),
+            "description": field.metadata["description"],
+        }
+        for name, field in CountersSchema().fields.items()
+    },
+    "required": [name for name, field in CountersSchema().fields.items() if field.required],
+    "additionalProperties": False,
+}
+_DAY = 86_400.0
+_MAX_COUNTERS = 4096
+_WAN = ("wan_bytes_in", "wan_bytes_out", "wan_packets_in", "wan_packets_out")
+_POLICY = ("policy_drops_in", "policy_drops_out")
+
+
+def _meta(meaning: str) -> dict[str, str]:
+    return {"description": meaning}
+
+
+class UsageQuery(PageQuery):
+    """Which use."""
+
+    limit = fields.Integer(
+        strict=False, load_default=1000, validate=validate.Range(1, 10_000), metadata=_meta("How many rows, 1 to 10000")
+    )
+    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=_meta("Whose use a row is"))
+    start = Moment(
+        data_key="from", metadata=_meta("From when: ISO 8601, or seconds since 1970; a day before `to` if not given")
+    )
+    end = Moment(data_key="to", metadata=_meta("Until when; now if not given"))
+    bucket = fields.String(
+        load_default="none",
+        validate=validate.OneOf([*NAMES, "none"]),
+        metadata=_meta("Rows by minute, hour or day; none: one row for the whole stretch"),
+    )
+    group = fields.String(validate=WORD, metadata=_meta("AcctGroup (by group, user or job)"))
+    user = fields.String(validate=WORD, metadata=_meta("User (by user or job)"))
+    host = fields.String(validate=WORD, metadata=_meta("Machine (by host or job)"))
+    format = fields.String(
+        validate=validate.OneOf(("json", "csv")), metadata=_meta("csv instead of what `Accept` says")
+    )
+
+
+class RatesQuery(PageQuery):
+    """Whose rates."""
+
+    class Meta:
+        """Rates change while they are read: there is no next page."""
+
+        exclude = ("cursor",)
+
+    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=_meta("Whose rate a row is"))
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/usage",
+    scopes=(Scope.READ,),
+    query=UsageQuery,
+    answers={200: UsagePageSchema},
+    texts={200: ("text/csv",)},
+    problems=(404, 422),
+)
+def usage(query: dict[str, Any]) -> Any:
+    """The history of use.
+
+    What was counted in the last minute may not be in it yet.
+    """
+    chosen = _chosen(query)
+    page = current().controls.accounts.page(chosen, query.get("cursor"), query["limit"])
+    following = next_url(page.next_cursor)
+    wanted = query.get("format") or request.accept_mimetypes.best_match(
+        ("application/json", "text/csv"), default="application/json"
+    )
+    if wanted in ("csv", "text/csv"):
+        answer = Response(_csv(page.rows), content_type="text/csv; charset=utf-8")
+        if following:
+            answer.headers["Link"] = f'<{following}>; rel="next"'
+        return answer
+    return {
+        "start": page.start,
+        "end": page.end,
+        "bucket_seconds": page.seconds,
+        "rows": page.rows,
+        "next": following,
+        "next_cursor": page.next_cursor,
+    }
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/rates",
+    scopes=(Scope.READ,),
+    query=RatesQuery,
+    answers={200: FlowingListSchema},
+    problems=(422,),
+)
+def rates(query: dict[str, Any]) -> dict[str, object]:
+    """What live jobs send and receive now, the most first."""
+    return {"rates": current().controls.accounts.flowing(query["by"], query["limit"])}
+
+
+@operation(
+    blueprint, "GET", "/jobs/<job_id>/rates", scopes=(Scope.READ,), answers={200: RecentListSchema}, problems=(404,)
+)
+def recent(job_id: str) -> dict[str, object]:
+    """What a live job has sent and received lately.
+
+    Of an ended job, and of one that this controller has not read yet, there is nothing.
+    """
+    found = current().controls.accounts.recent(known_job(job_id))
+    return {"rates": [{"at": at, "rate": rate} for at, rate in found]}
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/jobs/<job_id>/counters",
+    scopes=(Scope.HOOK,),
+    bodies={"application/json": _COUNTERS},
+    answers={200: CountedSchema},
+    problems=(400, 404, 413, 415, 422),
+)
+def counters(job_id: str) -> dict[str, bool]:
+    """Take what a worker has counted for a job since the job's start.
+
+    Every post has the whole sums, so one that is lost or comes twice changes nothing. The four of `wan` go
+    together, and so do the two of `policy_drops`.
+    """
+    known = known_job(job_id)
+    said = read_json(_MAX_COUNTERS, CountersSchema())
+    for names in (_WAN, _POLICY):
+        given = [name for name in names if name in said]
+        if given and len(given) < len(names):
+            wrong = [{"parameter": name, "problem": "needed beside " + given[0]} for name in names if name not in said]
+            raise Problem(422, f"{wrong[0]['parameter']}: {wrong[0]['problem']}", "parameters", errors=wrong)
+    port = PortReading(
+        said["packets_out"], said["bytes_out"], said["packets_in"], said["bytes_in"],
+        said.get("rate_drops_out", 0), said.get("rate_drops_in", 0),
+    )  # fmt: skip
+    wan = (said[_WAN[0]], said[_WAN[1]], said[_WAN[2]], said[_WAN[3]]) if _WAN[0] in said else None
+    drops = (said[_POLICY[0]], said[_POLICY[1]]) if _POLICY[0] in said else None
+    return {"counted": current().controls.accounts.counted(known, WorkerCounts(port, wan, drops), said["final"])}
+
+
+def _chosen(query: dict[str, Any]) -> UsageFilter:
+    by = query["by"]
+    wrong = [
+        {"parameter": name, "problem": f"use by {by} is not kept by {name}"}
+        for name in ("group", "user", "host")
+        if name in query and name not in _CHOICES[by]
+    ]
+    if by == "job" and query["bucket"] != "none":
+        wrong.append({"parameter": "bucket", "problem": "use by job is kept for the whole job"})
+    end = query.get("end", time.time())
+    start = query.get("start", max(0.0, end - _DAY))
+    if start > end:
+        wrong.append({"parameter": "from", "problem": "a time before `to` is accepted"})
+    if wrong:
+        raise Problem(422, f"{wrong[0]['parameter']}: {wrong[0]['problem']}", "parameters", errors=wrong)
+    bucket = None if query["bucket"] == "none" else query["bucket"]
+    seconds = width_for(start, end, bucket)
+    if by != "job":
+        start, end = start - start % seconds, end + -end % seconds
+    return UsageFilter(by, start, end, seconds, bucket, query.get("group"), query.get("user"), query.get("host"))
+
+
+def _csv(rows: Iterable[UsageRow]) -> str:
+    """The members of the JSON rows, in the same order; an empty field is null."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(UsageRowSchema().fields))
+    writer.writeheader()
+    schema = UsageRowSchema(many=True)
+    for row in schema.dump(rows):
+        writer.writerow({name: _safe(value) for name, value in row.items()})
+    return text.getvalue()
+
+
+def _safe(value: object) -> object:
+    """A spreadsheet takes a field that begins with one of these for a formula, and users choose their groups' names."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,0 +1,486 @@
+"""The JSON of requests and answers, one schema a value: what is documented is what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from marshmallow import Schema, fields, pre_dump, validate
+
+from lark_common.runs import AddressType, NetworkType
+from lark_controller.accounting.usage import JobUsage
+from lark_controller.jobs.job import JobState
+from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.schemas.usage import JobUsageSchema, RateSchema, UsageSchema
+
+_DATAPATH = r"^[0-9a-f]{16}$"
+_JOB_ID = r"^[0-9a-f]{16}$"
+
+
+def _meta(meaning: str, **more: object) -> dict[str, object]:
+    return {"description": meaning, **more}
+
+
+def _text(meaning: str, **options: Any) -> fields.String:
+    return fields.String(required=True, metadata=_meta(meaning), **options)
+
+
+def _maybe_text(meaning: str) -> fields.String:
+    return fields.String(required=True, allow_none=True, metadata=_meta(meaning))
+
+
+def _number(meaning: str, **options: Any) -> fields.Integer:
+    return fields.Integer(required=True, metadata=_meta(meaning), **options)
+
+
+def _maybe_number(meaning: str) -> fields.Integer:
+    return fields.Integer(required=True, allow_none=True, metadata=_meta(meaning))
+
+
+def _maybe_float(meaning: str) -> fields.Float:
+    return fields.Float(required=True, allow_none=True, metadata=_meta(meaning))
+
+
+def _flag(meaning: str) -> fields.Boolean:
+    return fields.Boolean(required=True, metadata=_meta(meaning))
+
+
+def _maybe_flag(meaning: str) -> fields.Boolean:
+    return fields.Boolean(required=True, allow_none=True, metadata=_meta(meaning))
+
+
+def _choice(meaning: str, values: type[JobState] | type[AddressType] | type[NetworkType]) -> fields.String:
+    return fields.String(
+        required=True, validate=validate.OneOf([str(value) for value in values]), metadata=_meta(meaning)
+    )
+
+
+def _many(schema: type[Schema], meaning: str) -> fields.List[Any]:
+    return fields.List(fields.Nested(schema), required=True, metadata=_meta(meaning))
+
+
+class Datapath(fields.String):
+    """A datapath id, written as 16 hexadecimal digits."""
+
+    def __init__(self, meaning: str, **options: Any) -> None:
+        super().__init__(required=True, metadata=_meta(meaning, pattern=_DATAPATH), **options)
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> str | None:
+        return f"{value:016x}" if isinstance(value, int) else value
+
+
+class ProblemSchema(Schema):
+    """A problem document (RFC 9457)."""
+
+    type = _text("about:blank, or urn:lark:problem:<kind>")
+    title = _text("The kind of problem in words")
+    status = _number("The HTTP status")
+    detail = _text("This problem in a sentence")
+    instance = fields.String(metadata=_meta("The id that the controller's log has of it (status 500)"))
+    attribute = fields.String(metadata=_meta("The ad's attribute at fault (ad, address)"))
+    reason = fields.String(metadata=_meta("What is wrong with the attribute, and what is accepted (ad, address)"))
+    holder = fields.String(metadata=_meta("The id of the job that holds the address (address)"))
+    mistakes = fields.List(fields.Nested("MistakeSchema"), metadata=_meta("Every mistake, in file order (policy)"))
+    errors = fields.List(fields.Nested("ParameterErrorSchema"), metadata=_meta("Every one refused (parameters)"))
+    links = fields.List(fields.Nested("ShortageSchema"), metadata=_meta("Every link without room (capacity)"))
+    refused = fields.String(metadata=_meta("What becomes of a job that was refused: hold or idle (capacity, topology)"))
+
+
+class ParameterErrorSchema(Schema):
+    """A parameter of the query, or a member of the body, that was refused."""
+
+    parameter = _text("Its name")
+    problem = _text("What is wrong with it")
+
+
+class ShortageSchema(Schema):
+    """A link that has no room."""
+
+    link = _text("Its name")
+    source = _text("From; empty where both directions share the link")
+    target = _text("To; empty where both directions share the link")
+    capacity = fields.Float(required=True, metadata=_meta("What it carries, Mb/s"))
+    reserved = fields.Float(required=True, metadata=_meta("What is reserved, Mb/s"))
+    available = fields.Float(required=True, metadata=_meta("What it has left, Mb/s"))
+    asked = fields.Float(required=True, metadata=_meta("What would have come on top, Mb/s"))
+
+
+class MistakeSchema(Schema):
+    """One mistake in a policy."""
+
+    line = _number("Line, from 1")
+    column = _number("Column, from 1")
+    key = _text("The key at fault")
+    problem = _text("What is wrong")
+    accepted = _text("What is accepted there")
+
+
+class AddressSchema(Schema):
+    """An address of a job."""
+
+    address = _text("The address")
+    family = _number("4 or 6")
+    block = _maybe_text("The block it was assigned from, reserved for the job's group and user")
+
+    @pre_dump
+    def _of_pair(self, pair: Any, **_: Any) -> dict[str, object]:
+        address, block = pair
+        return {
+            "address": str(address),
+            "family": address.version,
+            "block": None if block is None else str(block),
+        }
+
+
+class JobSchema(Schema):
+    """One run of an HTCondor job on one slot."""
+
+    id = _text("The job's id: the same for the same run on every controller")
+    state = _choice("Where the job is in its life", JobState)
+    reason = _text("Why it is pending, quarantined or refused")
+    global_job_id = _text("GlobalJobId", attribute="run.global_job_id")
+    started = _number("JobCurrentStartDate, seconds since 1970", attribute="run.started")
+    slot = _text("The slot", attribute="run.slot")
+    owner = _text("Owner")
+    user = _text("User")
+    group = _text("AcctGroup")
+    cluster = _number("ClusterId")
+    proc = _number("ProcId")
+    host = _text("Machine")
+    network_type = _choice("How the job is attached", NetworkType)
+    address_type = _choice("Where its address comes from", AddressType)
+    addresses = fields.List(
+        fields.Nested(AddressSchema), required=True, attribute="blocks", metadata=_meta("Its addresses, IPv4 first")
+    )
+    datapath = Datapath("The worker's bridge", allow_none=True)
+    port = _maybe_text("The job's port on that bridge")
+    mac = _maybe_text("The MAC address inside the job")
+    vlan = _maybe_number("VLAN id")
+    bandwidth = _maybe_float("RequestBandwidth, Mb/s")
+    inbound = _maybe_flag("InboundConnectivity as the job asks")
+    outbound = _maybe_flag("OutboundConnectivity as the job asks")
+    created = Time("When it was registered")
+    lease_until = Time("When its lease runs out")
+    vouched = _flag("An operator has lifted its quarantine; the pool's word counts no more against it")
+
+
+class WaitingSchema(Schema):
+    """A switch that has not confirmed a job's flows."""
+
+    datapath = Datapath("The switch")
+    reason = _text("Why not yet")
+
+
+class Joined:
+    """Several values read as one: the first that has an attribute gives it."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, *parts: object) -> None:
+        self._parts = parts
+
+    def __getattr__(self, name: str) -> Any:
+        for part in self._parts:
+            if hasattr(part, name):
+                return getattr(part, name)
+        raise AttributeError(name)
+
+
+class Used(NamedTuple):
+    """What a job has used, to be joined with the job."""
+
+    usage: JobUsage | None
+
+
+class RegisteredSchema(JobSchema):
+    """A job with the switches that hold its flows."""
+
+    confirmed = fields.List(
+        fields.String(), required=True, metadata=_meta("Datapath ids of the switches that confirmed by barrier")
+    )
+    waiting = _many(WaitingSchema, "The switches concerned that have not confirmed")
+
+
+class BecauseSchema(Schema):
+    """Why the policy decided so."""
+
+    kind = _text("Kind of policy")
+    position = _number("The rule's position in its kind, from 1")
+    line = _number("Its line in the policy")
+    when = _text("Its predicate")
+    values = fields.Dict(
+        keys=fields.String(), values=fields.String(), required=True, metadata=_meta("The attributes it met, as ClassAd")
+    )
+
+    @pre_dump
+    def _with_mapping(self, because: Any, **_: Any) -> Mapping[str, object]:
+        return {**because._asdict(), "values": dict(because.values)}
+
+
+class SliceSchema(Schema):
+    """A slice."""
+
+    rule = _number("The rule's position")
+    value = _text("The value that its jobs share, as ClassAd")
+
+
+class DecisionSchema(Schema):
+    """What the policy says about a job."""
+
+    blocked = _flag("No traffic at all")
+    slice = fields.Nested(
+        SliceSchema, required=True, allow_none=True, metadata=_meta("Jobs it may exchange packets with")
+    )
+    wan = _number("The position of the WAN rule that applies, 0 for none")
+    inbound = _flag("May be called")
+    outbound = _flag("May call")
+    group = _text("Its group of the policy")
+    quarantine = _text("What the pool says against it; it then passes nothing")
+    accounted = _flag("Its use of the network is counted")
+    because = _many(BecauseSchema, "Why, in the order in which a packet meets it")
+
+
+_USED = "What it has used of the network, null where that is not counted"
+
+
+class ListedJobSchema(JobSchema):
+    """A job in a list."""
+
+    usage = fields.Nested(JobUsageSchema, required=True, allow_none=True, metadata=_meta(_USED))
+
+
+class JobDetailSchema(RegisteredSchema):
+    """A job, what the policy decided, what the switches say, what it has used, and its ads."""
+
+    ended = Time("When it ended", allow_none=True)
+    decision = fields.Nested(DecisionSchema, required=True, metadata=_meta("What the policy says about it"))
+    job_ad = _text("The job ad, in old syntax")
+    machine_ad = _text("The machine ad, in old syntax")
+    usage = fields.Nested(JobUsageSchema, required=True, allow_none=True, metadata=_meta(_USED))
+
+
+class Page(Schema):
+    """Where a list goes on."""
+
+    next = _maybe_text("The next page's URL, null on the last")
+    next_cursor = _maybe_text("The cursor of the next page")
+
+
+class JobPageSchema(Page):
+    """A page of jobs, in the order of their registration."""
+
+    jobs = _many(ListedJobSchema, "The jobs")
+
+
+class PortSchema(Schema):
+    """A switch's port."""
+
+    number = _number("OpenFlow port number")
+    name = _text("Interface name")
+    role = _text("local, uplink, job, closed, or the name that the policy gives it")
+    job = _maybe_text("The id of the job behind it")
+
+
+class SwitchProblemSchema(Schema):
+    """Something that a switch refused or lacks."""
+
+    at = Time("When")
+    problem = _text("What")
+    flow = _text("The flow that caused it")
+    job = _maybe_text("The id of the job whose flow it is")
+
+
+class SwitchSchema(Schema):
+    """A switch as the controller sees it."""
+
+    datapath = Datapath("Datapath id")
+    name = _text("Its name in the policy")
+    role = _text("edge or core")
+    connected = _flag("Connected now")
+    in_sync = _flag("Everything desired is confirmed by barrier, after a complete dump")
+    reason = _text("Why it is not in sync")
+    address = _text("Where it connects from")
+    host = _text("The Machine whose jobs are attached to it")
+    description = _text("What it says it is")
+    desired = _number("Flows that the controller wants there")
+    installed = _number("Flows that are there")
+    max_rules = _number("Its rule limit, 0 for none")
+    jobs = _number("Jobs attached to it")
+    normal = _flag("Has the NORMAL action")
+    max_meter = _number("How many meters it has")
+    drift = _number("Flows that checks found changed by somebody else")
+    packet_ins = _number("Packets that it sent to the controller")
+    since = Time("When it connected", allow_none=True)
+
+
+class SwitchDetailSchema(SwitchSchema):
+    """A switch with its ports and problems."""
+
+    ports = _many(PortSchema, "Its ports")
+    problems = _many(SwitchProblemSchema, "What it refused or lacks, latest first")
+
+
+class SwitchListSchema(Schema):
+    """All switches that are declared or have been connected."""
+
+    switches = _many(SwitchSchema, "The switches")
+
+
+class FlowSchema(Schema):
+    """One flow on a switch."""
+
+    table = _number("Table number")
+    table_name = _text("Table name")
+    priority = _number("Priority")
+    match = _text("What it matches")
+    actions = _text("What it does")
+    cookie = _text("Whose it is")
+    origin = _text("The policy that asked for it, in words")
+    state = _text("installed, missing (desired, not there) or foreign (there, not the controller's)")
+    job = _maybe_text("The id of the job it belongs to")
+    packets = _maybe_number("Packets that matched")
+    bytes = _maybe_number("Bytes that matched")
+
+
+class FlowTableSchema(Schema):
+    """One table of a list of flows."""
+
+    number = _number("Table number")
+    name = _text("Table name")
+    flows = _number("How many of its flows the list has, on all pages")
+
+
+class FlowPageSchema(Page):
+    """A page of a switch's flows, desired and installed."""
+
+    flows = _many(FlowSchema, "The flows, in packet order")
+    tables = _many(FlowTableSchema, "The tables of the list, whichever was chosen")
+
+
+class PolicySchema(Schema):
+    """A policy that was put in force."""
+
+    version = _number("Its version")
+    digest = _text("SHA-256 of its text")
+    at = Time("When it was put in force")
+    actor = _text("By whom")
+    text = _text("The policy, YAML")
+
+
+class PolicyCheckSchema(Schema):
+    """What is wrong with a policy."""
+
+    valid = _flag("No mistake was found")
+    mistakes = _many(MistakeSchema, "Every mistake, in file order")
+
+
+class JobChangeSchema(Schema):
+    """A job that a policy would treat otherwise."""
+
+    job_id = _text("The job's id")
+    owner = _text("Its owner")
+    changes = fields.List(fields.String(), required=True, metadata=_meta("What would change, in words"))
+
+
+class SwitchPlanSchema(Schema):
+    """What a policy would change on a switch."""
+
+    datapath = Datapath("The switch")
+    name = _text("Its name")
+    added = _number("Flows that would come")
+    changed = _number("Flows that would change")
+    removed = _number("Flows that would go")
+    total = _number("Flows that would be there")
+    max_rules = _number("Its rule limit, 0 for none")
+    sample = fields.List(fields.String(), required=True, metadata=_meta("The first of them, + or -"))
+
+
+class PlanSchema(Schema):
+    """What a policy would change on the running pool."""
+
+    digest = _text("SHA-256 of the policy's text")
+    jobs_examined = _number("Jobs looked at")
+    jobs_changed = _number("Jobs that would be treated otherwise")
+    jobs = _many(JobChangeSchema, "Those jobs")
+    switches = _many(SwitchPlanSchema, "The switches that would change")
+    refusals = fields.List(fields.String(), required=True, metadata=_meta("Why it could not be put in force"))
+
+
+class GroupSchema(Schema):
+    """An accounting group of the policy in force."""
+
+    name = _text("Its name")
+    jobs = _number("Live jobs that it takes")
+    dscp = _number("DSCP that marks its packets")
+    queue = _maybe_number("Queue on the WAN ports")
+    guarantee = _maybe_float("Guaranteed rate, Mb/s")
+    ceiling = _maybe_float("Highest rate, Mb/s")
+    port = _maybe_text("WAN port")
+    rate = fields.Nested(RateSchema, required=True, metadata=_meta("What its jobs send and receive now"))
+    usage = fields.Nested(
+        UsageSchema, required=True, metadata=_meta("What its jobs have used since this controller's start")
+    )
+    core_drops = _number("Packets that its queues and meters on cores dropped since this controller's start")
+
+
+class GroupListSchema(Schema):
+    """The accounting groups of the policy in force."""
+
+    groups = _many(GroupSchema, "The groups, in file order")
+
+
+class StepSchema(Schema):
+    """One step of an explanation."""
+
+    where = _text("A switch and table, or directory or policy")
+    text = _text("What happens there")
+    flow = _text("The flow")
+    packets = _maybe_number("Packets that it matched")
+    bytes = _maybe_number("Bytes that it matched")
+
+
+class ExplanationSchema(Schema):
+    """Whether a packet reaches its destination, and why."""
+
+    src = _text("From")
+    dst = _text("To")
+    verdict = _text("forwarded, dropped or unknown (a switch concerned cannot be asked)")
+    reason = _text("Why, in a sentence")
+    steps = _many(StepSchema, "Step by step")
+
+
+class AuditEntrySchema(Schema):
+    """Something that changed."""
+
+    number = _number("Its number")
+    at = Time("When")
+    actor = _text("Who: a token's name, or the controller")
+    action = _text("What")
+    subject = _text("A job id, policy or a datapath id")
+    detail = _text("More of it")
+
+
+class AuditPageSchema(Page):
+    """A page of the audit trail, newest first."""
+
+    entries = _many(AuditEntrySchema, "The entries")
+
+
+class NotedSchema(Schema):
+    """What was written into the audit trail."""
+
+    subject = _text("The job's id")
+    action = _text("What")
+
+
+class HealthSchema(Schema):
+    """The process answers."""
+
+    status = _text("ok")
+
+
+class ReadinessSchema(Schema):
+    """Whether the controller can do its work."""
+
+    ready = _flag("It can")
+    reasons = fields.List(fields.String(), required=True, metadata=_meta("What is missing"))

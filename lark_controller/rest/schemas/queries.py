@@ -1,0 +1,122 @@
+"""The query parameters that are accepted, one schema an operation."""
+
+from __future__ import annotations
+
+from marshmallow import Schema, fields, validate
+
+from lark_common.runs import EndedBy
+from lark_controller.jobs.job import JobState
+
+# A name in an ad is at most this long; NUL and other control characters stand in none.
+WORD = [
+    validate.Length(1, 1024),
+    validate.Regexp(r"^[^\x00-\x1f\x7f]*\Z", error="control characters are not accepted"),
+]
+
+
+def _meta(meaning: str) -> dict[str, str]:
+    return {"description": meaning}
+
+
+class WaitQuery(Schema):
+    """How long a post waits."""
+
+    wait = fields.Float(
+        load_default=0.0,
+        validate=validate.Range(0, 600, error="a number of seconds from 0 to {max} is accepted"),
+        metadata=_meta("Seconds to wait for the switches' confirmation, at most the setting LARK_WAIT_LIMIT"),
+    )
+
+
+class EndQuery(Schema):
+    """What a job's end was noticed by."""
+
+    by = fields.String(
+        load_default=EndedBy.HOOK.value,
+        validate=validate.OneOf([each.value for each in EndedBy]),
+        metadata=_meta(
+            "hook: the job's hook says so; starter: its condor_starter ended; worker: its worker started "
+            "again; start: its worker did not start it"
+        ),
+    )
+
+
+class RulesQuery(Schema):
+    """Which change of its rules a worker waits for."""
+
+    after = fields.String(
+        load_default="", validate=WORD[1], metadata=_meta("The revision that the worker has; rules come for another")
+    )
+    wait = fields.Float(
+        load_default=0.0,
+        validate=validate.Range(0, 60, error="a number of seconds from 0 to {max} is accepted"),
+        metadata=_meta("Seconds to wait for another revision, at most 60"),
+    )
+
+
+class PageQuery(Schema):
+    """Which part of a list."""
+
+    limit = fields.Integer(
+        strict=False, load_default=100, validate=validate.Range(1, 1000), metadata=_meta("How many, 1 to 1000")
+    )
+    cursor = fields.String(validate=WORD, metadata=_meta("Where to go on: next_cursor of the page before"))
+
+
+class JobQuery(PageQuery):
+    """Which jobs."""
+
+    owner = fields.String(validate=WORD, metadata=_meta("Owner"))
+    group = fields.String(validate=WORD, metadata=_meta("AcctGroup"))
+    host = fields.String(validate=WORD, metadata=_meta("Machine"))
+    global_job_id = fields.String(validate=WORD, metadata=_meta("GlobalJobId"))
+    state = fields.String(
+        load_default="live",
+        validate=validate.OneOf([*(str(state) for state in JobState), "live", "any"]),
+        metadata=_meta("A state; live is all but ended and refused"),
+    )
+    order = fields.String(
+        load_default="oldest",
+        validate=validate.OneOf(["oldest", "newest"]),
+        metadata=_meta("Which registration comes first"),
+    )
+
+
+class FreshQuery(Schema):
+    """How new what is said of a job's use must be."""
+
+    fresh = fields.Boolean(
+        load_default=False,
+        metadata=_meta("Read the counters of a live job at its switch now; otherwise they are those of the last round"),
+    )
+
+
+class AuditQuery(PageQuery):
+    """Which part of the audit trail."""
+
+    subject = fields.String(validate=WORD, metadata=_meta("A job id, policy or a datapath id"))
+
+
+class FlowQuery(PageQuery):
+    """Which of a switch's flows."""
+
+    job = fields.String(validate=WORD, metadata=_meta("The id of a job; its own flows alone"))
+    table = fields.Integer(strict=False, validate=validate.Range(0, 254), metadata=_meta("The number of a table"))
+    text = fields.String(
+        load_default="",
+        validate=[validate.Length(0, 1024), WORD[1]],
+        metadata=_meta("What match, actions, origin, state, job or cookie contain, whatever the case"),
+    )
+
+
+class ReservationQuery(PageQuery):
+    """Which reservations."""
+
+    job = fields.String(validate=WORD, metadata=_meta("A job's id: its own, and flows that go to it"))
+
+
+class ExplainQuery(Schema):
+    """From where to where."""
+
+    src = fields.String(required=True, validate=WORD, metadata=_meta("An address or a job id"))
+    dst = fields.String(required=True, validate=WORD, metadata=_meta("An address or a job id"))

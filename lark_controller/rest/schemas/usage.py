@@ -1,0 +1,196 @@
+"""The JSON of usage: what was used, and the rate of it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from marshmallow import Schema, ValidationError, fields, pre_dump
+
+from lark_controller.accounting.usage import JobUsage, Rate, Usage
+from lark_controller.rest.schemas.times import Time
+
+_COUNTS: Final = {
+    "bytes_in": "Bytes to it, L2 frames",
+    "bytes_out": "Bytes from it, L2 frames",
+    "packets_in": "Packets to it",
+    "packets_out": "Packets from it, dropped ones too",
+    "wan_bytes_in": "The part of bytes_in that came from the WAN",
+    "wan_bytes_out": "The part of bytes_out that went to the WAN",
+    "wan_packets_in": "The part of packets_in that came from the WAN",
+    "wan_packets_out": "The part of packets_out that went to the WAN",
+    "policy_drops_in": "Packets for it that the policy dropped",
+    "policy_drops_out": "Packets from it that the policy dropped",
+    "rate_drops_in": "Packets for it that its own queue or port dropped",
+    "rate_drops_out": "Packets from it that its own queues or port dropped",
+}
+LARGEST: Final = 2**63 - 1
+
+
+def _meta(meaning: str) -> dict[str, str]:
+    return {"description": meaning}
+
+
+def _number(meaning: str) -> fields.Integer:
+    return fields.Integer(required=True, metadata=_meta(meaning))
+
+
+def _megabits(meaning: str) -> fields.Float:
+    return fields.Float(required=True, metadata=_meta(f"{meaning}, Mb/s"))
+
+
+def counts(usage: Usage) -> dict[str, int | float]:
+    """The sums as JSON has them."""
+    told: dict[str, int | float] = {name: getattr(usage, name) for name in _COUNTS}
+    return {**told, "throttled_seconds": usage.throttled / 1000}
+
+
+class UsageSchema(Schema):
+    """What was used."""
+
+    bytes_in = _number(_COUNTS["bytes_in"])
+    bytes_out = _number(_COUNTS["bytes_out"])
+    packets_in = _number(_COUNTS["packets_in"])
+    packets_out = _number(_COUNTS["packets_out"])
+    wan_bytes_in = _number(_COUNTS["wan_bytes_in"])
+    wan_bytes_out = _number(_COUNTS["wan_bytes_out"])
+    wan_packets_in = _number(_COUNTS["wan_packets_in"])
+    wan_packets_out = _number(_COUNTS["wan_packets_out"])
+    policy_drops_in = _number(_COUNTS["policy_drops_in"])
+    policy_drops_out = _number(_COUNTS["policy_drops_out"])
+    rate_drops_in = _number(_COUNTS["rate_drops_in"])
+    rate_drops_out = _number(_COUNTS["rate_drops_out"])
+    throttled_seconds = fields.Float(required=True, metadata=_meta("Time during which its queues held packets back"))
+
+    @pre_dump
+    def _of_usage(self, usage: Any, **_: Any) -> Any:
+        return counts(usage) if isinstance(usage, Usage) else usage
+
+
+class RateSchema(Schema):
+    """A rate, between the last two readings of the counters."""
+
+    inward = _megabits("To it")
+    outward = _megabits("From it")
+    wan_inward = _megabits("To it from the WAN")
+    wan_outward = _megabits("From it to the WAN")
+
+    @pre_dump
+    def _of_rate(self, rate: Rate, **_: Any) -> dict[str, float]:
+        return {name: value / 1e6 for name, value in rate._asdict().items()}
+
+
+class JobUsageSchema(UsageSchema):
+    """What a job has used of the network, and the rate of it now."""
+
+    rate = fields.Nested(RateSchema, required=True, metadata=_meta("What it sends and receives now"))
+    at = Time("When its counters were read last, null where they were not yet", allow_none=True)
+    final = fields.Boolean(required=True, metadata=_meta("It is over, and its last counters are in"))
+
+    @pre_dump
+    def _of_job_usage(self, used: JobUsage, **_: Any) -> dict[str, object]:
+        return {**counts(used.usage), "rate": used.rate, "at": used.at or None, "final": used.final}
+
+
+class RecentSchema(Schema):
+    """What a job sent and received before a reading of its counters."""
+
+    at = Time("When they were read")
+    rate = fields.Nested(RateSchema, required=True, metadata=_meta("The rates since the reading before"))
+
+
+class RecentListSchema(Schema):
+    """What a live job has sent and received lately."""
+
+    rates = fields.List(fields.Nested(RecentSchema), required=True, metadata=_meta("The rates, the oldest first"))
+
+
+class FlowingSchema(Schema):
+    """What live jobs send and receive now."""
+
+    name = fields.String(required=True, metadata=_meta("The group's, user's, host's name or the job's id"))
+    group = fields.String(required=True, allow_none=True, metadata=_meta("AcctGroup (by group, user, job)"))
+    user = fields.String(required=True, allow_none=True, metadata=_meta("User (by user, job)"))
+    host = fields.String(required=True, allow_none=True, metadata=_meta("Machine (by host, job)"))
+    jobs = _number("Jobs that send or receive now")
+    rate = fields.Nested(RateSchema, required=True, metadata=_meta("Their rates added up"))
+
+
+class FlowingListSchema(Schema):
+    """What live jobs send and receive now, the most first."""
+
+    rates = fields.List(fields.Nested(FlowingSchema), required=True, metadata=_meta("The rates"))
+
+
+class UsageRowSchema(UsageSchema):
+    """What one subject used in one stretch of time."""
+
+    start = Time("Beginning of the bucket, or of the job")
+    end = Time("End of the bucket; by job the job's end, or the last reading of one that lives")
+    job = fields.String(required=True, allow_none=True, metadata=_meta("The job's id (by job)"))
+    owner = fields.String(required=True, allow_none=True, metadata=_meta("Owner (by job)"))
+    user = fields.String(required=True, allow_none=True, metadata=_meta("User (by user, job)"))
+    group = fields.String(required=True, allow_none=True, metadata=_meta("AcctGroup (by group, user, job)"))
+    host = fields.String(required=True, allow_none=True, metadata=_meta("Machine (by host, job)"))
+    final = fields.Boolean(required=True, allow_none=True, metadata=_meta("The job is over (by job)"))
+
+    @pre_dump
+    def _of_row(self, row: Any, **_: Any) -> dict[str, object]:
+        names = ("start", "end", "job", "owner", "user", "group", "host", "final")
+        return {**{name: getattr(row, name) for name in names}, **counts(row.usage)}
+
+
+class UsagePageSchema(Schema):
+    """A page of the history of use."""
+
+    start = Time("Beginning of the stretch that is answered: whole buckets")
+    end = Time("Its end")
+    bucket_seconds = fields.Integer(
+        required=True, allow_none=True, metadata=_meta("Width of the buckets that were added up, null by job")
+    )
+    rows = fields.List(fields.Nested(UsageRowSchema), required=True, metadata=_meta("The rows"))
+    next = fields.String(required=True, allow_none=True, metadata=_meta("The next page's URL, null on the last"))
+    next_cursor = fields.String(required=True, allow_none=True, metadata=_meta("The cursor of the next page"))
+
+
+class _Count(fields.Integer):
+    """A whole number, and neither a text nor a truth that could be taken for one."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
+        if type(value) is not int or not 0 <= value <= LARGEST:
+            raise ValidationError(f"a whole number from 0 to {LARGEST} is accepted")
+        return value
+
+
+class _Flag(fields.Boolean):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        if type(value) is not bool:
+            raise ValidationError("true or false is accepted")
+        return value
+
+
+def _given(meaning: str, *, required: bool = False) -> fields.Integer:
+    return _Count(required=required, metadata=_meta(meaning))
+
+
+class CountersSchema(Schema):
+    """What a worker has counted for a job since the job's start."""
+
+    bytes_in = _given(_COUNTS["bytes_in"], required=True)
+    bytes_out = _given(_COUNTS["bytes_out"], required=True)
+    packets_in = _given(_COUNTS["packets_in"], required=True)
+    packets_out = _given(_COUNTS["packets_out"], required=True)
+    wan_bytes_in = _given(_COUNTS["wan_bytes_in"])
+    wan_bytes_out = _given(_COUNTS["wan_bytes_out"])
+    wan_packets_in = _given(_COUNTS["wan_packets_in"])
+    wan_packets_out = _given(_COUNTS["wan_packets_out"])
+    policy_drops_in = _given(_COUNTS["policy_drops_in"])
+    policy_drops_out = _given(_COUNTS["policy_drops_out"])
+    rate_drops_in = _given(_COUNTS["rate_drops_in"])
+    rate_drops_out = _given(_COUNTS["rate_drops_out"])
+    final = _Flag(load_default=False, metadata=_meta("Nothing will be counted after this"))
+
+
+class CountedSchema(Schema):
+    """Whether counters were taken."""
+
+    counted = fields.Boolean(required=True, metadata=_meta("False where the job is not accounted, or is over"))

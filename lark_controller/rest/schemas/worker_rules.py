@@ -1,0 +1,78 @@
+"""The JSON of workers' rules (:mod:`lark_common.worker_rules`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import Schema, fields, validate
+
+from lark_common.runs import NetworkType
+
+
+def _meta(meaning: str) -> dict[str, str]:
+    return {"description": meaning}
+
+
+def _text(meaning: str, **options: Any) -> fields.String:
+    return fields.String(required=True, metadata=_meta(meaning), **options)
+
+
+def _number(meaning: str) -> fields.Integer:
+    return fields.Integer(required=True, metadata=_meta(meaning))
+
+
+def _maybe_number(meaning: str) -> fields.Integer:
+    return fields.Integer(required=True, allow_none=True, metadata=_meta(meaning))
+
+
+def _flag(meaning: str) -> fields.Boolean:
+    return fields.Boolean(required=True, metadata=_meta(meaning))
+
+
+class JobRulesSchema(Schema):
+    """What one job may do, as its worker enforces it."""
+
+    id = _text("The job's id", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
+    network_type = _text("How the job is attached", validate=validate.OneOf([str(kind) for kind in NetworkType]))
+    mac = _text("MAC address inside the job; zeros where it is not known")
+    addresses = fields.List(fields.String, required=True, metadata=_meta("What it may send from"))
+    vlan = _maybe_number("VLAN")
+    dhcp = _flag("Whether it may ask a DHCP server")
+    isolated = _flag("Nothing passes")
+    slice = _number("Its key in slices; 0: not sliced")
+    wan = _number("Its key in exceptions; 0: its WAN traffic is not dropped")
+    inbound = _flag("May be called")
+    outbound = _flag("May call")
+    dscp = _maybe_number("DSCP of everything that it sends; null: as the job sets it")
+
+
+def _prefixes(meaning: str) -> fields.List[Any]:
+    return fields.List(fields.String, required=True, metadata=_meta(meaning))
+
+
+def _numbered(meaning: str) -> fields.Dict:
+    return fields.Dict(keys=fields.String(), values=fields.List(fields.String), required=True, metadata=_meta(meaning))
+
+
+class RulesSchema(Schema):
+    """The rules of one worker's jobs that have no port on a switch."""
+
+    job_networks = _prefixes("Closed to sliced jobs but for their slice and hosts")
+    hosts = _prefixes("Addresses in the job networks that are no job's")
+    local_networks = _prefixes("What is not the WAN")
+    exceptions = _numbered("WAN rule -> what it does not drop")
+    slices = _numbered("Slice -> the prefixes of its jobs")
+    jobs = fields.List(
+        fields.Nested(JobRulesSchema), required=True, metadata=_meta("The jobs, in order of registration")
+    )
+
+
+class HostSchema(Schema):
+    """A worker's rules and what it has confirmed."""
+
+    host = _text("Machine")
+    revision = _text("Changes when the rules change")
+    rules = fields.Nested(
+        RulesSchema, required=True, allow_none=True, metadata=_meta("The rules; null where the revision is known")
+    )
+    waiting = fields.List(fields.String, required=True, metadata=_meta("Ids of the jobs whose rules are not confirmed"))

@@ -1,0 +1,136 @@
+"""Gauges that are read from the controller at each scrape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lark_common import log
+from lark_controller.api.controls import Controls
+from lark_controller.api.switches import SwitchStatus
+from lark_controller.jobs.job import JobState
+from lark_controller.policies.topology import ACCESS
+
+
+class ControlsCollector(Collector):
+    """What the controller knows anyway, as metrics; what cannot be read is absent from the scrape, and logged."""
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+
+    def describe(self) -> Iterable[Metric]:
+        """No description ahead of time: the registry need not ask the controller for one."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Jobs by state, switches, the policy in force, readiness, groups, use, the links of the topology."""
+        for part in (self._jobs, self._switches, self._policy, self._groups, self._written, self._links):
+            try:
+                yield from part()
+            except Exception as error:
+                log.failure("metrics not read", error, part=part.__name__.strip("_"))
+
+    def _jobs(self) -> list[Metric]:
+        counts = self._controls.job_counts()
+        jobs = GaugeMetricFamily("lark_jobs", "Live jobs, by state.", labels=("state",))
+        for state in (JobState.REGISTERING, JobState.ENFORCED, JobState.PENDING, JobState.QUARANTINED):
+            jobs.add_metric((str(state),), counts.get(state, 0))
+        return [jobs]
+
+    def _switches(self) -> list[Metric]:
+        switches = self._controls.switches()
+        connected = sum(switch.connected for switch in switches)
+        in_sync = sum(switch.connected and switch.in_sync for switch in switches)
+        desired = sum(switch.desired for switch in switches)
+        installed = sum(switch.installed for switch in switches)
+        drift = sum(switch.drift for switch in switches)
+        packet_ins = sum(switch.packet_ins for switch in switches)
+        return [
+            GaugeMetricFamily("lark_switches", "Switches declared or seen.", len(switches)),
+            GaugeMetricFamily("lark_switches_connected", "Switches connected now.", connected),
+            GaugeMetricFamily("lark_switches_in_sync", "Switches that hold exactly what is desired.", in_sync),
+            GaugeMetricFamily("lark_flows_desired", "Flows desired on all switches.", desired),
+            GaugeMetricFamily("lark_flows_installed", "Flows installed on all switches.", installed),
+            CounterMetricFamily("lark_switch_drift", "Flows that checks found changed by somebody else.", drift),
+            CounterMetricFamily("lark_packet_ins", "Packets that switches sent to the controller.", packet_ins),
+            *_each(switches),
+        ]
+
+    def _policy(self) -> list[Metric]:
+        policy = self._controls.policy()
+        return [
+            GaugeMetricFamily("lark_policy_version", "Version of the policy in force.", policy.version),
+            GaugeMetricFamily(
+                "lark_policy_timestamp_seconds",
+                "When the policy in force was put there, seconds since 1970.",
+                policy.at,
+            ),
+            GaugeMetricFamily("lark_ready", "1 where the controller can do its work.", self._controls.ready().ready),
+        ]
+
+    def _groups(self) -> list[Metric]:
+        labels = ("group", "direction")
+        size = CounterMetricFamily("lark_group_bytes", "What a group's jobs used.", labels=(*labels, "scope"))
+        packets = CounterMetricFamily("lark_group_packets", "What a group's jobs used.", labels=labels)
+        drops = CounterMetricFamily("lark_group_drops", "Packets of a group's jobs.", labels=(*labels, "reason"))
+        shared = CounterMetricFamily(
+            "lark_group_core_drops", "Packets that a group's queues and meters on cores dropped.", labels=("group",)
+        )
+        jobs = GaugeMetricFamily("lark_group_jobs", "Live jobs.", labels=("group",))
+        sure = GaugeMetricFamily("lark_group_guarantee_bits_per_second", "Guaranteed.", labels=("group",))
+        most = GaugeMetricFamily("lark_group_ceiling_bits_per_second", "Highest rate.", labels=("group",))
+        for group in self._controls.groups():
+            used = group.usage
+            for direction, total, wan, count, policy, rate in (
+                ("in", used.bytes_in, used.wan_bytes_in, used.packets_in, used.policy_drops_in, used.rate_drops_in),
+                ("out", used.bytes_out, used.wan_bytes_out, used.packets_out, used.policy_drops_out,
+                 used.rate_drops_out),
+            ):  # fmt: skip
+                size.add_metric((group.name, direction, "wan"), wan)
+                # Ports and flows are read one after the other, so for a moment the part may be more than the whole.
+                size.add_metric((group.name, direction, "local"), max(0, total - wan))
+                packets.add_metric((group.name, direction), count)
+                drops.add_metric((group.name, direction, "policy"), policy)
+                drops.add_metric((group.name, direction, "rate"), rate)
+            shared.add_metric((group.name,), group.core_drops)
+            jobs.add_metric((group.name,), group.jobs)
+            for family, megabits in ((sure, group.guarantee), (most, group.ceiling)):
+                if megabits is not None:
+                    family.add_metric((group.name,), megabits * 1e6)
+        return [size, packets, drops, shared, jobs, sure, most]
+
+    def _written(self) -> list[Metric]:
+        words = "When what jobs use was written last, seconds since 1970."
+        return [GaugeMetricFamily("lark_usage_written_timestamp_seconds", words, self._controls.accounts.written)]
+
+    def _links(self) -> list[Metric]:
+        labels = ("link", "source", "target")
+        capacity = GaugeMetricFamily("lark_link_capacity_bits_per_second", "What a link carries.", labels=labels)
+        reserved = GaugeMetricFamily("lark_link_reserved_bits_per_second", "What is reserved of it.", labels=labels)
+        for link in self._controls.reservations.links():
+            # Every worker has an access link, and the number of series must not grow with the pool.
+            if not link.name.startswith(ACCESS):
+                capacity.add_metric((link.name, link.source, link.target), link.capacity * 1e6)
+                reserved.add_metric((link.name, link.source, link.target), link.reserved * 1e6)
+        return [capacity, reserved]
+
+
+def _each(switches: Sequence[SwitchStatus]) -> list[Metric]:
+    """What is said of every switch by itself: their number is that of the workers. Switches that share a name are told
+    apart by their datapath ids: of two series with equal labels Prometheus drops one."""
+    named = Counter(switch.name for switch in switches)
+    labels = ("switch",)
+    connected = GaugeMetricFamily("lark_switch_connected", "1 where it is connected.", labels=labels)
+    in_sync = GaugeMetricFamily("lark_switch_in_sync", "1 where it holds exactly what is desired.", labels=labels)
+    flows = GaugeMetricFamily("lark_switch_flows", "Flows installed.", labels=labels)
+    limit = GaugeMetricFamily("lark_switch_flow_limit", "Its rule limit, 0 for none.", labels=labels)
+    for switch in switches:
+        name = (switch.name if named[switch.name] == 1 else switch.datapath,)
+        connected.add_metric(name, switch.connected)
+        in_sync.add_metric(name, switch.connected and switch.in_sync)
+        flows.add_metric(name, switch.installed)
+        limit.add_metric(name, switch.max_rules)
+    return [connected, in_sync, flows, limit]

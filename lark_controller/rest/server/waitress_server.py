@@ -1,0 +1,260 @@
+"""The HTTP server of the API: waitress, in this process, on TCP (plain or TLS) and Unix sockets.
+
+One thread reads and writes all connections, so a slow client costs a socket and no thread; a pool of threads runs the
+application. ``docs/design/rest.md`` says why this server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import stat
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from flask import Flask
+from waitress import wasyncore
+from waitress.adjustments import Adjustments
+from waitress.channel import HTTPChannel
+from waitress.server import TcpWSGIServer, UnixWSGIServer
+from waitress.task import ErrorTask, ThreadedTaskDispatcher
+
+from lark_common import log
+from lark_common.errors import SettingError
+from lark_controller.rest.problems import CONTENT_TYPE, document
+from lark_controller.rest.server.tls import TlsListener, server_context
+from lark_controller.settings import Listen, Settings
+
+# A request must have arrived whole this many seconds after its first byte, however fast its bytes come.
+REQUEST_SECONDS: Final = 30
+# A connection without a request is closed after so many seconds.
+IDLE_SECONDS: Final = 60
+CONNECTIONS: Final = 1000
+BACKLOG: Final = 256
+HEADER_BYTES: Final = 32768
+# Whoever is in the socket's group may connect; the token decides what they may do.
+SOCKET_MODE: Final = 0o660
+
+
+class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
+    """The answer to a request that waitress cannot parse, as a problem document."""
+
+    def execute(self) -> None:
+        error = self.request.error
+        body = json.dumps(document(error.code, f"The request cannot be read: {error.body}.")).encode()
+        self.status = f"{error.code} {error.reason}"
+        self.response_headers.append(("Content-Type", CONTENT_TYPE))
+        self.set_close_on_finish()
+        self.content_length = len(body)
+        self.write(body)
+
+
+class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
+    """A connection whose requests must arrive in time."""
+
+    error_task_class = _ErrorTask
+    _since = 0.0
+
+    def handle_read(self) -> None:
+        now = time.monotonic()
+        if self.request is None:
+            self._since = now
+        elif now - self._since > REQUEST_SECONDS:
+            self.handle_close()
+            return
+        super().handle_read()
+
+
+class _TlsChannel(_Channel):
+    """A connection over TLS: what the TLS layer holds is read and written before waitress looks at its own buffers."""
+
+    def handle_read(self) -> None:
+        if self.socket.fill():
+            super().handle_read()
+
+    def writable(self) -> bool:
+        return bool(super().writable() or self.socket.unsent)
+
+    def handle_write(self) -> None:
+        if self.socket.flush():
+            super().handle_write()
+
+
+class Server:
+    """Serves an application on the addresses of ``settings.rest_listen``, from :meth:`start` to :meth:`stop`.
+
+    Raises:
+        SettingError: an address cannot be bound, or certificate and key cannot be used.
+    """
+
+    def __init__(self, app: Flask, settings: Settings) -> None:
+        self._stopping = threading.Event()
+        self._tls = server_context(settings.rest_tls_cert, settings.rest_tls_key)
+        self._paths: list[Path] = []
+        self._sockets: list[socket.socket] = []
+        try:
+            for listen in settings.rest_listen:
+                self._sockets.append(self._bind(listen))
+        except BaseException:
+            self._release()
+            raise
+        self._map: dict[int, Any] = {}
+        self._pool = ThreadedTaskDispatcher()
+        # It would warn of every request that waits a moment for a thread; /metrics says how long posts take.
+        self._pool.queue_logger = logging.getLogger("lark.rest.queue")
+        self._pool.queue_logger.setLevel(logging.ERROR)
+        self._pool.set_thread_count(settings.rest_threads + settings.waiting_workers)
+        try:
+            self._listeners = [self._listener(app, bound, settings) for bound in self._sockets]
+        except OSError as error:
+            # Two may have bound to one address; the second to listen is told.
+            self._pool.shutdown(cancel_pending=True, timeout=0)
+            wasyncore.close_all(self._map, ignore_all=True)
+            self._release()
+            raise SettingError(
+                f"LARK_REST_LISTEN={','.join(map(str, settings.rest_listen))}: cannot listen there: {error.strerror}"
+            ) from None
+        self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
+
+    def _listener(self, app: Flask, bound: socket.socket, settings: Settings) -> Any:
+        encrypted = isinstance(bound, TlsListener)
+        adjustments = Adjustments(
+            threads=(settings.rest_threads + settings.waiting_workers),
+            url_scheme="https" if encrypted else "http",
+            connection_limit=CONNECTIONS,
+            channel_timeout=IDLE_SECONDS,
+            cleanup_interval=10,
+            backlog=BACKLOG,
+            max_request_header_size=HEADER_BYTES,
+            # Larger bodies are refused while they arrive; the application refuses what is over a route's own limit.
+            max_request_body_size=settings.max_body_bytes + 65536,
+            log_socket_errors=False,
+            ident="lark",
+        )
+        made = UnixWSGIServer if bound.family == socket.AF_UNIX else TcpWSGIServer
+        server = made(
+            app,
+            map=self._map,
+            _sock=bound,
+            dispatcher=self._pool,
+            adj=adjustments,
+            bind_socket=False,
+            sockinfo=(bound.family, bound.type, bound.proto, bound.getsockname()),
+        )
+        server.channel_class = _TlsChannel if encrypted else _Channel
+        return server
+
+    @property
+    def addresses(self) -> tuple[Listen, ...]:
+        """Where the server listens, with the port that the system chose where 0 was asked for."""
+        found = []
+        for bound in self._sockets:
+            name = bound.getsockname()
+            found.append(Listen(path=name) if bound.family == socket.AF_UNIX else Listen(name[0], name[1]))
+        return tuple(found)
+
+    def start(self) -> None:
+        """Start to answer, on threads of its own."""
+        for address in self.addresses:
+            plain = not address.path and self._tls is None
+            if plain and not address.loopback:
+                log.event(
+                    "REST without TLS: tokens travel in clear text",
+                    level=log.WARNING,
+                    listen=address,
+                    hint="LARK_REST_TLS_CERT",
+                )
+            log.event("REST listens", listen=address, tls=not address.path and self._tls is not None)
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Close the listeners and connections; requests that are being answered get ``timeout`` seconds."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            with contextlib.suppress(OSError):
+                self._listeners[0].pull_trigger()
+            self._thread.join(timeout)
+        self._pool.shutdown(cancel_pending=True, timeout=timeout)
+        self._release()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            wasyncore.loop(timeout=1.0, use_poll=True, map=self._map, count=1)
+        for server in self._listeners:
+            server.accepting = False
+            server.del_channel()
+            server.socket.close()
+        deadline = time.monotonic() + 2.0
+        while self._busy() and time.monotonic() < deadline:
+            wasyncore.loop(timeout=0.1, use_poll=True, map=self._map, count=1)
+        wasyncore.close_all(self._map, ignore_all=True)
+
+    def _busy(self) -> bool:
+        return any(
+            channel.requests or channel.total_outbufs_len
+            for server in self._listeners
+            for channel in list(server.active_channels.values())
+        )
+
+    def _bind(self, listen: Listen) -> socket.socket:
+        try:
+            bound = self._bind_unix(Path(listen.path)) if listen.path else _bind_tcp(listen)
+        except OSError as error:
+            raise SettingError(f"LARK_REST_LISTEN={listen}: cannot listen there: {error.strerror or error}") from None
+        if self._tls is not None and not listen.path:
+            return TlsListener(bound, self._tls)
+        return bound
+
+    def _bind_unix(self, path: Path) -> socket.socket:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(path)
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            bound.bind(str(path))
+            path.chmod(SOCKET_MODE)
+        except BaseException:
+            bound.close()
+            raise
+        self._paths.append(path)
+        return bound
+
+    def _release(self) -> None:
+        for bound in self._sockets:
+            bound.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+
+def _bind_tcp(listen: Listen) -> socket.socket:
+    family, kind, proto, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, proto)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket of a server that is gone; one that answers, and what is no socket, stays."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(0, "a file that is no socket is there")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+        else:
+            raise FileExistsError(0, "another process listens there")

@@ -1,0 +1,188 @@
+"""What goes on beside requests, each on a thread of its own: states into the store, leases, full checks of switches."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+from lark_common.errors import StoreError
+from lark_common.log import (
+    ERROR,
+    WARNING,
+    event,
+    failure,
+)
+from lark_controller.api.metrics import Metrics
+from lark_controller.jobs.job import Job, JobState
+from lark_controller.services.registration import Registration
+from lark_controller.services.reservations import Reservations
+from lark_controller.store import Store
+
+# Seconds that states are gathered before they are written together, and before a failed write is tried again.
+GATHER = 0.1
+RETRY = 1.0
+PRUNE_EVERY = 3600.0
+# Seconds, and part of a lease, that may pass unseen before leases begin anew.
+UNSEEN = 5.0
+UNSEEN_PART = 0.25
+
+
+class Upkeep:
+    """Threads that run from :meth:`start` to :meth:`stop`.
+
+    ``check`` compares one switch in full and ``datapaths`` says which there are; every switch is checked once in
+    ``check_seconds`` (0: never). Ended jobs and the audit trail are kept for ``retention`` seconds (0: for ever).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        registration: Registration,
+        reservations: Reservations,
+        metrics: Metrics,
+        *,
+        lease_seconds: float,
+        check_seconds: float,
+        retention: float,
+        datapaths: Callable[[], list[int]],
+        check: Callable[[int], object],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._registration = registration
+        self._reservations = reservations
+        self._metrics = metrics
+        self._lease = lease_seconds
+        self._check_every = check_seconds
+        self._retention = retention
+        self._datapaths = datapaths
+        self._check = check
+        self._clock = clock
+        self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._over = threading.Event()
+        self._threads: dict[str, threading.Thread] = {}
+        self._troubles: set[str] = set()
+        # States that the store does not have yet, by job id.
+        self.unwritten: dict[str, Job] = {}
+
+    def start(self) -> None:
+        """Start the threads."""
+        for name, work in (
+            ("lark-states", self._write_states),
+            ("lark-leases", self._watch_leases),
+            ("lark-checks", self._check_switches),
+        ):
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            thread.start()
+            self._threads[name] = thread
+
+    def stop_watching(self) -> None:
+        """End what asks or tells switches, while they can still be told; states are written on."""
+        self._stopping.set()
+        for name in ("lark-leases", "lark-checks"):
+            if name in self._threads:
+                self._threads[name].join(timeout=5.0)
+
+    def stop(self) -> None:
+        """Write what is waiting, and end the threads."""
+        self.stop_watching()
+        self._over.set()
+        self._states.put(None)
+        if "lark-states" in self._threads:
+            self._threads["lark-states"].join(timeout=5.0)
+        with suppress(StoreError):
+            self._registration.write_leases()
+
+    def state_changed(self, job: Job) -> None:
+        """Write a job's state soon; may be called from any thread and does not wait."""
+        self.unwritten[job.id] = job
+        self._states.put(job)
+
+    def _write_states(self) -> None:
+        found: dict[str, Job] = {}
+        ending = False
+        while not ending:
+            if not found and (job := self._states.get()) is not None:
+                found[job.id] = job
+                self._over.wait(GATHER)
+            with suppress(queue.Empty):
+                while (more := self._states.get_nowait()) is not None:
+                    found[more.id] = more
+            ending = self._over.is_set()
+            if self._guarded("states", partial(self._store_states, found)):
+                found = {}
+            elif not ending:
+                self._over.wait(RETRY)
+
+    def _store_states(self, found: Mapping[str, Job]) -> None:
+        chosen = [job for job in found.values() if job.state is not JobState.REFUSED or self._registration.refused(job)]
+        self._store.set_states([(job.id, job.state, job.reason) for job in chosen])
+        for job in found.values():
+            if self.unwritten.get(job.id) is job:
+                del self.unwritten[job.id]
+
+    def _watch_leases(self) -> None:
+        pruned, anew = 0.0, False
+        pause = min(5.0, self._lease / 4)
+        seen = self._clock()
+        while not self._stopping.wait(pause):
+            now = self._clock()
+            unseen, seen = now - seen - pause, now
+            if unseen > max(UNSEEN, UNSEEN_PART * self._lease):
+                # A machine that was paused, or a clock that was set: workers could not renew meanwhile.
+                event("time has passed unseen; all leases begin anew", level=WARNING, seconds=round(unseen))
+                anew = True
+            # SQLite goes on with a file that somebody has deleted: nothing but this would tell.
+            if not self._guarded("the database itself", self._store.ping):
+                continue
+            if anew and not self._guarded("leases", partial(self._store.extend_leases, now + self._lease)):
+                continue
+            anew = False
+            self._guarded("leases", partial(self._expire, now))
+            self._guarded("reservations", partial(self._reservations.expire, now))
+            if self._retention and now - pruned > PRUNE_EVERY:
+                pruned = now
+                self._guarded("old entries", partial(self._store.prune, now - self._retention))
+
+    def _expire(self, now: float) -> None:
+        count = self._registration.expire(now)
+        if count:
+            self._metrics.leases_expired.inc(count)
+
+    def _check_switches(self) -> None:
+        while self._check_every and not self._stopping.wait(GATHER):
+            datapaths = self._datapaths()
+            pause = self._check_every / max(1, len(datapaths))
+            for datapath in datapaths:
+                if self._stopping.wait(pause):
+                    return
+                try:
+                    self._check(datapath)
+                except Exception as error:
+                    # Nobody else checks: a switch that nobody has thought of must not end it for good.
+                    failure("a switch could not be checked", error, datapath=f"{datapath:016x}")
+
+    def _guarded(self, what: str, work: Callable[[], object]) -> bool:
+        """Do work on the database; False where it failed, which is logged once for each ``what``."""
+        try:
+            work()
+        except StoreError as error:
+            if what not in self._troubles:
+                event("database trouble", level=ERROR, at=what, error=str(error))
+            self._troubles.add(what)
+            return False
+        except Exception as error:
+            # The thread serves all jobs, and must outlive a mistake about one.
+            if what not in self._troubles:
+                failure("upkeep failed", error, at=what)
+            self._troubles.add(what)
+            return False
+        if what in self._troubles:
+            event("database is back", level=WARNING, at=what)
+        self._troubles.discard(what)
+        return True

@@ -1,0 +1,301 @@
+"""Why a packet from one address reaches another, or not: the packet is walked through the flows that switches hold.
+
+Pure: what the switches hold is read beforehand. The walk uses the interpreter of :mod:`.flows.simulation.simulate`
+on a first packet (an echo request, so a new connection); tests hold it against ``ovs-appctl ofproto/trace``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from lark_common.errors import AdError, NotFoundError
+from lark_common.runs import Address, NetworkType
+from lark_common.worker_rules import RULED
+from lark_controller.api.switches import Explanation, Step
+from lark_controller.flows.desired import Pool
+from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FlowData, FlowKey, Program
+from lark_controller.flows.origins import origin
+from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.simulation.classifier import Tables
+from lark_controller.flows.simulation.simulate import (
+    Hit,
+    PortView,
+    Result,
+    run_fields,
+)
+from lark_controller.flows.tables import Edge, table_name
+from lark_controller.flows.text import flow_text
+from lark_controller.flows.wan import local_networks
+from lark_controller.flows.worker_rules import permits
+from lark_controller.jobs.job import Directory, Job
+from lark_controller.policies.model import Because
+
+# A MAC that nobody has stands for a station that Lark does not know (locally administered).
+SOMEBODY: Final = 0x02FFFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one switch holds: its flows and their counters; ``live`` is False where it could not be asked, and the
+    flows are those that it should hold."""
+
+    switch: Switch
+    program: Program
+    counters: Mapping[FlowKey, tuple[int, int]]
+    live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The two ends of the question: addresses of one version, and the jobs behind them."""
+
+    src: Address
+    dst: Address
+    src_job: Placed | None
+    dst_job: Placed | None
+
+
+def ends_of(pool: Pool, directory: Directory, src: str, dst: str) -> Ends:
+    """The ends that two texts name, each an address or a live job's id. Raises NotFoundError, AdError."""
+    first, second = _end_of(directory, src), _end_of(directory, dst)
+    for version in (4, 6):
+        pair = [[each for each in addresses if each.version == version] for addresses, _ in (first, second)]
+        if pair[0] and pair[1]:
+            return Ends(pair[0][0], pair[1][0], _placed(pool, first[1]), _placed(pool, second[1]))
+    raise AdError("", f"{src} and {dst} have no address of the same IP version")
+
+
+def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job | None]:
+    job = directory.by_id.get(what)
+    if job is not None:
+        if not job.addresses:
+            raise NotFoundError(f"job {what} has no address yet")
+        return job.addresses, job
+    try:
+        address = ip_address(what)
+    except ValueError:
+        raise NotFoundError(f"{what} is neither an address nor the id of a live job") from None
+    return (address,), directory.by_address.get(address)
+
+
+def _placed(pool: Pool, job: Job | None) -> Placed | None:
+    return None if job is None else pool.placed.get(job.number)
+
+
+def concerned(pool: Pool, ends: Ends) -> list[int]:
+    """The switches that such a packet may pass, in order: the sender's edge, cores, the receiver's edge."""
+    placed = [job.datapath for job in (ends.src_job, ends.dst_job) if job is not None]
+    edges = [datapath for datapath in placed if datapath is not None and datapath in pool.switches]
+    cores = [dp for dp, switch in pool.switches.items() if not switch.is_edge]
+    chain = [*edges[:1], *cores, *edges[1:]] if edges else cores
+    if ends.src_job is None and len(edges) == 1:
+        chain = [*cores, *edges]
+    return list(dict.fromkeys(chain))
+
+
+def explain(pool: Pool, ends: Ends, held: Mapping[int, Held]) -> Explanation:
+    """The explanation, from who the ends are to what each switch does."""
+    steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job)]
+    ruled = _ruled(pool, ends, steps)
+    verdict, reason = ruled or _Walk(pool, ends, held, steps).go()
+    return Explanation(str(ends.src), str(ends.dst), verdict, reason, tuple(steps))
+
+
+def _ruled(pool: Pool, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
+    """What the workers of jobs without a port on a switch do, by their rules; None where it is for the switches to say.
+
+    What a worker holds is not asked for: a job is enforced when its worker has said that these rules are in place.
+    """
+    for placed, other, sends in ((ends.src_job, ends.dst, True), (ends.dst_job, ends.src, False)):
+        if placed is None or placed.job.network_type not in RULED:
+            continue
+        rules = pool.host_rules(placed.job.host)
+        job = next(each for each in rules.jobs if each.id == placed.job.id)
+        why = permits(rules, job, other, sends=sends)
+        where = f"worker {placed.job.host}"
+        steps.append(Step(where, why or f"the rules of job {job.id} let it pass"))
+        if why:
+            return "dropped", f"{where} drops it: {why}"
+    source, target = ends.src_job, ends.dst_job
+    if source is not None and source.job.network_type is NetworkType.NAT:
+        steps.append(Step(f"worker {source.job.host}", "what leaves the worker has the worker's own address"))
+    if target is not None and target.job.network_type is NetworkType.NAT:
+        here = source is not None and source.job.host == target.job.host
+        nat = source is not None and source.job.network_type is NetworkType.NAT
+        if here and nat:
+            return "forwarded", f"worker {target.job.host} hands it to job {target.job.id}"
+        return "dropped", f"nobody outside of worker {target.job.host} reaches a job behind its NAT"
+    return None
+
+
+def _who(address: Address, placed: Placed | None) -> list[Step]:
+    if placed is None:
+        return [Step("directory", f"{address} is no job's address")]
+    steps = [Step("directory", f"{address} is {describe(placed.job)}, {placed.job.state}")]
+    if placed.decision.quarantine:
+        steps.append(Step("pool", f"job {placed.job.id} is quarantined: {placed.decision.quarantine}"))
+    if not placed.decision.because:
+        steps.append(Step("policy", f"no rule applies to job {placed.job.id}"))
+    steps += [Step("policy", f"job {placed.job.id}: {sentence(because)}") for because in placed.decision.because]
+    return steps
+
+
+def describe(job: Job) -> str:
+    """A job in a few words."""
+    group = f" in {job.group}" if job.group else ""
+    return f"job {job.cluster}.{job.proc} ({job.id}) of {job.owner}{group} on {job.run.slot}"
+
+
+def sentence(because: Because) -> str:
+    """One reason in words: which rule, where it stands, which values it met."""
+    met = ", ".join(f"{name} = {value}" for name, value in because.values)
+    where = f" (policy line {because.line})" if because.line else ""
+    why = "; ".join(part for part in (because.when, f"met {met}" if met else "") if part)
+    return f"{because.kind} rule {because.position}{where} applies{f': {why}' if why else ''}"
+
+
+class _Walk:
+    """A packet's way from switch to switch."""
+
+    def __init__(self, pool: Pool, ends: Ends, held: Mapping[int, Held], steps: list[Step]) -> None:
+        self.pool = pool
+        self.ends = ends
+        self.held = held
+        self.steps = steps
+        self.asked = True
+        self.local = any(ends.dst in network for network in local_networks(pool.policy))
+
+    def go(self) -> tuple[str, str]:
+        fields = self._fields()
+        source, target = self.ends.src_job, self.ends.dst_job
+        for address, placed in ((self.ends.src, source), (self.ends.dst, target)):
+            policy = self.pool.policy
+            a_jobs = any(address in network for network in policy.job_networks)
+            if placed is None and a_jobs and not any(address in host for host in policy.hosts):
+                return "dropped", f"{address} is for jobs and no live job has it: a port without a job passes nothing"
+        for placed in (source, target):
+            if placed is not None and placed.datapath is not None and placed.datapath not in self.held:
+                return "unknown", f"the switch of job {placed.job.id} has not connected yet"
+            if placed is not None and placed.datapath is not None and placed.port is None:
+                return "unknown", f"job {placed.job.id} is at no port of its switch: {placed.job.reason}"
+        at, in_port = self._start()
+        for datapath in self._path(at):
+            here = self.held[datapath]
+            if datapath != at:
+                in_port = self._entry(here.switch)
+            result = self._through(here, {**fields, "in_port": in_port})
+            if result.to_controller:
+                return self._verdict("forwarded", "the switch asks the controller, which decides by whose jobs it is")
+            if not result.outputs:
+                return self._verdict("dropped", self._dropped(here, result))
+            if target is not None and datapath == target.datapath:
+                if target.port in result.ports:
+                    return self._verdict("forwarded", f"{here.switch.name} hands it to job {target.job.id}")
+                if here.switch.is_edge and not set(result.ports) & set(here.switch.uplinks):
+                    return self._verdict("dropped", f"{here.switch.name} does not hand it to the job")
+            if not here.switch.is_edge and not self.local:
+                names = {wan.number: wan.name for wan in here.switch.wan}
+                out = [names[port] for port in result.ports if port in names]
+                if out:
+                    return self._verdict("forwarded", f"{here.switch.name} sends it to the WAN by {', '.join(out)}")
+            fields = {k: v for k, v in result.headers[0].items() if k not in ("in_port", "metadata", "ct_state")}
+        return self._verdict("forwarded", "it leaves the switches that Lark knows as a plain switch would send it")
+
+    def _verdict(self, verdict: str, reason: str) -> tuple[str, str]:
+        if self.asked:
+            return verdict, reason
+        return "unknown", f"by the flows that should be there: {verdict}, {reason}; not every switch could be asked"
+
+    def _fields(self) -> dict[str, int]:
+        source, target = self.ends.src_job, self.ends.dst_job
+        from_mac = source.mac if source is not None else None
+        to_mac = target.mac if target is not None else self._gateway()
+        fields = {
+            "eth_src": SOMEBODY if from_mac is None else from_mac,
+            "eth_dst": SOMEBODY if to_mac is None else to_mac,
+            "vlan_vid": 0,
+            "ip_dscp": 0,
+        }
+        if self.ends.src.version == 4:
+            return {
+                **fields,
+                "eth_type": ETH_IPV4,
+                "ip_proto": 1,
+                "icmpv4_type": 8,
+                "ipv4_src": int(self.ends.src),
+                "ipv4_dst": int(self.ends.dst),
+            }
+        return {
+            **fields,
+            "eth_type": ETH_IPV6,
+            "ip_proto": 58,
+            "icmpv6_type": 128,
+            "icmpv6_code": 0,
+            "ipv6_src": int(self.ends.src),
+            "ipv6_dst": int(self.ends.dst),
+        }
+
+    def _gateway(self) -> int | None:
+        hops = [wan.next_hop for switch in self.pool.switches.values() for wan in switch.wan]
+        return hops[0] if hops and not self.local else None
+
+    def _start(self) -> tuple[int, int]:
+        source = self.ends.src_job
+        if source is not None and source.datapath is not None and source.port is not None:
+            return source.datapath, source.port
+        for datapath, here in self.held.items():
+            if not here.switch.is_edge:
+                inside = source is not None or any(self.ends.src in n for n in local_networks(self.pool.policy))
+                ports = here.switch.lan if inside else tuple(wan.number for wan in here.switch.wan)
+                return datapath, ports[0] if ports else 0
+        target = self.ends.dst_job
+        if target is not None and target.datapath is not None:
+            return target.datapath, self._entry(self.held[target.datapath].switch)
+        return 0, 0
+
+    def _path(self, start: int) -> list[int]:
+        order = [dp for dp in concerned(self.pool, self.ends) if dp in self.held]
+        return order[order.index(start) :] if start in order else order
+
+    def _entry(self, switch: Switch) -> int:
+        if switch.is_edge:
+            return switch.uplinks[0] if switch.uplinks else 0
+        return switch.lan[0] if switch.lan else 0
+
+    def _through(self, here: Held, fields: dict[str, int]) -> Result:
+        if not here.live:
+            self.asked = False
+        result = run_fields(Tables(here.program), fields, PortView.of(here.switch.ports.values()))
+        note = "" if here.live else " (could not be asked; what it should hold)"
+        for hit in self._decided(here, result):
+            where = f"{here.switch.name} {table_name(here.switch.role, hit.table)}{note}"
+            if hit.key is None or hit.data is None:
+                self.steps.append(Step(where, "no flow matches: dropped"))
+                continue
+            packets, size = here.counters.get(hit.key, (None, None))
+            why = origin(self.pool, self.pool.slices_at(here.switch.datapath), hit.data).text
+            text = flow_text(hit.key, hit.data)
+            drops = here.switch.is_edge and hit.data.goto == Edge.DROPS
+            self.steps.append(Step(where, f"{'drops it' if drops else _does(hit.data)}: {why}", text, packets, size))
+        return result
+
+    def _decided(self, here: Held, result: Result) -> list[Hit]:
+        """The way through the tables as far as it decides anything: what is dropped is only counted after that."""
+        return [hit for hit in result.trace if not (here.switch.is_edge and hit.table == Edge.DROPS)]
+
+    def _dropped(self, here: Held, result: Result) -> str:
+        last = self._decided(here, result)[-1]
+        table = table_name(here.switch.role, last.table)
+        if last.key is None or last.data is None:
+            return f"{here.switch.name} has no flow for it in table {table}"
+        why = origin(self.pool, self.pool.slices_at(here.switch.datapath), last.data).text
+        return f"{here.switch.name} drops it in table {table}: {why}"
+
+
+def _does(data: FlowData) -> str:
+    if data.actions:
+        return "acts and goes on" if data.goto is not None else "acts"
+    return "goes on" if data.goto is not None else "drops it"

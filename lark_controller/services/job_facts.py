@@ -1,0 +1,30 @@
+"""The facts of stored jobs, taken again from their ads when the policy asks for other attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lark_common.classads import ads
+from lark_controller.jobs.job import Facts
+from lark_controller.policies.facts import facts
+from lark_controller.services.registration import Names, names_digest
+from lark_controller.store import Store
+
+_BATCH: Final = 500
+
+
+def refresh_facts(store: Store, names: Names, tell: Callable[[dict[str, Facts]], object] | None = None) -> None:
+    """Take the facts of live jobs for these attributes, where they are stored for others; ``tell`` hears of each batch,
+    by job id. Raises StoreError."""
+    digest = names_digest(names)
+    number = 0
+    while batch := store.ads_of_live(number, _BATCH, stale_for=digest):
+        found = {}
+        for entry in batch:
+            number = entry.number
+            job_ad, machine_ad = ads.reparse(entry.job_ad, entry.machine_ad)
+            found[entry.id] = facts(job_ad, machine_ad, names)
+        store.update_facts(list(found.items()), digest)
+        if tell is not None:
+            tell(found)

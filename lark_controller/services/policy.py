@@ -1,0 +1,130 @@
+"""The policy in force, and how another takes its place: as a whole, in the store and on every switch, or not at all.
+
+Called by REST threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from lark_common.errors import (
+    ChangedError,
+    LarkError,
+    Mistake,
+    PolicyError,
+)
+from lark_common.log import event
+from lark_controller.api.metrics import Metrics
+from lark_controller.api.policy import Plan, PolicyVersion
+from lark_controller.jobs.job import Facts
+from lark_controller.policies.decide import needed_attributes
+from lark_controller.policies.file import load
+from lark_controller.policies.model import Policy
+from lark_controller.reconcile.calls import LoopCalls
+from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.services import policy_plan as planning
+from lark_controller.services.job_facts import refresh_facts
+from lark_controller.services.registration import Names, Registration
+from lark_controller.store import Store
+from lark_controller.switches.openflow.loop_thread import OpenFlow
+
+
+def mistakes(text: str) -> tuple[Mistake, ...]:
+    """Every mistake in a policy text; empty where it is valid."""
+    try:
+        load(text)
+    except PolicyError as error:
+        return error.mistakes
+    return ()
+
+
+class PolicyInForce:
+    """One policy at a time: ``version`` as it was put, ``policy`` as it was read. Thread-safe."""
+
+    def __init__(
+        self,
+        version: PolicyVersion,
+        policy: Policy,
+        store: Store,
+        openflow: OpenFlow,
+        reconciler: Reconciler,
+        registration: Registration,
+        metrics: Metrics,
+    ) -> None:
+        self.version = version
+        self.policy = policy
+        self._store = store
+        self._openflow = openflow
+        self._loop = LoopCalls(openflow)
+        self._reconciler = reconciler
+        self._registration = registration
+        self._metrics = metrics
+        self._lock = threading.Lock()
+
+    def plan(self, text: str) -> Plan:
+        """What a policy text would change. Raises PolicyError."""
+        new = load(text)
+        names = needed_attributes(new)
+        with self._lock:
+            if not self._covers(names):
+                self._learn_names(names)
+            jobs, switches = self._loop.call(
+                lambda: (self._reconciler.directory.all(), self._reconciler.switchover.placed_switches(new))
+            )
+            return planning.plan(self.policy, new, jobs, switches)
+
+    def put(self, text: str, actor: str, instead_of: str | None = None) -> PolicyVersion:
+        """Put a policy in force; with ``instead_of`` only in place of the one with that digest.
+
+        Raises PolicyError, RuleLimitError, UnsupportedError, ChangedError; then nothing has changed.
+        """
+        try:
+            version = self._adopt(text, actor, instead_of)
+        except LarkError:
+            self._metrics.policy_changes.labels("refused").inc()
+            raise
+        self._metrics.policy_changes.labels("accepted").inc()
+        return version
+
+    def _adopt(self, text: str, actor: str, instead_of: str | None) -> PolicyVersion:
+        policy = load(text)
+        with self._lock:
+            if instead_of not in (None, self.policy.digest):
+                now = self.version
+                raise ChangedError(f"version {now.version} by {now.actor} is in force now; look at it and plan again")
+            if policy.digest == self.policy.digest:
+                return self.version
+            names = needed_attributes(policy)
+            if not self._covers(names):
+                self._learn_names(names)
+            self._openflow.call(self._reconciler.switchover.prepare(policy)).result()
+            try:
+                version = self._store.put_policy(text, policy.digest, actor, time.time())
+            except BaseException:
+                self._loop.call(self._reconciler.pools.abandon)
+                raise
+            try:
+                sent = self._openflow.call(self._reconciler.switchover.adopt()).result()
+            finally:
+                # The store has it, and the switches follow it, whatever else went wrong.
+                self.policy, self.version = policy, version
+                self._registration.use(policy, names)
+            event("policy in force", version=version.version, actor=actor, flows=sent)
+            return version
+
+    def _covers(self, names: Names) -> bool:
+        have = self._reconciler.decider.names
+        return names[0] <= have[0] and names[1] <= have[1]
+
+    def _learn_names(self, names: Names) -> None:
+        """Take the facts of live jobs for more attributes, out of the ads in the store."""
+        have = self._reconciler.decider.names
+        wider = (have[0] | names[0], have[1] | names[1])
+        self._registration.need(wider)
+
+        def tell(found: dict[str, Facts]) -> None:
+            self._registration.set_facts(found)
+            self._loop.call(lambda: self._reconciler.set_facts(found))
+
+        refresh_facts(self._store, wider, tell)

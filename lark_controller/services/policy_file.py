@@ -1,0 +1,119 @@
+"""Where the policy in force comes from: the file that the operator edits, or a PUT over REST, whichever came last.
+
+Both are kept as versions in the store. At start the file wins if it says something else than when it was read last;
+otherwise the newest version stays in force, so a policy that was put over REST survives a restart.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from lark_common.errors import LarkError, SettingError, StoreError
+from lark_common.log import ERROR, event, failure
+from lark_controller.api.policy import PolicyVersion
+from lark_controller.policies.file import load
+from lark_controller.store import Store
+
+FILE_ACTOR: Final = "policy file"
+WATCH_SECONDS: Final = 1.0
+
+
+def first_policy(store: Store, path: Path) -> PolicyVersion:
+    """The policy to start with. Raises PolicyError or SettingError where the file is bad and the store has none."""
+    latest = store.latest_policy()
+    try:
+        text = read(path)
+        policy = load(text, str(path))
+    except LarkError as error:
+        if latest is None:
+            raise
+        event("policy file not used", level=ERROR, error=str(error), version=latest.version)
+        return latest
+    seen = store.latest_policy_by(FILE_ACTOR)
+    if latest is not None and seen is not None and seen.digest == policy.digest:
+        return latest
+    return store.put_policy(text, policy.digest, FILE_ACTOR, time.time())
+
+
+def read(path: Path) -> str:
+    """The file's text. Raises SettingError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read: {error.strerror}; LARK_POLICY_FILE names the policy") from None
+
+
+class PolicyFile:
+    """Watches the policy file: a change (or :meth:`reload`, on SIGHUP) puts it in force, a bad one changes nothing."""
+
+    def __init__(self, path: Path, put: Callable[[str, str], PolicyVersion]) -> None:
+        self._path = path
+        self._put = put
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._asked = threading.Event()
+        self._seen = self._mark()
+        self._said = ""
+        self._thread = threading.Thread(target=self._watch, name="lark-policy-file", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(timeout=5.0)
+
+    def reload(self) -> None:
+        """Read the file now (once the watch has begun), whether it changed or not. For signal handlers, too."""
+        self._asked.set()
+        self._wake.set()
+
+    def _mark(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            self._wake.wait(WATCH_SECONDS)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            asked = self._asked.is_set()
+            self._asked.clear()
+            mark = self._mark()
+            # A file that is being replaced may be away for a moment.
+            if asked or mark not in (None, self._seen):
+                self._seen = mark
+                self._take()
+
+    def _take(self) -> None:
+        try:
+            version = self._put(read(self._path), FILE_ACTOR)
+        except StoreError as error:
+            # The database will be back; the file is read again then.
+            self._seen = None
+            if str(error) != self._said:
+                event("policy file not used", level=ERROR, error=str(error))
+            self._said = str(error)
+            return
+        except LarkError as error:
+            for line in str(error).splitlines():
+                event("policy file not used, the running policy stays", level=ERROR, error=line)
+        except Exception as error:
+            # The next version of the file may be used again.
+            failure("policy file not used", error)
+        else:
+            event("policy file in force", version=version.version)
+        self._said = ""

@@ -1,0 +1,100 @@
+"""What a policy would change before it does: on which jobs, on which switches. Pure; may run on any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lark_controller.api.policy import JobChange, Plan, SwitchPlan
+from lark_controller.flows import core
+from lark_controller.flows.desired import Pool
+from lark_controller.flows.diff import diff
+from lark_controller.flows.model import Changes, Program
+from lark_controller.flows.placement import Switch
+from lark_controller.flows.text import flow_text
+from lark_controller.flows.worker_rules import unsupported
+from lark_controller.jobs.job import Job
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.model import Decision, Policy
+
+SAMPLE = 20
+MAX_JOBS = 200
+
+
+def plan(old: Policy, new: Policy, jobs: Sequence[Job], switches: Iterable[tuple[Switch, Switch]]) -> Plan:
+    """The plan for live jobs and connected switches, each as it is placed under the old and the new policy."""
+    pairs = sorted(switches, key=lambda pair: pair[1].name)
+    before, was = _pool(old, jobs, [pair[0] for pair in pairs])
+    after, will = _pool(new, jobs, [pair[1] for pair in pairs])
+    changed = [
+        JobChange(job.id, job.owner, differences)
+        for job in jobs
+        if (differences := tuple(_differences(was[job.number], will[job.number], new)))
+    ]
+    plans = []
+    refusals = [
+        f"job {placed.job.id}: {why}"
+        for host in after.ruled.hosts()
+        for placed in after.ruled_at(host)
+        if (why := unsupported(new, placed.job, placed.decision))
+    ][:MAX_JOBS]
+    for _, switch in pairs:
+        wanted, there = after.build(switch.datapath), before.build(switch.datapath)
+        changes = diff(wanted, there)
+        if switch.max_rules and len(wanted.flows) > switch.max_rules:
+            refusals.append(
+                f"switch {switch.name} takes {switch.max_rules} rules; this policy needs {len(wanted.flows)}"
+            )
+        if not switch.tracks and any(placed.decision.one_way for placed in after.jobs_at(switch.datapath)):
+            refusals.append(
+                f"switch {switch.name} has no connection tracking, which one-way connectivity of its jobs needs"
+            )
+        refusals += [f"switch {switch.name}: {sentence}" for sentence in core.shortcomings(switch, new)]
+        if changes:
+            plans.append(_switch_plan(switch, changes, wanted, there))
+    return Plan(new.digest, len(jobs), len(changed), tuple(changed[:MAX_JOBS]), tuple(plans), tuple(refusals))
+
+
+def _pool(policy: Policy, jobs: Sequence[Job], switches: list[Switch]) -> tuple[Pool, dict[int, Decision]]:
+    pool, decider = Pool(policy), Decider(policy)
+    decisions = {}
+    for job in jobs:
+        decisions[job.number] = decider.of(job)
+        pool.put(job, decisions[job.number])
+    for switch in switches:
+        pool.set_switch(switch, (switch.name,))
+    return pool, decisions
+
+
+def _switch_plan(switch: Switch, changes: Changes, wanted: Program, there: Program) -> SwitchPlan:
+    fresh = [flow for flow in changes.flows_set if flow.key not in there.flows]
+    lines = [f"+ {flow_text(flow.key, flow.data)}" for flow in changes.flows_set]
+    lines += [f"- {flow_text(key, there.flows[key])}" for key in changes.flows_gone]
+    return SwitchPlan(
+        f"{switch.datapath:016x}",
+        switch.name,
+        len(fresh),
+        len(changes.flows_set) - len(fresh),
+        len(changes.flows_gone),
+        len(wanted.flows),
+        switch.max_rules,
+        tuple(lines[:SAMPLE]),
+    )
+
+
+def _differences(old: Decision, new: Decision, policy: Policy) -> Iterable[str]:
+    if old.blocked != new.blocked:
+        yield "is blocked" if new.blocked else "is no longer blocked"
+    if (old.slice and old.slice.value) != (new.slice and new.slice.value):
+        yield f"slice {old.slice.value if old.slice else 'none'} becomes {new.slice.value if new.slice else 'none'}"
+    if old.wan != new.wan:
+        rule = next((rule for rule in policy.wans if rule.position == new.wan), None)
+        yield (
+            "no WAN rule applies any more"
+            if rule is None
+            else f"WAN rule in line {rule.line} applies: " + (f"port {rule.port}" if rule.port else rule.action.value)
+        )
+    for direction, was, will in (("inbound", old.inbound, new.inbound), ("outbound", old.outbound, new.outbound)):
+        if was != will:
+            yield f"{direction} connections become {'open' if will else 'closed'}"
+    if old.group != new.group:
+        yield f"group {old.group or 'none'} becomes {new.group or 'none'}"

@@ -1,0 +1,353 @@
+"""Who has reserved what: from a wish to an admitted reservation, and the reserved flows in memory.
+
+One lock keeps topology, store and memory in the same order in this process; that no link is promised more than it
+carries is the store's doing, for all processes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from lark_common.errors import (
+    AdmissionError,
+    NotFoundError,
+    PathError,
+    StoreError,
+)
+from lark_common.log import WARNING, event
+from lark_controller.api.reservations import Change, LinkStatus, Wish
+from lark_controller.jobs.job import Job, ReservedFlow
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.model import Policy, Refused
+from lark_controller.policies.topology import ACCESS
+from lark_controller.qos.admission import Ledger
+from lark_controller.qos.booking import End, Finder, demand_of, end_of, flow_booking, job_booking, promise
+from lark_controller.qos.reservation import (
+    Booking,
+    Reservation,
+    ReservationKind,
+    ReservationPage,
+)
+from lark_controller.qos.topology import KILO, Demand, Topology, asked_rate, channels
+from lark_controller.store import Store
+
+# Flows that one job may have reserved. Each is a queue at its worker's uplinks, of which there are 28,672 for such, and
+# any user may ask for them.
+MOST_FLOWS: Final = 128
+NO_TOPOLOGY: Final = "the policy declares no topology, so nothing can be reserved"
+
+
+class Reservations:
+    """Reservations of this controller; thread-safe.
+
+    ``find`` gives the live job of an id or an address. ``changed`` is called with the id of a job whenever the reserved
+    flows from or to it have changed; ``resized`` with the id of a job and its new RequestBandwidth (Mb/s, None: none
+    any more).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        find: Finder,
+        changed: Callable[[str], None],
+        resized: Callable[[str, float | None], None],
+    ) -> None:
+        self._store = store
+        self._find = find
+        self._changed = changed
+        self._resized = resized
+        self._lock = threading.RLock()
+        self._policy: Policy | None = None
+        self._topology: Topology | None = None
+        # Reserved flows by id, and their ids by the jobs at either end.
+        self._flows: dict[str, Reservation] = {}
+        self._of_job: dict[str, set[str]] = {}
+        # The policy to go over to, and the jobs that lived then, until that is done.
+        self._coming: tuple[Policy, tuple[Job, ...]] | None = None
+        # What machine ads said of the access links of workers, Mb/s; and workers that have registered a job.
+        self._capacities: dict[str, float] = {}
+        self._hosts: set[str] = set()
+
+    def use(self, policy: Policy, jobs: Iterable[Job]) -> None:
+        """Go over to a policy: every reservation counts on its links from now on, and what the policy promises to live
+        ``jobs``, whether there is room or not.
+
+        At the first policy nobody is told of flows: whoever loads jobs asks for theirs; and StoreError is raised.
+        Later, where the database is away, nothing is admitted until it is back and this was done.
+        """
+        with self._lock:
+            self._coming = policy, tuple(jobs)
+            try:
+                self._go_over()
+            except StoreError as error:
+                if self._policy is None:
+                    raise
+                event("reservations are counted anew once the database is back", level=WARNING, error=str(error))
+
+    def _go_over(self) -> None:
+        """Do what is left to do of going over to a policy; nothing has changed where that fails. Raises StoreError."""
+        if self._coming is None:
+            return
+        policy, live = self._coming
+        capacities = self._store.worker_capacities()
+        topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
+        promised = {} if topology is None else self._promised(policy, topology, live)
+        lost = self._store.reroute(partial(_demand_in, topology), promised, time.time())
+        flows = self._store.reserved_flows(time.time())
+        is_first, self._coming = self._policy is None, None
+        self._policy, self._topology, self._capacities = policy, topology, capacities
+        before, self._flows, self._of_job = self._flows, {}, {}
+        for reservation in flows:
+            self._keep(reservation)
+        both = [*before.values(), *self._flows.values()]
+        concerned = {job_id for each in both for job_id in (each.job, each.peer)}
+        for job_id in sorted(job_id for job_id in concerned if job_id is not None and not is_first):
+            self._changed(job_id)
+        if lost and policy.topology is not None:
+            event("reservations without a path", level=WARNING, reservations=",".join(lost))
+        with suppress(StoreError):
+            self._tell_of_small_links()
+
+    @staticmethod
+    def _promised(policy: Policy, topology: Topology, live: Iterable[Job]) -> dict[str, Booking]:
+        """What a policy promises to live jobs, by job id; it takes nothing where no path is known for it."""
+        decide, found = Decider(policy).decide, {}
+        for job in live:
+            if (job.bandwidth or policy.bandwidths) and (booking := promise(job, policy, topology, decide)) is not None:
+                found[job.id] = booking
+        return found
+
+    def _tell_of_small_links(self) -> None:
+        for link in self.links():
+            if link.best_effort < 0:
+                event(
+                    "a link carries less than was reserved before",
+                    level=WARNING,
+                    link=link.name,
+                    capacity=link.capacity,
+                    reserved=link.reserved,
+                )
+
+    def booking(self, job: Job, available: float | None) -> Booking | None:
+        """What a job's RequestBandwidth would take; ``available`` is its machine ad's AvailBandwidth in Mb/s.
+
+        Raises PathError, whose ``idle`` says what becomes of the job.
+        """
+        with self._lock:
+            self._go_over()
+            if available:
+                self._learn(job.host.lower(), available)
+            topology, policy = self._topology, self._policy
+            if topology is None or policy is None:
+                return None
+            self._hosts.add(job.host.lower())
+            try:
+                return job_booking(job, policy, topology)
+            except AdmissionError as error:
+                raise self.judged(error) from None
+
+    def judged(self, error: AdmissionError) -> AdmissionError:
+        """The error with what the site chose for jobs that are refused."""
+        spec = None if self._topology is None else self._topology.spec
+        error.idle = spec is not None and spec.refused is Refused.IDLE
+        return error
+
+    def reserve(self, wish: Wish, actor: str, of_job: bool) -> Reservation:
+        """Reserve a flow; ``of_job`` accepts only flows that a live job sends.
+
+        Raises CapacityError, PathError, NotFoundError, StoreError.
+        """
+        now = time.time()
+        with self._lock:
+            self._go_over()
+            topology, policy = self._topology, self._policy
+            if topology is None or policy is None:
+                raise PathError(NO_TOPOLOGY)
+            source = end_of(wish.source, self._find, self._find(wish.source), policy, topology)
+            if of_job and source.job is None:
+                raise PathError(f"{wish.source} is no live job; a job may reserve what it sends itself")
+            destination = end_of(wish.destination, self._find, source.job, policy, topology)
+            if destination.job is not None and not destination.networks:
+                raise PathError(f"job {destination.job.id} has no address of its own")
+            if wish.duration is None and source.job is None and destination.job is None:
+                raise PathError("a reservation between hosts needs a duration: no job ends it")
+            self._check_new(source, destination)
+            until = None if wish.duration is None else now + wish.duration
+            made = self._store.reserve(flow_booking(source, destination, wish.rate, until, topology), now, actor)
+            self._keep(made)
+        event("reserved", job=made.job, reservation=made.id, rate=made.rate, to=made.destination, actor=actor)
+        self._tell(made)
+        return made
+
+    def change(self, reservation_id: str, change: Change, actor: str, of_job: bool) -> Reservation:
+        """Change rate, end or both. Raises CapacityError, PathError, NotFoundError, StoreError."""
+        now = time.time()
+
+        def rebook(before: Reservation) -> tuple[int, float | None, Demand]:
+            _check_owner(before, of_job)
+            if change.reschedule and before.kind is ReservationKind.JOB:
+                raise PathError("a job's RequestBandwidth ends with the job; only its rate can be changed")
+            kbps = before.kbps if change.rate is None else asked_rate(change.rate)
+            until = before.until
+            if change.reschedule:
+                until = None if change.duration is None else now + change.duration
+                if until is None and before.job is None and before.peer is None:
+                    raise PathError("a reservation between hosts needs a duration: no job ends it")
+            return kbps, until, _demand_in(self._topology, before, kbps)
+
+        with self._lock:
+            self._go_over()
+            made = self._store.change_reservation(reservation_id, rebook, now, actor)
+            if made is None:
+                raise _missing(reservation_id)
+            if made.kind is ReservationKind.FLOW:
+                self._keep(made)
+        event("reservation changed", job=made.job, reservation=made.id, rate=made.rate, actor=actor)
+        self._tell(made)
+        return made
+
+    def release(self, reservation_id: str, actor: str, of_job: bool) -> Reservation:
+        """Release a reservation. Raises NotFoundError, StoreError."""
+        now = time.time()
+        with self._lock:
+            before = self._store.reservation(reservation_id, now)
+            if before is not None:
+                _check_owner(before, of_job)
+                before = self._store.release(reservation_id, now, actor)
+            if before is None:
+                raise _missing(reservation_id)
+            self._drop(reservation_id)
+        event("reservation released", job=before.job, reservation=before.id, actor=actor)
+        self._tell(before, gone=True)
+        return before
+
+    def ended(self, job_id: str) -> None:
+        """A job has ended, and in the store what was reserved for it: forget that."""
+        with self._lock:
+            gone = [self._drop(each) for each in list(self._of_job.get(job_id, ()))]
+        for each in gone:
+            if each is not None:
+                self._tell(each)
+
+    def expire(self, now: float) -> int:
+        """Release what is past its end; returns how many reservations. Raises StoreError."""
+        with self._lock:
+            self._go_over()
+        count = self._store.release_expired(now)
+        with self._lock:
+            past = [each for each in self._flows.values() if each.until is not None and each.until <= now]
+            for each in past:
+                self._drop(each.id)
+        for each in past:
+            event("reservation over", job=each.job, reservation=each.id)
+            self._tell(each)
+        return count
+
+    def flows_of(self, job_id: str) -> tuple[ReservedFlow, ...]:
+        """The reserved flows from and to a job, in order of number."""
+        with self._lock:
+            ids = self._of_job.get(job_id)
+            found = sorted((self._flows[each] for each in ids), key=lambda each: each.number) if ids else []
+        return tuple(
+            ReservedFlow(each.number, each.kbps, each.target)
+            if each.job == job_id
+            else ReservedFlow(each.number, each.kbps, incoming=True)
+            for each in found
+        )
+
+    def find(self, reservation_id: str) -> Reservation:
+        """A valid reservation. Raises NotFoundError, StoreError."""
+        found = self._store.reservation(reservation_id, time.time())
+        if found is None:
+            raise _missing(reservation_id)
+        return found
+
+    def page(self, job: str | None, cursor: str | None, limit: int) -> ReservationPage:
+        """A page of valid reservations. Raises NotFoundError, StoreError."""
+        return self._store.reservations(job, time.time(), cursor, limit)
+
+    def links(self) -> tuple[LinkStatus, ...]:
+        """What the links carry, and what is reserved of each. Raises StoreError."""
+        topology = self._topology
+        if topology is None:
+            return ()
+        ledger = Ledger(self._store.reserved())
+        held = {key.partition(" ")[0].removeprefix(ACCESS) for key in ledger.reserved if key.startswith(ACCESS)}
+        return tuple(
+            LinkStatus(
+                each.link,
+                each.source,
+                each.target,
+                link.duplex.value,
+                each.capacity / KILO,
+                ledger.reserved.get(each.key, 0) / KILO,
+            )
+            for link in topology.declared(held | set(self._hosts))
+            for each in channels(link)
+        )
+
+    def _check_new(self, source: End, destination: End) -> None:
+        """A packet can take one queue, so a flow has one reservation; and a job has so many. Raises PathError."""
+        job = source.job
+        if job is None:
+            return
+        sent = [each for of_job in self._of_job.get(job.id, ()) if (each := self._flows[of_job]).job == job.id]
+        for each in sent:
+            if set(each.target) & set(destination.networks) or each.target == destination.networks:
+                raise PathError(f"reservation {each.id} is for the same flow; change that one")
+        if len(sent) >= MOST_FLOWS:
+            raise PathError(f"job {job.id} has {len(sent)} reserved flows; at most {MOST_FLOWS} are accepted")
+
+    def _learn(self, node: str, available: float) -> None:
+        """Keep what a machine ad says of its worker's access link, where it says something new; also where no topology
+        asks for it yet."""
+        topology = self._topology
+        if self._capacities.get(node) == available or not (topology is None or topology.learns_from(node)):
+            return
+        self._store.set_worker_capacity(node, available)
+        self._capacities[node] = available
+        if topology is not None:
+            self._topology = topology.with_worker(node, available)
+
+    def _keep(self, reservation: Reservation) -> None:
+        self._flows[reservation.id] = reservation
+        for job_id in (reservation.job, reservation.peer):
+            if job_id is not None:
+                self._of_job.setdefault(job_id, set()).add(reservation.id)
+
+    def _drop(self, reservation_id: str) -> Reservation | None:
+        gone = self._flows.pop(reservation_id, None)
+        for job_id in (gone.job, gone.peer) if gone is not None else ():
+            if job_id is not None and (ids := self._of_job.get(job_id)) is not None:
+                ids.discard(reservation_id)
+                if not ids:
+                    del self._of_job[job_id]
+        return gone
+
+    def _tell(self, reservation: Reservation, gone: bool = False) -> None:
+        if reservation.kind is ReservationKind.FLOW:
+            for job_id in (reservation.job, reservation.peer):
+                if job_id is not None:
+                    self._changed(job_id)
+        elif reservation.job is not None:
+            self._resized(reservation.job, None if gone else reservation.rate)
+
+
+def _demand_in(topology: Topology | None, reservation: Reservation, kbps: int | None = None) -> Demand:
+    if topology is None:
+        raise PathError(NO_TOPOLOGY)
+    return demand_of(reservation, topology, kbps)
+
+
+def _check_owner(reservation: Reservation, of_job: bool) -> None:
+    if of_job and (reservation.kind is ReservationKind.JOB or reservation.job is None):
+        raise PathError(f"reservation {reservation.id} is not that of a flow that a job sends")
+
+
+def _missing(reservation_id: str) -> NotFoundError:
+    return NotFoundError(f"no reservation has the id {reservation_id}; it may be over")

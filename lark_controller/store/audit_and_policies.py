@@ -1,0 +1,62 @@
+"""The audit trail and the policies that were in force: written, never changed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, insert, select
+
+from lark_controller.api.policy import AuditEntry, AuditPage, PolicyVersion
+from lark_controller.store.cursors import cursor_for, number_in
+from lark_controller.store.schema import audit, policy_versions
+
+POLICY_SUBJECT: Final = "policy"
+
+
+def record(connection: Connection, at: float, actor: str, action: str, subject: str, detail: str = "") -> None:
+    """Write one line of the audit trail in the caller's transaction."""
+    connection.execute(insert(audit).values(at=at, actor=actor, action=action, subject=subject, detail=detail).inline())
+
+
+def audit_page(connection: Connection, subject: str | None, cursor: str | None, limit: int) -> AuditPage:
+    """A page of the trail, newest first. Raises NotFoundError for a cursor that is none."""
+    query = select(audit.c.number, audit.c.at, audit.c.actor, audit.c.action, audit.c.subject, audit.c.detail)
+    if subject is not None:
+        query = query.where(audit.c.subject == subject)
+    if cursor is not None:
+        query = query.where(audit.c.number < number_in(cursor))
+    rows = connection.execute(query.order_by(audit.c.number.desc()).limit(limit + 1)).all()
+    entries = tuple(AuditEntry(*row) for row in rows[:limit])
+    return AuditPage(entries, cursor_for(entries[-1].number) if len(rows) > limit else None)
+
+
+def put_policy(connection: Connection, text: str, digest: str, actor: str, now: float) -> PolicyVersion:
+    """Write a policy version; of the policy that is the latest already, no second version is made."""
+    latest = latest_policy(connection)
+    if latest is not None and latest.digest == digest:
+        return latest
+    values = {"text": text, "digest": digest, "at": now, "actor": actor}
+    version = connection.execute(
+        insert(policy_versions).values(values).returning(policy_versions.c.version)
+    ).scalar_one()
+    record(connection, now, actor, "policy", POLICY_SUBJECT, f"version {version}, SHA-256 {digest}")
+    return PolicyVersion(version, text, digest, now, actor)
+
+
+def latest_policy(connection: Connection, actor: str | None = None) -> PolicyVersion | None:
+    """The policy version that was put last (by an actor)."""
+    query = select(*policy_versions.c).order_by(policy_versions.c.version.desc()).limit(1)
+    if actor is not None:
+        query = query.where(policy_versions.c.actor == actor)
+    return _version(connection.execute(query).one_or_none())
+
+
+def policy(connection: Connection, version: int) -> PolicyVersion | None:
+    """One policy version."""
+    return _version(
+        connection.execute(select(*policy_versions.c).where(policy_versions.c.version == version)).one_or_none()
+    )
+
+
+def _version(row: Row[Any] | None) -> PolicyVersion | None:
+    return None if row is None else PolicyVersion(row.version, row.text, row.digest, row.at, row.actor)

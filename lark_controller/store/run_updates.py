@@ -1,0 +1,82 @@
+"""What happens to runs while they live and after: leases, states, facts, and the removal of what is old."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, delete, or_, select, update
+
+from lark_controller.jobs.job import Facts, JobState
+from lark_controller.store import reservations
+from lark_controller.store.rows import facts_text
+from lark_controller.store.schema import LIVE, audit, runs
+
+_BY_ID: Final = runs.c.id == bindparam("job_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many ended runs, and how many lines of the audit trail, were removed."""
+
+    runs: int
+    audit: int
+
+
+def renew(connection: Connection, job_id: str, lease_until: float) -> bool:
+    """Set a live run's lease; False where no such run lives."""
+    query = update(runs).where(runs.c.id == job_id, LIVE).values(lease_until=lease_until)
+    return connection.execute(query).rowcount > 0
+
+
+def renew_many(connection: Connection, leases: Collection[tuple[str, float]]) -> int:
+    """Set the leases of live runs; returns how many of them live."""
+    query = update(runs).where(_BY_ID, LIVE).values(lease_until=bindparam("until"))
+    rows = [{"job_id": job_id, "until": until} for job_id, until in leases]
+    return connection.execute(query, rows).rowcount if rows else 0
+
+
+def extend_leases(connection: Connection, until: float) -> int:
+    """Let no live run's lease end before ``until``; returns how many were extended."""
+    query = update(runs).where(LIVE, runs.c.lease_until < until).values(lease_until=until)
+    return connection.execute(query).rowcount
+
+
+def set_states(connection: Connection, states: Collection[tuple[str, JobState, str]]) -> int:
+    """Set state and reason of live runs; returns how many of them live. A refused run gives up its address and
+    what is reserved for it."""
+    rows: list[dict[str, Any]] = []
+    for job_id, state, reason in states:
+        if state is JobState.ENDED:
+            raise ValueError("a run is ended by Store.end, which says why and by whom")
+        rows.append({"job_id": job_id, "to": state.value, "why": reason, "lives": state is not JobState.REFUSED})
+    query = (
+        update(runs).where(_BY_ID, LIVE).values(state=bindparam("to"), reason=bindparam("why"), live=bindparam("lives"))
+    )
+    changed = connection.execute(query, rows).rowcount if rows else 0
+    reservations.release_of_jobs(connection, [row["job_id"] for row in rows if not row["lives"]])
+    return changed
+
+
+def update_facts(connection: Connection, facts: Collection[tuple[str, Facts]], facts_for: str) -> int:
+    """Set the facts of live runs and what they were taken for; returns how many of them live."""
+    query = update(runs).where(_BY_ID, LIVE).values(facts=bindparam("taken"), facts_for=bindparam("taken_for"))
+    rows = [{"job_id": job_id, "taken": facts_text(of_job), "taken_for": facts_for} for job_id, of_job in facts]
+    return connection.execute(query, rows).rowcount if rows else 0
+
+
+def prune_runs(connection: Connection, before: float, limit: int) -> int:
+    """Remove up to ``limit`` runs that ended, or were refused and whose lease was over, before ``before``."""
+    over = or_(
+        runs.c.ended_at < before,
+        (runs.c.state == JobState.REFUSED.value) & (runs.c.lease_until < before) & (runs.c.created_at < before),
+    )
+    chosen = select(runs.c.number).where(over).order_by(runs.c.number).limit(limit)
+    return connection.execute(delete(runs).where(runs.c.number.in_(chosen.scalar_subquery()))).rowcount
+
+
+def prune_audit(connection: Connection, before: float, limit: int) -> int:
+    """Remove up to ``limit`` lines of the audit trail that are older than ``before``."""
+    chosen = select(audit.c.number).where(audit.c.at < before).order_by(audit.c.number).limit(limit)
+    return connection.execute(delete(audit).where(audit.c.number.in_(chosen.scalar_subquery()))).rowcount

@@ -1,0 +1,213 @@
+"""Changes on their way to one switch: sent in order with barriers between, errors tied to what caused them.
+
+OpenFlow 1.3.5, section 6.2: only a barrier orders messages. So meters that are new come before a barrier, flows after
+it, and meters that go after another; the reply to the last barrier confirms the change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from lark_controller.flows.model import Changes, FlowKey
+from lark_controller.switches.openflow import wire
+from lark_controller.switches.openflow.connection import Connection
+from lark_controller.switches.openflow.replies import ErrorMessage
+
+# Messages encoded for one switch before the loop turns to the others.
+_CHUNK: Final = 256
+
+Build = Callable[[int], bytes]
+Subject = FlowKey | int | None
+# What is sent, and for which flow or meter; a step without a build is a barrier.
+Step = tuple[Subject, Build | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowError:
+    """An OpenFlow error and what caused it: a flow's key, a meter's number, or None where it cannot be told.
+
+    ``type`` and ``code`` are OpenFlow's; both are -1 for a flow that could not even be encoded.
+    """
+
+    subject: FlowKey | int | None
+    type: int
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a change.
+
+    ``confirmed``: the switch has answered the last barrier, so all of it was processed, and what it refused stands in
+    ``errors``. Otherwise ``reason`` says why nothing certain is known.
+    """
+
+    confirmed: bool
+    errors: tuple[FlowError, ...] = ()
+    reason: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """True where the switch now holds all that was asked."""
+        return self.confirmed and not self.errors
+
+
+@dataclass(slots=True)
+class _Job:
+    steps: Iterator[Step]
+    future: asyncio.Future[Outcome]
+    xids: list[int] = field(default_factory=list)
+    errors: list[FlowError] = field(default_factory=list)
+    started: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+
+def steps_of(changes: Changes) -> Iterator[Step]:
+    """The messages of a change in their order, barriers between the groups that need them, none at the end."""
+    groups: tuple[Iterable[Step], ...] = (
+        (
+            (meter.number, partial(wire.meter_set, meter=meter, new=meter.number in changes.meters_new))
+            for meter in changes.meters_set
+        ),
+        _flows(changes),
+        ((number, partial(wire.meter_delete, number=number)) for number in changes.meters_gone),
+    )
+    sizes = (len(changes.meters_set), len(changes.flows_set) + len(changes.flows_gone), len(changes.meters_gone))
+    sent = False
+    for size, group in zip(sizes, groups, strict=True):
+        if size and sent:
+            yield None, None
+        yield from group
+        sent = sent or bool(size)
+
+
+def _flows(changes: Changes) -> Iterator[Step]:
+    for flow in changes.flows_set:
+        yield flow.key, partial(wire.flow_add, flow=flow)
+    for key in changes.flows_gone:
+        yield key, partial(wire.flow_delete, key=key)
+
+
+class Applies:
+    """The changes of one connection: any number may be under way, they are sent in the order in which they came."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._queue: deque[_Job] = deque()
+        self._by_xid: dict[int, tuple[_Job, Subject]] = {}
+        self._by_barrier: dict[int, _Job] = {}
+        self._scheduled = False
+        self._idle: list[Callable[[], None]] = []
+
+    def submit(self, steps: Iterator[Step], timeout: float) -> asyncio.Future[Outcome]:
+        """Send steps and a final barrier; the future ends by ``timeout`` seconds, whatever the switch does.
+
+        A change of which nothing was sent by then is dropped; one that was begun is sent to its end, never half.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+        if self._connection.closed_because:
+            future.set_result(Outcome(False, reason=f"switch is gone ({self._connection.closed_because})"))
+            return future
+        job = _Job(steps, future)
+        job.timer = loop.call_later(timeout, self._expired, job, timeout)
+        self._queue.append(job)
+        if not self._scheduled:
+            self.pump()
+        return future
+
+    def pump(self) -> None:
+        """Send what the outbox takes, a chunk at a time; called again whenever the outbox has emptied."""
+        self._scheduled = False
+        if not self._queue or self._connection.paused or self._connection.closed_because:
+            return
+        messages: list[bytes] = []
+        while self._queue and len(messages) < _CHUNK:
+            job = self._queue[0]
+            job.started = True
+            before = len(messages)
+            messages.extend(self._encode(job, step) for step in islice(job.steps, _CHUNK - before))
+            if len(messages) < _CHUNK:
+                self._queue.popleft()
+                last_barrier = self._connection.next_xid()
+                self._by_barrier[last_barrier] = job
+                messages.append(wire.barrier_request(last_barrier))
+        self._connection.write(b"".join(messages))
+        if self._queue and not self._scheduled and not self._connection.paused:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.pump)
+
+    def _encode(self, job: _Job, step: Step) -> bytes:
+        subject, build = step
+        xid = self._connection.next_xid()
+        if build is None:
+            return wire.barrier_request(xid)
+        job.xids.append(xid)
+        self._by_xid[xid] = job, subject
+        try:
+            return build(xid)
+        except (KeyError, OverflowError, struct.error) as error:
+            job.errors.append(FlowError(subject, -1, -1, f"cannot be encoded in OpenFlow 1.3: {error!r}"))
+            return b""
+
+    def barrier(self, xid: int) -> None:
+        """A barrier reply; those between the groups of a change confirm nothing by themselves."""
+        job = self._by_barrier.pop(xid, None)
+        if job is not None:
+            reason = "; ".join(dict.fromkeys(error.text for error in job.errors))
+            self._finish(job, Outcome(True, tuple(job.errors), reason))
+
+    def error(self, xid: int, error: ErrorMessage) -> tuple[FlowError, bool]:
+        """An error with its cause, as far as it can be told, and whether the outcome of a change will name it."""
+        found = self._by_xid.get(xid)
+        if found is None:
+            return FlowError(None, *error), False
+        job, subject = found
+        tied = FlowError(subject, *error)
+        job.errors.append(tied)
+        return tied, not job.future.done()
+
+    def fail(self, reason: str) -> None:
+        """The connection is gone: every change ends unconfirmed."""
+        jobs = [*self._queue, *self._by_barrier.values()]
+        self._queue.clear()
+        self._by_barrier.clear()
+        for job in jobs:
+            self._finish(job, Outcome(False, tuple(job.errors), f"switch is gone ({reason})"))
+
+    def when_idle(self, told: Callable[[], None]) -> None:
+        """Call ``told`` once nothing waits to be sent or confirmed (at once if that is so now)."""
+        self._idle.append(told)
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if not self._queue and not self._by_barrier:
+            idle, self._idle = self._idle, []
+            for told in idle:
+                told()
+
+    def _expired(self, job: _Job, timeout: float) -> None:
+        if not job.started:
+            self._queue.remove(job)
+            reason = f"nothing could be sent within {timeout:g} s: the switch reads too slowly"
+        else:
+            reason = f"no barrier reply within {timeout:g} s"
+        if not job.future.done():
+            job.future.set_result(Outcome(False, tuple(job.errors), reason))
+
+    def _finish(self, job: _Job, outcome: Outcome) -> None:
+        if job.timer is not None:
+            job.timer.cancel()
+        for xid in job.xids:
+            del self._by_xid[xid]
+        if not job.future.done():
+            job.future.set_result(outcome)
+        self._tell_idle()

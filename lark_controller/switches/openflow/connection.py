@@ -1,0 +1,269 @@
+"""One switch's TCP connection: framing, keepalive, and an outbox with a bound and a timeout. It knows no flows.
+
+All connections live on one event loop. Nothing here waits: a switch that stops reading fills its own outbox and is
+disconnected, one that floods is read in portions between which all others get their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from lark_common.log import failure
+from lark_controller.switches.openflow import wire
+from lark_controller.switches.openflow.oxm import WireError
+
+# Messages handled for one switch before the loop turns to the others.
+_PORTION: Final = 128
+_MAX_XID: Final = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFlowOptions:
+    """Where to listen and how long to wait. Times in seconds.
+
+    ``listen`` and ``tls_listen`` are (host, port) pairs, port 0 for any. ``cert`` and ``key`` are PEM files that TLS
+    needs; with ``ca`` switches must show a certificate signed by it. ``echo_interval`` without a message leads to an
+    echo request, ``echo_timeout`` more to disconnection. ``handshake_timeout`` is for each step from the accepted
+    connection up to the dump, ``dump_timeout`` for a complete dump. A switch that takes nothing from its outbox for
+    ``write_timeout``, or has ``outbox_bytes`` waiting, is disconnected. ``max_handshakes`` bounds the connections that
+    have not finished their handshake; further ones are closed at once.
+    """
+
+    listen: tuple[tuple[str, int], ...] = (("127.0.0.1", 6653),)
+    tls_listen: tuple[tuple[str, int], ...] = ()
+    cert: str | None = None
+    key: str | None = None
+    ca: str | None = None
+    echo_interval: float = 5.0
+    echo_timeout: float = 10.0
+    handshake_timeout: float = 10.0
+    dump_timeout: float = 60.0
+    write_timeout: float = 10.0
+    outbox_bytes: int = 8 << 20
+    apply_timeout: float = 10.0
+    max_handshakes: int = 4096
+
+
+class Connection(asyncio.Protocol):
+    """The transport of one switch. ``receive`` gets every whole message (type, xid, bytes) but echoes.
+
+    An exception from ``receive`` closes this connection with one log record and touches no other. ``lost`` is called
+    once, with the reason, when the connection is gone. ``writable`` is called when the outbox has emptied again.
+    ``tls_name`` is the common name in the switch's certificate, ``""`` without one.
+    """
+
+    def __init__(
+        self,
+        options: OpenFlowOptions,
+        opened: Callable[[Connection], None],
+        lost: Callable[[Connection, str], None],
+    ) -> None:
+        self.options = options
+        self.receive: Callable[[int, int, bytes], None] = lambda _kind, _xid, _message: None
+        self.writable: Callable[[], None] = lambda: None
+        self.address = "?"
+        self.host = "?"
+        self.tls_name = ""
+        self.closed_because = ""
+        self.paused = False
+        self._opened = opened
+        self._lost = lost
+        self._greeted = False
+        self._pending = bytearray()
+        self._needed = 8
+        self._portion_due = False
+        self._written = 0
+        self._xid = 0
+        self._last_received = 0.0
+        self._keepalive: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
+        # Any byte left in user space starts the write timer: the kernel's own buffer is allowance enough. Not high=0,
+        # with which asyncio's TLS transport says "full" when nothing waits.
+        self._transport.set_write_buffer_limits(high=1, low=0)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.host = str(peer[0])
+            self.address = f"[{peer[0]}]:{peer[1]}" if ":" in self.host else f"{peer[0]}:{peer[1]}"
+        self.tls_name = _common_name(transport.get_extra_info("peercert"))
+        self._last_received = self._loop.time()
+        self._keepalive = self._loop.call_later(self.options.echo_interval, self._keep_alive)
+        self._opened(self)
+        self.write(wire.hello(self.next_xid()))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._stop_timers()
+        if not self.closed_because:
+            self.closed_because = f"connection lost: {exc}" if exc else "closed by the switch"
+        if self._pending and self.closed_because == "closed by the switch":
+            self.closed_because = "closed by the switch in the middle of a message"
+        self._lost(self, self.closed_because)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        if self.closed_because:
+            return
+        self._last_received = self._loop.time()
+        if self._pending or self._portion_due:
+            self._pending += data
+            if self._portion_due or len(self._pending) < self._needed:
+                return
+            data = bytes(self._pending)
+            self._pending.clear()
+        self._process(data)
+
+    def pause_writing(self) -> None:
+        """Called by the loop when bytes stay behind in the outbox."""
+        self.paused = True
+        self._watch_writes()
+
+    def resume_writing(self) -> None:
+        """Called by the loop when the outbox is empty."""
+        self.paused = False
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        if not self.closed_because:
+            self.writable()
+
+    # for the link
+
+    def next_xid(self) -> int:
+        """A transaction id, unique among the last four billion of this connection; never 0."""
+        self._xid = self._xid % _MAX_XID + 1
+        return self._xid
+
+    def write(self, data: bytes) -> None:
+        """Put bytes in the outbox; after the connection was closed, nothing happens."""
+        if self.closed_because:
+            return
+        if self._transport.get_write_buffer_size() + len(data) > self.options.outbox_bytes:
+            self.close(f"outbox of {self.options.outbox_bytes} bytes is full: the switch reads too slowly")
+            return
+        self._written += len(data)
+        self._transport.write(data)
+
+    def close(self, reason: str, last: bytes = b"") -> None:
+        """Close at once, or after ``last`` has been sent; ``lost`` follows from the loop."""
+        if self.closed_because:
+            if not last:
+                self._transport.abort()
+            return
+        if last:
+            self.write(last)
+        self.closed_because = reason
+        self._stop_timers()
+        if last:
+            self._transport.close()
+            self._write_timer = self._loop.call_later(self.options.write_timeout, self._transport.abort)
+        else:
+            self._transport.abort()
+
+    # inside
+
+    def _process(self, data: bytes) -> None:
+        position, size, handled = 0, len(data), 0
+        self._needed = 8
+        while size - position >= 8:
+            version, kind, length, xid = wire.HEADER.unpack_from(data, position)
+            if length < 8:
+                self.close(f"garbage: a message of length {length}")
+                return
+            if version != wire.VERSION and kind != ofp.OFPT_HELLO:
+                self.close(f"garbage: a message of OpenFlow version 0x{version:02x}")
+                return
+            if size - position < length:
+                self._needed = length
+                break
+            if handled == _PORTION:
+                self._transport.pause_reading()
+                self._portion_due = True
+                self._loop.call_soon(self._next_portion)
+                break
+            self._message(kind, xid, data[position : position + length])
+            if self.closed_because:
+                return
+            position += length
+            handled += 1
+        if position < size:
+            self._pending += data[position:]
+
+    def _next_portion(self) -> None:
+        if self.closed_because:
+            return
+        self._portion_due = False
+        self._last_received = self._loop.time()
+        data = bytes(self._pending)
+        self._pending.clear()
+        self._process(data)
+        if not self._portion_due and not self.closed_because:
+            self._transport.resume_reading()
+
+    def _message(self, kind: int, xid: int, message: bytes) -> None:
+        if not self._greeted and kind != ofp.OFPT_HELLO:
+            self.close(f"garbage: message type {kind} before HELLO")
+            return
+        if kind == ofp.OFPT_HELLO:
+            self._greeted = True
+        elif kind == ofp.OFPT_ECHO_REQUEST:
+            self.write(wire.echo_reply(xid, message[8:]))
+            return
+        elif kind == ofp.OFPT_ECHO_REPLY:
+            return
+        try:
+            self.receive(kind, xid, message)
+        except WireError as error:
+            self.close(f"garbage: {error}")
+        except Exception as error:
+            failure("a switch's message could not be handled", error, address=self.address, type=kind)
+            self.close(f"internal error on message type {kind}: {error}")
+
+    def _keep_alive(self) -> None:
+        options = self.options
+        silent = self._loop.time() - self._last_received
+        if silent >= options.echo_interval + options.echo_timeout and not self._portion_due:
+            self.close(f"no answer for {silent:.1f} s")
+            return
+        delay = options.echo_interval - silent
+        if delay <= 0:
+            self.write(wire.echo_request(self.next_xid()))
+            delay = min(options.echo_interval, max(options.echo_interval + options.echo_timeout - silent, 0.001))
+        if not self.closed_because:
+            self._keepalive = self._loop.call_later(delay, self._keep_alive)
+
+    def _watch_writes(self) -> None:
+        flushed = self._written - self._transport.get_write_buffer_size()
+        self._write_timer = self._loop.call_later(self.options.write_timeout, self._check_writes, flushed)
+
+    def _check_writes(self, flushed: int) -> None:
+        waiting = self._transport.get_write_buffer_size()
+        if self._written - waiting > flushed:
+            self._watch_writes()
+        else:
+            self.close(f"stopped reading: {waiting} bytes waited {self.options.write_timeout:g} s")
+
+    def _stop_timers(self) -> None:
+        for timer in (self._keepalive, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+        self._keepalive = self._write_timer = None
+
+
+def _common_name(certificate: dict[str, Any] | None) -> str:
+    for part in (certificate or {}).get("subject", ()):
+        for name, value in part:
+            if name == "commonName":
+                return str(value)
+    return ""

@@ -1,0 +1,105 @@
+"""From an accepted connection to a switch that is known: version, features, ports, meters, NORMAL, ``ct``."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final, TypeVar
+
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from lark_common.errors import SwitchError
+from lark_common.log import event
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.model import ETH_IPV4, PORT_NORMAL, Action, Flow, FlowData, FlowKey, Output, Track, match
+from lark_controller.flows.tables import CT_ZONE
+from lark_controller.switches.openflow import replies, wire
+from lark_controller.switches.openflow.applies import Step
+from lark_controller.switches.openflow.link import SwitchFeatures, SwitchLink
+from lark_controller.switches.openflow.replies import Description, MeterFeatures
+from lark_controller.switches.openflow.requests import RefusedError
+
+T = TypeVar("T")
+
+# What probes match: no frame has the broadcast address as its source (IEEE 802.3, 3.2.3: the first bit of a source
+# address is 0) and the null address as its destination. ``ct`` is taken for IP alone (ovs-actions(7)).
+_PROBE_MATCH: Final = match(eth_src=0xFFFFFFFFFFFF, eth_dst=0, eth_type=ETH_IPV4)
+# The only hardware that is asked for ``ct``: others may take an action that they do not know, and pass what it stops.
+_TRACKING: Final = "Open vSwitch"
+# The errors that say that a switch lacks an action. Open vSwitch has one of its own for a datapath without zones.
+_NO_ACTION: Final = (ofp.OFPET_BAD_ACTION, ofp.OFPET_BAD_INSTRUCTION, ofp.OFPET_EXPERIMENTER)
+
+
+async def handshake(link: SwitchLink) -> None:
+    """Set ``link.datapath`` and ``link.features``. Raises SwitchError where the switch cannot be used."""
+    connection = link.connection
+    limit = connection.options.handshake_timeout
+    try:
+        hello = await asyncio.wait_for(link.hello, limit)
+    except TimeoutError:
+        raise SwitchError(f"no HELLO within {limit:g} s") from None
+    if not replies.speaks_1_3(hello):
+        connection.close("the switch does not speak OpenFlow 1.3", wire.hello_failed(connection.next_xid()))
+        raise SwitchError("the switch does not speak OpenFlow 1.3")
+    requests = link.requests
+    known = await requests.ask("features", wire.features_request, replies.features, limit)
+    if known.auxiliary:
+        raise SwitchError(f"auxiliary connection {known.auxiliary} is not used")
+    link.datapath = known.datapath
+    connection.write(wire.set_config(connection.next_xid()))
+    descriptions = requests.collect("description", ofp.OFPMP_DESC, wire.description_request, replies.description, limit)
+    ports = requests.collect("ports", ofp.OFPMP_PORT_DESC, wire.ports_request, replies.ports, limit)
+    meters = requests.collect(
+        "meter features", ofp.OFPMP_METER_FEATURES, wire.meter_features_request, replies.meter_features, limit
+    )
+    await asyncio.gather(descriptions, ports, meters, return_exceptions=True)
+    description = (_unless_refused(descriptions) or [Description("", "", "", "", "")])[0]
+    meter = (_unless_refused(meters) or [MeterFeatures(0, drop=False)])[0]
+    normal = await _takes(link, known.n_tables, Output(PORT_NORMAL, 0))
+    tracks = description.hardware == _TRACKING and await _takes(link, known.n_tables, Track(CT_ZONE, None, commit=True))
+    link.features = SwitchFeatures(
+        n_tables=known.n_tables,
+        capabilities=known.capabilities,
+        max_meter=meter.max_meter,
+        meter_drop=meter.drop,
+        normal=normal,
+        tracks=tracks,
+        ports=link.set_ports(ports.result()),
+        description=description.datapath,
+        hardware=description.hardware,
+        software=description.software,
+        address=connection.address,
+    )
+
+
+def _unless_refused(future: asyncio.Future[list[T]]) -> list[T]:
+    try:
+        return future.result()
+    except RefusedError:
+        return []
+
+
+async def _takes(link: SwitchLink, n_tables: int, action: Action) -> bool:
+    """Whether the switch accepts an action: a flow is added that no frame can match, and removed again.
+
+    It stands in the last table, where none of Lark's flows lead, or in the first if the last takes no such match; its
+    cookie is Lark's own, so that a dump finds it should the connection end in between.
+    """
+    limit = link.connection.options.handshake_timeout
+    for table in dict.fromkeys((max(n_tables - 1, 0), 0)):
+        key = FlowKey(table, 0, _PROBE_MATCH)
+        flow = Flow(key, FlowData(cookie(Category.SWITCH), (action,)))
+        steps: list[Step] = [
+            (key, partial(wire.flow_add, flow=flow)),
+            (None, None),
+            (key, partial(wire.flow_delete, key=key)),
+        ]
+        outcome = await link.send(steps, limit)
+        if not outcome.confirmed:
+            raise SwitchError(f"asking for {type(action).__name__}: {outcome.reason}")
+        if not outcome.errors:
+            return True
+        if outcome.errors[0].type in _NO_ACTION:
+            return False
+        event("probe refused", datapath=f"{link.datapath:016x}", table=table, action=action, reason=outcome.reason)
+    return False

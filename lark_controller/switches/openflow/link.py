@@ -1,0 +1,304 @@
+"""One connected switch, as the reconcile loop sees it. Everything here is called on the OpenFlow loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from lark_common.runs import Address
+from lark_controller.flows import cookies
+from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Meter, Program
+from lark_controller.flows.simulation.packet import TCP, UDP
+from lark_controller.switches.openflow import conntrack_flush as connections
+from lark_controller.switches.openflow import replies, wire
+from lark_controller.switches.openflow.applies import (
+    Applies,
+    FlowError,
+    Outcome,
+    Step,
+    steps_of,
+)
+from lark_controller.switches.openflow.connection import Connection
+from lark_controller.switches.openflow.replies import (
+    FlowCount,
+    FlowRecord,
+    FlowRemoved,
+    MeterCounters,
+    PacketIn,
+    PortCounters,
+    PortInfo,
+    QueueCounters,
+)
+from lark_controller.switches.openflow.requests import Requests
+
+_REPLIES: Final = frozenset({ofp.OFPT_FEATURES_REPLY, ofp.OFPT_MULTIPART_REPLY})
+Counters = dict[FlowKey, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchFeatures:
+    """What the handshake found out.
+
+    ``capabilities`` is the bitmap ofp_capabilities (OpenFlow 1.3.5, section 7.3.1). ``max_meter`` 0 is no meters, and
+    ``meter_drop`` whether they have the drop band. ``normal``: the switch took a flow with output:NORMAL. ``tracks``:
+    it is an Open vSwitch, and took a flow with connection tracking (``ct``) in a zone, which some kernels lack.
+    ``description`` is dp_desc.
+    """
+
+    n_tables: int
+    capabilities: int
+    max_meter: int
+    meter_drop: bool
+    normal: bool
+    tracks: bool
+    ports: Mapping[int, PortInfo]
+    description: str
+    hardware: str
+    software: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """All that a switch holds: Lark's own flows and the meters, the flows of others, and packets and bytes of each.
+
+    Meters carry no cookie, so all of them are taken for Lark's.
+    """
+
+    program: Program = field(default_factory=Program)
+    foreign: Mapping[FlowKey, FlowData] = field(default_factory=lambda: MappingProxyType({}))
+    counters: Mapping[FlowKey, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+# How the reason begins for which a switch is gone whose datapath id another connection has; that one's address follows.
+SUPERSEDED: Final = "superseded by a connection from"
+
+
+class SwitchHandler(Protocol):
+    """What happens at the switches, told on the OpenFlow loop's thread.
+
+    No method may wait. An exception from one that concerns a connected switch closes that switch's connection.
+    """
+
+    def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
+        """A switch is there: features known, complete dump taken. Of a datapath connected already, the old is gone."""
+
+    def switch_gone(self, link: SwitchLink, reason: str) -> None:
+        """A switch that was told as connected is gone."""
+
+    def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
+        """A flow sent a packet to the controller."""
+
+    def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
+        """A flow with FLAG_SEND_FLOW_REM is gone from the switch."""
+
+    def ports_changed(self, link: SwitchLink) -> None:
+        """``link.features.ports`` has changed."""
+
+    def switch_error(self, link: SwitchLink, error: FlowError) -> None:
+        """An error that no outcome names: of a change whose time was over, or of nothing that can be told."""
+
+
+class SwitchLink:
+    """A connected switch. Futures end by their timeout or when the switch goes, never later."""
+
+    datapath: int
+    features: SwitchFeatures
+
+    def __init__(self, connection: Connection, handler: SwitchHandler) -> None:
+        self.connection = connection
+        self.requests = Requests(connection)
+        self.hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.ready = False
+        self._handler = handler
+        self._applies = Applies(connection)
+        self._early_ports: list[tuple[PortInfo, bool]] = []
+        connection.receive = self._receive
+        connection.writable = self._applies.pump
+        self.write: Callable[[bytes], None] = connection.write
+        self.next_xid: Callable[[], int] = connection.next_xid
+
+    @property
+    def closed_because(self) -> str:
+        """Why the connection was closed; ``""`` while it is open."""
+        return self.connection.closed_because
+
+    def close(self, reason: str) -> None:
+        """Disconnect the switch; ``switch_gone`` follows."""
+        self.connection.close(reason)
+
+    def apply(self, changes: Changes, timeout: float | None = None) -> asyncio.Future[Outcome]:
+        """Send a change: meters, barrier, flows set, flows gone, barrier, meters gone, barrier.
+
+        Changes may overlap; they are sent in the order of the calls. ``timeout`` in seconds, None for the option.
+        """
+        return self._submit(steps_of(changes), timeout)
+
+    def when_idle(self, told: Callable[[], None]) -> None:
+        """Call ``told`` once no change is under way: confirmed, or the switch is gone (at once if that is so now)."""
+        self._applies.when_idle(told)
+
+    def send(self, steps: list[Step], timeout: float | None = None) -> asyncio.Future[Outcome]:
+        """Send single messages in order, then a barrier; errors are tied to the subject given with each."""
+        return self._submit(iter(steps), timeout)
+
+    def forget_connections(self, zone: int, others: int, addresses: Iterable[Address]) -> asyncio.Future[Outcome]:
+        """Let connection tracking forget addresses in ``zone``, and the zone ``others`` whole.
+
+        A switch too old to forget single addresses forgets both zones whole.
+        """
+
+        def told(done: asyncio.Future[Outcome]) -> None:
+            if not done.cancelled() and done.result().errors:
+                self.send([(None, lambda xid: connections.flush_zone(xid, zone))])
+
+        steps: list[Step] = [
+            (None, partial(connections.flush, zone=zone, address=address, protocol=protocol, source=source))
+            for address in addresses
+            for protocol in (TCP, UDP)
+            for source in (True, False)
+        ]
+        steps.append((None, lambda xid: connections.flush_zone(xid, others)))
+        sent = self.send(steps)
+        sent.add_done_callback(told)
+        return sent
+
+    def packet_out(self, in_port: int, actions: tuple[Action, ...], data: bytes) -> None:
+        """Send a frame out through actions; nobody says whether it went."""
+        self.write(wire.packet_out(self.next_xid(), in_port, actions, data))
+
+    async def dump(self, timeout: float | None = None, job: int | None = None) -> Dump:
+        """Everything that the switch holds, complete; with ``job`` that job's own flows and counting flows alone.
+
+        Raises SwitchError: a dump that is not complete is none.
+        """
+        limit = self.connection.options.dump_timeout if timeout is None else timeout
+        masks = ((0, 0),) if job is None else cookies.of_job(job)
+        flows = [self._flow_stats("flow dump", value, mask, limit) for value, mask in masks]
+        wanted: list[asyncio.Future[list[FlowRecord]] | asyncio.Future[list[Meter]]] = [*flows]
+        meters: asyncio.Future[list[Meter]] | None = None
+        if self.features.max_meter and job is None:
+            build = wire.meter_config_request
+            meters = self.requests.collect("meter dump", ofp.OFPMP_METER_CONFIG, build, replies.meter_config, limit)
+            wanted.append(meters)
+        await asyncio.gather(*wanted, return_exceptions=True)
+        found = meters.result() if meters is not None else []
+        own: dict[FlowKey, FlowData] = {}
+        foreign: dict[FlowKey, FlowData] = {}
+        counters: Counters = {}
+        for record in (record for part in flows for record in part.result()):
+            (own if cookies.is_ours(record.data.cookie) else foreign)[record.key] = record.data
+            counters[record.key] = (record.packets, record.bytes)
+        return Dump(Program(own, {meter.number: meter for meter in found}), foreign, counters)
+
+    async def counters(self, cookie: int = 0, mask: int = 0, timeout: float | None = None) -> Counters:
+        """Packets and bytes of the flows whose cookie agrees with ``cookie`` in the bits of ``mask``.
+
+        Raises SwitchError where no complete answer comes.
+        """
+        limit = self.connection.options.dump_timeout if timeout is None else timeout
+        records = await self._flow_stats("counters", cookie, mask, limit)
+        return {record.key: (record.packets, record.bytes) for record in records}
+
+    def port_counters(self, port: int = PORT_ANY, timeout: float | None = None) -> asyncio.Future[list[PortCounters]]:
+        """The counters of a port, or of all; none for a port that is not there.
+
+        The request is on its way when this returns, before what is sent afterwards. The future ends with SwitchError
+        where no complete answer comes.
+        """
+        limit = self.connection.options.dump_timeout if timeout is None else timeout
+        build = partial(wire.port_stats_request, port=port)
+        return self.requests.collect("port counters", ofp.OFPMP_PORT_STATS, build, replies.port_stats, limit)
+
+    def flow_counts(self, cookie: int, mask: int, timeout: float | None = None) -> asyncio.Future[list[FlowCount]]:
+        """What the flows have counted whose cookie agrees with ``cookie`` in the bits of ``mask``; sent and ended as
+        :meth:`port_counters`."""
+        limit = self.connection.options.dump_timeout if timeout is None else timeout
+        build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
+        return self.requests.collect("flow counters", ofp.OFPMP_FLOW, build, replies.flow_counts, limit)
+
+    async def meter_stats(self, timeout: float | None = None) -> dict[int, MeterCounters]:
+        """The counters of all meters, by number. Raises SwitchError."""
+        limit = self.connection.options.dump_timeout if timeout is None else timeout
+        build = wire.meter_stats_request
+        found = await self.requests.collect("meter counters", ofp.OFPMP_METER, build, replies.meter_stats, limit)
+        return {counters.number: counters for counters in found}
+
+    async def queue_stats(self, timeout: float | None = None) -> list[QueueCounters]:
+        """The counters of all queues of all ports. Raises SwitchError."""
+        limit = self.connection.options.dump_timeout if timeout is None else timeout
+        build = wire.queue_stats_request
+        return await self.requests.collect("queue counters", ofp.OFPMP_QUEUE, build, replies.queue_stats, limit)
+
+    # for the server
+
+    def set_ports(self, ports: list[PortInfo]) -> dict[int, PortInfo]:
+        """The ports of the handshake's reply with the changes that came while it was under way."""
+        found = {port.number: port for port in ports}
+        for port, present in self._early_ports:
+            if present:
+                found[port.number] = port
+            else:
+                found.pop(port.number, None)
+        self._early_ports.clear()
+        return found
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone: everything under way ends."""
+        if not self.hello.done():
+            self.hello.cancel()
+        self.requests.fail(reason)
+        self._applies.fail(reason)
+
+    # inside
+
+    def _submit(self, steps: Iterator[Step], timeout: float | None) -> asyncio.Future[Outcome]:
+        limit = self.connection.options.apply_timeout if timeout is None else timeout
+        return self._applies.submit(steps, limit)
+
+    def _flow_stats(self, what: str, cookie: int, mask: int, limit: float) -> asyncio.Future[list[FlowRecord]]:
+        return self.requests.collect(
+            what, ofp.OFPMP_FLOW, lambda xid: wire.flow_stats_request(xid, cookie, mask), replies.flow_stats, limit
+        )
+
+    def _receive(self, kind: int, xid: int, message: bytes) -> None:
+        if kind == ofp.OFPT_PACKET_IN:
+            if self.ready:
+                self._handler.packet_in(self, replies.packet_in(message))
+        elif kind == ofp.OFPT_BARRIER_REPLY:
+            self._applies.barrier(xid)
+        elif kind in _REPLIES:
+            self.requests.reply(kind, xid, message)
+        elif kind == ofp.OFPT_ERROR:
+            self._error(xid, message)
+        elif kind == ofp.OFPT_PORT_STATUS:
+            self._port_status(*replies.port_status(message))
+        elif kind == ofp.OFPT_FLOW_REMOVED:
+            if self.ready:
+                self._handler.flow_removed(self, replies.flow_removed(message))
+        elif kind == ofp.OFPT_HELLO and not self.hello.done():
+            self.hello.set_result(message)
+
+    def _error(self, xid: int, message: bytes) -> None:
+        error = replies.error(message)
+        tied, named = self._applies.error(xid, error)
+        if not named and not self.requests.error(xid, error) and self.ready:
+            self._handler.switch_error(self, tied)
+
+    def _port_status(self, port: PortInfo, present: bool) -> None:
+        if not self.ready:
+            self._early_ports.append((port, present))
+            return
+        ports = dict(self.features.ports)
+        if present:
+            ports[port.number] = port
+        else:
+            ports.pop(port.number, None)
+        self.features = replace(self.features, ports=ports)
+        self._handler.ports_changed(self)

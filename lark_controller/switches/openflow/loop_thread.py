@@ -1,0 +1,149 @@
+"""The os-ken application, and the thread on which everything that touches switches runs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast, overload
+
+from os_ken.base import app_manager
+from os_ken.ofproto import ofproto_v1_3
+
+from lark_controller.switches.openflow.connection import OpenFlowOptions
+from lark_controller.switches.openflow.link import SwitchHandler, SwitchLink
+from lark_controller.switches.openflow.server import Server
+
+T = TypeVar("T")
+_numbers = itertools.count(1)
+
+
+class LarkSwitches(app_manager.OSKenApp):
+    """The os-ken application that owns the OpenFlow listener.
+
+    os-ken's own controller and event threads are not started: ``start`` runs one thread with one event loop, which
+    serves every switch (see docs/design/openflow.md).
+    """
+
+    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]  # noqa: RUF012  # os-ken's declaration, a class attribute by contract
+
+    def __init__(self, *args: Any, options: OpenFlowOptions, handler: SwitchHandler, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # os-ken knows applications by name; two controllers in one process (as in tests) need two.
+        self.name = f"{type(self).__name__}-{next(_numbers)}"
+        self.server = Server(options, handler)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="openflow", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread and listen. Raises SettingError where an address or certificate cannot be used."""
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self.server.start(), self.loop).result()
+        except BaseException:
+            self._end()
+            raise
+
+    def stop(self) -> None:
+        """Close everything and end the thread; the switches keep their flows."""
+        self.is_active = False
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self.server.stop(), self.loop).result()
+            self._end()
+
+    def _end(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(_end_tasks())
+        finally:
+            self.loop.close()
+
+
+async def _end_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class OpenFlow:
+    """All switches, for a program that lives on other threads."""
+
+    def __init__(self, options: OpenFlowOptions, handler: SwitchHandler) -> None:
+        self._options = options
+        self._handler = handler
+        self._app: LarkSwitches | None = None
+
+    def start(self) -> None:
+        """Start the application under os-ken's AppManager. Raises SettingError."""
+        applications = app_manager.AppManager.get_instance()
+        app = applications.instantiate(LarkSwitches, options=self._options, handler=self._handler)
+        try:
+            app.start()
+        except BaseException:
+            applications.uninstantiate(app.name)
+            raise
+        self._app = app
+
+    def stop(self) -> None:
+        """Stop listening and disconnect all switches, which keep their flows. May be called again."""
+        if self._app is not None:
+            app, self._app = self._app, None
+            app_manager.AppManager.get_instance().uninstantiate(app.name)
+
+    @property
+    def running(self) -> bool:
+        """True between ``start`` and ``stop``."""
+        return self._app is not None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that serves all switches."""
+        return self._started().loop
+
+    @property
+    def links(self) -> dict[int, SwitchLink]:
+        """The connected switches by datapath id; to be read on the loop's thread."""
+        return self._started().server.links
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Where the listener listens over TCP (ports that were 0 are filled in)."""
+        return self._started().server.addresses
+
+    @property
+    def tls_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Where the listener listens over TLS."""
+        return self._started().server.tls_addresses
+
+    @overload
+    def call(self, work: Coroutine[Any, Any, T]) -> Future[T]: ...
+    @overload
+    def call(self, work: Callable[[], Awaitable[T]]) -> Future[T]: ...
+    @overload
+    def call(self, work: Callable[[], T]) -> Future[T]: ...
+    def call(self, work: Coroutine[Any, Any, Any] | Callable[[], Any]) -> Future[Any]:
+        """Run a function or a coroutine on the loop's thread, from any other thread.
+
+        Where a function returns an awaitable, the future ends with what that ends with.
+        """
+        coroutine = work if inspect.iscoroutine(work) else _called(cast(Callable[[], Any], work))
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def _started(self) -> LarkSwitches:
+        if self._app is None:
+            raise RuntimeError("OpenFlow is not started")
+        return self._app
+
+
+async def _called(function: Callable[[], Any]) -> Any:
+    result = function()
+    return await result if inspect.isawaitable(result) else result

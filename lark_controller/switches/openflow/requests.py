@@ -1,0 +1,121 @@
+"""Requests that are waiting for their reply: by xid, each with a timeout, each complete or an error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from lark_common.errors import SwitchError
+from lark_controller.switches.openflow.connection import Connection
+from lark_controller.switches.openflow.oxm import WireError
+from lark_controller.switches.openflow.replies import MULTIPART_BODY, ErrorMessage
+
+T = TypeVar("T")
+
+# A bound on one multipart reply: more than a million flows, far less than what would exhaust memory.
+_MAX_REPLY_BYTES: Final = 256 << 20
+
+
+class RefusedError(SwitchError):
+    """A switch answered a request with an OpenFlow error; ``error`` holds its numbers and their names."""
+
+    def __init__(self, what: str, error: ErrorMessage) -> None:
+        super().__init__(f"{what} refused by the switch: {error.text}")
+        self.error = error
+
+
+@dataclass(slots=True)
+class _Waiting:
+    what: str
+    future: asyncio.Future[Any]
+    timer: asyncio.TimerHandle
+    multipart: int | None
+    decode: Callable[[bytes], Any]
+    parts: list[Any] = field(default_factory=list)
+    size: int = 0
+
+
+class Requests:
+    """The outstanding requests of one connection. Futures end with the reply, RefusedError, or SwitchError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: dict[int, _Waiting] = {}
+
+    def ask(
+        self, what: str, build: Callable[[int], bytes], decode: Callable[[bytes], T], timeout: float
+    ) -> asyncio.Future[T]:
+        """Send one message and wait for the one that answers it. ``what`` names it in errors."""
+        return self._send(what, build, decode, timeout, None)
+
+    def collect(
+        self, what: str, kind: int, build: Callable[[int], bytes], decode: Callable[[bytes], list[T]], timeout: float
+    ) -> asyncio.Future[list[T]]:
+        """Send a multipart request of type ``kind`` and wait for all parts; each is decoded as it comes."""
+        return self._send(what, build, decode, timeout, kind)
+
+    def _send(
+        self,
+        what: str,
+        build: Callable[[int], bytes],
+        decode: Callable[[bytes], Any],
+        timeout: float,
+        multipart: int | None,
+    ) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        if self._connection.closed_because:
+            future.set_exception(SwitchError(f"{what}: switch is gone ({self._connection.closed_because})"))
+            return future
+        xid = self._connection.next_xid()
+        timer = loop.call_later(timeout, self._expired, xid, timeout)
+        self._waiting[xid] = _Waiting(what, future, timer, multipart, decode)
+        self._connection.write(build(xid))
+        return future
+
+    def reply(self, kind: int, xid: int, message: bytes) -> None:
+        """A message that may answer a request; one that nobody waits for (any more) is ignored. Raises WireError."""
+        waiting = self._waiting.get(xid)
+        if waiting is None:
+            return
+        if waiting.multipart is None:
+            self._done(xid).set_result(waiting.decode(message))
+            return
+        if kind != ofp.OFPT_MULTIPART_REPLY or len(message) < MULTIPART_BODY:
+            raise WireError(f"{waiting.what} answered by message type {kind}")
+        if int.from_bytes(message[8:10]) != waiting.multipart:
+            raise WireError(f"{waiting.what} answered by multipart type {int.from_bytes(message[8:10])}")
+        waiting.parts.extend(waiting.decode(message))
+        waiting.size += len(message)
+        if waiting.size > _MAX_REPLY_BYTES:
+            raise WireError(f"{waiting.what} answered by more than {_MAX_REPLY_BYTES} bytes")
+        if not int.from_bytes(message[10:12]) & ofp.OFPMPF_REPLY_MORE:
+            self._done(xid).set_result(waiting.parts)
+
+    def error(self, xid: int, error: ErrorMessage) -> bool:
+        """An error message; True if it answered a request."""
+        waiting = self._waiting.get(xid)
+        if waiting is None:
+            return False
+        self._done(xid).set_exception(RefusedError(waiting.what, error))
+        return True
+
+    def fail(self, reason: str) -> None:
+        """The connection is gone: every request ends with SwitchError."""
+        for xid, waiting in list(self._waiting.items()):
+            self._done(xid).set_exception(SwitchError(f"{waiting.what}: switch is gone ({reason})"))
+
+    def _expired(self, xid: int, timeout: float) -> None:
+        what = self._waiting[xid].what
+        self._done(xid).set_exception(SwitchError(f"{what}: no complete answer within {timeout:g} s"))
+
+    def _done(self, xid: int) -> asyncio.Future[Any]:
+        waiting = self._waiting.pop(xid)
+        waiting.timer.cancel()
+        if waiting.future.done():  # cancelled by whoever waited
+            return asyncio.get_running_loop().create_future()
+        return waiting.future

@@ -1,0 +1,225 @@
+"""The listener: accepts switches over TCP and TLS, one link for each, one datapath id at most once."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from typing import Final
+
+from lark_common.errors import SettingError, SwitchError
+from lark_common.log import (
+    INFO,
+    WARNING,
+    event,
+    failure,
+)
+from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
+from lark_controller.switches.openflow.handshake import handshake
+from lark_controller.switches.openflow.link import SUPERSEDED, SwitchHandler, SwitchLink
+
+# Switches that are compared at a time: what one holds and should hold takes megabytes meanwhile.
+_TURNS: Final = 16
+# A switch that takes longer than this (seconds) goes on beside the next, so that none holds up another.
+_TURN_SECONDS: Final = 2.0
+# Different reasons that are counted for connections that never became a switch's.
+_REASONS: Final = 1000
+_STOPS: Final = "the controller stops"
+
+
+def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
+    """TLS 1.2 or newer; with a CA, switches must show a certificate. Raises SettingError."""
+    if not options.cert or not options.key:
+        raise SettingError("listening for OpenFlow over TLS needs a certificate and a key (PEM files)")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(options.cert, options.key)
+        if options.ca:
+            context.load_verify_locations(options.ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise SettingError(
+            f"OpenFlow certificate {options.cert}, key {options.key}, CA {options.ca or '(none)'}: {error}"
+        ) from error
+    return context
+
+
+class _Turn:
+    """One switch's turn to be compared, which ends once: by :meth:`end`, or when its time is over."""
+
+    def __init__(self, turns: asyncio.Semaphore) -> None:
+        self._turns: asyncio.Semaphore | None = turns
+        self._timer = asyncio.get_running_loop().call_later(_TURN_SECONDS, self.end)
+
+    def end(self) -> None:
+        """Let the next switch begin."""
+        turns, self._turns = self._turns, None
+        if turns is not None:
+            self._timer.cancel()
+            turns.release()
+
+
+class Server:
+    """Listens, and knows every connected switch by datapath id. All of it runs on one event loop."""
+
+    def __init__(self, options: OpenFlowOptions, handler: SwitchHandler) -> None:
+        self.options = options
+        self.links: dict[int, SwitchLink] = {}
+        self.addresses: tuple[tuple[str, int], ...] = ()
+        self.tls_addresses: tuple[tuple[str, int], ...] = ()
+        self._handler = handler
+        self._servers: list[asyncio.Server] = []
+        self._open: dict[Connection, SwitchLink] = {}
+        self._handshakes: dict[SwitchLink, asyncio.Task[None]] = {}
+        self._refused = 0
+        self._unfinished: Counter[tuple[str, str]] = Counter()
+        self._turns = asyncio.Semaphore(_TURNS)
+
+    async def start(self) -> None:
+        """Listen on all addresses, or on none: raises SettingError naming the address at fault."""
+        context = tls_context(self.options) if self.options.tls_listen else None
+        try:
+            self.addresses = await self._listen(self.options.listen, None)
+            self.tls_addresses = await self._listen(self.options.tls_listen, context)
+        except SettingError:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Close the listeners and every connection; nothing is changed on the switches."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self._open):
+            connection.close(_STOPS)
+        tasks = list(self._handshakes.values())
+        while self._open:  # until the loop has told of every connection that it is lost
+            await asyncio.sleep(0)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._servers.clear()
+
+    async def _listen(
+        self, addresses: tuple[tuple[str, int], ...], context: ssl.SSLContext | None
+    ) -> tuple[tuple[str, int], ...]:
+        loop = asyncio.get_running_loop()
+        bound: list[tuple[str, int]] = []
+        for host, port in addresses:
+            try:
+                server = await loop.create_server(
+                    self._connection,
+                    host,
+                    port,
+                    ssl=context,
+                    backlog=1024,
+                    ssl_handshake_timeout=self.options.handshake_timeout if context else None,
+                )
+            except (OSError, OverflowError) as error:
+                raise SettingError(f"cannot listen for switches on {host} port {port}: {error}") from error
+            self._servers.append(server)
+            bound.extend(socket.getsockname()[:2] for socket in server.sockets)
+        return tuple(bound)
+
+    def _connection(self) -> Connection:
+        return Connection(self.options, self._opened, self._lost)
+
+    def _opened(self, connection: Connection) -> None:
+        link = SwitchLink(connection, self._handler)
+        self._open[connection] = link
+        if len(self._handshakes) >= self.options.max_handshakes:
+            self._refused += 1
+            if _is_told(self._refused):
+                event("connections refused: too many unfinished handshakes", level=WARNING, times=self._refused)
+            connection.close("too many unfinished handshakes")
+            return
+        self._handshakes[link] = asyncio.get_running_loop().create_task(self._introduce(link))
+
+    async def _introduce(self, link: SwitchLink) -> None:
+        turn: _Turn | None = None
+        try:
+            await handshake(link)
+            await self._turns.acquire()
+            turn = _Turn(self._turns)
+            self._supersede(link)
+            dump = await link.dump()
+            if link.closed_because:
+                return
+            self._supersede(link)
+            self.links[link.datapath] = link
+            link.ready = True
+            event("switch connected", datapath=_dpid(link), address=link.connection.address)
+            self._handler.switch_connected(link, dump)
+            link.when_idle(turn.end)
+            turn = None
+        except SwitchError as error:
+            self._no_switch(link.connection, str(error))
+            link.close(str(error))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            failure("switch could not be taken in", error, address=link.connection.address)
+            link.close(f"internal error: {error}")
+        finally:
+            self._handshakes.pop(link, None)
+            if turn is not None:
+                turn.end()
+
+    def _supersede(self, link: SwitchLink) -> None:
+        """Close an older connection of the same datapath, before the dump, so that nobody writes between.
+
+        Raises SwitchError where the older one has shown another certificate: whoever has one for a switch could pose
+        as every other. It goes on once the older one is gone.
+        """
+        older = self.links.get(link.datapath)
+        if older is None:
+            return
+        name = older.connection.tls_name
+        if name not in ("", link.connection.tls_name):
+            raise SwitchError(f"datapath {_dpid(link)} is connected with the certificate of {name}, which this is not")
+        event(
+            "switch connects while it is connected: if that goes on, two have the same datapath id",
+            level=WARNING,
+            datapath=_dpid(link),
+            kept=link.connection.address,
+            closed=older.connection.address,
+        )
+        reason = f"{SUPERSEDED} {link.connection.address}"
+        older.close(reason)
+        self._gone(older, reason)
+
+    def _lost(self, connection: Connection, reason: str) -> None:
+        link = self._open.pop(connection)
+        link.lost(reason)
+        task = self._handshakes.pop(link, None)
+        if task is not None:
+            task.cancel()
+            self._no_switch(connection, reason)
+        self._gone(link, reason)
+
+    def _gone(self, link: SwitchLink, reason: str) -> None:
+        if not link.ready or self.links.get(link.datapath) is not link:
+            return
+        del self.links[link.datapath]
+        link.ready = False
+        event("switch gone", level=INFO if reason == _STOPS else WARNING, datapath=_dpid(link), reason=reason)
+        try:
+            self._handler.switch_gone(link, reason)
+        except Exception as error:
+            failure("the end of a switch could not be handled", error, datapath=_dpid(link))
+
+    def _no_switch(self, connection: Connection, reason: str) -> None:
+        """Say that a connection ended before it was known to be a switch's."""
+        if len(self._unfinished) >= _REASONS:
+            self._unfinished.clear()
+        self._unfinished[connection.host, reason] += 1
+        times = self._unfinished[connection.host, reason]
+        if _is_told(times):
+            event("no switch", level=WARNING, address=connection.address, reason=reason, times=times)
+
+
+def _is_told(times: int) -> bool:
+    """The 1st, 2nd, 4th, 8th … time is logged: a flood must not fill the log."""
+    return times & (times - 1) == 0
+
+
+def _dpid(link: SwitchLink) -> str:
+    return f"{link.datapath:016x}"

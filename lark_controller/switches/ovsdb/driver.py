@@ -1,0 +1,494 @@
+"""Drives the databases of Open vSwitch (RFC 7047): one thread for all switches, none of which can hold up another.
+
+The driver is told what each switch should have (:meth:`Ovsdb.want`) and says what stands (:class:`Report`). It keeps a
+replica of the few rows that concern queues (the ``ovs`` library's IDL), sends what differs as one transaction, and
+waits until ovs-vswitchd has put it into force (``cur_cfg``). What it cannot do, it says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import selectors
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from lark_common.log import WARNING, event, failure
+from lark_controller.qos.queues import PortQueues
+from lark_controller.switches.ovsdb.json_stream import Parser
+from lark_controller.switches.ovsdb.rows import (
+    Difference,
+    QosRow,
+    QueueRow,
+    Rows,
+    difference,
+    dropped,
+    standing,
+    waited,
+)
+
+with warnings.catch_warnings():
+    # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
+    warnings.simplefilter("ignore")
+    from ovs import json, timeval
+    from ovs.db.idl import Idl, SchemaHelper, Transaction
+    from ovs.stream import Stream
+
+# The library asks its module for a parser for each message, and has no other place to name one.
+json.Parser = Parser
+
+# Milliseconds of silence after which a server is asked whether it is there.
+PROBE: Final = 5000
+# Seconds that ovs-vswitchd may take to put a change into force before that is said.
+SLOW: Final = 5.0
+# Seconds after which a refused transaction is tried again.
+RETRY: Final = 1.0
+# Seconds before a server that does not answer is called away.
+PATIENCE: Final = 1.0
+CONNECTING: Final = "its database has not answered yet"
+READING: Final = "its database is being read"
+USERSPACE: Final = "its bridge has the userspace datapath (datapath_type=netdev), in which queues have no effect"
+
+_MAP: Final = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
+
+
+def _reference(table: str) -> dict[str, Any]:
+    return {"type": "uuid", "refTable": table}
+
+
+# What is replicated of the schema Open_vSwitch; these columns have stood unchanged since its first versions.
+_SCHEMA: Final[dict[str, dict[str, Any]]] = {
+    "Open_vSwitch": {"cur_cfg": {"type": "integer"}, "next_cfg": {"type": "integer"}},
+    "Bridge": {
+        "name": {"type": "string"},
+        "datapath_type": {"type": "string"},
+        "datapath_id": {"type": {"key": "string", "min": 0, "max": 1}},
+    },
+    "Port": {"name": {"type": "string"}, "qos": {"type": {"key": _reference("QoS"), "min": 0, "max": 1}}},
+    "QoS": {
+        "type": {"type": "string"},
+        "other_config": {"type": _MAP},
+        "external_ids": {"type": _MAP},
+        "queues": {
+            "type": {"key": {"type": "integer"}, "value": _reference("Queue"), "min": 0, "max": "unlimited"},
+        },
+    },
+    "Queue": {"other_config": {"type": _MAP}, "external_ids": {"type": _MAP}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OvsdbOptions:
+    """``address`` of a switch's OVSDB server, with ``{host}`` for the host from which the switch has connected
+    (``tcp:{host}:6640``, ``ssl:{host}:6640``, ``unix:/path``); ``""`` is none. ``key``, ``cert`` and ``ca`` are PEM
+    files for ssl."""
+
+    address: str = ""
+    key: Path | None = None
+    cert: Path | None = None
+    ca: Path | None = None
+
+    def of(self, host: str, declared: str | None = None) -> str:
+        """The address for a switch that connected from ``host``; ``declared`` wins."""
+        return declared or self.address.replace("{host}", f"[{host}]" if ":" in host else host)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What stands on one switch.
+
+    ``revision`` is that of the desired value that this is about. ``ports`` are the queues in force, None as long as
+    that is not known. ``reason`` says
+    why nothing can be told or done now (``""``: it can), ``problems`` by port why its queues are not made, and
+    ``ineffective`` why queues that are made have no effect on this switch. ``waited`` are the seconds, by port and
+    queue, in which whoever looks after the queues found packets waiting, ``dropped`` the packets that each has dropped.
+    """
+
+    datapath: int
+    revision: int
+    ports: Mapping[str, PortQueues] | None = None
+    reason: str = ""
+    problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    ineffective: str = ""
+    waited: Mapping[tuple[str, int], float] = field(default_factory=lambda: MappingProxyType({}))
+    dropped: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    datapath: int
+    revision: int
+    address: str
+    ports: Mapping[str, PortQueues]
+
+
+class Ovsdb:
+    """The databases of all switches. ``told`` is called on the driver's thread with every new :class:`Report`."""
+
+    def __init__(self, options: OvsdbOptions, told: Callable[[Report], None]) -> None:
+        self._told = told
+        self._mail: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
+        self._switches: dict[int, _Switch] = {}
+        # When switches are to be looked at, with those that have another time by now.
+        self._due: list[tuple[float, int]] = []
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._woken = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._woken, False)
+        self._thread = threading.Thread(target=self._run, name="ovsdb", daemon=True)
+        for path, use in (
+            (options.key, Stream.ssl_set_private_key_file),
+            (options.cert, Stream.ssl_set_certificate_file),
+            (options.ca, Stream.ssl_set_ca_cert_file),
+        ):
+            if path is not None:
+                use(str(path))
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close every connection and end the thread; what stands stays."""
+        self._post(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def want(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
+        """From now on a switch should have these queues; may be called from any thread and does not wait."""
+        self._post(_Wanted(datapath, revision, address, MappingProxyType(dict(ports))))
+
+    def _post(self, item: _Wanted | None) -> None:
+        self._mail.put(item)
+        try:
+            os.write(self._woken, b"\0")
+        except BlockingIOError:
+            return  # The pipe is full, so the thread will wake.
+
+    def _run(self) -> None:
+        self._selector.register(self._wake, selectors.EVENT_READ, None)
+        try:
+            while self._turn():
+                pass
+        finally:
+            for switch in self._switches.values():
+                switch.close()
+            self._selector.close()
+            os.close(self._wake)
+            os.close(self._woken)
+
+    def _turn(self) -> bool:
+        due = self._next_due()
+        pause = None if due is None else max(0.0, due - time.monotonic())
+        ready = {key.data for key, _ in self._selector.select(pause)}
+        if None in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+        while True:
+            try:
+                item = self._mail.get_nowait()
+            except queue.Empty:
+                break
+            if item is None:
+                return False
+            ready.add(self._deliver(item))
+        now = time.monotonic()
+        while (due := self._next_due()) is not None and due <= now:
+            ready.add(heappop(self._due)[1])
+        for datapath in ready:
+            if datapath in self._switches:
+                self._step(datapath, self._switches[datapath])
+        return True
+
+    def _next_due(self) -> float | None:
+        """When the next switch is to be looked at, whatever it says. A turn costs the same with many switches."""
+        while self._due:
+            due, datapath = self._due[0]
+            switch = self._switches.get(datapath)
+            if switch is not None and switch.deadline == due:
+                return due
+            heappop(self._due)
+        return None
+
+    def _deliver(self, item: _Wanted) -> int:
+        datapath = item.datapath
+        switch = self._switches.get(datapath)
+        if switch is not None and item.address != switch.address:
+            self._switches.pop(datapath).close()
+            switch = None
+        if switch is None:
+            switch = self._switches[datapath] = _Switch(datapath, item.address, self._selector)
+        switch.want(item.revision, item.ports)
+        return datapath
+
+    def _step(self, datapath: int, switch: _Switch) -> None:
+        try:
+            report = switch.step()
+        except Exception as error:
+            failure("a switch's database could not be handled", error, datapath=switch.name)
+            report = switch.broken(f"internal error: {error}")
+        heappush(self._due, (switch.deadline, datapath))
+        if report is not None:
+            self._told(report)
+
+
+class _Waits:
+    """What the library's ``wait`` methods ask for, as ``ovs.poller.Poller`` would take it."""
+
+    def __init__(self) -> None:
+        self.events: dict[int, int] = {}
+        self.milliseconds: int | None = None
+
+    def fd_wait(self, fd: Any, events: int) -> None:
+        """Wake when ``fd`` is ready; POLLIN is 1, and everything else is for writing."""
+        number = fd if isinstance(fd, int) else fd.fileno()
+        wanted = selectors.EVENT_READ if events & 1 else 0
+        wanted |= selectors.EVENT_WRITE if events & ~1 else 0
+        self.events[number] = self.events.get(number, 0) | wanted
+
+    def timer_wait(self, milliseconds: int) -> None:
+        """Wake after a time."""
+        wanted = max(0, milliseconds)
+        self.milliseconds = wanted if self.milliseconds is None else min(self.milliseconds, wanted)
+
+    def timer_wait_until(self, at: int) -> None:
+        """Wake at a time of ``ovs.timeval``."""
+        self.timer_wait(at - timeval.msec())
+
+    def immediate_wake(self) -> None:
+        """Wake at once."""
+        self.milliseconds = 0
+
+
+class _Switch:
+    """One switch's database; for the driver's thread."""
+
+    def __init__(self, datapath: int, address: str, selector: selectors.BaseSelector) -> None:
+        self.address = address
+        self.name = f"{datapath:016x}"
+        self.deadline = 0.0
+        self._datapath = datapath
+        self._selector = selector
+        self._idl = _idl(address)
+        self._fds: list[int] = []
+        self._revision = 0
+        self._desired: Mapping[str, PortQueues] = {}
+        self._given_up: dict[str, PortQueues] = {}
+        self._txn: Any = None
+        self._awaited: int | None = None
+        self._since = self._heard = time.monotonic()
+        self._retry_at = 0.0
+        self._seen = -1
+        # The replica for which the last report was the last word; None as long as there is something to do.
+        self._settled: int | None = None
+        self._rows = Rows()
+        self._tried: Mapping[str, PortQueues] = {}
+        self._error = ""
+        self._ineffective = ""
+        self._last: Report | None = None
+
+    def want(self, revision: int, ports: Mapping[str, PortQueues]) -> None:
+        """Take a new desired value."""
+        self._revision, self._desired = revision, ports
+        self._settled = None
+        self._given_up.clear()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._unwatch()
+        self._idl.close()
+
+    def broken(self, reason: str) -> Report:
+        """Begin anew after a failure."""
+        self.close()
+        self._idl = _idl(self.address)
+        self._txn, self._awaited, self._seen, self._settled = None, None, -1, None
+        self.deadline = time.monotonic() + RETRY
+        self._last = Report(self._datapath, self._revision, reason=reason)
+        return self._last
+
+    def step(self) -> Report | None:
+        """Do what can be done now without waiting; a report if there is something new to say."""
+        try:
+            self._idl.run()
+            report = self._work()
+        finally:
+            self._watch()
+        if report == self._last:
+            return None
+        if self._last is None or report.reason != self._last.reason:
+            self._say(report.reason)
+        self._last = report
+        return report
+
+    def _say(self, reason: str) -> None:
+        if reason and reason not in (CONNECTING, READING):
+            event("queues cannot be managed", level=WARNING, datapath=self.name, ovsdb=self.address, reason=reason)
+        elif not reason:
+            event("queues are managed", datapath=self.name, ovsdb=self.address)
+
+    def _work(self) -> Report:
+        if not self._connected():
+            # A transaction that was under way has ended, one way or the other; the new replica will tell.
+            self._txn, self._seen, self._settled = None, -1, None
+            away = time.monotonic() - self._heard > PATIENCE
+            return self._report(f"its database at {self.address} cannot be reached" if away else CONNECTING)
+        self._heard = time.monotonic()
+        if self._last is not None and self._settled == self._idl.change_seqno:
+            return self._last
+        self._settled = None
+        if self._idl.state != Idl.IDL_S_MONITORING:
+            return self._report(READING)
+        if self._txn is not None and not self._finished():
+            return self._report("")
+        if self._seen != self._idl.change_seqno:
+            if self._seen < 0:
+                self._awaited = self._root().next_cfg
+                self._since = time.monotonic()
+            self._seen = self._idl.change_seqno
+            self._rows = _rows(self._idl)
+        if reason := self._unusable():
+            return self._report(reason)
+        return self._compare()
+
+    def _compare(self) -> Report:
+        found = difference(self.name, self._wanted(), self._rows)
+        now = time.monotonic()
+        if found.operations and now >= self._retry_at:
+            self._begin(found)
+            return self._report("", found)
+        if found.operations:
+            return self._report(self._error, found)
+        if self._awaited is not None and self._root().cur_cfg < self._awaited:
+            slow = now - self._since > SLOW
+            return self._report("ovs-vswitchd does not put changes into force" if slow else "", found)
+        self._awaited, self._error = None, ""
+        self._settled = self._idl.change_seqno
+        return self._report("", found, settled=True)
+
+    def _wanted(self) -> dict[str, PortQueues]:
+        """What is desired, but for ports for which it came to nothing."""
+        return {port: wanted for port, wanted in self._desired.items() if self._given_up.get(port) != wanted}
+
+    def _begin(self, found: Difference) -> None:
+        self._txn = Transaction(self._idl)
+        self._txn.add_comment("lark: queues")
+        for operation in found.operations:
+            self._txn.add_op(operation)
+        self._root().increment("next_cfg")
+        self._tried = dict(self._wanted())
+        self._txn.commit()
+
+    def _finished(self) -> bool:
+        """Whether the transaction is over; takes note of how it ended."""
+        status = self._txn.commit()
+        if status == Transaction.INCOMPLETE:
+            return False
+        if status == Transaction.SUCCESS:
+            self._awaited = self._txn.get_increment_new_value()
+            self._since = time.monotonic()
+            rows = _rows(self._idl)
+            for port, wanted in self._tried.items():
+                if port not in rows.ports:
+                    self._given_up[port] = wanted
+        elif status != Transaction.UNCHANGED:
+            self._retry_at = time.monotonic() + RETRY
+            if status == Transaction.ERROR:
+                self._error = f"its database refuses the queues: {self._txn.get_error()}"
+        self._txn, self._seen = None, -2
+        return True
+
+    def _report(self, reason: str, found: Difference | None = None, *, settled: bool = False) -> Report:
+        problems = dict(found.problems) if found is not None else {}
+        ports: Mapping[str, PortQueues] | None
+        if settled:
+            ports = MappingProxyType(standing(self.name, self._wanted(), self._rows))
+        else:
+            # What stood before a change goes on standing until it is known better.
+            ports = None if self._last is None else self._last.ports
+        for port in self._given_up:
+            problems.setdefault(port, f"the switch's database has no port {port} that is free to have queues")
+        if not settled and found is None and self._last is not None:
+            problems = dict(self._last.problems)
+        return Report(
+            self._datapath,
+            self._revision if settled or self._last is None else self._last.revision,
+            ports,
+            reason,
+            MappingProxyType(problems),
+            self._ineffective,
+            MappingProxyType(waited(self.name, self._rows)),
+            MappingProxyType(dropped(self.name, self._rows)),
+        )
+
+    def _unusable(self) -> str:
+        """Why this database is of no use; ``""`` where it is the switch's."""
+        bridges = [row for row in self._idl.tables["Bridge"].rows.values() if self.name in row.datapath_id]
+        if not bridges:
+            return f"the database at {self.address} has no bridge with this datapath id"
+        self._ineffective = USERSPACE if bridges[0].datapath_type == "netdev" else ""
+        return ""
+
+    def _root(self) -> Any:
+        return next(iter(self._idl.tables["Open_vSwitch"].rows.values()))
+
+    def _connected(self) -> bool:
+        # The library has no public word for it: its state stays as it was when a connection is lost.
+        return bool(self._idl._session.is_connected())
+
+    def _watch(self) -> None:
+        self._unwatch()
+        waits = _Waits()
+        self._idl.wait(waits)
+        for number, events in waits.events.items():
+            self._selector.register(number, events, self._datapath)
+            self._fds.append(number)
+        pause = PROBE / 1000 if waits.milliseconds is None else waits.milliseconds / 1000
+        now = time.monotonic()
+        if self._retry_at > now:
+            pause = min(pause, self._retry_at - now)
+        self.deadline = now + pause
+
+    def _unwatch(self) -> None:
+        for number in self._fds:
+            self._selector.unregister(number)
+        self._fds.clear()
+
+
+def _idl(address: str) -> Idl:
+    tables = {name: {"columns": columns, "isRoot": True} for name, columns in _SCHEMA.items()}
+    helper = SchemaHelper(schema_json={"name": "Open_vSwitch", "version": "1.0.0", "tables": tables})
+    for name, columns in _SCHEMA.items():
+        helper.register_columns(name, list(columns))
+    idl = Idl(address, helper, probe_interval=PROBE)
+    # A worker has hundreds of ports, and those without a QoS say nothing.
+    idl.cond_change("Port", [["qos", "!=", ["set", []]]])
+    return idl
+
+
+def _rows(idl: Idl) -> Rows:
+    tables = idl.tables
+    return Rows(
+        ports={row.name: str(row.qos[0].uuid) for row in tables["Port"].rows.values() if row.qos},
+        qos={
+            str(uuid): QosRow(
+                row.type,
+                dict(row.other_config),
+                dict(row.external_ids),
+                {number: str(each.uuid) for number, each in row.queues.items()},
+            )
+            for uuid, row in tables["QoS"].rows.items()
+        },
+        queues={
+            str(uuid): QueueRow(dict(row.other_config), dict(row.external_ids))
+            for uuid, row in tables["Queue"].rows.items()
+        },
+    )

@@ -1,0 +1,194 @@
+"""The controller as the worker service sees it: register, renew, end; away or refused are told apart."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from lark_common.client import (
+    Client,
+    ProblemError,
+    UnreachableError,
+    read_token,
+)
+from lark_common.errors import SettingError
+from lark_common.runs import Address, EndedBy
+from lark_common.worker_rules import HostRules, from_json
+from lark_worker.errors import AwayError, RefusedError
+from lark_worker.settings import Settings
+
+Value = TypeVar("Value")
+
+# Statuses that say that the ad itself is at fault. Everything else may be otherwise the next time.
+REFUSALS: Final = frozenset({400, 409, 413, 415, 422})
+# Seconds of a lease that is not known yet, and the least that is believed.
+DEFAULT_LEASE: Final = 900.0
+LEAST_LEASE: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the controller says of a registered job."""
+
+    state: str
+    reason: str
+    addresses: tuple[Address, ...]
+
+
+class Link:
+    """The way to the controller; thread-safe. Every call raises AwayError where it cannot be asked.
+
+    ``lease`` is the seconds that a job lives without renewal, as the controller last said. Raises SettingError where
+    jobs' users can read the token.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._client: Client | None = None
+        self.lease = DEFAULT_LEASE
+        _refuse_shared(settings.token_file)
+
+    def register(self, body: str, wait: float = 0.0) -> Answer:
+        """Post a job. Raises RefusedError where the controller will not have it."""
+        answer, ahead = self._ask(lambda client: (client.register(body, wait), client.ahead))
+        try:
+            read = _answer(answer)
+            self.lease = _lease(answer, ahead)
+        except (KeyError, TypeError, ValueError):
+            raise AwayError(f"{self._settings.url} does not answer as a Lark controller does") from None
+        if read.state == "refused":
+            raise RefusedError(read.reason or "the controller gave no reason")
+        return read
+
+    def renew(self, job_id: str) -> bool:
+        """Renew a lease; False where the controller does not know the job."""
+        try:
+            answer, ahead = self._ask(lambda client: (client.renew(job_id), client.ahead))
+        except _UnknownError:
+            return False
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            self.lease = _lease(answer, ahead)
+        return True
+
+    def end(self, job_id: str, exit_ad: str, by: EndedBy) -> None:
+        """End a job; one that the controller does not know has ended."""
+        try:
+            self._ask(lambda client: client.end(job_id, exit_ad, by))
+        except _UnknownError:
+            return
+        except RefusedError:
+            # The exit ad is not acceptable; that the job has ended still counts.
+            if exit_ad:
+                self.end(job_id, "", by)
+
+    def wan(self, job_id: str, fresh: bool = False) -> tuple[int, int] | None:
+        """What a job has received from the WAN and sent there, in bytes; None where that is not counted.
+
+        With ``fresh`` the controller reads it at the switch now; else it says what it has read last.
+        """
+        try:
+            used = self._ask(lambda client: client.job(job_id, fresh)).get("usage")
+            return None if used is None else (int(used["wan_bytes_in"]), int(used["wan_bytes_out"]))
+        except (_UnknownError, KeyError, TypeError, ValueError):
+            return None
+
+    def headroom(self) -> dict[str, float]:
+        """What is left of each group's ceiling in the WAN, in Mb/s, in the direction that has less."""
+        try:
+            return {
+                str(group["name"]): max(
+                    0.0, group["ceiling"] - max(group["rate"]["wan_inward"], group["rate"]["wan_outward"])
+                )
+                for group in self._ask(lambda client: client.groups())
+                if group["ceiling"] is not None
+            }
+        except (KeyError, TypeError, ValueError):
+            return {}
+
+    def forged(self, job_id: str, detail: str) -> None:
+        """Let the controller's audit trail know of a forged ad."""
+        self._ask(lambda client: client.forged(job_id, detail))
+
+    def rules(self, host: str, after: str, wait: float) -> tuple[str, HostRules | None]:
+        """The rules of this worker and their revision, None where that is ``after`` for another ``wait`` seconds."""
+        answer = self._ask(lambda client: client.host_rules(host, after, wait))
+        try:
+            given = answer["rules"]
+            return str(answer["revision"]), None if given is None else from_json(given)
+        except (KeyError, TypeError, ValueError) as error:
+            raise AwayError(f"{self._settings.url} does not give rules as a Lark controller does: {error}") from None
+
+    def rules_confirmed(self, host: str, revision: str, refused: Mapping[str, str], late: Iterable[str]) -> None:
+        """Say that a revision of the rules is in place, but for the jobs ``refused`` (id, reason) and ``late``."""
+        self._ask(lambda client: client.confirm_rules(host, revision, refused, late))
+
+    def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> None:
+        """Say what was counted for a job since its start; a job that the controller does not know has no use for it."""
+        with contextlib.suppress(_UnknownError):
+            self._ask(lambda client: client.counters(job_id, counted, final))
+
+    def passed(self, call: Callable[[Client], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+        """What the controller says to a job's own request: 200 and the answer, or status and problem document."""
+
+        def made(client: Client) -> tuple[int, dict[str, Any]]:
+            try:
+                return 200, call(client)
+            except ProblemError as error:
+                if error.status in (401, 403, 429) or error.status >= 500:
+                    # The worker's trouble, not the job's.
+                    raise
+                return error.status, error.problem
+
+        return self._ask(made)
+
+    def _ask(self, call: Callable[[Client], Value]) -> Value:
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            return call(self._client)
+        except (UnreachableError, SettingError) as error:
+            raise AwayError(str(error)) from None
+        except ProblemError as error:
+            if error.status == 404:
+                raise _UnknownError(str(error)) from None
+            if error.status in REFUSALS:
+                raise RefusedError(str(error), error.problem.get("refused") == "idle") from None
+            if error.status in (401, 403):
+                # The token file may hold another one by the next time.
+                self._client = None
+            raise AwayError(str(error)) from None
+
+    def _connect(self) -> Client:
+        _refuse_shared(self._settings.token_file)
+        token = read_token(self._settings.token_file) if self._settings.token_file else None
+        return Client(self._settings.url, token, self._settings.ca_file, self._settings.timeout)
+
+
+class _UnknownError(AwayError):
+    """The controller does not know the job."""
+
+
+def _answer(answer: dict[str, Any]) -> Answer:
+    addresses = tuple(ip_address(each["address"]) for each in answer["addresses"])
+    return Answer(str(answer["state"]), str(answer["reason"]), addresses)
+
+
+def _lease(answer: dict[str, Any], ahead: float) -> float:
+    """The seconds that a job's lease lasts from now on; the controller's clock, by which it was said, is ``ahead``."""
+    until = datetime.fromisoformat(answer["lease_until"])
+    return max(LEAST_LEASE, (until - datetime.now(UTC)).total_seconds() - ahead)
+
+
+def _refuse_shared(token_file: Path | None) -> None:
+    with contextlib.suppress(OSError):  # a file that is not there yet is missed when it is needed
+        if token_file is not None and (mode := stat.S_IMODE(token_file.stat().st_mode)) & 0o077:
+            raise SettingError(
+                f"LARK_WORKER_TOKEN_FILE={token_file}: group or others may read or write it (mode {mode:o}),"
+                f" jobs' users among them; accepted: mode 0600 (chmod 600 {token_file})"
+            )

@@ -1,0 +1,346 @@
+"""The Unix socket on which hooks, the wrapper's entry and root ask, in a few routes of the controller's own API.
+
+Who asks is known by the socket (SO_PEERCRED), and whose job it is by ancestry, before a byte of the request is read.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from lark_common import log
+from lark_common.errors import AdError, LarkError, SettingError
+from lark_worker.errors import CallerError, ForgedError, RefusedError
+from lark_worker.identity.processes import (
+    Peer,
+    Process,
+    Programs,
+    find_starter,
+    held,
+    peer_of,
+)
+from lark_worker.identity.trusted_ad import MAX_AD
+from lark_worker.life.own_reservations import Passed
+from lark_worker.limits import Places, Rates
+from lark_worker.network.job_network import resolv_conf
+from lark_worker.records.records import Record
+from lark_worker.usage.metering import is_metered
+from lark_worker.worker import Worker
+
+CONNECTIONS: Final = 512
+CONNECTIONS_PER_USER: Final = 192
+CONNECTIONS_PER_JOB: Final = 8
+# Of a user's processes outside of any job.
+CONNECTIONS_OUTSIDE: Final = 4
+# Requests of a job: many of them go on to the controller, with a token that all jobs of the worker share.
+REQUESTS_A_SECOND: Final = 5.0
+REQUESTS_AT_ONCE: Final = 50
+# Seconds without a byte after which a caller is no longer waited for.
+IDLE: Final = 10.0
+
+
+class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Answers on the socket from :meth:`start` to :meth:`stop`. Raises SettingError where it cannot listen."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 1024
+
+    def __init__(self, path: Path, worker: Worker, programs: Programs) -> None:
+        self.worker = worker
+        self.programs = programs
+        self._path = path
+        self.places = Places()
+        self.rates = Rates(REQUESTS_A_SECOND, REQUESTS_AT_ONCE)
+        try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if _answers(path):
+                raise SettingError(f"LARK_WORKER_SOCKET={path}: another worker service listens there")
+            path.unlink(missing_ok=True)
+            super().__init__(str(path), _Handler)
+            # Every job's user asks here; what one may do is decided by who asks.
+            path.chmod(0o666)
+        except OSError as error:
+            raise SettingError(f"LARK_WORKER_SOCKET={path}: cannot listen there: {error.strerror}") from None
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.2,), name="socket", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+        log.event("listening", socket=self._path)
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self.shutdown()
+        self._thread.join(5)
+        self.server_close()
+        self._path.unlink(missing_ok=True)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """One connection, on its own thread; what is over a limit is closed at once, before it costs one."""
+        uid = peer_of(request).uid
+        user = self.places.take(("user", uid), CONNECTIONS if uid == 0 else CONNECTIONS_PER_USER)
+        if user and self.places.take("all", CONNECTIONS):
+            try:
+                super().process_request(request, client_address)
+            except RuntimeError:
+                # No thread can be started.
+                self.places.give("all")
+                self.places.give(("user", uid))
+                raise
+            return
+        if user:
+            self.places.give(("user", uid))
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The connection's thread."""
+        uid = peer_of(request).uid
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.places.give("all")
+            self.places.give(("user", uid))
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """What went wrong with a connection alone: callers go away, and that is no event."""
+
+
+class _GoneError(Exception):
+    """The caller has stopped in the midst of its request: there is nobody to answer."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Service
+    protocol_version = "HTTP/1.1"
+    server_version = "lark-worker"
+    sys_version = ""
+    timeout = IDLE
+
+    def handle(self) -> None:
+        """Find out who asks, then read what is asked."""
+        self.close_connection = True
+        connection: socket.socket = self.connection
+        peer = self._peer = peer_of(connection)
+        try:
+            with held(connection, peer):
+                self._job = self._starter(peer)
+            caller, most = (self._job.pid, CONNECTIONS_PER_JOB) if self._job else ("root", CONNECTIONS)
+            with self.server.places.place(caller, most) as free:
+                if free:
+                    self.handle_one_request()
+        except CallerError as error:
+            log.event("caller refused", level=log.WARNING, uid=peer.uid, pid=peer.pid, reason=error)
+            with self.server.places.place(("outside", peer.uid), CONNECTIONS_OUTSIDE) as free:
+                if free:
+                    self._turn_away(str(error))
+        except OSError:
+            return
+
+    def _starter(self, peer: Peer) -> Process | None:
+        """The caller's starter; None for root outside of any job, who may look."""
+        try:
+            return find_starter(peer.pid, self.server.programs)
+        except CallerError:
+            if peer.uid == 0:
+                return None
+            raise
+
+    def do_POST(self) -> None:
+        """Register, renew, or say that the job's program has ended."""
+        parts = urlsplit(self.path)
+        words = parts.path.strip("/").split("/")
+        if words == ["v1", "jobs"]:
+            self._answer(lambda: self.server.worker.register(self._caller(), self._body(), _wait(parts.query)))
+        elif len(words) == 4 and words[:2] == ["v1", "jobs"] and words[3] == "renew":
+            self._answer(lambda: self.server.worker.renew(self._caller(), words[2]), missing=True)
+        elif words == ["v1", "usage"]:
+            self._answer(lambda: self.server.worker.usage(self._caller()))
+        elif words == ["v1", "reservations"]:
+            flows = self.server.worker.flows
+            self._pass(lambda: flows.reserve(self._own(), self._body(), _wait(parts.query)))
+        else:
+            self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
+
+    def do_PATCH(self) -> None:
+        """Change a reservation of the caller's job."""
+        words = urlsplit(self.path).path.strip("/").split("/")
+        if len(words) == 3 and words[:2] == ["v1", "reservations"]:
+            self._pass(lambda: self.server.worker.flows.change(self._own(), words[2], self._body()))
+        else:
+            self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
+
+    def do_DELETE(self) -> None:
+        """End a job, or release what it has reserved."""
+        words = urlsplit(self.path).path.strip("/").split("/")
+        if len(words) == 3 and words[:2] == ["v1", "jobs"]:
+            self._answer(
+                lambda: self.server.worker.end(self._caller(), words[2], self._body().decode("utf-8", "replace")),
+                missing=True,
+            )
+        elif len(words) == 3 and words[:2] == ["v1", "reservations"]:
+            self._pass(lambda: self.server.worker.flows.release(self._own(), words[2]))
+        else:
+            self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
+
+    def do_GET(self) -> None:
+        """A reservation of the caller's job, or what links have left. For root alone: the namespace of the caller's own
+        job, or every job."""
+        path = urlsplit(self.path).path
+        words = path.strip("/").split("/")
+        if len(words) == 3 and words[:2] == ["v1", "reservations"]:
+            self._pass(lambda: self.server.worker.flows.show(self._own(), words[2]))
+        elif path == "/v1/links":
+            self._pass(lambda: self.server.worker.flows.links(self._own()))
+        elif self._peer.uid != 0:
+            self._problem(HTTPStatus.FORBIDDEN, "For root alone.")
+        elif path == "/v1/namespace":
+            self._answer(self._namespace)
+        elif path == "/v1/jobs":
+            shown = [
+                {name: value for name, value in asdict(record).items() if name not in ("body", "exit_ad")}
+                for record in self.server.worker.records()
+            ]
+            self._send(HTTPStatus.OK, "application/json", json.dumps({"jobs": shown}))
+        else:
+            self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
+
+    def _namespace(self) -> str:
+        record = self.server.worker.namespace(self._caller())
+        resolv = resolv_conf(record.namespace)
+        usage = "counted" if is_metered(record) else "not counted"
+        return f"namespace {record.namespace}\nusage {usage}\n" + (f"resolv {resolv}\n" if resolv else "")
+
+    def _own(self) -> Record:
+        return self.server.worker.own(self._caller())
+
+    def _caller(self) -> Process:
+        if self._job is None:
+            raise CallerError("the caller is part of no HTCondor job on this worker")
+        return self._job
+
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "0")
+        if not length.isascii() or not length.isdigit() or "Transfer-Encoding" in self.headers:
+            raise AdError("", "a body needs its Content-Length")
+        if len(length) > len(str(MAX_AD)) or int(length) > MAX_AD:
+            raise AdError("", f"the ads take {length[:20]} bytes; at most {MAX_AD} are accepted")
+        try:
+            return self.rfile.read(int(length))
+        except OSError as error:
+            raise _GoneError(str(error)) from None
+
+    def _answer(self, call: Callable[[], str], missing: bool = False) -> None:
+        """The call's text, or the problem that it raises; ``missing``: to be part of no such job is 404."""
+        self._guard(lambda: (HTTPStatus.OK, "text/plain; charset=utf-8", call()), missing)
+
+    def _pass(self, call: Callable[[], Passed]) -> None:
+        """What the controller answered, or the problem that the call raises."""
+
+        def passed() -> tuple[HTTPStatus, str, str]:
+            status, document = call()
+            kind = "application/json" if status < HTTPStatus.BAD_REQUEST else "application/problem+json"
+            return HTTPStatus(status), kind, json.dumps(document)
+
+        self._guard(passed, True)
+
+    def _guard(self, call: Callable[[], tuple[HTTPStatus, str, str]], missing: bool) -> None:
+        """Send status, content type and text of a call, or the problem that it raises."""
+        if self._job is not None and self._peer.uid != 0 and not self.server.rates.take(self._job.pid):
+            self._problem(HTTPStatus.TOO_MANY_REQUESTS, "This job asks too often; ask again in a second.")
+            return
+        try:
+            answer = call()
+        except _GoneError:
+            return
+        except CallerError as error:
+            log.event("caller refused", level=log.WARNING, uid=self._peer.uid, pid=self._peer.pid, reason=error)
+            self._problem(HTTPStatus.NOT_FOUND if missing else HTTPStatus.FORBIDDEN, str(error))
+        except RefusedError as error:
+            self._problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), refused="idle" if error.idle else "hold")
+        except (AdError, ForgedError) as error:
+            self._problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+        except LarkError as error:
+            log.failure("a request failed", error, path=self.path)
+            self._problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        except Exception as error:
+            log.failure("a request failed unexpectedly", error, path=self.path)
+            self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The worker service failed; its log says how.")
+        else:
+            self._send(*answer)
+
+    def _problem(self, status: HTTPStatus, detail: str, **members: str) -> None:
+        document = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail, **members}
+        self._send(status, "application/problem+json", json.dumps(document))
+
+    def _turn_away(self, detail: str) -> None:
+        """Answer without having read the request."""
+        document = json.dumps({"type": "about:blank", "title": "Forbidden", "status": 403, "detail": detail})
+        text = (
+            "HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\n"
+            f"Content-Length: {len(document)}\r\nConnection: close\r\n\r\n{document}"
+        )
+        try:
+            self.connection.sendall(text.encode())
+            self.connection.shutdown(socket.SHUT_WR)
+            # A socket that is closed with bytes unread resets the answer away.
+            end = time.monotonic() + 2.0
+            while (left := end - time.monotonic()) > 0:
+                self.connection.settimeout(left)
+                if not self.connection.recv(65536):
+                    return
+        except OSError:
+            return
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        data = text.encode("utf-8")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the base class finds wrong with a request, in this service's form."""
+        self._problem(HTTPStatus(code), message or "The request cannot be read.")
+
+    def address_string(self) -> str:
+        """A Unix socket has no address."""
+        return "local"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it so
+        """Requests are no events."""
+
+
+def _answers(path: Path) -> bool:
+    """Whether somebody listens on a socket; a file of one that was killed is only in the way."""
+    with socket.socket(socket.AF_UNIX) as trial:
+        try:
+            trial.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _wait(query: str) -> float:
+    given = parse_qs(query).get("wait", ["0"])[-1]
+    try:
+        wait = float(given)
+    except ValueError:
+        wait = -1.0
+    if not 0 <= wait <= 600:
+        raise AdError("", "wait: a number of seconds is accepted")
+    return wait

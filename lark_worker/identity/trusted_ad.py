@@ -1,0 +1,105 @@
+"""One post out of what the startd says and what the job's user says: identity from the one, wishes from the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from typing import Final
+
+import classad2
+
+from lark_common.classads.ads import SEPARATOR
+from lark_common.classads.text import literal, parse_ad
+from lark_common.errors import AdError
+from lark_worker.errors import ForgedError
+from lark_worker.identity.startd import IDENTITY, Slot, identity
+
+# What a user's copy of the job ad must agree on with the startd. HTCondor itself changes the others on the way.
+COMPARED: Final = ("GlobalJobId", "Owner", "AcctGroup", "AcctGroupUser", "ClusterId", "ProcId")
+MAX_AD: Final = 262144
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The job ad that counts, and the slot's ad as machine ad; neither is to be changed."""
+
+    job: classad2.ClassAd = field(repr=False)
+    machine: classad2.ClassAd = field(repr=False)
+
+
+def merge(body: bytes, slot: Slot) -> Merged:
+    """The job ad with the startd's identity and the user's other attributes; the machine ad is the startd's alone.
+
+    Raises ForgedError where the user's job ad claims to be another job, AdError where it cannot be read.
+    """
+    given = _job_ad(body)
+    own = identity(slot.ad)
+    _compare(given, own)
+    for name in IDENTITY:
+        if name in given:
+            del given[name]
+    for name in own:
+        given[name] = own[name]
+    return Merged(given, slot.ad)
+
+
+def check(body: bytes, posted: str) -> None:
+    """Compare a job ad that is handed over again with what :func:`merge` made at the first time.
+
+    Raises as :func:`merge` does.
+    """
+    _compare(_job_ad(body), _job_ad(posted.encode("utf-8", "surrogatepass")))
+
+
+def with_lease(posted: str, address: IPv4Address | None) -> str:
+    """A body that was posted, completed by the address that a lease gives; None says that the lease is over."""
+    job, _, machine = posted.partition(f"\n{SEPARATOR}\n")
+    changed = parse_ad(machine)[0]
+    for name in ("LarkInnerAddressIPv4", "LarkLeaseOver"):
+        if name in changed:
+            del changed[name]
+    if address is None:
+        changed["LarkLeaseOver"] = True
+    else:
+        changed["LarkInnerAddressIPv4"] = str(address)
+    return f"{job}\n{SEPARATOR}\n{as_text(changed).rstrip()}\n"
+
+
+def _job_ad(body: bytes) -> classad2.ClassAd:
+    """The first of the two ads of a post; the second is not looked at."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise AdError("", "the ads are not UTF-8") from None
+    lines = text.split("\n")
+    end = next((number for number, line in enumerate(lines) if line.strip() == SEPARATOR), len(lines))
+    return parse_ad("\n".join(lines[:end]))[0]
+
+
+def _compare(given: classad2.ClassAd, own: classad2.ClassAd) -> None:
+    for name in COMPARED:
+        if name not in given:
+            continue
+        said, known = given.lookup(name), own.get(name)
+        if known is None:
+            # A group that the startd does not know of is claimed, not had.
+            reason = f"the ad says {_shown(said)}, and the startd knows of none (its STARTD_JOB_ATTRS must hold {name})"
+            raise ForgedError(name, reason)
+        if str(said) != literal(known):
+            raise ForgedError(name, f"the ad says {_shown(said)}, the startd {literal(known)}")
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def as_text(ad: classad2.ClassAd) -> str:
+    """An ad as text: old syntax, or new where a string holds a line break, which old syntax cannot say."""
+    old = ad.printOld()
+    return old if old.count("\n") == len(ad) else repr(ad)
+
+
+def post(job: classad2.ClassAd, machine: classad2.ClassAd) -> str:
+    """The body of a registration."""
+    return f"{as_text(job).rstrip()}\n{SEPARATOR}\n{as_text(machine).rstrip()}\n"

@@ -1,0 +1,155 @@
+"""A new job: whose it is by the startd, what the ads wish, and what network it gets; on disk before it is made."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any, Final
+
+from lark_common import log
+from lark_worker.controller_link import Link
+from lark_worker.errors import AwayError, CallerError, ForgedError, NetworkError, RefusedError
+from lark_worker.identity.network_choice import wanted
+from lark_worker.identity.processes import Process
+from lark_worker.identity.startd import StartdView
+from lark_worker.identity.trusted_ad import check, merge, post
+from lark_worker.life.ending import Endings
+from lark_worker.limits import Rates
+from lark_worker.network.job_network import Networks, names, slot_mac
+from lark_worker.records.known_jobs import Jobs, key_of
+from lark_worker.records.records import Record
+from lark_worker.settings import Settings
+
+# How many forged ads of a job go into the controller's audit trail.
+FORGERIES_AT_ONCE: Final = 10
+FORGERIES_A_SECOND: Final = 1 / 60
+
+
+class Admission:
+    """Takes jobs in, and compares what their users hand over with what the startd says; thread-safe."""
+
+    def __init__(
+        self, settings: Settings, jobs: Jobs, link: Link, startd: StartdView, networks: Networks, endings: Endings
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._link = link
+        self._startd = startd
+        self._networks = networks
+        self._endings = endings
+        self._assigning = threading.Lock()
+        self._forgeries = Rates(FORGERIES_A_SECOND, FORGERIES_AT_ONCE)
+
+    def admit(self, starter: Process, body: bytes) -> Record:
+        """A new job, decided and on disk; nothing is made yet.
+
+        Raises CallerError, ForgedError, AdError, RefusedError, StartdError, NetworkError.
+        """
+        slot = self._startd.slot(starter)
+        try:
+            merged = merge(body, slot)
+        except ForgedError as error:
+            self._forged(slot.run.id, slot.run.slot, slot.owner, error)
+            raise
+        want = wanted(merged, self._settings)
+        self._networks.check(want.network_type, want.bridge, want.vlan)
+        job_id = slot.run.id
+        self._endings.supersede(job_id)
+        namespace, port, mac = names(self._settings.prefix, job_id)
+        machine: Any = want.machine
+        addresses: tuple[str, ...] = ()
+        if want.network_type != "none":
+            machine["LarkExternalInterface"] = port
+            machine["LarkInnerMacAddress"] = mac
+            if want.network_type == "ovs_bridge":
+                machine["LarkDatapathId"] = self._networks.datapath_id()
+            if want.address_type == "dhcp":
+                machine["LarkInnerMacAddress"] = mac = slot_mac(slot.run.slot)
+            if want.network_type != "nat" and want.address_type in ("static", "dhcp"):
+                given = [address for address in (want.ipv4, want.ipv6) if address is not None]
+                addresses = self._networks.interfaces(given)
+        # Which address behind NAT is free, is settled once the record is written.
+        with self._assigning:
+            if want.network_type == "nat":
+                addresses = self._behind_nat(machine)
+            record = Record(
+                id=job_id,
+                number=self._jobs.number(),
+                boot=self._jobs.boot,
+                starter=starter.pid,
+                started=starter.started,
+                global_job_id=slot.run.global_job_id,
+                run_started=slot.run.started,
+                slot=slot.run.slot,
+                owner=slot.owner,
+                namespace=namespace,
+                port=port,
+                mac=mac,
+                network_type=want.network_type,
+                address_type=want.address_type,
+                body=post(merged.job, machine),
+                addresses=addresses,
+                pending=("register",),
+                machine=slot.machine,
+                bridge=want.bridge,
+                vlan=want.vlan,
+                accounted=want.accounted,
+            )
+            try:
+                self._jobs.write(record)
+            except OSError as error:
+                raise NetworkError(f"this worker's disk does not take the job's record: {error.strerror}") from None
+        try:
+            watched = self._endings.watch(record)
+        except OSError as error:
+            self._jobs.change(key_of(record), over=True, pending=())
+            with contextlib.suppress(OSError):
+                self._jobs.forget(record)
+            raise NetworkError(f"the job's starter cannot be watched: {error.strerror}") from None
+        if not watched:
+            self._jobs.forget(record)
+            raise CallerError("the job's starter has ended")
+        log.event("job begins", job=record.id, slot=record.slot, owner=record.owner, network=record.network_type)
+        return record
+
+    def _behind_nat(self, machine: Any) -> tuple[str, ...]:
+        """Addresses that no live job of this worker has, said in the machine ad as well, whatever it said before."""
+        live = [record for record in self._jobs.all() if record.network_type == "nat" and not record.over]
+        addresses = self._networks.assign([text for record in live for text in record.addresses])
+        for version in (4, 6):
+            for spelling in (f"LarkInnerAddressIPv{version}", f"InnerAddressIPv{version}"):
+                if spelling in machine:
+                    del machine[spelling]
+        for text in addresses:
+            machine[f"LarkInnerAddressIPv{6 if ':' in text else 4}"] = text.partition("/")[0]
+        return addresses
+
+    def check_again(self, record: Record, body: bytes) -> None:
+        """What is handed over for a job that is known counts for nothing; a lie is noted all the same.
+
+        Raises ForgedError, AdError.
+        """
+        try:
+            check(body, record.body)
+        except ForgedError as error:
+            self._forged(record.id, record.slot, record.owner, error)
+            raise
+
+    def _forged(self, job_id: str, slot: str, owner: str, error: ForgedError) -> None:
+        log.event("forged ad refused", level=log.WARNING, job=job_id, slot=slot, owner=owner, reason=error)
+        if not self._forgeries.take(job_id):
+            # The log has it. More of the same in the trail would cost the token that all jobs of the worker share.
+            return
+        # The user waits for the refusal, not for the trail.
+        threading.Thread(
+            target=self._tell_forgery, args=(job_id, owner, str(error)), name="forgery", daemon=True
+        ).start()
+
+    def _tell_forgery(self, job_id: str, owner: str, detail: str) -> None:
+        """The controller's audit trail has it too; where the controller is away, the log alone."""
+        # A thousand bytes are accepted there.
+        text = f"job of {owner}: {detail}".encode("ascii", "backslashreplace")[:1000].decode("ascii")
+        try:
+            self._link.forged(job_id, text)
+        except (AwayError, RefusedError) as error:
+            log.event("the audit trail of the controller lacks a forged ad", job=job_id, reason=error)

@@ -1,0 +1,124 @@
+"""The end of a job: noticed or said, its network removed, the controller told."""
+
+from __future__ import annotations
+
+import contextlib
+
+from lark_common import log
+from lark_common.runs import EndedBy
+from lark_worker.controller_link import Link
+from lark_worker.dhcp.jobs import DhcpJobs
+from lark_worker.errors import NetworkError, RefusedError
+from lark_worker.identity.process_watch import Watch
+from lark_worker.life.removal_retry import Leftovers
+from lark_worker.life.spool import Spool
+from lark_worker.network.job_network import Networks
+from lark_worker.records.known_jobs import Jobs, Key, key_of
+from lark_worker.records.records import Record
+from lark_worker.rules.feed import RulesFeed
+from lark_worker.rules.firewall import is_ruled
+from lark_worker.usage.reports import Accounts
+
+
+class Endings:
+    """Ends the jobs of one worker; thread-safe."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        link: Link,
+        networks: Networks,
+        spool: Spool,
+        watch: Watch,
+        dhcp: DhcpJobs,
+        rules: RulesFeed,
+        accounts: Accounts,
+    ) -> None:
+        self._jobs = jobs
+        self._link = link
+        self._networks = networks
+        self._spool = spool
+        self._watch = watch
+        self._dhcp = dhcp
+        self._rules = rules
+        self._accounts = accounts
+        self._leftovers = Leftovers(networks.remove, self._has_network)
+
+    def stop(self) -> None:
+        """Remove no more."""
+        self._leftovers.stop()
+
+    def watch(self, record: Record) -> bool:
+        """End the job when its starter ends; False where it has ended already."""
+        key = key_of(record)
+        return record.boot == self._jobs.boot and self._watch.add(*key, lambda: self.ended(key))
+
+    def over(self, key: Key, exit_ad: str, by: EndedBy) -> Record | None:
+        """Note that a job has ended, so that the controller is told in time. May be repeated."""
+        with self._jobs.locked(key):
+            record = self._jobs.of(key)
+            if record is None or record.over:
+                return record
+            counted = self._accounts.last(record)
+            record = self._jobs.change(
+                key, over=True, state="ended", exit_ad=exit_ad, ended_by=by.value, counted=counted, then="end"
+            )
+            self._spool.add(record.slot, record.id)
+            log.event("job ends", job=record.id, slot=record.slot, by=by)
+            return record
+
+    def ended(self, key: Key) -> None:
+        """A job or its starter has ended, whether or not its exit hook was called: its network goes."""
+        with self._jobs.locked(key):
+            before = self._jobs.of(key)
+            here = before is not None and before.boot == self._jobs.boot
+            record = self.over(key, "", EndedBy.STARTER if here else EndedBy.WORKER)
+            if record is None:
+                return
+            try:
+                self._remove(record)
+            except NetworkError as error:
+                log.failure("a job's network is not all gone; it is tried again", error, job=record.id)
+        self._jobs.forget_starter(record)
+
+    def give_up(self, key: Key, state: str, reason: str) -> Record:
+        """The job does not start here. It may have been registered, so the controller hears of its end alone."""
+        with self._jobs.locked(key):
+            record = self._jobs.change(
+                key, over=True, state=state, reason=reason, ended_by=EndedBy.START.value, pending=("end",)
+            )
+            self._spool.add(record.slot, record.id)
+            self._remove(record)
+            return record
+
+    def supersede(self, job_id: str) -> None:
+        """A starter that came before for the same run has nothing more to say."""
+        old = self._jobs.by_id(job_id)
+        if old is not None:
+            self._jobs.change(key_of(old), over=True, pending=())
+            self._remove(old)
+
+    def _remove(self, record: Record) -> None:
+        self._dhcp.end(record)
+        try:
+            self._networks.remove(record)
+        except NetworkError:
+            self._leftovers.add(record)
+            raise
+        finally:
+            if is_ruled(record):
+                self._rules.jobs_changed()
+
+    def _has_network(self, job_id: str) -> bool:
+        record = self._jobs.by_id(job_id)
+        return record is not None and not record.over
+
+    def deliver(self, record: Record) -> None:
+        """Tell the controller that a job has ended. Raises AwayError."""
+        if record.counted:
+            # What the controller will not count must not keep it from hearing of the end.
+            with contextlib.suppress(RefusedError):
+                self._link.counters(record.id, record.counted, final=True)
+        self._link.end(record.id, record.exit_ad, EndedBy(record.ended_by))
+        self._jobs.told(key_of(record), "end")
+        self._jobs.forget(record)

@@ -1,0 +1,82 @@
+"""Renew the leases of the jobs that run, so that the controller does not end them."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Final
+
+from lark_common import log
+from lark_worker.controller_link import Link
+from lark_worker.errors import AwayError
+from lark_worker.life.registration import Registrations
+from lark_worker.records.known_jobs import Jobs, key_of
+from lark_worker.records.records import Record
+
+TICK: Final = 1.0
+# Between two renewals, however long leases are, and where the controller has not answered.
+LONGEST_PAUSE: Final = 300.0
+AWAY_PAUSE: Final = 30.0
+
+
+class Leases:
+    """Renews on a thread of its own, from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self, jobs: Jobs, link: Link, registrations: Registrations) -> None:
+        self._jobs = jobs
+        self._link = link
+        self._registrations = registrations
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="renew", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more."""
+        self._stopping.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        """Renew every job's lease three times within it; a job that the controller has forgotten is posted again.
+
+        Soon after the start for the first time: how long leases are is not known then, and jobs that run have waited.
+        """
+        began, pause = -math.inf, 0.0
+        while not self._stopping.wait(TICK):
+            # The lease may be another by now: the first job's registration says it.
+            if time.monotonic() - began < min(pause, self._link.lease / 3):
+                continue
+            began = time.monotonic()
+            try:
+                pause = LONGEST_PAUSE if self._round() else AWAY_PAUSE
+            except Exception as error:  # the next round must find somebody who renews
+                pause = AWAY_PAUSE
+                log.failure("leases are not renewed", error)
+
+    def _round(self) -> bool:
+        """One renewal of each; False where the controller does not answer."""
+        for record in self._jobs.all():
+            if record.over or "register" in record.pending or record.state == "refused":
+                continue
+            try:
+                if not self._link.renew(record.id):
+                    self._post_again(record)
+            except AwayError as error:
+                log.event("leases are not renewed", level=log.WARNING, reason=error)
+                return False
+            except Exception as error:  # one job's trouble must not cost the others their leases
+                log.failure("a lease is not renewed", error, job=record.id)
+        return True
+
+    def _post_again(self, record: Record) -> None:
+        key = key_of(record)
+        with self._jobs.locked(key):
+            current = self._jobs.of(key)
+            if current is None or current.over or current.pending:
+                return
+            record = self._jobs.change(key, state="pending", then="register")
+        self._registrations.later(key, record)
+        log.event("the controller had forgotten a job; posted again", job=record.id)

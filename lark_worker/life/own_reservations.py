@@ -1,0 +1,78 @@
+"""What a job reserves for what it sends: the worker's token asks, and the job can name nothing but itself.
+
+The controller's answers go back to the job as they are, its problem documents included.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any, Final
+
+from lark_common.errors import AdError
+from lark_worker.controller_link import Link
+from lark_worker.errors import CallerError
+from lark_worker.records.records import Record
+
+# How a job may name itself as the source.
+SELF: Final = "self"
+_WISH: Final = frozenset({"source", "destination", "rate", "duration"})
+_CHANGE: Final = frozenset({"rate", "duration"})
+
+# HTTP status and JSON document.
+Passed = tuple[int, dict[str, Any]]
+
+
+class Flows:
+    """Reservations of this worker's jobs. Every call raises AwayError where the controller cannot be asked."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def reserve(self, record: Record, body: bytes, wait: float) -> Passed:
+        """Reserve a flow that the job sends. Raises AdError for a body that is none, CallerError for another source."""
+        wish = _read(body, _WISH)
+        if wish.get("source", SELF) not in (SELF, record.id):
+            raise CallerError("a job reserves what it sends itself: leave source out, or write self")
+        status, answer = self._link.passed(
+            lambda client: client.reserve(
+                record.id, wish.get("destination", ""), wish.get("rate", 0), wish.get("duration"), wait
+            )
+        )
+        return (HTTPStatus.CREATED if status == HTTPStatus.OK else status), answer
+
+    def show(self, record: Record, reservation_id: str) -> Passed:
+        """One of the job's own reservations. Raises CallerError for any other."""
+        status, answer = self._link.passed(lambda client: client.reservation(reservation_id))
+        if status == HTTPStatus.OK and answer.get("job") != record.id:
+            raise CallerError(f"{reservation_id} is no reservation of this job")
+        return status, answer
+
+    def change(self, record: Record, reservation_id: str, body: bytes) -> Passed:
+        """Change one of them. Raises AdError, CallerError."""
+        change = _read(body, _CHANGE)
+        status, answer = self.show(record, reservation_id)
+        if status != HTTPStatus.OK:
+            return status, answer
+        return self._link.passed(lambda client: client.change_reservation(reservation_id, **change))
+
+    def release(self, record: Record, reservation_id: str) -> Passed:
+        """Release one of them. Raises CallerError."""
+        status, answer = self.show(record, reservation_id)
+        if status != HTTPStatus.OK:
+            return status, answer
+        return self._link.passed(lambda client: client.release(reservation_id))
+
+    def links(self, record: Record) -> Passed:
+        """What is left of each link for traffic without a reservation; only a live job is told."""
+        return self._link.passed(lambda client: {"links": client.links()})
+
+
+def _read(body: bytes, accepted: frozenset[str]) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not found.keys() <= accepted:
+        raise AdError("", f"a JSON object with {', '.join(sorted(accepted))} is accepted")
+    return found

@@ -1,0 +1,308 @@
+"""Make and remove the network of a job: namespace, veth pair, port on the bridge, addresses, routes, DNS.
+
+Everything has a name that is made from the job's id, so every step can be repeated, and what is left over is found by
+its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import re
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from ipaddress import IPv4Interface, IPv6Interface
+from pathlib import Path
+from typing import Final
+
+from lark_common import log
+from lark_common.runs import Address, link_local
+from lark_worker.errors import NetworkError, RefusedError
+from lark_worker.network import linux_bridge
+from lark_worker.network.commands import (
+    NETNS,
+    inside,
+    ip_batch,
+    run,
+)
+from lark_worker.network.nat import NatLinks
+from lark_worker.network.ovs_bridge import Bridge
+from lark_worker.records.records import Record
+from lark_worker.settings import Settings
+
+INNER: Final = "eth0"
+RESOLV: Final = Path("/etc/netns")
+_SIOCETHTOOL: Final = 0x8946
+_ETHTOOL_STXCSUM: Final = 0x17
+
+Interface = IPv4Interface | IPv6Interface
+
+
+def names(prefix: str, job_id: str) -> tuple[str, str, str]:
+    """A job's namespace, outer device (at most 15 bytes) and MAC address (locally administered)."""
+    mac = ":".join(("02", *(job_id[at : at + 2] for at in range(0, 10, 2))))
+    return f"{prefix}-{job_id}", f"{prefix}{job_id[:11]}", mac
+
+
+def slot_mac(slot: str) -> str:
+    """The MAC address (locally administered) that every job of a slot has, so that a DHCP server knows it again.
+
+    46 bits of a hash of the slot's name, which has the worker's in it: in a pool of 200,000 slots two are the same with
+    a chance of 0.03 %.
+    """
+    digest = sha256(f"lark slot {slot}".encode()).digest()[:6]
+    return bytes((digest[0] & 0xFC | 0x02, *digest[1:])).hex(":")
+
+
+class Networks:
+    """The networks of this worker's jobs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._bridge = Bridge(settings.bridge, settings.ovs_database)
+        self._nat = NatLinks(settings)
+        self._userspace: bool | None = None
+        self._datapath = ""
+        self._ping = Path("/proc/sys/net/ipv4/ping_group_range").read_text("ascii")
+
+    def datapath_id(self) -> str:
+        """The bridge's OpenFlow datapath id, read once and compared at every job's port. Raises NetworkError."""
+        if not self._datapath:
+            self._datapath = self._bridge.datapath_id()
+        return self._datapath
+
+    def _attach(self, record: Record) -> None:
+        datapath = self._bridge.add_port(record.port, record.id)
+        if datapath != self._datapath:
+            before, self._datapath = self._datapath, ""
+            # The service may have started after the job's network was begun: then nothing was registered yet.
+            if before:
+                raise NetworkError(
+                    f"the bridge's datapath id was {before} and is {datapath}; the job has to start again"
+                )
+
+    def check(self, kind: str, bridge: str, vlan: int | None) -> None:
+        """Whether this worker has what a job's network type needs. Raises RefusedError."""
+        try:
+            if kind in ("nat", "bridge"):
+                self._check_prefix()
+            if kind == "nat":
+                self._nat.check()
+            elif kind == "bridge":
+                linux_bridge.check(bridge, vlan)
+        except NetworkError as error:
+            raise RefusedError(f"NetworkType {kind}: {error}") from None
+
+    def _check_prefix(self) -> None:
+        """The packet filter drops what devices with that prefix send, unless a job's rules let it pass."""
+        prefix = self._settings.prefix
+        names = sorted(path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(prefix))
+        others = [name for name in names if not re.fullmatch(f"{prefix}[0-9a-f]{{11}}", name)]
+        if others:
+            raise NetworkError(f"LARK_WORKER_PREFIX={prefix}: {others[0]}, which is no job's, begins with it too")
+
+    def assign(self, taken: Iterable[str]) -> tuple[str, ...]:
+        """Addresses behind NAT for a new job; ``taken`` are those of others. Raises NetworkError."""
+        return self._nat.assign(taken)
+
+    def interfaces(self, addresses: Iterable[Address]) -> tuple[str, ...]:
+        """Addresses with the length of the network that each is in; one in no known network stands alone."""
+        found = []
+        for address in addresses:
+            network = next((each for each in self._settings.networks if address in each), None)
+            length = address.max_prefixlen if network is None else network.prefixlen
+            found.append(f"{address}/{length}")
+        return tuple(found)
+
+    def make(self, record: Record) -> None:
+        """Namespace with loopback; unless NetworkType is none, also the veth pair and the port on the bridge.
+
+        What a crash left half made under the same name is removed first. Raises NetworkError.
+        """
+        if (NETNS / record.namespace).exists() or Path("/sys/class/net", record.port).exists():
+            self.remove(record)
+        self._write_resolv(record.namespace)
+        steps = [f"netns add {record.namespace}"]
+        if record.network_type != "none":
+            mtu = self._settings.mtu
+            steps += [
+                # The outer end says nothing by itself: no IPv6 address, so no neighbour discovery of its own.
+                f"link add {record.port} mtu {mtu} type veth"
+                f" peer name {INNER} address {record.mac} mtu {mtu} netns {record.namespace}",
+                f"link set {record.port} addrgenmode none",
+            ]
+        if record.network_type == "ovs_bridge":
+            steps.append(f"link set {record.port} up")
+        ip_batch(steps)
+        if record.network_type == "none":
+            inside(record.namespace, lambda: ip_batch(["link set lo up"]))
+            return
+        userspace = record.network_type == "ovs_bridge" and self._is_userspace()
+        if userspace:
+            _checksums_here(record.port)
+        inside(record.namespace, lambda: self._prepare(record, userspace))
+        if record.network_type == "nat":
+            self._nat.attach(record)
+        elif record.network_type == "bridge":
+            linux_bridge.attach(record)
+        else:
+            self._attach(record)
+
+    def _is_userspace(self) -> bool:
+        if self._userspace is None:
+            self._userspace = self._bridge.is_userspace()
+        return self._userspace
+
+    def configure(self, record: Record, before: Iterable[str] = ()) -> None:
+        """Give the job's interface its addresses and routes; may be repeated. Raises NetworkError.
+
+        ``before`` are the addresses that it has had.
+        """
+        lines = [f"address del {text} dev {INNER}" for text in before if text not in record.addresses]
+        for interface in map(_interface, record.addresses):
+            extra = " nodad" if interface.version == 6 else ""
+            lines.append(f"address replace {interface} dev {INNER}{extra}")
+        if record.network_type == "nat":
+            lines += self._nat.inside(record, INNER)
+        for gateway in () if record.network_type == "nat" else self._settings.gateways:
+            if any(gateway.version == _interface(text).version for text in record.addresses):
+                lines.append(f"-{gateway.version} route replace {gateway} dev {INNER}")
+                lines.append(f"-{gateway.version} route replace default via {gateway} dev {INNER}")
+        if lines:
+            inside(record.namespace, lambda: _batches(lines))
+
+    def remove(self, record: Record) -> None:
+        """Take everything away that :meth:`make` made; may be repeated, and what is not there is no mistake.
+
+        Raises NetworkError once the other steps are done, where one fails.
+        """
+        steps: list[Callable[[], None]] = []
+        if record.network_type == "ovs_bridge":
+            steps.append(lambda: self._bridge.del_ports([record.port]))
+        if record.network_type != "none":
+            steps.append(lambda: _delete_link(record.port))
+        steps.append(lambda: _delete_namespace(record.namespace))
+        failed = []
+        for step in steps:
+            try:
+                step()
+            except NetworkError as error:
+                failed.append(str(error))
+        if failed:
+            raise NetworkError("; ".join(failed))
+
+    def sweep(self, live: Iterable[Record]) -> int:
+        """Remove what has Lark's names and belongs to no live job; answers how many things went."""
+        prefix = self._settings.prefix
+        namespaces = {record.namespace for record in live}
+        ports = {record.port for record in live}
+        stale = [name for name in self._bridge.job_ports(prefix) if name not in ports]
+        self._bridge.del_ports(stale)
+        device = re.compile(rf"{prefix}[0-9a-f]{{11}}")
+        links = [path.name for path in Path("/sys/class/net").iterdir() if device.fullmatch(path.name)]
+        links = [name for name in links if name not in ports]
+        for name in links:
+            _delete_link(name)
+        namespace = re.compile(rf"{prefix}-[0-9a-f]{{16}}")
+        found = {path.name for folder in (NETNS, RESOLV) if folder.exists() for path in folder.iterdir()}
+        gone = sorted(name for name in found if namespace.fullmatch(name) and name not in namespaces)
+        for name in gone:
+            _delete_namespace(name)
+        count = len({*stale, *links, *gone})
+        if count:
+            log.event("swept", ports=",".join(sorted({*stale, *links})) or None, namespaces=",".join(gone) or None)
+        return count
+
+    def _prepare(self, record: Record, userspace: bool) -> None:
+        """Inside: no address but those given, no detection of duplicates of addresses that are assigned."""
+        settings = Path("/proc/sys/net/ipv6/conf", INNER)
+        routed = {4, 6} if record.network_type == "nat" else {gateway.version for gateway in self._settings.gateways}
+        for name, value in {
+            "accept_dad": 0,
+            "dad_transmits": 0,
+            "autoconf": 0,
+            # A router's advertisement names the default route where the settings name none.
+            "accept_ra": 0 if 6 in routed else 1,
+        }.items():
+            with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+                (settings / name).write_text(str(value))
+        # Who may ping without privilege is the worker's choice, and not the default of a new namespace (nobody).
+        Path("/proc/sys/net/ipv4/ping_group_range").write_text(self._ping)
+        if userspace:
+            _checksums_here(INNER)
+        lines = ["link set lo up", f"link set {INNER} addrgenmode none", f"link set {INNER} up"]
+        if settings.exists():
+            lines.append(f"address add {link_local(record.mac)}/64 dev {INNER} scope link nodad")
+        ip_batch(lines)
+
+    def _write_resolv(self, namespace: str) -> None:
+        """``/etc/netns/NAME/resolv.conf``, where ip-netns(8) looks for it too."""
+        if not self._settings.nameservers:
+            return
+        folder = RESOLV / namespace
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = "".join(f"nameserver {address}\n" for address in self._settings.nameservers)
+        (folder / "resolv.conf").write_text(lines)
+        # Whatever the umask says: the job's user reads it.
+        (folder / "resolv.conf").chmod(0o644)
+
+
+def resolv_path(namespace: str) -> Path:
+    """Where a namespace's own resolv.conf stands, if it has one."""
+    return RESOLV / namespace / "resolv.conf"
+
+
+def resolv_conf(namespace: str) -> Path | None:
+    """The resolv.conf that a namespace has for itself, if it has one."""
+    path = resolv_path(namespace)
+    return path if path.exists() else None
+
+
+def _interface(text: str) -> Interface:
+    return IPv6Interface(text) if ":" in text else IPv4Interface(text)
+
+
+def _batches(lines: list[str]) -> None:
+    # In a batch ``ip`` takes no option of a single command, so the families go apart.
+    for family in ("-4", "-6"):
+        chosen = [line.removeprefix(f"{family} ") for line in lines if _family(line) == family]
+        if chosen:
+            run(["ip", family, "-batch", "-"], "".join(f"{line}\n" for line in chosen))
+
+
+def _family(line: str) -> str:
+    if line.startswith("-"):
+        return line[:2]
+    return "-6" if ":" in line.split()[2] else "-4"
+
+
+def _delete_link(name: str) -> None:
+    """The veth pair goes now, from outside; with the namespace alone it would go some time later."""
+    if Path("/sys/class/net", name).exists():
+        run(["ip", "link", "del", name], check=False)
+        if Path("/sys/class/net", name).exists():
+            raise NetworkError(f"interface {name} cannot be removed")
+
+
+def _delete_namespace(name: str) -> None:
+    if (NETNS / name).exists():
+        # Somebody else may be as far with it: a job that ends while what is left over is removed.
+        run(["ip", "netns", "del", name], check=False)
+        if (NETNS / name).exists():
+            raise NetworkError(f"namespace {name} cannot be removed")
+    folder = RESOLV / name
+    with contextlib.suppress(FileNotFoundError):
+        (folder / "resolv.conf").unlink()
+    with contextlib.suppress(FileNotFoundError):
+        folder.rmdir()
+
+
+def _checksums_here(device: str) -> None:
+    """Let the kernel complete checksums itself (ethtool -K DEVICE tx off)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        value = (ctypes.c_uint32 * 2)(_ETHTOOL_STXCSUM, 0)
+        request = struct.pack("16sP16x", device.encode(), ctypes.addressof(value))
+        fcntl.ioctl(control, _SIOCETHTOOL, request)

@@ -1,0 +1,254 @@
+"""Gives the queues that the controller made what Open vSwitch does not: fair queueing inside, fair shares among them.
+
+Open vSwitch makes each queue a class of HTB with a plain FIFO, in which a ping waits behind everything, and one job's
+bulk transfer before its own small requests. Every class gets a leaf of CAKE here (``fq_codel`` where the kernel has
+none), which Open vSwitch leaves alone when it changes rates. It also sets no quantum, so that what is left over is
+shared equally; here it is set in proportion to the classes' guarantees, again each time that Open vSwitch changes a
+class.
+
+For how many seconds packets were waiting in a queue, and how many were dropped there, is written into its row
+(external_ids): so the controller knows of a job that was held back, and can tell a guarantee that was missed from one
+that nobody wanted. Open vSwitch itself does not look at that column.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lark_common import log
+from lark_worker.errors import NetworkError
+from lark_worker.network.commands import run
+from lark_worker.queues import tc
+
+# external_ids of the rows that the controller makes (lark_controller.switches.ovsdb.rows).
+MARK: Final = "lark-datapath"
+WAITED: Final = "lark-waited"
+DROPPED: Final = "lark-dropped"
+# Microseconds. CoDel's own 5 and 100 ms (RFC 8290) take a busy machine's late timers for a standing queue and drop; a
+# ping does not wait for the bulk of others in either case.
+TARGET: Final = 15_000
+INTERVAL: Final = 150_000
+# Frames whose time on a slow queue is no standing queue either (RFC 8289, section 4.4, asks for one at least).
+FRAMES: Final = 2 * 1514
+# Bytes a second. Up to this ceiling (175 Mb/s) joined packets are taken apart: one of 64 KiB takes 10 ms at 50 Mb/s, a
+# ping waits for it whatever the order in the leaf. Above, it waits less than 3 ms, and taking apart costs more.
+SPLIT: Final = 21_845_333
+# How long a class sends in its turn, at the rate that it is guaranteed; and bytes that are a turn at least, since HTB
+# lets a class send a whole packet in each, and packets come joined together.
+TURN: Final = 0.004
+LEAST_TURN: Final = 8192
+MOST_TURN: Final = 16_000_000
+# Seconds in which changes are gathered, and after which one looks although nothing was said.
+GATHER: Final = 0.02
+LOOK: Final = 30.0
+# Open vSwitch's handle of a port's HTB, 1:0; queue n is its class 1:(n + 1).
+_ROOT: Final = 0x10000
+# Seconds between two looks whether packets wait, and between two writings of what was seen.
+SAMPLE: Final = 1.0
+WRITE: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port with queues of the controller's: its device's index, and the rows of its queues (uuid) by number."""
+
+    device: int
+    queues: Mapping[int, str]
+
+
+class Leaves:
+    """Watches the queues of an Open vSwitch, by its database's address, on a thread of its own."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._stopping = threading.Event()
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._watch, name="leaves", daemon=True)
+        self._trouble = ""
+        self._sampled = 0.0
+        self._ports: dict[str, Port] = {}
+        # By row: seconds of waiting, packets dropped, and what is written of both.
+        self._waited: dict[str, float] = {}
+        self._dropped: dict[str, int] = {}
+        self._written: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start to watch. Raises NetworkError where the kernel cannot be listened to."""
+        try:
+            self._listening = tc.listener()
+        except OSError as error:
+            raise NetworkError(f"traffic control cannot be watched: {error}") from None
+        self._listening.setblocking(False)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no more; what was set stays."""
+        self._stopping.set()
+        self._woken.send(b"\0")
+        self._thread.join(10)
+
+    def tell(self) -> None:
+        """Write what was seen until now: a job ends, and its queues go with it."""
+        try:
+            self._sample(least=0.0)
+            self._write()
+        except NetworkError as error:
+            log.event("what queues have dropped is not told", level=log.WARNING, reason=error)
+
+    def _watch(self) -> None:
+        with self._listening, self._wake, self._woken:
+            # When to do so next: a machine's clock begins with 0 when it boots.
+            look_at = write_at = 0.0
+            while not self._stopping.is_set():
+                try:
+                    if time.monotonic() >= look_at:
+                        # Set first, so that after a fault it is not tried again at once.
+                        look_at = time.monotonic() + LOOK
+                        self._look()
+                    self._sample()
+                    if time.monotonic() >= write_at:
+                        self._write()
+                        write_at = time.monotonic() + WRITE
+                    self._say("")
+                except NetworkError as error:
+                    self._say(str(error))
+                except Exception as error:  # nobody else looks after the queues
+                    self._say(f"{type(error).__name__}: {error}")
+                pause = SAMPLE if self._ports else LOOK
+                if select.select([self._listening, self._wake], [], [], pause)[0]:
+                    look_at = 0.0
+                    self._stopping.wait(GATHER)
+                    self._drain()
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                self._listening.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                # A backlog that ran over (ENOBUFS) says no more than a message does: something changed.
+                continue
+
+    def _say(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            log.event("queues have no fair-queueing leaves", level=log.WARNING, reason=trouble)
+        self._trouble = trouble
+
+    def _look(self) -> None:
+        missed = ""
+        self._ports = marked_ports(self._database)
+        rows = {uuid for port in self._ports.values() for uuid in port.queues.values()}
+        with self._lock:
+            self._waited = {uuid: self._waited.get(uuid, 0.0) for uuid in rows}
+            self._dropped = {uuid: self._dropped.get(uuid, 0) for uuid in rows}
+            self._written = {uuid: said for uuid, said in self._written.items() if uuid in rows}
+        for port, here in sorted(self._ports.items()):
+            attached, trouble = settle(tc.classes(here.device))
+            if trouble:
+                missed = f"port {port}: {trouble}"
+            if attached:
+                log.event("fair-queueing leaves", port=port, queues=attached)
+        if missed:
+            raise NetworkError(missed)
+
+    def _sample(self, least: float = SAMPLE / 2) -> None:
+        """Note in which queues packets are waiting now and how many each has dropped; not within ``least`` seconds."""
+        with self._lock:
+            now = time.monotonic()
+            past = min(now - self._sampled, 2 * SAMPLE)
+            if past < least or not self._ports:
+                return
+            self._sampled = now
+            leaves = tc.leaves()
+            for port in self._ports.values():
+                seen = {number: leaves.get((port.device, _ROOT | number + 1)) for number in port.queues}
+                if None in seen.values():
+                    # A kernel without leaves: what a class drops it counts itself.
+                    seen |= {(one.id & 0xFFFF) - 1: one.backlog for one in tc.classes(port.device) if not one.leaf}
+                for number, uuid in port.queues.items():
+                    if (backlog := seen.get(number)) is not None:
+                        self._dropped[uuid] = backlog.dropped
+                        self._waited[uuid] = self._waited.get(uuid, 0.0) + (past if backlog.waiting else 0.0)
+
+    def _write(self) -> None:
+        with self._lock:
+            seen = {uuid: (round(self._waited[uuid]), self._dropped.get(uuid, 0)) for uuid in self._waited}
+            changed = {uuid: said for uuid, said in seen.items() if said != self._written.get(uuid, (0, 0))}
+            if not changed:
+                return
+            command: list[str] = []
+            for uuid, (waited, dropped) in changed.items():
+                said = (f"external_ids:{WAITED}={waited}", f"external_ids:{DROPPED}={dropped}")
+                command += ["--", "--if-exists", "set", "queue", uuid, *said]
+            run(["ovs-vsctl", "--timeout=10", "--no-wait", f"--db={self._database}", *command[1:]])
+            self._written |= changed
+
+
+def settle(found: Iterable[tc.HtbClass]) -> tuple[int, str]:
+    """Give a device's classes leaves and quanta where they lack them; answers how many leaves, and what went wrong."""
+    leaves = [one for one in found if one.parent != tc.TC_H_ROOT]
+    attached, trouble = 0, ""
+    for one in leaves:
+        wanted = turn(one.rate)
+        try:
+            if len(leaves) > 1 and one.quantum != wanted:
+                tc.set_quantum(one, wanted)
+            if not one.leaf:
+                _add_leaf(one)
+                attached += 1
+        except NetworkError as error:
+            trouble = f"class {one.id >> 16:x}:{one.id & 0xFFFF:x}: {error}"
+    return attached, trouble
+
+
+def _add_leaf(one: tc.HtbClass) -> None:
+    target = patience(one.ceiling)
+    interval = target * INTERVAL // TARGET
+    try:
+        tc.add_cake(one, target, interval, split=one.ceiling <= SPLIT)
+    except NetworkError:
+        tc.add_fq_codel(one, target, interval)
+
+
+def patience(ceiling: int) -> int:
+    """The target of a leaf whose class sends up to ``ceiling`` bytes a second, in microseconds."""
+    return max(TARGET, FRAMES * 1_000_000 // max(ceiling, 1))
+
+
+def turn(rate: int) -> int:
+    """The bytes that a class guaranteed ``rate`` bytes a second may send in its turn."""
+    return min(max(round(rate * TURN), LEAST_TURN), MOST_TURN)
+
+
+def marked_ports(database: str) -> dict[str, Port]:
+    """The ports that have queues of the controller's. Raises NetworkError."""
+    shown = run(
+        [
+            "ovs-vsctl", "--timeout=10", f"--db={database}", "--format=json",
+            "--columns=_uuid,external_ids,queues", "list", "qos", "--", "--columns=name,qos", "list", "port",
+        ]
+    )  # fmt: skip
+    qos, ports = (json.loads(line)["data"] for line in shown.splitlines())
+    ours: dict[str, dict[int, str]] = {
+        uuid[1]: {number: queue[1] for number, queue in queues[1]}
+        for uuid, ids, queues in qos
+        if any(key == MARK for key, _ in ids[1])
+    }
+    found = {}
+    for name, used in ports:
+        if used[0] == "uuid" and used[1] in ours:
+            # A device that is gone has no classes either.
+            with contextlib.suppress(OSError, ValueError):
+                found[name] = Port(int(Path("/sys/class/net", name, "ifindex").read_text()), ours[used[1]])
+    return found

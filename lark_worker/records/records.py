@@ -1,0 +1,106 @@
+"""What the service knows of each job, kept on disk before anything is made for it: a crash leaves nothing unknown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from lark_common import log
+from lark_common.runs import EndedBy, RunKey
+from lark_worker.records.atomic_file import write_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One job. ``pending`` is what the controller is still to be told, in order: ``register``, ``end``.
+
+    ``starter`` and ``started`` (clock ticks since boot) with ``boot`` name the starter's process for all time.
+    ``number`` is the order in which the jobs came. ``body`` is what is posted; ``addresses`` are with prefix length.
+    ``machine`` is the worker as the controller knows it. ``bridge`` and ``vlan`` are of a bridge job.
+    ``counted`` is what the controller is told at the end of what the job has used.
+    ``made`` says that its network stands, ``over`` that the job has ended here, ``accounted`` that its network use
+    is told to HTCondor.
+    """
+
+    id: str
+    number: int
+    boot: str
+    starter: int
+    started: int
+    global_job_id: str
+    run_started: int
+    slot: str
+    owner: str
+    namespace: str
+    port: str
+    mac: str
+    network_type: str
+    address_type: str
+    body: str
+    addresses: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    exit_ad: str = ""
+    ended_by: str = EndedBy.HOOK.value
+    state: str = "registering"
+    reason: str = ""
+    machine: str = ""
+    bridge: str = ""
+    vlan: int | None = None
+    counted: dict[str, int] = field(default_factory=dict)
+    made: bool = False
+    accounted: bool = True
+    over: bool = False
+
+    @property
+    def run(self) -> RunKey:
+        """The run as the controller names it."""
+        return RunKey(self.global_job_id, self.run_started, self.slot)
+
+    def told(self, operation: str) -> Self:
+        """Without the first pending operation, which is ``operation``."""
+        rest = self.pending[1:] if self.pending[:1] == (operation,) else self.pending
+        return replace(self, pending=rest)
+
+
+class Records:
+    """The records, one file each in ``directory``; written whole and renamed, so that each is old or new."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+
+    def write(self, record: Record) -> None:
+        """Keep a record. Raises OSError where the disk does not take it."""
+        write_whole(self._directory / f"{record.id}.json", json.dumps(asdict(record)))
+
+    def remove(self, job_id: str) -> None:
+        """Forget a record; nothing happens where there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            (self._directory / f"{job_id}.json").unlink()
+
+    def load(self) -> list[Record]:
+        """Every record that can be read, in the order in which the jobs came; what cannot be is removed."""
+        found = []
+        for path in self._directory.iterdir():
+            record = _read(path) if path.suffix == ".json" else None
+            if record is None:
+                log.event("record cannot be read; removed", level=log.WARNING, path=path)
+                path.unlink()
+            else:
+                found.append(record)
+        return sorted(found, key=lambda record: record.number)
+
+
+def _read(path: Path) -> Record | None:
+    names = {entry.name for entry in fields(Record)}
+    try:
+        given: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        lists = {name: tuple(given[name]) for name in ("addresses", "pending")}
+        record = Record(**{name: value for name, value in given.items() if name in names} | lists)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return record if record.id == path.stem else None

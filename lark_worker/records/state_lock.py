@@ -1,0 +1,35 @@
+"""One service a state directory: two would sweep each other's networks away and take each other's socket."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from lark_common.errors import SettingError
+
+
+class Claim:
+    """The state directory, made where it is missing, for this process alone; the kernel gives it up with the process.
+
+    Raises SettingError where it cannot be used, or another service uses it.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        said = f"LARK_WORKER_STATE_DIR={state_dir}"
+        try:
+            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SettingError(f"{said}: cannot be used: {error.strerror}") from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise SettingError(f"{said}: another worker service uses it") from None
+
+    def release(self) -> None:
+        """Let another service have it; may be repeated."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,107 @@
+"""Tells the controller what bridge and nat jobs use, which no switch counts, and what others had used at their end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from lark_common import log
+from lark_worker.controller_link import Link
+from lark_worker.errors import AwayError, NetworkError
+from lark_worker.records.records import Record
+from lark_worker.rules.firewall import Firewall, is_ruled
+from lark_worker.usage.device_counters import DeviceCounters
+
+
+class Accounts:
+    """Reads the counters every ``seconds`` (0: never) on a thread of its own, and tells what has changed.
+
+    ``records`` answers the jobs that are known; ``tell_queues`` tells what their queues have seen.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        firewall: Firewall,
+        devices: DeviceCounters,
+        records: Callable[[], tuple[Record, ...]],
+        seconds: float,
+        tell_queues: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._devices = devices
+        self._firewall = firewall
+        self._records = records
+        self._seconds = seconds
+        self._tell_queues = tell_queues
+        self._told: dict[str, dict[str, int]] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="counters", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        if self._seconds:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Tell nothing more."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(10)
+
+    def last(self, record: Record) -> dict[str, int]:
+        """What a job that ends has used; empty where it is not counted here, or cannot be read."""
+        if not record.made:
+            return {}
+        if not is_ruled(record):
+            if record.network_type != "ovs_bridge":
+                return {}
+            self._tell_queues()
+            return self._devices.last(record)
+        try:
+            return self._firewall.counters(record).report()
+        except NetworkError as error:
+            log.failure("the last counters of a job are not known", error, job=record.id)
+            return {}
+
+    def wan(self, record: Record, quiet: bool) -> tuple[int, int] | None:
+        """What a job that ends has received from the WAN and sent there, in bytes; None where that is not counted.
+
+        ``quiet`` says that it has neither sent nor received for a while, so that its flows have counted everything.
+        Raises AwayError, RefusedError.
+        """
+        if is_ruled(record):
+            try:
+                said = self._firewall.counters(record).report()
+            except NetworkError as error:
+                log.event("a job's WAN part is not known", level=log.WARNING, job=record.id, reason=error)
+                return None
+            return said["wan_bytes_in"], said["wan_bytes_out"]
+        if not quiet:
+            self._devices.settle()
+        return self._link.wan(record.id, fresh=True)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._seconds):
+            try:
+                live = [record for record in self._records() if is_ruled(record) and record.made and not record.over]
+                counted = {job_id: each.report() for job_id, each in self._firewall.all_counters(live).items()}
+                self._tell(counted)
+            except (AwayError, NetworkError) as error:
+                log.event("counters are not told; the next ones hold them too", level=log.WARNING, reason=error)
+            except Exception as error:  # the next round must find somebody who tells
+                log.failure("counters are not told; the next ones hold them too", error)
+
+    def _tell(self, counted: dict[str, dict[str, int]]) -> None:
+        self._told = {job_id: said for job_id, said in self._told.items() if job_id in counted}
+        for job_id, said in counted.items():
+            if self._told.get(job_id) == said:
+                continue
+            try:
+                self._link.counters(job_id, said)
+            except AwayError:
+                raise
+            except Exception as error:  # one job's trouble must not cost the others their accounts
+                log.failure("a job's counters are not told; the next ones hold them too", error, job=job_id)
+                continue
+            self._told[job_id] = said

@@ -1,0 +1,399 @@
+"""From readings to usage: tables, and any sequence of readings, restarts, wraps, reconnects and crashes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from lark_controller.accounting import recent
+from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, Subject, buckets, width_for
+from lark_controller.accounting.counters import counted
+from lark_controller.accounting.kinds import Kind
+from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading, QueueReading, WorkerCounts
+from lark_controller.accounting.rates import Rates
+from lark_controller.accounting.recent import READINGS
+from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
+from tests.fixtures.databases import NOW, a_run
+
+GIGA = 2**32
+WRAPPED = GIGA - 100
+
+
+def job(number: int = 1, **changes: Any) -> Any:
+    return replace(a_run(number, **changes), number=number, created=NOW)
+
+
+def opened(number: int = 1, **changes: Any) -> Ledger:
+    ledger = Ledger()
+    ledger.begin(job(number, **changes), "group_cms")
+    return ledger
+
+
+def used(ledger: Ledger, number: int = 1) -> Usage:
+    found = ledger.usage(number)
+    assert found is not None
+    return found.usage
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ((0, 0), (0, 0), (0, 0)),
+        ((1, 10), (3, 30), (2, 20)),
+        ((5, 50), (2, 20), (2, 20)),  # made anew
+        ((5, 0), (2, 0), (2, 0)),
+        ((5, 50), (0, 0), (0, 0)),
+        ((10, WRAPPED), (20, 50), (10, 150)),  # bytes over 32 bits, packets go on
+        ((10, 2**64 - 100), (20, 50), (10, 150)),
+        ((10, WRAPPED), (2, 50), (2, 50)),  # both fell: made anew, however large it was
+        ((10, 1000), (20, 50), (20, 50)),  # a fall from nowhere near an end is no wrap
+        ((WRAPPED, 0, 7), (3, 0, 9), (103, 0, 2)),
+    ],
+)
+def test_what_counters_counted_between_two_readings(
+    before: tuple[int, ...], now: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    assert counted(before, now) == expected
+
+
+def test_a_port_that_was_made_for_the_job_is_the_jobs_from_its_first_packet() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(3, 300, 2, 200), port_age=11.0)
+    assert used(ledger) == Usage(bytes_in=200, bytes_out=300, packets_in=2, packets_out=3)
+
+
+def test_of_an_old_port_the_job_gets_what_comes_after_the_first_reading() -> None:
+    ledger = opened()
+    ledger.read(1, NOW, PortReading(1000, 10**6, 1000, 10**6), port_age=86_400.0)
+    assert used(ledger) == NOTHING
+    ledger.read(1, NOW + 10, PortReading(1003, 10**6 + 300, 1002, 10**6 + 200), port_age=86_410.0)
+    assert used(ledger) == Usage(bytes_in=200, bytes_out=300, packets_in=2, packets_out=3)
+
+
+def test_jobs_that_follow_each_other_on_a_port_add_up_to_its_counters() -> None:
+    ledger = opened(port="p1")
+    ledger.read(1, NOW + 10, PortReading(10, 1000, 0, 0), port_age=10.0)
+    ledger.close(1, NOW + 11)
+    ledger.begin(job(2, port="p1", datapath=2, slot="slot1_1@worker0"), "")
+    ledger.read(2, NOW + 30, PortReading(15, 1500, 4, 400), port_age=30.0)
+    assert used(ledger).bytes_out + used(ledger, 2).bytes_out == 1500
+    assert used(ledger, 2) == Usage(bytes_in=400, bytes_out=500, packets_in=4, packets_out=5)
+
+
+def test_rates_are_between_readings_and_add_up_by_group() -> None:
+    ledger = opened()
+    ledger.begin(job(2), "group_cms")
+    ledger.read(1, NOW + 10, PortReading(0, 0, 0, 0), port_age=1.0)
+    ledger.read(1, NOW + 20, PortReading(10, 10_000_000, 10, 5_000_000), [FlowReading(Kind.WAN_OUT, 5, 4_000_000)])
+    ledger.read(2, NOW + 20, PortReading(10, 25_000_000, 0, 0), port_age=1.0)
+    found = ledger.usage(1)
+    assert found is not None
+    assert found.rate == Rate(inward=4_000_000, outward=8_000_000, wan_outward=3_200_000)
+    assert ledger.rates() == {"group_cms": Rate(4_000_000, 18_000_000, 0, 3_200_000)}
+    assert [(each.name, each.jobs) for each in ledger.flowing("job", 9)] == [(job(1).id, 1), (job(2).id, 1)]
+    assert [(each.name, each.jobs) for each in ledger.flowing("job", 1)] == [(job(1).id, 1)]
+    ledger.begin(job(2), "other")
+    assert ledger.rates()["group_cms"] == found.rate
+    ledger.quiet([1])
+    assert ledger.rates()["group_cms"] == IDLE
+    assert used(ledger).bytes_out == 10_000_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 1, 7, 10**12]), st.integers(0, 9)), max_size=40))
+def test_rates_by_subject_are_those_of_its_jobs_whatever_came_before(changes: list[tuple[int, int, int]]) -> None:
+    rates, now = Rates(), dict.fromkeys(range(6), IDLE)
+    for number, inward, outward in changes:
+        new = Rate(inward, outward)
+        rates.change(f"g{number % 2}", f"u{number % 3}", f"h{number % 4}", now[number], new)
+        now[number] = new
+    for by, letter, count in (("group", "g", 2), ("host", "h", 4)):
+        meant: dict[str, list[Rate]] = {}
+        for number, rate in now.items():
+            if rate != IDLE:
+                meant.setdefault(f"{letter}{number % count}", []).append(rate)
+        found = rates.most(by, 9)
+        assert {each.name: (each.rate.inward, each.rate.outward, each.jobs) for each in found} == {
+            name: (sum(rate.inward for rate in some), sum(rate.outward for rate in some), len(some))
+            for name, some in meant.items()
+        }
+        order = [(-each.rate.inward - each.rate.outward, each.name) for each in found]
+        assert order == sorted(order)
+        assert rates.most(by, 1) == found[:1]
+    assert {(each.user, each.group) for each in rates.most("user", 9)} == {
+        (f"u{number % 3}", f"g{number % 2}") for number, rate in now.items() if rate != IDLE
+    }
+
+
+def test_a_jobs_last_rates_are_kept_while_it_lives() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(0, 0, 0, 0), port_age=1.0)
+    for turn in range(1, READINGS + 30):
+        ledger.read(1, NOW + 10 + 10 * turn, PortReading(turn, turn * 1_250_000, 0, 0))
+    kept = ledger.recent(1)
+    assert len(kept) == READINGS
+    assert {rate for _, rate in kept} == {Rate(outward=1_000_000)}
+    times = [at for at, _ in kept]
+    assert times == pytest.approx([NOW + 310 + 10 * turn for turn in range(READINGS)], abs=0.01)
+    assert ledger.recent(2) == []
+    ledger.close(1, NOW + 9999)
+    assert ledger.recent(1) == []
+
+
+def test_of_too_many_jobs_those_that_came_last_have_a_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "JOBS", 2)
+    kept = recent.Recent()
+    for number in (1, 2):
+        kept.keep(number, NOW, Rate(number), first=False)
+    kept.keep(3, NOW, Rate(3), first=False)
+    assert [bool(kept.of(number)) for number in (1, 2, 3)] == [True, True, False]
+    kept.keep(4, NOW, Rate(4), first=True)
+    kept.keep(1, NOW + 10, Rate(1), first=False)
+    assert [bool(kept.of(number)) for number in (1, 2, 3, 4)] == [False, True, False, True]
+    assert kept.of(4) == [(NOW, Rate(4))]
+
+
+def test_drops_by_rate_are_counted_and_timed() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), port_age=1.0)
+    ledger.read(1, NOW + 12.5, PortReading(6, 600, 6, 600, 0, 3))
+    ledger.read(1, NOW + 20, PortReading(7, 700, 7, 700, 0, 3))
+    assert used(ledger)[8:] == (0, 0, 3, 0, 2500)
+
+
+def test_what_a_jobs_queues_drop_and_hold_back_is_counted_once() -> None:
+    ledger = opened()
+    ledger.queues(1, QueueReading(2, 30, 1000, 4000))
+    ledger.queues(1, QueueReading(2, 30, 1000, 4000))
+    ledger.queues(1, QueueReading(5, 31, 2500, 5000))
+    assert used(ledger) == Usage(rate_drops_in=5, rate_drops_out=31, throttled=4000 + 1500)
+    (entry,) = ledger.entries(ledger.changed())
+    again = Ledger()
+    again.begin(job(), "group_cms", entry.readings, entry.usage)
+    again.queues(1, QueueReading(5, 31, 2500, 5000))
+    assert used(again) == entry.usage
+    # A queue went while no controller looked: nothing is counted twice.
+    again.queues(1, QueueReading(5, 4, 2500, 1000))
+    again.queues(1, QueueReading(5, 7, 2500, 2000))
+    assert used(again) == Usage(rate_drops_in=5, rate_drops_out=34, throttled=6500)
+
+
+def test_a_workers_last_word_closes_the_totals_and_nothing_is_counted_twice() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), port_age=10.0)
+    assert ledger.report(1, NOW + 20, WorkerCounts(PortReading(9, 900, 6, 600)), True)
+    # The switch's answer was under way; it is older than what the worker said.
+    ledger.read(1, NOW + 21, PortReading(8, 800, 6, 600), [FlowReading(Kind.WAN_OUT, 2, 200)])
+    assert used(ledger) == Usage(600, 900, 6, 9, 0, 200, 0, 2)
+    assert not ledger.report(1, NOW + 22, WorkerCounts(PortReading(9, 900, 6, 600)), True)
+    ledger.close(1, NOW + 23)
+    ledger.read(1, NOW + 24, PortReading(10, 1000, 6, 600))
+    assert used(ledger) == Usage(600, 900, 6, 9, 0, 200, 0, 2)
+
+
+def test_a_worker_counts_what_no_switch_sees() -> None:
+    ledger = opened()
+    report = WorkerCounts(PortReading(9, 900, 6, 600, 1, 2), (400, 500, 4, 5), (7, 8))
+    for _ in range(2):
+        assert ledger.report(1, NOW + 20, report, False)
+    assert used(ledger) == Usage(600, 900, 6, 9, 400, 500, 4, 5, 7, 8, 2, 1, 20_000)
+    # A worker whose nftables were made anew counts from 0; the port goes on.
+    assert ledger.report(1, NOW + 30, WorkerCounts(PortReading(10, 1000, 6, 600, 1, 2), (0, 100, 0, 1), (0, 0)), True)
+    assert used(ledger)[:10] == (600, 1000, 6, 10, 400, 600, 4, 6, 7, 8)
+
+
+def test_a_flow_that_went_is_counted_to_its_end_and_the_next_begins_at_nothing() -> None:
+    ledger = opened()
+    ledger.read(1, NOW, None, [FlowReading(Kind.WAN_IN, 5, 500), FlowReading(Kind.DROP_IN, 3, 300)])
+    ledger.flow_gone(1, FlowReading(Kind.WAN_IN, 7, 700))
+    ledger.read(1, NOW, None, [FlowReading(Kind.WAN_IN, 9, 900)])
+    assert used(ledger) == Usage(wan_bytes_in=1600, wan_packets_in=16, policy_drops_in=3)
+
+
+def test_a_switch_that_lost_its_flows_counts_from_nothing_even_when_it_is_past_the_last_reading() -> None:
+    ledger = opened()
+    ledger.read(1, NOW, None, [FlowReading(Kind.WAN_IN, 5, 500)])
+    ledger.flows_there(1, NOW, [])
+    ledger.read(1, NOW, None, [FlowReading(Kind.WAN_IN, 9, 900)])
+    assert used(ledger).wan_packets_in == 14
+
+
+def test_what_is_written_is_what_is_new_and_a_closed_account_is_forgotten_when_it_is_written() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), port_age=10.0)
+    (first,) = ledger.entries(ledger.changed())
+    assert (first.new, first.usage, first.final) == (first.usage, Usage(500, 500, 5, 5), False)
+    ledger.read(1, NOW + 20, PortReading(6, 600, 5, 500))
+    ledger.wrote([first])
+    (second,) = ledger.entries(ledger.changed())
+    assert second.new == Usage(bytes_out=100, packets_out=1)
+    ledger.wrote([second])
+    assert ledger.changed() == []
+    ledger.close(1, NOW + 30)
+    (last,) = ledger.entries(ledger.ended())
+    assert (last.new, last.final, last.readings) == (NOTHING, True, "")
+    ledger.wrote([last])
+    assert len(ledger) == 0
+    assert ledger.usage(1) is None
+
+
+def test_use_goes_into_a_minute_an_hour_and_a_day_of_group_user_and_host() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(5, 500, 0, 0), port_age=10.0)
+    found = buckets(ledger.entries([1]))
+    assert len(found) == 9
+    at = int(NOW + 10)
+    assert {(each.seconds, each.start) for each in found} == {(w, at - at % w) for w in (MINUTE, HOUR, DAY)}
+    owner = job()
+    assert {each.subject for each in found} == {
+        Subject("group", owner.group, owner.group),
+        Subject("user", owner.user, owner.group),
+        Subject("host", owner.host, ""),
+    }
+    assert {each.usage for each in found} == {Usage(bytes_out=500, packets_out=5)}
+
+
+@pytest.mark.parametrize(
+    ("hours", "wanted", "width"),
+    [
+        (1, None, MINUTE),
+        (6, None, MINUTE),
+        (7, None, HOUR),
+        (24 * 62, None, HOUR),
+        (24 * 63, None, DAY),
+        (1, "day", DAY),
+    ],
+)
+def test_which_buckets_answer(hours: int, wanted: str | None, width: int) -> None:
+    assert width_for(NOW, NOW + hours * HOUR, wanted) == width
+
+
+class Accounts(RuleBasedStateMachine):
+    """A job's port and flows, with the truth beside them; whatever happens, the account has what could be known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = opened()
+        self.at = NOW
+        # What the port's counters show, what of it was read, and what is true.
+        self.shown = [0, 0, 0, 0]
+        self.flows = {kind: [0, 0] for kind in Kind}
+        self.read_flows = {kind: [0, 0] for kind in Kind}
+        self.true = [0, 0, 0, 0]
+        self.true_flows = {kind: [0, 0] for kind in Kind}
+        self.unread = [0, 0, 0, 0]
+        self.written: dict[str, Usage] = {}
+        self.stored = NOTHING
+        self.saved: tuple[str, Usage] = ("", NOTHING)
+        self.size = 2**64
+        self.replaced = False
+
+    @initialize(bits=st.sampled_from((32, 64)))
+    def hardware(self, bits: int) -> None:
+        """A switch whose byte counters have so many bits, and are near the end of 32."""
+        self.size = 2**bits
+        self.unread = self.shown = [1000, 4_200_000_000, 1000, 4_100_000_000]
+        self.shown = list(self.shown)
+        self._read()
+
+    @rule(
+        packets=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+        size=st.sampled_from((60, 1500, 64_000, 2_000_000)),
+        kind=st.sampled_from(list(Kind)),
+    )
+    def traffic(self, packets: tuple[int, int], size: int, kind: Kind) -> None:
+        """Packets both ways, and one of them counted by a flow."""
+        new = [packets[0], packets[0] * size, packets[1], packets[1] * size]
+        self.unread = [one + two for one, two in zip(self.unread, new, strict=True)]
+        for place, value in enumerate(new):
+            self.shown[place] = (self.shown[place] + value) % (self.size if place in (1, 3) else 2**64)
+        for place, value in enumerate((1, size)):
+            self.flows[kind][place] += value
+
+    @rule()
+    def poll(self) -> None:
+        """The switch is asked."""
+        self._read()
+
+    def _read(self) -> None:
+        self.at += 10
+        readings = [FlowReading(kind, *values) for kind, values in self.flows.items() if any(values)]
+        self.ledger.read(1, self.at, PortReading(*self.shown), readings, port_age=self.at - NOW)
+        self.true = [one + two for one, two in zip(self.true, self.unread, strict=True)]
+        self.unread = [0, 0, 0, 0]
+        for kind in Kind:
+            self._seen(kind)
+
+    def _seen(self, kind: Kind) -> None:
+        for place in range(2):
+            self.true_flows[kind][place] += self.flows[kind][place] - self.read_flows[kind][place]
+            self.read_flows[kind][place] = self.flows[kind][place]
+
+    @rule()
+    def the_port_is_made_anew(self) -> None:
+        """Its counters begin at 0; what nobody had read is lost, and the next reading comes before the next packet."""
+        self.replaced = True
+        self.shown = [0, 0, 0, 0]
+        self.unread = [0, 0, 0, 0]
+        self._read()
+
+    @rule(kind=st.sampled_from(list(Kind)))
+    def a_flow_is_removed(self, kind: Kind) -> None:
+        """The switch says what it had counted."""
+        if any(self.flows[kind]):
+            self.replaced = True
+            self.ledger.flow_gone(1, FlowReading(kind, *self.flows[kind]))
+            self._seen(kind)
+            self.flows[kind] = [0, 0]
+            self.read_flows[kind] = [0, 0]
+
+    @rule(kept=st.booleans())
+    def the_switch_reconnects(self, kept: bool) -> None:
+        """With its flows, or without; what it had counted for lost flows since the last reading nobody knows."""
+        if not kept:
+            self.replaced = True
+            self.flows = {kind: [0, 0] for kind in Kind}
+            self.read_flows = {kind: [0, 0] for kind in Kind}
+        there = [FlowReading(kind, *values) for kind, values in self.flows.items()] if kept else []
+        self.ledger.flows_there(1, self.at, there)
+        if kept:
+            for kind in Kind:
+                self._seen(kind)
+
+    @rule()
+    def it_is_written(self) -> None:
+        """A transaction: the new use is added to what is stored, beside the readings."""
+        for entry in (entries := self.ledger.entries(self.ledger.changed())):
+            self.stored = self.stored.plus(entry.new)
+            self.saved = (entry.readings, self.stored)
+        self.ledger.wrote(entries)
+        self.replaced = False
+        assert self.stored == used(self.ledger)
+
+    @precondition(lambda self: not self.replaced)
+    @rule()
+    def the_controller_crashes(self) -> None:
+        """And goes on from what is stored; the next reading has all that came since, of ports and flows that are still
+        there."""
+        self.ledger = Ledger()
+        self.ledger.begin(job(), "group_cms", *self.saved)
+        self._read()
+
+    @invariant()
+    def the_account_has_the_truth(self) -> None:
+        """Nothing lost, nothing doubled."""
+        usage = used(self.ledger)
+        assert [usage.packets_out, usage.bytes_out, usage.packets_in, usage.bytes_in] == self.true
+        flows = self.true_flows
+        assert usage.wan_bytes_out == flows[Kind.WAN_OUT][1]
+        assert usage.wan_packets_in == flows[Kind.WAN_IN][0] + flows[Kind.WAN_IN_IPV6][0]
+        assert usage.policy_drops_out == flows[Kind.DROP_OUT][0]
+        assert usage.policy_drops_in == flows[Kind.DROP_IN][0] + flows[Kind.DROP_IN_IPV6][0]
+
+
+Accounts.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAccounts = Accounts.TestCase

@@ -1,0 +1,56 @@
+"""Sums of queues that come and go: nothing that a job's queue has counted is lost, and nothing counted twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lark_controller.accounting.ledger import QueueReading
+from lark_controller.accounting.queue_sums import Owner, Place, QueueSums
+
+PLACES: dict[Place, Owner] = {
+    ("eth0", 5): Owner(1, inward=False),
+    ("eth0", 40_000): Owner(1, inward=False),
+    ("veth1", 0): Owner(1, inward=True),
+    ("eth0", 6): Owner(2, inward=False),
+}
+
+
+def test_a_queue_of_nobody_is_nobodys() -> None:
+    assert QueueSums().read(PLACES, {("eth0", 0): 9, ("eth0", 7): 3}, {("eth0", 0): 4.0}) == {}
+
+
+def test_what_a_queue_had_counted_stays_when_it_goes() -> None:
+    sums = QueueSums()
+    sums.read(PLACES, {("eth0", 5): 100, ("eth0", 40_000): 50, ("veth1", 0): 2}, {("veth1", 0): 1.0})
+    assert sums.read(PLACES, {("eth0", 5): 101}, {}) == {1: QueueReading(2, 151, 1000, 0)}
+    assert sums.read({("eth0", 6): Owner(2, inward=False)}, {}, {}) == {}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(sorted(PLACES)), st.sampled_from(["counts", "goes", "is made anew"]), st.integers(0, 9)
+        ),
+        max_size=40,
+    )
+)
+def test_the_sums_are_all_that_was_counted_whatever_came_and_went(steps: list[tuple[Place, str, int]]) -> None:
+    sums, held, every = QueueSums(), dict[Place, int](), Counter[Owner]()
+    for place, what, count in steps:
+        if what == "goes":
+            held.pop(place, None)
+        elif what == "is made anew":
+            # Between two looks it counts less than the one before had, or the change could not be seen.
+            held[place] = min(count, max(0, held.get(place, 0) - 1))
+            every[PLACES[place]] += held[place]
+        else:
+            held[place] = held.get(place, 0) + count
+            every[PLACES[place]] += count
+        found = sums.read(PLACES, held, {})
+        for owner, total in every.items():
+            reading = found.get(owner.number, QueueReading())
+            inward, outward = Owner(owner.number, inward=True), Owner(owner.number, inward=False)
+            assert (reading.dropped_in, reading.dropped_out) == (every[inward], every[outward]), total

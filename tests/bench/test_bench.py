@@ -1,0 +1,176 @@
+"""The benchmarks in short: what they measure is what they say, and costs are compared by counting, not by the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import pstats
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import changes, full, load, ovsdb, posts, reactive, report, usage, views
+from bench.changes import Calculated
+from bench.population import CORE
+from fake_switch import switchside
+from lark_controller.flows.model import FlowKey, match
+from lark_controller.flows.tables import Edge
+
+
+def test_every_answer_of_lark_and_of_the_reference_is_a_flow_and_a_packet() -> None:
+    for subject in ("lark", "learning"):
+        with reactive.lark(2) if subject == "lark" else reactive.learning_switch() as port:
+            found = reactive.load(subject, port, 2, 3, 0.3)
+        assert found["answers"] > 0
+        assert abs(found["flows"] - found["answers"]) <= 2 * 3
+
+
+def test_lark_decides_about_the_address_that_was_asked() -> None:
+    class Remembering(load.LoadSwitch):
+        def data_received(self, data: bytes) -> None:
+            if self.asking and len(data) > 56 and data[1] == 14:
+                decided.append(switchside.decode_flow_mod(data[: int.from_bytes(data[2:4])]).key)
+            super().data_received(data)
+
+    async def ask(port: int) -> None:
+        switch = Remembering(1, "lark")
+        await switch.connect("127.0.0.1", port)
+        await load._ready([switch], "lark")
+        switch.disconnect()
+
+    decided: list[FlowKey] = []
+    with reactive.lark(1) as port:
+        asyncio.run(ask(port))
+    assert decided[0].table == Edge.SLICE_FROM
+    terms = {term.name: term.value for term in decided[0].match}
+    assert terms["ipv4_dst"] == load.FIRST + (1 << 16)
+    assert decided[0].match == match(eth_type=0x800, ipv4_dst=terms["ipv4_dst"], metadata=_metadata(decided[0]))
+
+
+def _metadata(key: FlowKey) -> tuple[int, int]:
+    return next((term.value, term.mask) for term in key.match if term.name == "metadata")
+
+
+def test_posts_are_confirmed_beside_a_switch_that_does_not_read() -> None:
+    found = posts.measure(2.0, 30, 40.0, 0.5)
+    for name in ("well", "others"):
+        assert found[name]["posts"] > 0
+        assert found[name]["confirmed"] == found[name]["posts"]
+    assert found["stalled"]["posts"] > 0
+    assert found["stalled"]["confirmed"] < found["stalled"]["posts"]
+    assert found["stalled"]["refused"] == 0
+    assert found["packet_ins"] == 0
+
+
+def calls(subject: Calculated) -> int:
+    """How many function calls a round takes: a cost that does not depend on the machine."""
+    profile = cProfile.Profile()
+    profile.enable()
+    subject.round()
+    profile.disable()
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]  # typeshed leaves it out
+
+
+def test_a_change_costs_the_same_beside_many_jobs_where_addresses_come_in_blocks() -> None:
+    few, many = (changes.calculated(size, 22, 20, 40) for size in (1_000, 10_000))
+    few.round()
+    many.round()
+    assert calls(many) / calls(few) <= 1.2
+    assert many.flows[-1] <= few.flows[-1]
+    assert many.pool.rules[CORE] == few.pool.rules[CORE]
+
+
+def test_jobs_that_open_a_block_are_told_apart() -> None:
+    found = changes.measure_calculated(1, 28, (1_000, 2_000), connected=10)
+    assert 0 < found["joining"][0] < 1
+    assert found["ratio_joining"] > 0
+    table = report.table({"machine": report.machine(), "calculated": [found]})
+    assert "the same of jobs in whose block another job is" in table
+
+
+def test_a_job_as_a_whole_is_measured_at_every_size() -> None:
+    found = changes.measure_whole(1, 22, (1_000, 2_000), fresh=3)
+    assert len(found["millis"]) == 2
+    assert found["ratio"] > 0
+
+
+@pytest.fixture(scope="module")
+def whole_controller() -> dict[str, Any]:
+    return full.measure(1_500, 40, frames=60)
+
+
+def test_no_first_packet_of_a_registered_job_is_asked_about_and_a_reload_answers_all_who_ask(
+    whole_controller: dict[str, Any],
+) -> None:
+    found = whole_controller
+    assert found["first_packets"] == {"frames": 60, "passed": 60, "packet_ins": 0}
+    assert set(found["reload"]["statuses"]) <= {200, 201}
+    assert found["switch_core"] > 0
+    assert 0 < found["memory_loaded"] <= found["memory_peak"]
+
+
+def test_the_table_is_put_between_its_marks(tmp_path: Path, whole_controller: dict[str, Any]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    text = report.table({"machine": report.machine(), "full": whole_controller})
+    report.replace(page, text)
+    assert "old" not in page.read_text()
+    assert "| PacketIns for first packets of registered jobs | 0 | 0 for 60 packets" in page.read_text()
+    assert page.read_text().startswith("before\n")
+    assert page.read_text().endswith("after\n")
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="no place for the table"):
+        report.replace(page, text)
+
+
+def test_open_files_are_raised_to_the_hard_limit() -> None:
+    code = (
+        "import resource\n"
+        "from lark_controller.cli.open_files import raise_open_files\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))\n"
+        "assert raise_open_files() == 128\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (128, 128)\n"
+        "assert raise_open_files() == 128\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.postgres
+def test_questions_about_use_are_timed_and_read_an_index() -> None:
+    found = usage.measure(2, 300, 2, minute_days=0.005)
+    assert found["usage_jobs"]["rows"] == 600
+    assert found["usage"]["rows"] == 1520 * (7 + 48 + 2)
+    for row in found["questions"]:
+        assert 0 < row["p50"] <= row["p95"], row
+        assert row["plan"], row
+    assert found["write_seconds"] > 0
+    assert "use: 2 days of 300 jobs a day" in report.table({"machine": report.machine(), "usage": found})
+
+
+@pytest.mark.postgres
+def test_every_view_of_the_pages_is_timed() -> None:
+    found = views.measure(2_000, 3, 2)
+    assert len(found["views"]) == 19
+    for row in found["views"]:
+        assert 0 < row["p50"] <= row["p95"], row
+        assert row["bytes"] > 0
+    chosen = next(row for row in found["views"] if row["view"] == "jobs of a user in a group")
+    assert chosen["bytes"] > 5_000, "there are such jobs"
+    table = report.table({"machine": report.machine(), "views": found})
+    assert "pages: overview, the slowest of 7 requests; 2,000 live and 6,000 ended jobs" in table
+
+
+@pytest.mark.ovs
+def test_every_worker_has_a_database_and_other_rates_get_there() -> None:
+    found = ovsdb.measure(12, 6, 0.2)
+    assert found["jobs"] == 96
+    assert found["threads"] < found["without"]["threads"] + found["workers"], "no thread for each database"
+    for pool in ("many", "one"):
+        assert 0 < found[pool]["committed"]["p50"] < found[pool]["answered"]["p50"]
+    assert 0 < found["committed_seconds"] <= found["connect_seconds"]
+    assert found["storm"]["committed"] > 0
+    table = report.table({"machine": report.machine(), "ovsdb": found})
+    assert "OVSDB: 12 workers, each with a server of its own, 96 limited jobs: until all are connected" in table

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import time
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lark_controller import settings as table
+from lark_controller.cli import main as cli
+from lark_controller.rest.server.waitress_server import Server
+from lark_controller.rest.tokens import Tokens
+from lark_controller.settings import Settings
+from tests.fixtures.fake_controls import DPID, TOKENS
+from tests.fixtures.rest_app import Api, make_api
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    api = make_api(tmp_path)
+    server = Server(api.app, table.load({}, {"rest_listen": f"unix:{tmp_path}/rest.sock"}))
+    server.start()
+    for variable in ("LARK_TOKEN_FILE", "LARK_CA"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("LARK_URL", f"unix:{tmp_path}/rest.sock")
+    monkeypatch.setenv("LARK_TOKEN", TOKENS["operate"])
+    yield api
+    server.stop()
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text("version: 1\n")
+    return path
+
+
+def test_jobs(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    job = served.register(1, "alice")
+    served.register(2, "bob")
+    assert cli.main(["jobs", "--owner", "alice"]) == cli.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["JOB", "STATE", "OWNER", "GROUP", "HOST", "ADDRESSES", "REASON"]
+    assert lines[1].split() == [job["id"], "registering", "alice", "group_cms", "worker1.example", "10.64.0.1"]
+    assert len(lines) == 2
+    assert cli.main(["jobs", "--json"]) == cli.OK
+    assert [each["owner"] for each in json.loads(capsys.readouterr().out)] == ["alice", "bob"]
+    for name in (job["id"], "10.64.0.1"):
+        assert cli.main(["jobs", name]) == cli.OK
+        assert "slice, line 7: true" in capsys.readouterr().out
+    assert cli.main(["jobs", "10.99.0.1"]) == cli.NO
+    assert capsys.readouterr().err == "lark: No live job has the address 10.99.0.1.\n"
+
+
+def test_audit(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    job, other = served.register(1, "alice"), served.register(2, "bob")
+    served.controls.forged(job["id"], "worker1", "Owner is forged")
+    assert cli.main(["audit"]) == cli.OK
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["WHEN", "WHO", "WHAT", "CONCERNS", "DETAIL"]
+    assert [other["id"] in line for line in lines] == [False, True, False]
+    assert lines[0].split()[1:] == ["worker1", "forged", "ad", job["id"], "Owner", "is", "forged"]
+    assert cli.main(["audit", job["id"], "--json", "--limit", "1"]) == cli.OK
+    assert [each["action"] for each in json.loads(capsys.readouterr().out)] == ["forged ad"]
+
+
+def test_output_of_a_terminal_has_colours_and_no_control_characters(
+    served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = served.register()
+    served.controls.known[job["id"]] = replace(served.controls.known[job["id"]], reason="\x1b[2J")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    cli.main(["jobs"])
+    shown = capsys.readouterr().out
+    assert "\x1b[33mregistering" in shown
+    assert "\x1b[2J" not in shown
+
+
+def test_top(served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(["top", "--once"]) == cli.OK
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert shown.split() == [
+        "GROUP", "JOBS", "OUT", "IN", "WAN", "OUT", "WAN", "IN", "group_cms", "2", "4.00", "8.00", "0.00", "2.00",
+    ]  # fmt: skip
+    assert cli.main(["top", "--json", "--by", "user"]) == cli.OK
+    assert json.loads(capsys.readouterr().out)[0]["rate"]["inward"] == 8.0
+    looks = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", pause)
+    assert cli.main(["top", "--interval", "3"]) == 130
+    assert looks == [3.0, 3.0]
+    assert capsys.readouterr().out.count("GROUP") == 2
+
+
+def test_a_job_says_what_it_used(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    job = served.register()
+    cli.main(["jobs", job["id"]])
+    assert re.search(r"^used +not counted$", capsys.readouterr().out, re.MULTILINE)
+    counted = {"bytes_in": 1_500_000, "bytes_out": 999, "packets_in": 1000, "packets_out": 10}
+    path = f"/v1/jobs/{job['id']}/counters"
+    served.post(json.dumps(counted), path=path, kind="application/json")
+    cli.main(["jobs", job["id"]])
+    shown = capsys.readouterr().out
+    assert "sent 999 B (0 B WAN), received 1.5 MB (0 B WAN), 0 packets dropped; now 4.0 out, 8.0 in Mb/s" in shown
+
+
+def test_switches(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["switches"]) == cli.OK
+    assert "never connected" in capsys.readouterr().out
+    assert cli.main(["switches", "worker1"]) == cli.OK
+    assert "table full" in capsys.readouterr().out
+    assert cli.main(["switches", DPID, "--flows"]) == cli.OK
+    assert "0 admit" in capsys.readouterr().out
+    assert cli.main(["switches", DPID, "--json"]) == cli.OK
+    assert json.loads(capsys.readouterr().out)["name"] == "worker1"
+    assert cli.main(["switches", "nobody"]) == cli.NO
+    assert cli.main(["switches", "--flows"]) == cli.USAGE
+
+
+def test_explain(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "10.0.0.1", "10.0.0.2"]) == cli.NO
+    assert "dropped: 10.0.0.1 to 10.0.0.2: Different users." in capsys.readouterr().out
+    assert cli.main(["explain", "here", "there"]) == cli.NO
+    assert "no address and no job id" in capsys.readouterr().err
+
+
+def test_plan_and_policy(served: Api, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", str(policy)]) == cli.OK
+    told = capsys.readouterr().out
+    assert "1 of 2 jobs would be treated otherwise" in told
+    assert "+1 ~0 -2, then 9 of 4096 flows\n  + table=3 …\n  - table=4 …\n  … and 1 more\n" in told
+    assert cli.main(["policy", "put", str(policy)]) == cli.OK
+    assert capsys.readouterr().out == "version 2 is in force\n"
+    assert cli.main(["policy", "show"]) == cli.OK
+    assert capsys.readouterr().out.endswith("by operate\nversion: 1\n")
+    policy.write_text("blok: []\n")
+    for command in (["policy", "put"], ["plan"]):
+        assert cli.main([*command, str(policy)]) == cli.NO
+        assert "2:3: blok: unknown key; accepted: block, slice" in capsys.readouterr().err
+    assert served.controls.version.version == 2
+
+
+def test_check_needs_no_controller(
+    policy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["check", str(policy)]) == cli.OK
+    assert "no mistakes" in capsys.readouterr().out
+    policy.write_text("version: 1\npolicies:\n  - blok: {}\nswitchs: {}\n")
+    assert cli.main(["check", str(policy)]) == cli.NO
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+    assert cli.main(["check", "--json", str(policy)]) == cli.NO
+    found = json.loads(capsys.readouterr().out)
+    assert found["valid"] is False
+    assert {mistake["line"] for mistake in found["mistakes"]} >= {3, 4}
+    monkeypatch.setattr(sys, "stdin", io.StringIO("version: 1\n"))
+    assert cli.main(["check", "-"]) == cli.OK
+    assert cli.main(["check", "/nowhere/policy.yaml"]) == cli.USAGE
+
+
+def test_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tokens.yaml"
+    assert cli.main(["token", "pool", "--scope", "hook", "--scope", "read", "--file", str(path)]) == cli.OK
+    secret = capsys.readouterr().out.strip()
+    found = Tokens(path).find(secret)
+    assert found is not None
+    assert found.name == "pool"
+    assert cli.main(["token", "pool", "--scope", "hook", "--file", str(path)]) == cli.USAGE
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["token", "pool", "--scope", "fly"])
+    assert caught.value.code == cli.USAGE
+
+
+def test_token_files(served: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = tmp_path / "token"
+    held.write_text(TOKENS["hook"] + "\n")
+    assert cli.main(["jobs", "--token-file", str(held)]) == cli.NO
+    monkeypatch.delenv("LARK_TOKEN")
+    monkeypatch.setenv("LARK_TOKEN_FILE", str(held))
+    assert cli.main(["jobs"]) == cli.NO
+    held.write_text(TOKENS["read"])
+    assert cli.main(["jobs"]) == cli.OK
+    assert cli.main(["jobs", "--token-file", str(tmp_path / "none")]) == cli.USAGE
+
+
+def test_no_controller(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["jobs", "--url", f"unix:{tmp_path}/none.sock"]) == cli.UNREACHABLE
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert cli.main(["jobs", "--url", "ftp://x"]) == cli.USAGE
+
+
+def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema"]) == cli.OK
+    assert json.loads(capsys.readouterr().out)["$schema"].startswith("https://json-schema.org/")
+
+
+def test_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--state-dir", str(tmp_path)]
+    assert cli.main(["db", "version", *where]) == cli.NO
+    assert capsys.readouterr().out == "none\n"
+    assert cli.main(["db", "upgrade", *where]) == cli.OK
+    assert cli.main(["db", "version", "--json", *where]) == cli.OK
+    assert cli.main(["db", "version", "--database-url", "nonsense"]) == cli.NO
+
+
+def test_run_hands_the_settings_to_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setitem(sys.modules, "lark_controller.cli.run", types.SimpleNamespace(run=run))
+    monkeypatch.delattr("lark_controller.cli.run", raising=False)
+    monkeypatch.setenv("LARK_LEASE_SECONDS", "60")
+    assert cli.main(["run", "--rest-threads", "100"]) == cli.OK
+    assert (seen[0].lease_seconds, seen[0].rest_threads) == (60, 100)
+    assert cli.main(["run", "--rest-threads", "many"]) == cli.USAGE

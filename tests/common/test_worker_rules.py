@@ -1,0 +1,382 @@
+"""What workers are told to enforce: a function of jobs and policy, its JSON, its meaning, and who has confirmed it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lark_common.classads.ads import parse_post
+from lark_common.errors import UnsupportedError
+from lark_common.runs import AddressType, NetworkType
+from lark_common.worker_rules import (
+    HostRules,
+    JobRules,
+    from_json,
+    to_json,
+)
+from lark_controller.api.jobs import Registered
+from lark_controller.controller import Controller
+from lark_controller.flows.desired import Pool
+from lark_controller.flows.worker_rules import permits, unsupported
+from lark_controller.jobs.job import Job, JobState
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.file import load
+from tests.fixtures.controllers import running, until
+from tests.flows.test_desired import (
+    FULL,
+    POLICIES,
+    a_job,
+    numbers,
+    steps,
+)
+
+HOST = "worker1"
+
+
+def rules_of(*jobs: Job, policy: str = FULL) -> HostRules:
+    loaded = load(policy)
+    pool, decider = Pool(loaded), Decider(loaded)
+    for job in jobs:
+        pool.put(job, decider.decide(job.facts))
+    return pool.host_rules(HOST)
+
+
+def a_bridge_job(number: int, **changes: Any) -> Job:
+    return a_job(number, datapath=None, network_type=NetworkType.BRIDGE, **changes)
+
+
+def a_nat_job(number: int, **changes: Any) -> Job:
+    address = IPv4Address("10.255.64.0") + number
+    return a_job(number, datapath=None, **{"network_type": NetworkType.NAT, "ipv4": address, **changes})
+
+
+def test_a_decision_as_rules() -> None:
+    rules = rules_of(a_bridge_job(1, vlan=7, outbound=False), a_nat_job(2, owner="bob", group="atlas"))
+    declared = (ip_network("10.64.0.0/16"), ip_network("2001:db8:64::/48"))
+    assert rules.job_networks == (*declared, ip_network("10.255.64.2/32"))
+    first, second = rules.jobs
+    assert (first.network_type, first.vlan, first.mac) == (NetworkType.BRIDGE, 7, "02:00:00:00:00:01")
+    assert (first.inbound, first.outbound, first.wan, first.dscp) == (True, False, 0, 1)
+    assert (second.addresses, second.wan, second.dscp) == ((ip_address("10.255.64.2"),), 1, 2)
+    assert rules.exceptions == {1: (ip_network("192.0.2.1/32"),)}
+    assert rules.slices[first.slice] == (ip_network("10.64.0.1/32"),)
+    # Behind NAT an address is the worker's own; the jobs of one slice on one worker know it.
+    assert rules.slices[second.slice] == (ip_network("10.255.64.2/32"),)
+
+
+def test_blocked_jobs_and_jobs_without_connectivity_are_isolated() -> None:
+    rules = rules_of(a_nat_job(1, owner="mallory"), a_nat_job(2, inbound=False, outbound=False))
+    assert [job.isolated for job in rules.jobs] == [True, True]
+    assert rules.slices == {}
+
+
+def test_slices_follow_jobs_everywhere() -> None:
+    elsewhere = a_job(3, ipv4_block=IPv4Network("10.64.0.0/29"))
+    rules = rules_of(a_bridge_job(1), elsewhere, a_nat_job(2), a_bridge_job(4, host="worker2"))
+    assert [job.id for job in rules.jobs] == [a_job(1).id, a_job(2).id]
+    (prefixes,) = rules.slices.values()
+    assert prefixes == (ip_network("10.64.0.0/29"), ip_network("10.255.64.2/32"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(POLICIES), steps)
+def test_whoever_has_what_was_told_has_the_whole(text: str, history: list[Any]) -> None:
+    """A worker that takes its rules whenever they are said to have changed has those of a pool made anew."""
+    policy = load(text)
+    pool, decider = Pool(policy), Decider(policy)
+    held: dict[str, HostRules] = {}
+    live: dict[int, Job] = {}
+    for action, what in history:
+        known = {number for host in pool.ruled.hosts() for number in pool.ruled.numbers(host)}
+        if action == "put":
+            live[what.number] = what
+            pool.put(what, decider.decide(what.facts))
+        elif action == "remove":
+            live.pop(what, None)
+            pool.remove(what)
+        for host, fresh in pool.ruled.take().items():
+            held[host] = pool.host_rules(host)
+            if action == "put" and what.number not in known and what.host == host and what.datapath is None:
+                assert fresh <= {what.number}
+    oracle = Pool(policy)
+    for job in live.values():
+        oracle.put(job, decider.decide(job.facts))
+    for host in {*held, *oracle.ruled.hosts()}:
+        assert held[host] == oracle.host_rules(host)
+        assert from_json(to_json(held[host])) == held[host]
+
+
+@settings(max_examples=20, deadline=None)
+@given(numbers)
+def test_what_says_nothing_new_of_a_job_changes_no_rules(number: int) -> None:
+    policy = load(FULL)
+    pool, decider = Pool(policy), Decider(policy)
+    job = a_nat_job(number)
+    pool.put(job, decider.decide(job.facts))
+    assert pool.ruled.take() == {HOST: {number}}
+    pool.put(replace(job, lease_until=5.0, state=JobState.ENFORCED), decider.decide(job.facts))
+    assert pool.ruled.take() == {}
+    pool.remove(number)
+    assert pool.ruled.take() == {HOST: set()}
+    assert pool.host_rules(HOST).jobs == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ("mac", "x\n"), ("id", "0123456789abcdeg"), ("addresses", ["10.0.0.1; drop"]), ("vlan", 4095), ("dhcp", 1),
+        ("slice", -1), ("dscp", 64), ("dscp", True), ("network_type", "x"), ("wan", None),
+    ],
+)  # fmt: skip
+def test_what_is_no_rule_is_not_read(change: str, value: object) -> None:
+    document = to_json(rules_of(a_nat_job(1)))
+    document["jobs"][0][change] = value
+    with pytest.raises(ValueError, match=r"."):
+        from_json(document)
+
+
+def test_what_is_no_object_is_not_read() -> None:
+    for document in ({}, {"job_networks": None}, to_json(HostRules()) | {"slices": []}):
+        with pytest.raises(ValueError, match="not the rules of a host"):
+            from_json(document)
+
+
+RULES = HostRules(
+    job_networks=(ip_network("10.64.0.0/16"),),
+    hosts=(ip_network("10.64.0.53/32"),),
+    local_networks=(ip_network("10.0.0.0/8"),),
+    exceptions={1: (ip_network("192.0.2.1/32"),)},
+    slices={5: (ip_network("10.64.1.0/26"),)},
+)
+JOB = JobRules("0" * 16, NetworkType.NAT, "02:00:00:00:00:01")
+
+
+@pytest.mark.parametrize(
+    ("changes", "other", "passes"),
+    [
+        ({}, "192.0.2.9", True),
+        ({"isolated": True}, "10.1.1.1", False),
+        ({"slice": 5}, "10.64.1.7", True),
+        ({"slice": 5}, "10.64.2.7", False),
+        ({"slice": 5}, "10.64.0.53", True),
+        ({"slice": 5}, "10.1.1.1", True),
+        ({"slice": 5}, "192.0.2.9", True),
+        ({"wan": 1}, "192.0.2.9", False),
+        ({"wan": 1}, "192.0.2.1", True),
+        ({"wan": 1}, "10.64.1.1", True),
+        ({"outbound": False}, "10.64.1.1", False),
+        ({"inbound": False}, "10.64.1.1", True),
+    ],
+)
+def test_what_rules_permit(changes: dict[str, Any], other: str, passes: bool) -> None:
+    job = replace(JOB, **changes)
+    assert (permits(RULES, job, ip_address(other), sends=True) == "") is passes
+    turned = replace(job, inbound=job.outbound, outbound=job.inbound)
+    assert (permits(RULES, turned, ip_address(other), sends=False) == "") is passes
+
+
+def test_what_no_worker_can_enforce_is_said() -> None:
+    policy = load(FULL)
+    steered = a_nat_job(1)
+    assert "steers to wan-fast" in unsupported(policy, steered, Decider(policy).decide(steered.facts))
+    assert unsupported(policy, a_bridge_job(1), Decider(policy).decide(steered.facts)) == ""
+    scattered = load(POLICIES[1])
+    assert "networks.jobs" in unsupported(scattered, steered, Decider(scattered).decide(steered.facts))
+
+
+# -- the life of such a job --------------------------------------------------------------------------------------------
+
+POLICY = """
+version: 1
+networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
+policies:
+  - block: {when: 'Owner == "mallory"'}
+  - slice: {by: Owner}
+"""
+STEERING = """
+version: 1
+networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
+switches: {core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}}
+policies: [{wan: {port: wan-fast}}]
+"""
+
+
+@contextmanager
+def ruling(path: Path) -> Iterator[Controller]:
+    with running(path, POLICY) as controller:
+        yield controller
+
+
+def post(
+    controller: Controller, number: int, kind: str = "nat", owner: str = "alice", address: str | None = ""
+) -> Registered:
+    where = f"10.255.64.{number}" if kind == "nat" else f"10.64.0.{number}"
+    given = where if address == "" else address
+    lines = [
+        f'Owner = "{owner}"', f'GlobalJobId = "s#{number}.0#1"', "JobCurrentStartDate = 1", "------",
+        f'Machine = "{HOST}"', f'Name = "slot{number}@{HOST}"', f'LarkNetworkType = "{kind}"',
+        f'LarkInnerMacAddress = "02:00:00:00:00:{number:02x}"', f'LarkExternalInterface = "p{number}"',
+        'LarkAddressType = "controller"' if given is None else f'LarkInnerAddressIPv4 = "{given}"',
+    ]  # fmt: skip
+    return controller.register(*parse_post("\n".join(lines).encode(), "text/plain"), "test")
+
+
+def state(controller: Controller, job: Job) -> tuple[str, str]:
+    found = controller.job(job.id).job
+    return found.state.value, found.reason
+
+
+@pytest.mark.parametrize("kind", ["nat", "bridge"])
+def test_a_job_is_enforced_when_its_worker_says_so(tmp_path: Path, kind: str) -> None:
+    with ruling(tmp_path) as controller:
+        job = post(controller, 1, kind).job
+        until(lambda: state(controller, job)[0] == "pending")
+        assert state(controller, job)[1] == "worker worker1: has not put the job's rules in place yet"
+        found = controller.host_rules(HOST, "", 0)
+        assert found.rules is not None
+        assert ([each.id for each in found.rules.jobs], found.waiting) == ([job.id], (job.id,))
+        # Neither another life of the controller nor what is to come is taken for what is there.
+        for revision in ("5f0e12ab.9", "", found.revision.partition(".")[0] + ".0"):
+            assert controller.host_confirmed(HOST, revision, {}).waiting == (job.id,)
+        assert controller.host_confirmed(HOST, found.revision, {}).waiting == ()
+        assert state(controller, job) == ("enforced", "")
+        # A post that says nothing new waits for nothing.
+        post(controller, 1, kind)
+        assert controller.host_rules(HOST, found.revision, 0).rules is None
+        assert state(controller, job) == ("enforced", "")
+
+
+def test_a_confirmation_of_before_a_job_does_not_count_for_it(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        first = post(controller, 1).job
+        until(lambda: controller.host_rules(HOST, "", 0).waiting)
+        old = controller.host_rules(HOST, "", 0).revision
+        second = post(controller, 2).job
+        until(lambda: len(controller.host_rules(HOST, "", 0).waiting) == 2)
+        assert controller.host_confirmed(HOST, old, {}).waiting == (second.id,)
+        assert state(controller, first)[0] == "enforced"
+        assert state(controller, second)[0] == "pending"
+
+
+def test_a_worker_is_told_at_once_and_waits_no_longer_than_it_likes(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        revision = controller.host_rules(HOST, "", 0).revision
+        assert controller.host_rules(HOST, revision, 0.05).rules is None
+        answers = []
+        waiting = threading.Thread(target=lambda: answers.append(controller.host_rules(HOST, revision, 30)))
+        waiting.start()
+        post(controller, 1)
+        waiting.join(20)
+        assert [[job.network_type for job in rules.jobs] for a in answers if (rules := a.rules)] == [[NetworkType.NAT]]
+        waiting = threading.Thread(target=lambda: answers.append(controller.host_rules(HOST, answers[0].revision, 30)))
+        waiting.start()
+        controller.release()
+        waiting.join(20)
+        assert len(answers) == 2
+
+
+def test_what_a_worker_cannot_enforce_is_refused_with_its_reason(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        job, other = post(controller, 1).job, post(controller, 2).job
+        until(lambda: len(controller.host_rules(HOST, "", 0).waiting) == 2)
+        revision = controller.host_rules(HOST, "", 0).revision
+        # A worker speaks for its own jobs alone.
+        controller.host_confirmed("worker2", revision, {other.id: "no"})
+        controller.host_confirmed(HOST, revision, {job.id: "no connection tracking"})
+        assert state(controller, job) == ("refused", "worker worker1: no connection tracking")
+        assert state(controller, other) == ("enforced", "")
+        rules = controller.host_rules(HOST, "", 0).rules
+        assert rules is not None
+        assert [each.id for each in rules.jobs] == [other.id]
+
+
+def test_a_policy_that_no_worker_can_enforce_is_refused(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        job = post(controller, 1).job
+        until(lambda: controller.host_rules(HOST, "", 0).waiting)
+        with pytest.raises(UnsupportedError, match=f"job {job.id}: wan rule 1 steers"):
+            controller.put_policy(STEERING, "test")
+
+
+def test_a_new_policy_reaches_the_workers(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        job = post(controller, 1).job
+        until(lambda: controller.host_rules(HOST, "", 0).waiting)
+        before = controller.host_rules(HOST, "", 0)
+        controller.host_confirmed(HOST, before.revision, {})
+        controller.put_policy(POLICY.replace("mallory", "alice"), "test")
+        after = controller.host_rules(HOST, before.revision, 0)
+        assert after.rules is not None
+        assert [each.isolated for each in after.rules.jobs] == [True]
+        assert state(controller, job) == ("enforced", "")
+
+
+def test_it_is_explained_what_a_worker_does(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        alice, bob, other = post(controller, 1).job, post(controller, 2, owner="bob").job, post(controller, 3).job
+        until(lambda: len(controller.host_rules(HOST, "", 0).waiting) == 3)
+        assert "not of the job's slice" in controller.explain(alice.id, bob.id, 5).reason
+        mallory = post(controller, 4, owner="mallory").job
+        bridged = post(controller, 5, "bridge", "bob").job
+        until(lambda: len(controller.host_rules(HOST, "", 0).waiting) == 5)
+        assert "nothing passes" in controller.explain(mallory.id, "192.0.2.1", 5).reason
+        told = controller.explain(alice.id, bridged.id, 5)
+        assert (told.verdict, told.reason.partition(":")[0]) == ("dropped", f"worker {HOST} drops it")
+        assert controller.explain(alice.id, other.id, 5).verdict == "forwarded"
+        outside = controller.explain("192.0.2.1", alice.id, 5)
+        assert (outside.verdict, "behind its NAT" in outside.reason) == ("dropped", True)
+        leaves = controller.explain(alice.id, "192.0.2.1", 5)
+        assert leaves.verdict == "forwarded"
+        assert any("worker's own address" in step.text for step in leaves.steps)
+
+
+def test_a_plan_says_what_no_worker_can_enforce(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        job = post(controller, 1).job
+        until(lambda: controller.host_rules(HOST, "", 0).waiting)
+        (refusal,) = controller.plan_policy(STEERING).refusals
+        assert refusal.startswith(f"job {job.id}: wan rule 1 steers")
+
+
+def test_a_job_that_ends_leaves_the_rules(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        job = post(controller, 1).job
+        until(lambda: controller.host_rules(HOST, "", 0).waiting)
+        controller.end(job.id, "test")
+        until(lambda: (found := controller.host_rules(HOST, "", 0).rules) is not None and not found.jobs)
+        # A worker that is dead confirms nothing, and what it owed is forgotten with the job.
+        assert controller._reconciler.workers.states.confirmed(HOST, controller.host_rules(HOST, "", 0).revision) == []
+
+
+def test_behind_nat_the_controller_gives_no_address(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        job = post(controller, 1, address=None).job
+        assert job.addresses == ()
+        assert post(controller, 2, "bridge", address=None).job.ipv4 is not None
+        until(lambda: "address is not known" in state(controller, job)[1] or "rules" in state(controller, job)[1])
+        assert AddressType.CONTROLLER is job.address_type
+
+
+def test_after_a_restart_workers_are_told_anew_and_running_jobs_stay_enforced(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        job = post(controller, 1).job
+        until(lambda: controller.host_rules(HOST, "", 0).waiting)
+        revision = controller.host_rules(HOST, "", 0).revision
+        controller.host_confirmed(HOST, revision, {})
+        until(lambda: controller._store.find(job.id).state is JobState.ENFORCED)  # type: ignore[union-attr]  # it is there
+    with ruling(tmp_path) as controller:
+        found = controller.host_rules(HOST, revision, 0)
+        assert found.rules is not None
+        assert (len(found.rules.jobs), found.waiting) == (1, (job.id,))
+        assert state(controller, job) == ("enforced", "")
+        controller.host_confirmed(HOST, found.revision, {})
+        assert state(controller, job) == ("enforced", "")

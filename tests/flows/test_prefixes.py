@@ -1,0 +1,218 @@
+"""Prefix covers: incremental against from scratch, on random histories in both address families."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Hashable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lark_common.runs import Network
+from lark_controller.flows.prefixes import Delta, LabelledPrefixes, Prefix, PrefixSet, minimal_cover
+
+BASE = {4: int(IPv4Address("10.64.0.0")), 6: int(IPv6Address("2001:db8:64::"))}
+FULL = {4: 32, 6: 128}
+Content = dict[tuple[int, int], tuple[Prefix | None, Hashable | None]]
+
+
+def network(prefix: Prefix) -> Network:
+    if prefix.version == 4:
+        return IPv4Network((prefix.value, prefix.length))
+    return IPv6Network((prefix.value, prefix.length))
+
+
+def prefix_of(one: Network) -> Prefix:
+    return Prefix(one.version, int(one.network_address), one.prefixlen)
+
+
+def cover_of(elements: set[Prefix]) -> set[Prefix]:
+    return {prefix_of(one) for one in minimal_cover(network(element) for element in elements)}
+
+
+versions = st.sampled_from([4, 6])
+
+
+@st.composite
+def slots(draw: st.DrawFn) -> Prefix:
+    """Disjoint elements near each other: every fourth group of four addresses is given out as a block."""
+    version = draw(versions)
+    offset = draw(st.integers(0, 63))
+    if offset // 4 % 4 == 0:
+        return Prefix(version, BASE[version] + (offset & ~3), FULL[version] - 2)
+    return Prefix(version, BASE[version] + offset, FULL[version])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), slots()), max_size=120))
+def test_incremental_cover_is_the_collapsed_one(history: list[tuple[bool, Prefix]]) -> None:
+    one, content, followed = PrefixSet(), set[Prefix](), set[Prefix]()
+    for add, element in history:
+        delta = one.add(element) if add else one.remove(element)
+        (content.add if add else content.discard)(element)
+        assert set(delta.removed) <= followed
+        followed -= set(delta.removed)
+        assert not set(delta.added) & followed
+        followed |= set(delta.added)
+        assert set(one) == cover_of(content) == followed
+        assert len(one) == len(followed)
+
+
+def test_buddies_merge_and_split_over_the_whole_length() -> None:
+    for version in (4, 6):
+        whole = PrefixSet()
+        for offset in range(256):
+            whole.add(Prefix(version, BASE[version] + offset, FULL[version]))
+        block = Prefix(version, BASE[version], FULL[version] - 8)
+        assert list(whole) == [block]
+        assert whole.add(Prefix(version, BASE[version] + 7, FULL[version])) == Delta()
+        split = whole.remove(Prefix(version, BASE[version], FULL[version]))
+        assert split.removed == (block,)
+        assert len(split.added) == 8
+        everything = PrefixSet()
+        for half in (0, 1 << (FULL[version] - 1)):
+            everything.add(Prefix(version, half, 1))
+        assert list(everything) == [Prefix(version, 0, 0)]
+        assert everything.remove(Prefix(version, 0, 0)) == Delta((), (Prefix(version, 0, 0),))
+
+
+def test_prefix_says_what_it_is() -> None:
+    prefix = Prefix(4, BASE[4], 16)
+    assert (str(prefix), prefix.mask, prefix.size) == ("10.64.0.0/16", 0xFFFF0000, 65536)
+    assert prefix.covers(Prefix(4, BASE[4] + 5, 32))
+    assert not prefix.covers(Prefix(4, BASE[4] + 65536, 32))
+    assert not prefix.covers(Prefix(6, BASE[4], 128))
+    assert Prefix(4, 0, 0).mask == 0
+
+
+def test_minimal_cover_is_collapse_addresses() -> None:
+    addresses = [IPv4Address("10.0.0.0"), IPv4Address("10.0.0.1"), IPv4Address("10.0.0.3")]
+    assert minimal_cover([*addresses, IPv6Address("::1")]) == (
+        *collapse_addresses([IPv4Network(a) for a in addresses]),
+        IPv6Network("::1/128"),
+    )
+
+
+def test_200000_scattered_addresses_take_less_than_60_mb() -> None:
+    values = random.Random(7).sample(range(1 << 24), 200_000)
+    tracemalloc.start()
+    one = PrefixSet()
+    for value in values:
+        one.add(Prefix(4, value, 32))
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(one) > 190_000
+    assert used < 60e6
+
+
+def expected(content: Content) -> dict[Hashable, set[Prefix]]:
+    """The definition, word for word, without any history."""
+    blocks = {block for block, _ in content.values() if block is not None}
+    singles = {address: Prefix(*address, FULL[address[0]]) for address in content}
+    elements: dict[Hashable, set[Prefix]] = {}
+    for address, (_, label) in content.items():
+        if label is not None:
+            elements.setdefault(label, set()).add(singles[address])
+    for block in blocks:
+        labels = {label for address, (_, label) in content.items() if block.covers(singles[address])}
+        if len(labels) == 1 and None not in labels:
+            elements[labels.pop()].add(block)
+    return {label: cover_of(members) for label, members in elements.items()}
+
+
+@st.composite
+def puts(draw: st.DrawFn) -> tuple[tuple[int, int], Prefix | None, Hashable | None, bool]:
+    version = draw(versions)
+    address = BASE[version] + draw(st.integers(0, 31))
+    length = FULL[version] - draw(st.sampled_from([0, 1, 2, 2, 2, 3, 4]))
+    bits = FULL[version] - length
+    block = None if bits == 0 else Prefix(version, address >> bits << bits, length)
+    return (version, address), block, draw(st.sampled_from(["a", "a", "b", "c", None])), draw(st.booleans())
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.lists(puts(), max_size=60))
+def test_labelled_cover_depends_on_the_content_alone(
+    history: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],
+) -> None:
+    one, content = LabelledPrefixes(), Content()
+    followed: dict[Hashable, set[Prefix]] = {}
+    for address, block, label, put in history:
+        if put or address not in content:
+            content[address] = (block, label)
+            deltas = one.put(address, block, label)
+        else:
+            del content[address]
+            deltas = one.discard(address)
+        assert len({changed for changed, _ in deltas}) == len(deltas)
+        for changed, delta in deltas:
+            covered = followed.setdefault(changed, set())
+            assert delta
+            assert set(delta.removed) <= covered
+            covered -= set(delta.removed)
+            assert not covered & set(delta.added)
+            covered |= set(delta.added)
+        want = expected(content)
+        assert {label: members for label, members in followed.items() if members} == want
+        assert {label: set(one.prefixes(label)) for label in one.labels()} == want
+        assert {label: one.count(label) for label in one.labels()} == {key: len(each) for key, each in want.items()}
+    assert len(one) == len(content)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(puts(), max_size=40))
+def test_every_live_address_is_covered_by_its_own_label_alone(
+    history: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],
+) -> None:
+    one = LabelledPrefixes()
+    content = Content()
+    for address, block, label, _ in history:
+        one.put(address, block, label)
+        content[address] = (block, label)
+    for address, (_, label) in content.items():
+        single = Prefix(*address, FULL[address[0]])
+        covering = {other for other in one.labels() if any(each.covers(single) for each in one.prefixes(other))}
+        assert covering == ({label} if label is not None else set())
+    for address in content:
+        one.discard(address)
+    assert one.labels() == ()
+    assert one.discard((4, 1)) == []
+
+
+def test_a_block_is_one_prefix_until_labels_differ() -> None:
+    one = LabelledPrefixes()
+    block = Prefix(4, BASE[4], 28)
+    assert one.put((4, BASE[4] + 1), block, "alice") == [("alice", Delta((block,), ()))]
+    assert one.put((4, BASE[4] + 2), block, "alice") == []
+    deltas = dict(one.put((4, BASE[4] + 3), block, "bob"))
+    assert deltas["alice"].removed == (block,)
+    assert [each.length for each in one.prefixes("alice")] == [32, 32]
+    assert one.prefixes("bob") == (Prefix(4, BASE[4] + 3, 32),)
+    one.discard((4, BASE[4] + 3))
+    assert one.prefixes("alice") == (block,)
+    assert one.prefixes("bob") == ()
+
+
+def test_a_block_with_a_live_address_of_no_label_does_not_count_as_a_whole() -> None:
+    one = LabelledPrefixes()
+    block = Prefix(6, BASE[6], 124)
+    one.put((6, BASE[6]), block, "alice")
+    one.put((6, BASE[6] + 9), block, None)
+    assert one.prefixes("alice") == (Prefix(6, BASE[6], 128),)
+
+
+def test_large_blocks_count_addresses_that_were_there_before() -> None:
+    one = LabelledPrefixes()
+    one.put((4, BASE[4] + 5), None, "bob")
+    one.put((4, BASE[4] + 6), Prefix(4, BASE[4], 16), "alice")
+    assert one.prefixes("alice") == (Prefix(4, BASE[4] + 6, 32),)
+    one.discard((4, BASE[4] + 5))
+    assert one.prefixes("alice") == (Prefix(4, BASE[4], 16),)
+
+
+def test_an_address_outside_its_block_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"10\.64\.0\.0/28 does not hold 10\.64\.1\.0/32"):
+        LabelledPrefixes().put((4, BASE[4] + 256), Prefix(4, BASE[4], 28), "alice")

@@ -1,0 +1,124 @@
+"""The documentation is whole: every page is in the navigation, every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# Screenshots; everything else in the tree is text.
+PICTURES = DOCS / "images"
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def pages(entry: Any) -> list[str]:
+    if isinstance(entry, str):
+        return [entry]
+    children = entry.values() if isinstance(entry, dict) else entry
+    return [page for child in children for page in pages(child)]
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+def test_the_pages_build_and_every_link_leads_somewhere(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "site" / "index.html").exists()
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_the_pages_outside_docs(name: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text()):
+        assert "://" in target or (ROOT / target).exists(), target
+
+
+def test_the_readme_is_one_screen() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 60
+
+
+def test_what_the_readme_tells_to_make_can_be_made() -> None:
+    targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
+        told = set(re.findall(r"(?:`|^    )make ([a-z]+)", page.read_text(), re.MULTILINE))
+        assert told <= targets, page
+
+
+def test_files_that_the_pages_name_are_there() -> None:
+    """Paths below scripts/, etc/ and docs/ in the text of any page."""
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
+        text = re.sub(r"/etc/\S*|/usr/\S*", "", page.read_text())
+        for named in re.findall(r"\b((?:scripts|etc|lab|tests)/[\w./-]*\w)", text):
+            assert (ROOT / named).exists(), f"{page}: {named}"
+
+
+def test_the_hooks_settings_are_documented_and_no_others() -> None:
+    script = (ROOT / "scripts" / "starter_hook.sh").read_text()
+    in_script = set(re.findall(r"^ {12}(LARK_[A-Z_]+)\) :", script, re.MULTILINE))
+    page = (DOCS / "reference" / "hook.md").read_text()
+    in_page = set(re.findall(r"^\| `(LARK_[A-Z_]+)`", page, re.MULTILINE))
+    in_head = set(re.findall(r"^#   (LARK_(?!HOOK_)[A-Z_]+) {2,}[a-zA-Z]", script, re.MULTILINE))
+    assert in_page == in_script == in_head
+    for line in (ROOT / "etc" / "hook.conf").read_text().splitlines():
+        assert line.startswith("#") or line.split("=")[0] in in_script
+
+
+def test_the_example_settings_are_settings_with_their_defaults() -> None:
+    from lark_controller import settings
+
+    rows = {row.variable: row for row in settings.table()}
+    for name, value in re.findall(r"(?m)^#(LARK_\w+)=(.*)$", (ROOT / "etc" / "lark.env").read_text()):
+        assert name in rows
+        if name != "LARK_DATABASE_URL":
+            assert value == rows[name].default, name
+
+
+def test_nothing_of_the_machine_it_was_written_on_is_in_the_tree() -> None:
+    """No path of this checkout or of a home directory."""
+    # As root the home directory has a name that stands for itself in any system.
+    folders = [folder for folder in (ROOT, Path.home()) if folder != Path("/root")]
+    here = re.compile("|".join(r"(?<![\w}])" + re.escape(f"{folder}") + r"(?![\w.-])" for folder in folders))
+    found = []
+    for path in tracked():
+        if path.parent == PICTURES:
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if here.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line[:120]}")
+    assert found == []
+
+
+def test_no_large_or_binary_file_is_in_the_tree() -> None:
+    for path in tracked():
+        data = path.read_bytes()
+        assert len(data) < 1_000_000, path
+        if path.parent == PICTURES:
+            assert data.startswith(b"\x89PNG"), path
+            assert len(data) < 150_000, path
+        else:
+            assert b"\0" not in data, path
+
+
+def test_nothing_is_left_to_do() -> None:
+    word = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
+    for path in tracked():
+        if path.suffix in {".py", ".sh", ".md", ".yml", ".yaml", ".toml"} and path != Path(__file__):
+            assert not word.search(path.read_text()), path

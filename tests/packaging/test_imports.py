@@ -1,0 +1,105 @@
+"""Imports run one way, from room to room; a room is a folder or a module at the top of a package."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("lark_common", "lark_controller", "lark_worker")
+
+# Each room of the controller with the rooms that it may import from, beside its own and lark_common.
+_JOBS = {"jobs"}
+_POLICIES = _JOBS | {"policies"}
+_ACCOUNTING = _JOBS | {"accounting"}
+_QOS = _POLICIES | _ACCOUNTING | {"qos"}
+_FLOWS = _QOS | {"flows"}
+_API = _FLOWS | {"api"}
+_SWITCHES = _FLOWS | {"switches"}
+_HANDS = _API | _SWITCHES
+_SERVICES = _HANDS | {"settings", "store", "reconcile", "htcondor", "services"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "__init__": set(),
+    "settings": set(),
+    "jobs": set(),
+    "policies": _JOBS,
+    "accounting": _JOBS,
+    "qos": _POLICIES | _ACCOUNTING,
+    "flows": _QOS,
+    "api": _FLOWS,
+    "switches": _FLOWS,
+    "rest": _API | {"settings"},
+    "store": _API,
+    "htcondor": _API,
+    "reconcile": _HANDS,
+    "services": _SERVICES,
+    "controller": _SERVICES,
+    "cli": _SERVICES | {"controller", "rest"},
+}
+PURE = {"jobs", "policies", "qos", "flows"}
+INPUT_OUTPUT = {"socket", "time", "threading", "asyncio", "subprocess", "logging", "sqlalchemy", "flask"}
+ONE_ROOM = {"os_ken": "switches", "sqlalchemy": "store", "flask": "rest"}
+
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def package_and_room(path: Path) -> tuple[str, str]:
+    package, *rest = path.relative_to(ROOT).with_suffix("").parts
+    return package, rest[0]
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that a module imports, wherever in it."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join((*package[: len(package) - node.level + 1], *filter(None, [base])))
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def test_the_arrow_has_no_way_back() -> None:
+    for room, below in MAY_IMPORT.items():
+        for other in below - {room}:
+            assert room not in MAY_IMPORT[other], f"{room} and {other} may import each other"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_one_way(path: Path) -> None:
+    package, own = package_and_room(path)
+    for line, name in imports(path):
+        where = f"{path.relative_to(ROOT)}:{line}"
+        parts = name.split(".")
+        if parts[0] in ONE_ROOM:
+            assert own == ONE_ROOM[parts[0]], f"{where}: only {ONE_ROOM[parts[0]]}/ may import {parts[0]}"
+        if parts[0] not in PACKAGES or parts[0] == "lark_common" or len(parts) < 2:
+            continue
+        assert parts[0] == package, f"{where}: {package} must not import {parts[0]}"
+        if package == "lark_controller" and parts[1] not in {own, "__version__"}:
+            assert own in MAY_IMPORT, f"give lark_controller/{own} a place in {Path(__file__).name}"
+            assert parts[1] in MAY_IMPORT[own], f"{where}: {own} must not import {parts[1]}"
+
+
+def test_the_controller_has_few_rooms() -> None:
+    rooms = {path.name for path in (ROOT / "lark_controller").iterdir() if path.name != "__pycache__"}
+    assert len(rooms - {"__init__.py", "py.typed"}) <= 16
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_are_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_calculation_does_no_input_or_output(path: Path) -> None:
+    """Modules of the pure rooms are functions of values: no sockets, no clock, no threads."""
+    package, own = package_and_room(path)
+    if package == "lark_controller" and own in PURE:
+        for line, name in imports(path):
+            assert name.split(".")[0] not in INPUT_OUTPUT, f"{path}:{line}"

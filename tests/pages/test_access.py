@@ -1,0 +1,84 @@
+"""The operator's pages in a real browser: by keyboard, on a phone, in the dark, for screen readers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.fixtures.browser import (
+    VIEWS,
+    Reader,
+    Site,
+    reading,
+)
+
+pytestmark = pytest.mark.browser
+
+
+def test_the_way_by_keyboard_alone(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    page = reader.page
+    page.goto(f"{site.url}/pages/")
+    expect(page.get_by_label("Token")).to_be_focused()
+    page.keyboard.type(site.reader)
+    page.keyboard.press("Enter")
+    expect(page.locator(".figures")).to_be_visible()
+    page.reload()
+    expect(page.locator(".figures")).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    assert page.locator(".skip").bounding_box()["x"] >= 0  # type: ignore[index]  # it is visible now
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator(".figure").first).to_be_focused()
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_focused()
+    expect(page.get_by_role("link", name="101.0")).to_be_visible()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "101.0":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Job 101.0 of alice")).to_be_focused()
+    assert page.url.endswith(f"#/jobs/{job['id']}")
+
+
+def test_every_view_has_one_heading_named_fields_and_tables_with_heads(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    page = reader.log_in(site.reader)
+    for where in [*VIEWS, f"jobs/{job['id']}", "users/alice", "groups/group_cms", "switches/worker1"]:
+        reader.go(f"#/{where}")
+        expect(page.get_by_text("Loading…")).to_have_count(0)
+        assert page.locator("h1").count() == 1, where
+        unnamed = (
+            "[...document.querySelectorAll('input, select, textarea')].filter(e => !e.labels.length && !e.ariaLabel)"
+        )
+        assert page.evaluate(f"{unnamed}.length") == 0, where
+        bare = (
+            "[...document.querySelectorAll('table')].filter(t => !t.caption || !t.querySelector('thead th[scope=col]'))"
+        )
+        assert page.evaluate(f"{bare}.length") == 0, where
+
+
+def test_on_a_phone_in_the_dark_nothing_is_wider_than_the_screen(phone: Reader, site: Site) -> None:
+    job = site.run("alice")
+    site.run("bob", 0xE3, seconds=0)
+    page = phone.log_in(site.operator)
+    for where in [*VIEWS, f"jobs/{job['id']}", "users/alice", "groups/group_cms", "switches/worker1",
+                  f"explain?src={job['id']}&dst=10.64.0.9"]:  # fmt: skip
+        phone.go(f"#/{where}")
+        expect(page.locator("h1")).to_be_visible()
+        expect(page.get_by_text(re.compile("Loading…|Asking the switch"))).to_have_count(0)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, where
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 20, 24)"
+
+
+def test_a_light_page_for_who_prefers_one(chromium: Browser, site: Site) -> None:
+    with reading(chromium, site, color_scheme="light") as made:
+        made.log_in(site.reader)
+        assert made.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(244, 245, 247)"

@@ -1,0 +1,82 @@
+"""The operator's pages in a real browser: a policy is planned, then put in force."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.fixtures.browser import POLICY, Reader, Site
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_mistake_in_a_policy_is_shown_with_its_line(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.operator, "#/policy")
+    text = page.get_by_label("The policy in force")
+    text.fill(POLICY.replace("- slice: {by: Owner}", "- slise: {by: Owner}"))
+    page.get_by_role("button", name="Check").click()
+    mistakes = page.locator(".mistakes")
+    expect(mistakes).to_contain_text("Line 14")
+    expect(mistakes).to_contain_text("slise")
+    expect(page.get_by_role("status")).to_contain_text("1 mistake found.")
+    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+    page.get_by_role("button", name="Line 14").click()
+    chosen = "const t = document.activeElement; t.value.slice(t.selectionStart, t.selectionEnd)"
+    assert page.evaluate(chosen) == "  - slise: {by: Owner}"
+
+
+def test_a_policy_is_put_in_force_only_after_its_plan_was_seen(reader: Reader, site: Site) -> None:
+    job = site.run("carol")
+    page = reader.log_in(site.operator, "#/policy")
+    apply, text = page.get_by_role("button", name="Apply"), page.locator("textarea")
+    expect(page.get_by_text("Version 1 by policy file")).to_be_visible()
+    text.fill(POLICY.replace('"mallory"', '"carol"'))
+    expect(apply).to_be_disabled()
+    page.get_by_role("button", name="Check").click()
+    expect(page.get_by_text("No mistake was found.").last).to_be_visible()
+    expect(apply).to_be_disabled()
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("row", name=re.compile(f"{job['id']} carol is blocked"))).to_be_visible()
+    expect(page.locator(".diff .gone").first).to_contain_text("13 -   - block: {when: 'Owner == \"mallory\"'}")
+    expect(page.locator(".diff .added").first).to_contain_text("13 +   - block: {when: 'Owner == \"carol\"'}")
+    expect(page.get_by_role("row", name=re.compile("worker1 "))).to_be_visible()
+    expect(apply).to_be_enabled()
+    text.press_sequentially("#")
+    expect(apply).to_be_disabled()
+    text.press("Backspace")
+    expect(apply).to_be_enabled()
+    apply.click()
+    expect(page.get_by_text("Version 2 is in force.").last).to_be_visible()
+    expect(page.get_by_text("Version 2 by operator")).to_be_visible()
+    assert site.lark.get("/v1/policy")["text"] == POLICY.replace('"mallory"', '"carol"')
+    assert "operator" in [entry["actor"] for entry in site.lark.get("/v1/audit?subject=policy")["entries"]]
+
+
+def test_a_plan_for_a_policy_that_was_replaced_since_cannot_be_applied(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.operator, "#/policy")
+    page.locator("textarea").fill(POLICY + "# mine\n")
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("button", name="Apply")).to_be_enabled()
+    # The page does not hear of it: what it knows of the policy stays what it was.
+    known = site.lark.get("/v1/policy")
+    page.route("**/v1/policy", lambda it: it.fulfill(json=known) if it.request.method == "GET" else it.continue_())
+    reader.expected = ("412",)
+    site.lark.put_policy(POLICY + "# theirs\n")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("alert")).to_contain_text("version 2 by test is in force now")
+    assert site.lark.get("/v1/policy")["text"] == POLICY + "# theirs\n"
+    page.unroute("**/v1/policy")
+    expect(page.get_by_text("Version 2 by test has come into force. Your text is still here")).to_be_visible()
+    expect(page.locator("textarea")).to_have_value(POLICY + "# mine\n")
+    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+
+
+def test_a_reader_may_plan_but_not_apply(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/policy")
+    page.locator("textarea").fill(POLICY + "# mine\n")
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("heading", name="What would change")).to_be_visible()
+    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+    expect(page.get_by_text("Applying needs a token with the scope operate.")).to_be_visible()

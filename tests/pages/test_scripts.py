@@ -1,0 +1,120 @@
+"""What the pages' scripts calculate, in the browser that runs them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.fixtures.browser import Reader, Site
+
+pytestmark = pytest.mark.browser
+
+
+def test_lines_that_differ(reader: Reader, site: Site) -> None:
+    """Unchanged and gone lines are the old text, unchanged and new ones the new text, and no difference is shorter."""
+    chance = random.Random(5)
+    pairs = [("", ""), ("a", ""), ("", "a\n"), ("a\nb\nc\n", "a\nc\nd\n"), ("a\n", "a\n")]
+    for _ in range(300):
+        before = [chance.choice("abcd") for _ in range(chance.randrange(12))]
+        after = [line for line in before if chance.random() < 0.7]
+        for _ in range(chance.randrange(4)):
+            after.insert(chance.randrange(len(after) + 1), chance.choice("abcde"))
+        pairs.append(("\n".join(before), "\n".join(after)))
+    reader.go("")
+    found: list[list[dict[str, Any]]] = reader.page.evaluate(
+        "async (pairs) => { const { compare } = await import('/pages/lines.js');"
+        " return pairs.map(([before, after]) => compare(before, after)) }",
+        pairs,
+    )
+    for (one, other), lines in zip(pairs, found, strict=True):
+        old, new = one.splitlines(), other.splitlines()
+        assert [line["text"] for line in lines if line["sign"] != "+"] == old
+        assert [line["text"] for line in lines if line["sign"] != "-"] == new
+        assert [line["old"] for line in lines if line["old"]] == list(range(1, len(old) + 1))
+        assert [line["now"] for line in lines if line["now"]] == list(range(1, len(new) + 1))
+        assert sum(line["sign"] == " " for line in lines) == common(old, new)
+
+
+def common(one: list[str], other: list[str]) -> int:
+    """The length of the longest common subsequence."""
+    row = [0] * (len(other) + 1)
+    for a in one:
+        before = row
+        row = [0]
+        for at, b in enumerate(other):
+            row.append(before[at] + 1 if a == b else max(before[at + 1], row[at]))
+    return row[-1]
+
+
+def test_texts_that_differ_in_everything_are_not_compared_line_by_line(reader: Reader, site: Site) -> None:
+    reader.go("")
+    found = reader.page.evaluate(
+        "async () => { const { compare, condensed } = await import('/pages/lines.js');"
+        " const many = (word) => [...Array(5000)].map((_, at) => word + at).join('\\n');"
+        " const same = many('a').replace('a2500\\n', 'b\\n');"
+        " const short = condensed(compare(many('a'), same)).map((line) => line.gap || line.sign);"
+        " return [compare(many('a'), many('b')), short] }"
+    )
+    assert found == [None, [2497, " ", " ", " ", "-", "+", " ", " ", " ", 2496]]
+
+
+def test_numbers_rates_and_durations_in_words(reader: Reader, site: Site) -> None:
+    reader.go("")
+    words = reader.page.evaluate(
+        "async () => { const { bytes, count, duration, rate } = await import('/pages/format.js'); return {"
+        " rate: [null, 0, 0.0004, 0.25, 1, 12.34, 99.96, 250, 999.7, 1000, 12345].map(rate),"
+        " bytes: [null, 0, 1, 999, 1000, 123456, 5e9].map(bytes),"
+        " count: [null, 0, 1234567].map(count),"
+        " duration: [0, 99, 100, 3600, 19200, 86400 * 2.5].map(duration) } }"
+    )
+    assert words == {
+        "rate": ["–", "0 b/s", "400 b/s", "250 kb/s", "1.00 Mb/s", "12.3 Mb/s", "100 Mb/s", "250 Mb/s", "1.00 Gb/s",
+                 "1.00 Gb/s", "12.3 Gb/s"],
+        "bytes": ["–", "0 B", "1 B", "999 B", "1.00 kB", "123 kB", "5.00 GB"],
+        "count": ["–", "0", "1,234,567"],
+        "duration": ["0 s", "99 s", "2 min", "60 min", "5 h 20 min", "2 d 12 h"],
+    }  # fmt: skip
+
+
+def test_a_plot_has_a_round_scale_and_marks_at_even_times(reader: Reader, site: Site) -> None:
+    reader.go("")
+    found = reader.page.evaluate(
+        "async () => { const { marks, roundUp } = await import('/pages/plot.js'); return ["
+        " [0, 0.3, 1, 1.01, 240, 500, 501].map(roundUp), marks(0, 600000, 6), marks(60001, 70000, 5)] }"
+    )
+    assert found[0] == [1, 0.5, 1, 2, 250, 500, 1000]
+    assert found[1]["step"] == 120000
+    assert found[1]["at"][0] % 60000 == 0
+    assert found[2] == {"step": 2000, "at": [62000, 64000, 66000, 68000, 70000]}
+
+
+def test_buckets_of_use_become_rates_over_time(reader: Reader, site: Site) -> None:
+    """Idle buckets are 0, what lies before the first row is unknown, and the bucket that is not over is left out."""
+    reader.go("")
+    found = reader.page.evaluate(
+        "async () => { const { pointsOf } = await import('/pages/history.js');"
+        " const row = (minute, bytes) => ({start: new Date(minute * 60000).toISOString(), bytes_in: bytes,"
+        "   bytes_out: 0, wan_bytes_in: 0, wan_bytes_out: bytes / 2});"
+        " const points = pointsOf([row(2, 7500000), row(2, 7500000), row(4, 15000000), row(5, 9)], 0, 330000, 60);"
+        " return points.map((each) => [each.at / 60000, each.inward, each.wan_outward]) }"
+    )
+    assert found == [[2, 2, 1], [3, 2, 1], [3, 0, 0], [4, 0, 0], [4, 2, 1], [5, 2, 1]]
+
+
+def test_what_has_not_changed_keeps_its_element(reader: Reader, site: Site) -> None:
+    reader.go("")
+    kept = reader.page.evaluate(
+        "async () => { const { h, patch } = await import('/pages/dom.js');"
+        " const root = document.createElement('div'); let clicks = [];"
+        " const draw = (rows, note) => patch(root, note && h('div', {class: 'note'}, note),"
+        "   h('div', {class: 'form'}, h('input', {value: 'a'})),"
+        "   h('ul', {}, rows.map((row) => {"
+        "     const click = () => clicks.push(row + rows.length); return h('li', {key: row, on: {click}}, row) })));"
+        " draw(['a', 'b', 'c']); const [form, list] = root.children; form.firstChild.value = 'typed';"
+        " const b = list.children[1]; draw(['c', 'b', '<b>'], 'note'); b.click();"
+        " return [form === root.children[1], form.firstChild.value, b === root.querySelector('ul').children[1], clicks,"
+        "   root.querySelector('ul').textContent, root.querySelectorAll('b').length] }"
+    )
+    assert kept == [True, "typed", True, ["b3"], "cb<b>", 0]

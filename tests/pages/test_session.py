@@ -1,0 +1,112 @@
+"""The operator's pages in a real browser: log-in and log-out, and that a page follows the controller."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.fixtures.browser import VIEWS, Reader, Site
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_wrong_token_and_one_that_may_not_read_are_told_why(reader: Reader, site: Site) -> None:
+    reader.expected = ("401",)
+    page = reader.page
+    page.goto(f"{site.url}/")
+    assert page.url.endswith("/pages/")
+    for token, reason in (("lark_wrong", "The token is not known."), (site.hook, "These pages need read or operate.")):
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text(reason)
+        assert page.evaluate("sessionStorage.length") == 0
+    page.get_by_label("Token").fill(site.reader)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+@pytest.mark.parametrize("where", [*VIEWS, "jobs/0123456789abcdef", "users/alice", "groups/default", "switches/core1"])
+def test_no_view_shows_anything_before_the_log_in(reader: Reader, site: Site, where: str) -> None:
+    asked = []
+    reader.page.on("request", lambda request: asked.append(request.url) if "/v1/" in request.url else None)
+    reader.go(f"#/{where}")
+    expect(reader.page.get_by_role("heading", name="Log in")).to_be_visible()
+    assert reader.page.get_by_role("navigation").count() == 0
+    assert asked == []
+
+
+def test_signing_out_forgets_the_token_in_every_tab(reader: Reader, site: Site) -> None:
+    first = reader.log_in(site.reader)
+    second = reader.new_tab()
+    second.goto(f"{site.url}/pages/#/groups")
+    expect(second.get_by_role("heading", name="Groups")).to_be_visible()
+    first.get_by_role("button", name="Sign out").click()
+    for page in (first, second):
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        assert page.evaluate("sessionStorage.length + document.cookie.length + localStorage.length") == 0
+    first.reload()
+    expect(first.get_by_role("heading", name="Log in")).to_be_visible()
+
+
+def test_a_token_that_is_taken_away_ends_the_log_in(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    reader.expected = ("401",)
+    tokens = site.lark.directory / "tokens.yaml"
+    tokens.write_text(re.sub(r"(?m)^reader: .*\n", "", tokens.read_text()))
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("The token is not known.")
+
+
+def test_the_overview_follows_jobs_that_come_and_go(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    enforced = page.locator(".figure", has_text="Jobs enforced").locator(".value")
+    expect(enforced).to_have_text("0")
+    expect(page.locator(".figure", has_text="Switches in sync").locator(".value")).to_have_text("3 of 4")
+    expect(page.get_by_role("row", name=re.compile("worker3.*away"))).to_be_visible()
+    page.evaluate("window.before = true")
+    job = site.run("alice")
+    expect(enforced).to_have_text("1")
+    expect(page.get_by_role("row", name=re.compile(r"group_cms 1\b"))).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile(f"register {job['id']}"))).to_be_visible()
+    site.run("dave", 0xE3, seconds=0)
+    expect(page.get_by_role("row", name=re.compile("pending dave worker3.example"))).to_be_visible()
+    site.lark.end(job)
+    expect(enforced).to_have_text("0")
+    assert page.evaluate("window.before"), "the page was loaded anew"
+
+
+def test_a_controller_that_is_away_is_said_and_its_return_is_noticed(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    reader.expected = ("Failed to load resource",)
+    page.route("**/v1/**", lambda route: route.abort())
+    expect(page.get_by_text("Not current", exact=True)).to_be_visible()
+    expect(page.get_by_role("status")).to_contain_text("The controller does not answer")
+    expect(page.get_by_role("heading", name="Groups")).to_be_visible()
+    page.unroute("**/v1/**")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible(timeout=30_000)
+
+
+def test_a_hidden_page_asks_nothing(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
+    fire = "document.dispatchEvent(new Event('visibilitychange'))"
+    page.evaluate(hide % "true" + fire)
+    expect(page.get_by_text("Paused", exact=True)).to_be_visible()
+    page.evaluate(hide % "false" + fire)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+
+
+def test_what_has_the_focus_keeps_it_while_the_page_goes_on(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/switches")
+    field = page.get_by_label("Name, host, role or state")
+    field.fill("work")
+    expect(page.get_by_role("row")).to_have_count(4)
+    with page.expect_response("**/v1/switches"):
+        pass
+    expect(field).to_be_focused()
+    expect(field).to_have_value("work")

@@ -1,0 +1,274 @@
+"""The operator's pages in a real browser: what each view shows, and that what an ad holds is text there."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Route, expect
+
+from lark_controller.rest.schemas.times import iso
+from tests.fixtures.browser import (
+    CORE,
+    WORKER1,
+    WORKER2,
+    Reader,
+    Site,
+    panel,
+)
+from tests.fixtures.service import wait
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_job_with_its_decision_flows_and_ads(reader: Reader, site: Site) -> None:
+    job = site.run("bob")
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    expect(page.get_by_role("heading", name="Job 101.0 of bob")).to_be_visible()
+    expect(page.locator(".title .state")).to_have_text("enforced")
+    decision = panel(page, "Decision")
+    expect(decision).to_contain_text('WAN rule 1 (line 15): Owner == "bob"')
+    expect(decision).to_contain_text('Owner = "bob"')
+    expect(page.get_by_role("row", name=re.compile("0 admit 200 .*nw_src=10.64.0.*installed"))).to_be_visible()
+    expect(panel(page, "Switches").get_by_text("worker1 has confirmed")).to_be_visible()
+    page.get_by_text("Job ad").click()
+    expect(page.locator("pre", has_text='GlobalJobId = "submit.example#101.0#1790000000"')).to_be_visible()
+    site.lark.end(job)
+    expect(page.locator(".title .state")).to_have_text("ended")
+    expect(page.locator("pre", has_text="GlobalJobId")).to_be_visible()
+
+
+def test_what_a_job_uses_in_numbers_and_as_a_plot(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    use = panel(page, "Use of the network")
+    expect(use.get_by_role("row", name="Sent 0 B 0 B 0 0 0")).to_be_visible()
+    site.passed(job, 3, 2)
+    expect(use.get_by_role("row", name="Sent 3.00 MB 0 B 3,000 0 0")).to_be_visible()
+    expect(use.get_by_role("row", name="Received 2.00 MB 0 B 2,000 0 0")).to_be_visible()
+    plot = use.get_by_role("img", name="Traffic of job 101.0")
+    expect(plot.locator("path.series")).to_have_count(4)
+    expect(use.locator(".legend")).to_contain_text(re.compile("Sent .*b/s"))
+    plot.hover()
+    expect(plot.locator(".pointer")).to_have_count(1)
+    site.lark.end(job)
+    expect(use.get_by_text("Whole")).to_be_visible()
+    expect(use.get_by_role("row", name="Sent 3.00 MB 0 B 3,000 0 0")).to_be_visible()
+    page.goto(f"{site.url}/pages/#/groups/group_cms")
+    expect(panel(page, "Use").get_by_role("row", name="Sent 3.00 MB")).to_be_visible()
+
+
+def test_a_jobs_plot_begins_before_its_page_was_opened(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    where = f"/v1/jobs/{job['id']}/rates"
+    wait(lambda: len(site.lark.get(where)["rates"]) >= 6)
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    plot = panel(page, "Use of the network").get_by_role("img", name="Traffic of job 101.0")
+    # The page itself looks every three seconds.
+    drawn = plot.locator("path.series").first.get_attribute("d") or ""
+    assert len(re.findall("[ML]", drawn)) >= 6, drawn
+
+
+def test_the_history_of_a_group_over_a_range(reader: Reader, site: Site) -> None:
+    site.run("alice")
+    zero = {"throttled_seconds": 0.0, "job": None, "owner": None, "user": None, "host": None, "final": None}
+
+    def rows(route: Route) -> None:
+        asked = parse_qs(urlsplit(route.request.url).query)
+        width = {"minute": 60, "hour": 3600, "day": 86400}[asked["bucket"][0]]
+        first = (int(asked["from"][0]) // width + 5) * width
+        made = [
+            {"start": iso(first + at * width), "end": iso(first + (at + 1) * width), "group": "group_cms", **zero}
+            | {f"{part}bytes_{way}": 10**6 * width for part in ("", "wan_") for way in ("in", "out")}
+            for at in range(3)
+        ]
+        route.fulfill(json={"start": iso(0), "end": iso(0), "bucket_seconds": width, "rows": made, "next": None})
+
+    page = reader.page
+    page.route("**/v1/usage?*", rows)
+    reader.log_in(site.reader, "#/groups/group_cms")
+    over = panel(page, "Over time")
+    for name in ("Hour", "Day", "Week"):
+        over.get_by_role("button", name=name, exact=True).click()
+        expect(over.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
+        drawn = over.get_by_role("img", name=f"Traffic of group_cms, last {name.lower()}")
+        expect(drawn).to_contain_text("10.0 Mb/s")
+        expect(drawn.locator("path.series").first).to_have_attribute("d", re.compile(r"M\d.*L\d"))
+    expect(over.locator(".legend")).to_contain_text("Guarantee 250 Mb/s")
+
+
+def test_a_job_that_is_not_there_is_said(reader: Reader, site: Site) -> None:
+    reader.expected = ("404",)
+    page = reader.log_in(site.reader, "#/jobs/0123456789abcdef")
+    expect(page.get_by_role("alert")).to_contain_text("no job has the id 0123456789abcdef")
+
+
+def test_jobs_are_filtered_and_shown_page_by_page(reader: Reader, site: Site) -> None:
+    for number in range(55):
+        site.run("alice" if number % 11 else "bob", WORKER1 if number % 2 else WORKER2, seconds=0)
+    page = reader.log_in(site.reader, "#/jobs")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(50)
+    page.get_by_role("link", name="Next page").click()
+    expect(rows).to_have_count(5)
+    page.get_by_role("link", name="First page").click()
+    # The view comes anew, and its form with it.
+    expect(rows).to_have_count(50)
+    page.get_by_label("User", exact=True).fill("bob")
+    page.get_by_role("button", name="Show").click()
+    expect(rows).to_have_count(5)
+    assert page.url.endswith("#/jobs?owner=bob&state=live&order=newest")
+    page.get_by_label("State").select_option("Pending")
+    expect(page.get_by_text("No job is like that.")).to_be_visible()
+    page.go_back()
+    expect(rows).to_have_count(5)
+
+
+def test_user_and_group(reader: Reader, site: Site) -> None:
+    for owner in ("alice", "alice", "bob"):
+        site.run(owner)
+    page = reader.log_in(site.reader, "#/users/alice")
+    expect(panel(page, "Live jobs").locator("tbody tr")).to_have_count(2)
+    page.get_by_role("link", name="group_cms").first.click()
+    expect(page.get_by_role("heading", name="Group group_cms", exact=True)).to_be_visible()
+    expect(page.locator(".facts").first).to_contain_text("Guarantee250 Mb/s")
+    expect(panel(page, "Live jobs with AcctGroup group_cms").locator("tbody tr")).to_have_count(2)
+
+
+def test_a_switch_with_the_origin_of_each_flow(reader: Reader, site: Site) -> None:
+    job = site.run("bob")
+    page = reader.log_in(site.reader, "#/switches")
+    page.get_by_role("link", name="worker1").click()
+    expect(page.get_by_role("heading", name="Switch worker1")).to_be_visible()
+    expect(page.get_by_role("heading", name=re.compile(r"Table 4 wan \(\d+\)"))).to_be_visible()
+    origin = page.get_by_role("row", name=re.compile('wan drop when Owner == "bob" \\(policy line 15\\)'))
+    expect(origin.first).to_be_visible()
+    page.get_by_label("Flows that contain").fill(job["id"])
+    expect(origin).to_have_count(0)
+    expect(page.get_by_role("row", name=re.compile(f"job 101.0 of bob .*{job['id']}")).first).to_be_visible()
+    page.get_by_text("Ports (61)").click()
+    expect(page.get_by_role("row", name=re.compile("11 job1 job"))).to_contain_text(job["id"])
+
+
+def test_a_switchs_flows_come_by_the_hundred_and_by_table(reader: Reader, site: Site) -> None:
+    for _ in range(9):
+        site.run("bob")
+    tables = {each["name"]: each for each in site.lark.get(f"/v1/switches/{WORKER1:016x}/flows")["tables"]}
+    every = sum(each["flows"] for each in tables.values())
+    assert 100 < every <= 200
+    page = reader.log_in(site.reader, f"#/switches/{WORKER1:016x}")
+    rows = page.locator(".one-table tbody tr")
+    expect(rows).to_have_count(100)
+    expect(page.get_by_text(f"The first 100 of {every} flows.")).to_be_visible()
+    page.get_by_role("button", name="Show more").click()
+    expect(rows).to_have_count(every)
+    expect(page.get_by_role("button", name="Show more")).to_have_count(0)
+    forward = tables["forward"]
+    page.get_by_role("combobox", name="Table").select_option(str(forward["number"]))
+    expect(rows).to_have_count(forward["flows"])
+    expect(page.get_by_role("heading", name=re.compile(r"^Table \d"))).to_have_count(1)
+    page.get_by_label("Flows that contain").fill("no flow has this")
+    expect(page.get_by_text("No flow is like that.")).to_be_visible()
+    expect(page.get_by_role("combobox", name="Table")).to_have_value(str(forward["number"]))
+
+
+def test_explain_step_by_step(reader: Reader, site: Site) -> None:
+    alice, bob = site.run("alice"), site.run("bob", WORKER2)
+    page = reader.log_in(site.reader, "#/explain")
+    page.get_by_label("From").fill(alice["id"])
+    page.get_by_label("To").fill(bob["addresses"][0]["address"])
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator(".verdict")).to_contain_text("dropped")
+    expect(page.locator(".verdict")).to_contain_text("worker1 drops it in table slice-from")
+    expect(page.get_by_role("status")).to_contain_text("dropped")
+    expect(page.locator(".steps li").first).to_contain_text("is job 101.0")
+    expect(page.locator(".steps li").last).to_contain_text("drops it: slice policy")
+    page.get_by_label("To").fill("192.0.2.1")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator(".verdict")).to_contain_text("forwarded")
+    reader.expected = ("404",)
+    page.get_by_label("To").fill("nobody")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.get_by_role("alert")).to_contain_text("neither an address nor the id of a live job")
+
+
+def test_the_one_field_finds_jobs_addresses_users_hosts_and_switches(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    page = reader.log_in(site.reader)
+    reader.expected = ("404", "422")
+    for text, title in (
+        (job["id"], "Job 101.0 of alice"),
+        (job["addresses"][0]["address"], "Job 101.0 of alice"),
+        ("submit.example#101.0#1790000000", "Job 101.0 of alice"),
+        ("alice", "User alice"),
+        ("worker1.example", "Jobs"),
+        ("core1", "Switch core1"),
+        (f"{CORE:016x}", "Switch core1"),
+        ("group_cms", "Group group_cms"),
+        ("group_atlas", "Group group_atlas"),
+    ):
+        field = page.get_by_role("searchbox")
+        field.fill(text)
+        field.press("Enter")
+        expect(page.get_by_role("heading", name=title, exact=True, level=1)).to_be_visible()
+        page.goto(f"{site.url}/pages/#/events")
+        expect(page.get_by_role("heading", name="Events", exact=True, level=1)).to_be_visible()
+    page.get_by_role("searchbox").fill("nobody")
+    page.get_by_role("searchbox").press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Nothing is called nobody.")
+
+
+def test_reservations_and_what_they_leave_of_each_link(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/reservations")
+    expect(page.get_by_text("Nothing is reserved.")).to_be_visible()
+    wish = '{"source": "files.example", "destination": "wan", "rate": 250, "duration": 3600}'
+    assert site.lark.request("POST", "/v1/reservations", wish, "application/json").status == 201
+    internet = page.get_by_role("row", name=re.compile("internet core1 → wan"))
+    expect(internet).to_contain_text("250 Mb/s1.00 Gb/s750 Mb/s")
+    expect(page.get_by_role("row", name=re.compile(r"^250 Mb.s files\.example wan flow .* test$"))).to_be_visible()
+
+
+def test_markup_in_an_ad_is_text_wherever_it_is_shown(reader: Reader, site: Site) -> None:
+    evil = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>"
+    ads = site.ads("alice", more=f'Cmd = "{evil}"').replace('"alice', f'"{evil}')
+    answer = site.lark.post(ads)
+    assert answer.status == 201, answer
+    job, owner = answer.body["id"], answer.body["owner"]
+    assert owner == evil
+    site.lark.request("POST", f"/v1/jobs/{job}/forgery", evil)
+    page = reader.log_in(site.reader)
+    places = ["", "jobs", f"jobs/{job}", "switches/worker1", "events", f"explain?src={job}&dst=192.0.2.1"]
+    for where in places:
+        reader.go(f"#/{where}")
+        expect(page.locator("main").get_by_text("<script>").first).to_be_attached()
+        expect(page.locator("main").get_by_text("taken").first).to_be_attached()
+        assert page.locator("main img, main script").count() == 0
+        assert "taken" not in page.title().replace(evil, "")
+    reader.go("#/jobs")
+    page.get_by_role("link", name=evil).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"User {evil}")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    reader.go("#/%3Cimg%20src=x%3E/<script>")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
+
+
+def test_the_browser_itself_refuses_markup_and_foreign_scripts(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    reader.expected = ("Content Security Policy", "requires 'Trusted")
+    for attempt in (
+        "document.body.innerHTML = '<p>x</p>'",
+        "document.body.insertAdjacentHTML('beforeend', '<p>x</p>')",
+        "document.createElement('script').textContent = 'window.x = 1'",
+    ):
+        assert page.evaluate(
+            f"() => {{ try {{ {attempt}; return 'done' }} catch (error) {{ return error.name }} }}"
+        ) in (
+            "TypeError",
+            "EvalError",
+        )
+    page.evaluate(
+        "() => { const s = document.createElement('p'); s.setAttribute('style', 'color: red'); s.id = 'styled';"
+        " document.body.append(s) }"
+    )
+    assert page.evaluate("getComputedStyle(document.getElementById('styled')).color") != "rgb(255, 0, 0)"

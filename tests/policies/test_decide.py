@@ -1,0 +1,267 @@
+"""Predicates, facts and decisions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lark_common.classads.ads import parse_post
+from lark_common.errors import AdError
+from lark_controller.jobs.job import Facts
+from lark_controller.policies import decide as deciding
+from lark_controller.policies.decide import Decider, decide, needed_attributes
+from lark_controller.policies.facts import facts
+from lark_controller.policies.file import load
+from lark_controller.policies.model import Decision, Kind, Policy, SliceKey
+from lark_controller.policies.predicate import ads_of, compiled, holds, problem, references, values_met
+
+CORE = 'switches: {c: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}}\n'
+
+
+def policy(text: str) -> Policy:
+    return load("version: 1\n" + CORE + text)
+
+
+def decided(text: str, job: str = "", machine: str = "") -> Decision:
+    """The decision for the ads of bob on w1 with further lines."""
+    body = f'Owner = "bob"\nGlobalJobId = "s#1.0#1"\n{job}\n------\nMachine = "w1"\nAddressType = "dhcp"\n{machine}\n'
+    job_ad, machine_ad = parse_post(body.encode(), "text/plain")
+    decider = Decider(policy(text))
+    return decider.decide(facts(job_ad, machine_ad, decider.names))
+
+
+SOME = ads_of(
+    Facts(
+        (("e", "error"), ("l", '{"a", 1}'), ("owner", '"bob"'), ("p", "11"), ("u", "undefined")),
+        (("machine", '"w1"'), ("owner", '"root"'), ("u", "1")),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ('Owner == "bob"', True),
+        ('owner == "BOB"', True),
+        ('Owner =?= "BOB"', False),
+        ('TARGET.Owner == "root"', True),
+        ('Machine == "w1"', True),
+        ('MY.Machine == "w1"', False),
+        ("p", True),
+        ("p - 11", False),
+        ("0.5", True),
+        ("nowhere", False),
+        ("nowhere == 1", False),
+        ("!nowhere", False),
+        ("nowhere =?= undefined", True),
+        ("e", False),
+        ("Owner", False),
+        ("u", False),
+        ('member("a", l)', True),
+        ("nowhere || p > 10", True),
+        (None, True),
+    ],
+)
+def test_what_holds(text: str | None, want: bool) -> None:
+    assert holds(text, SOME) is want
+
+
+def test_names_mean_the_same_whatever_was_parsed_before() -> None:
+    program = (
+        "from lark_controller.jobs.job import Facts\n"
+        "from lark_controller.policies.predicate import ads_of, holds\n"
+        "assert holds('Machine == \"w1\"', ads_of(Facts((), (('machine', '\"w1\"'),))))\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "job", "machine"),
+    [
+        ("TARGET.X == 1", set(), {"x"}),
+        ("Y == 1", {"y"}, {"y"}),
+        ("other.Z && self.W", {"w"}, {"z", "w"}),
+        ('stringListMember("x", Foo)', {"foo"}, {"foo"}),
+        ("'a b' == 1", {"a b"}, {"a b"}),
+        ("[a = q].a", {"q"}, {"q"}),
+        ("true", set(), set()),
+    ],
+)
+def test_references(text: str, job: set[str], machine: set[str]) -> None:
+    needed = references(text)
+    assert needed.job == job
+    assert needed.machine >= machine
+
+
+def test_my_names_are_the_job_s() -> None:
+    assert references("MY.Foo").job == {"foo"}
+
+
+@pytest.mark.parametrize("text", ["a; b", "1]", "a) || (b", "", "a b", "a,b", "(" * 100, "a\0b", 'eval("a") b'])
+def test_what_is_no_expression(text: str) -> None:
+    assert problem(text)
+    with pytest.raises(AdError):
+        compiled(text)
+
+
+@pytest.mark.parametrize("text", ['eval("Owner")', "time() > 1", "random(2) == 1", '"x"', "1", "1 == 1"])
+def test_predicates_that_are_refused(text: str) -> None:
+    assert problem(text)
+
+
+def test_values_met() -> None:
+    assert values_met('Owner == "x" && TARGET.Machine == nowhere', SOME) == (
+        ("nowhere", "undefined"),
+        ("Owner", '"bob"'),
+        ("TARGET.Machine", '"w1"'),
+    )
+
+
+def test_needed_attributes_hold_what_is_always_needed() -> None:
+    job, machine = needed_attributes(load("version: 1"))
+    assert job == {"acctgroup", "inboundconnectivity", "outboundconnectivity"}
+    assert machine == set()
+
+
+def test_facts_are_values_and_small() -> None:
+    body = (
+        'Owner = "bob"\nGlobalJobId = "g"\nWant = Site\nSite = strcat("a", TARGET.Rack)\nUnused = 1\nBad = Bad + 1\n'
+        "Rec = [a = 1; b = a + a]\nPlain = [a = 1]\n"
+        f'Long = "{"x" * 5000}"\nNone = undefined\n'
+        '------\nMachine = "w1"\nAddressType = "dhcp"\nRack = 5\nLarkVLAN = 7\n'
+    )
+    job_ad, machine_ad = parse_post(body.encode(), "text/plain")
+    names = frozenset({"want", "bad", "none", "absent", "rec", "plain", "long"}), frozenset({"vlan", "rack"})
+    assert facts(job_ad, machine_ad, names) == Facts(
+        (("bad", "error"), ("long", "error"), ("plain", "[ a = 1 ]"), ("rec", "error"), ("want", '"a5"')),
+        (("rack", "5"), ("vlan", "7")),
+    )
+
+
+def test_no_policy_allows_everything() -> None:
+    job = "InboundConnectivity = false\nOutboundConnectivity = false"
+    assert decided("", job) == Decision()
+
+
+def test_block_says_why() -> None:
+    decision = decided("policies: [{block: {when: 'Owner == \"eve\"'}}, {block: {when: 'Owner == \"bob\"'}}]")
+    assert decision.blocked
+    assert decision.isolated
+    [because] = decision.because
+    assert (because.kind, because.position, because.line) == (Kind.BLOCK, 2, 3)
+    assert because.values == (("Owner", '"bob"'),)
+
+
+SLICES = "policies: [{slice: {by: Project, when: 'Shared =!= true'}}, {slice: {by: Owner}}]"
+
+
+@pytest.mark.parametrize(
+    ("job", "want"),
+    [
+        ('Project = "atlas"', SliceKey(1, '"atlas"')),
+        ("", SliceKey(2, '"bob"')),
+        ("Project = 1/0", SliceKey(2, '"bob"')),
+        ('Project = "atlas"\nShared = true', SliceKey(2, '"bob"')),
+        ("Project = 7", SliceKey(1, "7")),
+    ],
+)
+def test_slice_of_the_first_rule_with_a_value(job: str, want: SliceKey) -> None:
+    assert decided(SLICES, job).slice == want
+
+
+WANS = """policies:
+  - wan: {when: 'JobPrio > 10', action: allow}
+  - wan: {when: 'Owner == "bob"', action: drop, except: [192.0.2.1]}
+  - wan: {port: wan-fast}
+"""
+
+
+def test_first_wan_rule_decides() -> None:
+    assert decided(WANS, "JobPrio = 11").wan == 1
+    assert decided(WANS, "JobPrio = 10").wan == 2
+    assert decided(WANS, 'Owner = "alice"').wan == 3
+
+
+@pytest.mark.parametrize(
+    ("rule", "job", "want"),
+    [
+        ("{inbound: requested, outbound: requested}", "", (True, True)),
+        ("{inbound: requested, outbound: requested}", "InboundConnectivity = false", (False, True)),
+        ("{inbound: requested}", "OutboundConnectivity = false\nInboundConnectivity = 0", (False, True)),
+        ("{inbound: requested}", "InboundConnectivity = undefined", (True, True)),
+        ("{inbound: requested}", "InboundConnectivity = 1/0", (True, True)),
+        ("{inbound: deny, outbound: allow}", "InboundConnectivity = true", (False, True)),
+        ("{inbound: deny, outbound: deny}", "", (False, False)),
+        ("{inbound: deny, when: 'JobPrio > 1'}", "", (True, True)),
+    ],
+)
+def test_connectivity(rule: str, job: str, want: tuple[bool, bool]) -> None:
+    decision = decided(f"policies: [{{connectivity: {rule}}}]", job)
+    assert (decision.inbound, decision.outbound) == want
+    assert decision.isolated == (want == (False, False))
+    assert decision.one_way == (want[0] != want[1])
+
+
+GROUPS = "groups: {group_cms: {}, urgent: {when: 'JobPrio > 10'}, group_cms.prod: {}, default: {}}"
+
+
+@pytest.mark.parametrize(
+    ("job", "want"),
+    [
+        ('AcctGroup = "group_cms.prod.x"', "group_cms.prod"),
+        ('AcctGroup = "GROUP_CMS.other"', "group_cms"),
+        ('AcctGroup = "group_cms2"', "default"),
+        ('AccountingGroup = "group_cms.prod.bob"', "group_cms.prod"),
+        ('AcctGroup = "group_cms"\nJobPrio = 11', "urgent"),
+        ('AcctGroup = "urgent"', "default"),
+        ("", "default"),
+    ],
+)
+def test_group(job: str, want: str) -> None:
+    assert decided(GROUPS, job).group == want
+    without = decided(GROUPS.replace(", default: {}", ""), job).group
+    assert without == ("" if want == "default" else want)
+
+
+def test_equal_facts_share_one_decision() -> None:
+    decider = Decider(policy(SLICES))
+    one, two = (Facts((("owner", '"bob"'),)) for _ in range(2))
+    assert decider.decide(one) is decider.decide(two)
+    assert decider.shared(two) is one
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "MAX_REMEMBERED", 3)
+    decider = Decider(policy(SLICES))
+    first = Facts((("owner", '"u0"'),))
+    before = decider.decide(first)
+    for number in range(1, 10):
+        decider.decide(Facts((("owner", f'"u{number}"'),)))
+    assert decider.decide(first) == before
+
+
+VALUES = st.sampled_from(['"bob"', '"eve"', "true", "false", "11", "0", "1.5", "undefined", "error", "{1}", "[a = 1]"])
+NAMES = ["acctgroup", "inboundconnectivity", "jobprio", "outboundconnectivity", "owner", "project", "shared"]
+WHOLE = (
+    SLICES.rstrip("]")
+    + ", {block: {when: 'Owner == \"eve\" && Project'}}, {wan: {when: 'TARGET.Shared', action: drop}},"
+    + " {connectivity: {inbound: requested, outbound: requested, when: 'JobPrio'}}]\n"
+    + GROUPS
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES), st.dictionaries(st.sampled_from(NAMES), VALUES))
+def test_every_job_gets_one_decision(job: dict[str, str], machine: dict[str, str]) -> None:
+    given_facts = Facts(tuple(sorted(job.items())), tuple(sorted(machine.items())))
+    whole = policy(WHOLE)
+    decision = decide(given_facts, whole)
+    assert decision == Decider(whole).decide(given_facts) == decide(given_facts, whole)
+    assert decision.group in {"group_cms", "group_cms.prod", "urgent", "default"}
+    assert [because.kind for because in decision.because] == sorted(
+        {because.kind for because in decision.because}, key=list(Kind).index
+    )

@@ -1,0 +1,69 @@
+"""The reference pages name every key and attribute, and their examples are valid."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lark_common.classads import ads
+from lark_common.classads import text as classad_text
+from lark_controller.policies import bandwidth, block, connectivity, file, group, switches, topology, wan
+from lark_controller.policies import slice as slices
+from lark_controller.policies.model import InboundShares
+from lark_controller.policies.predicate import REFUSED_FUNCTIONS
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+POLICY = (REFERENCE / "policy.md").read_text(encoding="utf-8")
+ADS = (REFERENCE / "ads.md").read_text(encoding="utf-8")
+
+INDENTED = re.findall(r"((?:^    .*\n)+)", POLICY, re.MULTILINE)
+EXAMPLES = [text for text in INDENTED if text.lstrip().startswith(("policies", "topology"))]
+
+
+@pytest.mark.parametrize(
+    "key",
+    sorted(
+        {
+            *file.KEYS,
+            *file.NETWORK_KEYS,
+            *file.EDGE_KEYS,
+            *block.KEYS,
+            *slices.KEYS,
+            *wan.KEYS,
+            *connectivity.KEYS,
+            *group.KEYS,
+        }
+        | {*switches.KEYS, *switches.PORT_KEYS, *connectivity.REACHES, *InboundShares, *wan.ACTIONS, *file.KINDS}
+        | {*topology.KEYS, *topology.LINK_KEYS, *topology.HOST_KEYS, *topology.RESERVES, *topology.REFUSED}
+        | {*bandwidth.KEYS, *bandwidth.MODES}
+    ),
+)
+def test_every_key_is_described(key: str) -> None:
+    assert re.search(rf"[`.{{ *]{key}[`.:,}} *]", POLICY)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_examples_are_valid(text: str) -> None:
+    file.load("version: 1\n" + "".join(line[4:] for line in text.splitlines(keepends=True)))
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) == 4
+
+
+def test_ads_example_is_accepted() -> None:
+    lines = ADS[ADS.index("## Example") :].splitlines()[2:]
+    job, machine = ads.parse_post("\n".join(line[4:] for line in lines).encode(), "text/plain")
+    assert (job.group, machine.datapath) == ("group_cms.prod", 0xE1)
+
+
+@pytest.mark.parametrize("name", sorted(classad_text.UNBOUNDED_FUNCTIONS | classad_text.PRIVATE_ATTRIBUTES))
+def test_what_is_refused_in_ads_is_named(name: str) -> None:
+    assert f"`{name}`" in ADS.lower()
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED_FUNCTIONS))
+def test_what_is_refused_in_predicates_is_named(name: str) -> None:
+    assert f"`{name}`" in POLICY.lower()

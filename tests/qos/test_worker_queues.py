@@ -1,0 +1,128 @@
+"""What a worker's jobs request as queues: tables, and what must hold for any jobs and links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lark_controller.policies.model import InboundShares
+from lark_controller.qos.queues import DEFAULT_QUEUE
+from lark_controller.qos.worker_queues import (
+    LEAST_REST,
+    Demand,
+    HostPlan,
+    host_plan,
+)
+
+UPLINK = {"eth0": 1000.0}
+SPLIT, OPEN = InboundShares.SPLIT, InboundShares.OPEN
+
+
+def demand(number: int, rate: float | None = None, *, borrows: bool = False, ceiling: float | None = None) -> Demand:
+    return Demand(number, number, f"p{number}", rate, borrows, ceiling)
+
+
+def table(plan: HostPlan) -> dict[str, dict[int, tuple[float, float]]]:
+    """(least, most) in Mb/s by port and queue."""
+    return {
+        name: {number: (queue.least / 1e6, queue.most / 1e6) for number, queue in port.queues.items()}
+        for name, port in plan.ports.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("demands", "inbound", "expected"),
+    [
+        ([], SPLIT, {}),
+        ([demand(1), demand(2)], SPLIT, {}),
+        (
+            [demand(1, 100), demand(2, 300), demand(3, 600)],
+            SPLIT,
+            {
+                "eth0": {0: (10, 1000), 1: (100, 100), 2: (300, 300), 3: (600, 600)},
+                "p1": {0: (100, 100)}, "p2": {0: (300, 300)}, "p3": {0: (600, 600)},
+            },
+        ),
+        (
+            [demand(1, 600), demand(2), demand(3)],
+            SPLIT,
+            {"eth0": {0: (400, 1000), 1: (600, 600)}, "p1": {0: (600, 600)}, "p2": {0: (200, 200)},
+             "p3": {0: (200, 200)}},
+        ),
+        ([demand(1, 600), demand(2)], OPEN, {"eth0": {0: (400, 1000), 1: (600, 600)}, "p1": {0: (600, 600)}}),
+        (
+            [demand(1, 600, borrows=True), demand(2, 100, borrows=True, ceiling=200), demand(3)],
+            SPLIT,
+            {"eth0": {0: (300, 1000), 1: (600, 1000), 2: (100, 200)}, "p1": {0: (700, 700)}, "p2": {0: (200, 200)},
+             "p3": {0: (100, 100)}},
+        ),
+        (
+            [demand(1, 600, borrows=True), demand(2, 100, borrows=True, ceiling=200)],
+            OPEN,
+            {"eth0": {0: (300, 1000), 1: (600, 1000), 2: (100, 200)}, "p2": {0: (200, 200)}},
+        ),
+    ],
+)  # fmt: skip
+def test_what_stands(
+    demands: Sequence[Demand], inbound: InboundShares, expected: dict[str, dict[int, tuple[float, float]]]
+) -> None:
+    plan = host_plan(demands, UPLINK, inbound)
+    assert table(plan) == expected
+    assert not plan.short
+
+
+def test_the_last_comes_short_where_a_link_cannot_hold_all_and_is_limited_all_the_same() -> None:
+    plan = host_plan([demand(1, 700), demand(2, 400, borrows=True), demand(3, 200)], UPLINK)
+    assert list(plan.short) == [2]
+    assert "has 300 Mb/s left, and this job needs 400" in plan.short[2]
+    assert table(plan)["eth0"] == {0: (100, 1000), 1: (700, 700), 2: (0, 400), 3: (200, 200)}
+    assert table(plan)["p2"] == {0: (400, 400)}
+
+
+def test_an_unknown_speed_and_a_missing_uplink_are_said() -> None:
+    plan = host_plan([demand(1, 100)], {"eth0": None})
+    assert "the speed of uplink eth0 is not known" in plan.short[1]
+    assert table(plan) == {"p1": {0: (100, 100)}}
+    assert "no uplink" in host_plan([demand(1, 100)], {}).short[1]
+
+
+rates = st.one_of(st.none(), st.integers(1, 1500).map(float))
+demands = st.lists(st.tuples(rates, st.booleans(), rates), max_size=12).map(
+    lambda rows: [
+        demand(n, rate, borrows=borrows, ceiling=None if ceiling is None or rate is None else max(rate, ceiling))
+        for n, (rate, borrows, ceiling) in enumerate(rows, 1)
+    ]
+)
+
+
+@given(demands, st.sampled_from([100.0, 1000.0, 10_000.0]), st.sampled_from(list(InboundShares)))
+def test_nobody_is_promised_what_a_link_does_not_have(jobs: list[Demand], speed: float, inbound: InboundShares) -> None:
+    plan = host_plan(jobs, {"eth0": speed}, inbound)
+    link = speed * 1e6
+    limited = [each for each in jobs if each.rate is not None]
+    if not limited:
+        assert plan == HostPlan()
+        return
+    uplink = plan.ports["eth0"]
+    promised = sum(queue.least for queue in uplink.queues.values())
+    assert promised <= link * (1 + LEAST_REST)
+    assert uplink.queues[DEFAULT_QUEUE].least >= round(link * LEAST_REST)
+    assert uplink.queues.keys() == {DEFAULT_QUEUE, *(each.number for each in limited)}
+    for each in limited:
+        queue = uplink.queues[each.number]
+        assert queue.least == (0 if each.order in plan.short else each.rate * 1e6)  # type: ignore[operator]  # limited
+        if not each.borrows:
+            assert queue.most <= each.rate * 1e6  # type: ignore[operator]  # limited
+        assert queue.least <= queue.most <= link
+    if inbound is InboundShares.SPLIT:
+        towards = sum(plan.ports[each.port].rate for each in jobs if each.port and each.order not in plan.short)
+        assert towards <= link * (1 + LEAST_REST) + len(jobs)
+
+
+@given(demands, st.permutations(range(12)))
+def test_the_order_in_which_jobs_come_does_not_matter(jobs: list[Demand], order: list[int]) -> None:
+    shuffled = [jobs[place] for place in order if place < len(jobs)]
+    assert host_plan(shuffled, UPLINK) == host_plan(jobs, UPLINK)

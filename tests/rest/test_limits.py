@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import hashlib
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lark_common.errors import SettingError
+from lark_controller.rest.limits import FAILURES, Buckets, Places
+from lark_controller.rest.tokens import Scope, Tokens, add, read
+from tests.fixtures.fake_controls import bearer, post_body, write_tokens
+from tests.fixtures.rest_app import make_api
+
+
+@given(st.floats(0.5, 100), st.integers(1, 20), st.lists(st.floats(0, 3), max_size=60))
+def test_a_bucket_never_gives_more_than_burst_and_rate(rate: float, burst: int, pauses: list[float]) -> None:
+    now = 0.0
+    buckets = Buckets(rate, burst, clock=lambda: now)
+    given_out = 0
+    for pause in pauses:
+        now += pause
+        short = buckets.take("a")
+        given_out += not short
+        assert given_out <= burst + now * rate + 1e-6
+        if short:
+            now += short + 1e-6
+            assert buckets.take("a") == 0
+            given_out += 1
+
+
+def test_buckets_forget_the_key_that_was_used_longest_ago() -> None:
+    buckets = Buckets(1, 1, keys=2, clock=lambda: 0.0)
+    assert [bool(buckets.take(key)) for key in ("a", "a", "b", "c", "c", "a")] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_the_time_is_read_in_turn() -> None:
+    """A thread that waited long must not come with a time from before another's: a bucket would count it as debt."""
+    in_turn: list[bool] = []
+
+    def clock() -> float:
+        in_turn.append(buckets._lock.locked())
+        return 0.0
+
+    buckets = Buckets(1000, 10, clock=clock)
+    assert buckets.take("a") == 0.0
+    assert in_turn == [True]
+
+
+def test_places() -> None:
+    places = Places(1)
+    with places.place() as first, places.place() as second:
+        assert (first, second) == (True, False)
+    with places.place() as third:
+        assert third
+
+
+def test_a_token_has_a_rate_of_its_own(tmp_path: Path) -> None:
+    api = make_api(tmp_path, rate_limit="0.1", rate_burst="2")
+    assert [api.get("/v1/groups").status_code for _ in range(3)] == [200, 200, 429]
+    assert int(api.get("/v1/groups").headers["Retry-After"]) >= 1
+    assert api.get("/v1/groups", "operate").status_code == 200
+    assert api.client.get("/healthz").status_code == 200
+
+
+def test_failed_attempts_are_limited_but_lock_nobody_out(tmp_path: Path) -> None:
+    api = make_api(tmp_path)
+    wrong = {"Authorization": "Bearer wrong"}
+    statuses = [api.client.get("/v1/groups", headers=wrong).status_code for _ in range(FAILURES + 5)]
+    assert statuses[:FAILURES] == [401] * FAILURES
+    assert 429 in statuses
+    assert api.get("/v1/groups").status_code == 200
+
+
+def test_a_busy_server_still_says_that_it_lives(tmp_path: Path) -> None:
+    api = make_api(tmp_path, waiting_posts="1", rest_threads="9")
+    places = api.app.extensions["lark"].requests
+    taken = 0
+    while places.take():
+        taken += 1
+    busy = api.get("/v1/groups")
+    assert busy.status_code == 503
+    assert busy.headers["Retry-After"] == "1"
+    assert api.client.get("/healthz").status_code == 200
+    for _ in range(taken):
+        places.give()
+    # Requests that failed gave their place back, too.
+    assert [api.get("/v1/nowhere").status_code for _ in range(20)] == [404] * 20
+    assert [api.get("/v1/groups").status_code for _ in range(20)] == [200] * 20
+
+
+def test_a_post_beyond_the_cap_is_answered_at_once(tmp_path: Path) -> None:
+    api = make_api(tmp_path, waiting_posts="1", rest_threads="9")
+    api.controls.gate.clear()
+    with api.app.extensions["lark"].waits.place():
+        answer = api.post(post_body(), path="/v1/jobs?wait=30")
+    assert (answer.status_code, answer.json["state"]) == (201, "registering")
+    assert b"lark_waits_refused_total 1.0" in api.metrics.render()
+
+
+def test_tokens_are_made_stored_as_hashes_and_found(tmp_path: Path) -> None:
+    path = tmp_path / "etc" / "tokens.yaml"
+    secret = add(path, "pool", {Scope.HOOK}, date(2999, 1, 1))
+    other = add(path, "ops", {Scope.OPERATE})
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert secret not in path.read_text()
+    tokens = Tokens(path)
+    found = tokens.find(secret)
+    assert found is not None
+    assert (found.name, found.allows([Scope.HOOK]), found.allows([Scope.READ])) == ("pool", True, False)
+    operator = tokens.find(other)
+    assert operator is not None
+    assert operator.allows([Scope.READ])
+    assert tokens.find(secret + "x") is None
+    with pytest.raises(SettingError, match="already"):
+        add(path, "pool", {Scope.READ})
+    with pytest.raises(SettingError, match="name"):
+        add(path, "a: b", {Scope.READ})
+
+
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = write_tokens(tmp_path / "tokens.yaml")
+    path.chmod(0o640)
+    with pytest.raises(SettingError, match="chmod 600"):
+        Tokens(path)
+
+
+def test_all_mistakes_in_a_tokens_file_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.yaml"
+    path.write_text("a: {sha256: short, scopes: [fly]}\nb: {scopes: [hook], expiry: x}\nc: 3\n")
+    path.chmod(0o600)
+    with pytest.raises(SettingError) as caught:
+        read(path)
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["a", "a", "b", "b", "c"]
+
+
+def test_a_changed_file_is_read_again_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
+    path = write_tokens(tmp_path / "tokens.yaml")
+    api = make_api(tmp_path)
+    digest = hashlib.sha256(b"fresh").hexdigest()
+    fresh = {"Authorization": "Bearer fresh"}
+    assert api.client.get("/v1/groups", headers=fresh).status_code == 401
+    path.write_text(f"fresh: {{sha256: {digest}, scopes: [read]}}\n")
+    assert api.client.get("/v1/groups", headers=fresh).status_code == 200
+    assert api.client.get("/v1/groups", headers=bearer("read")).status_code == 401
+    for rubbish in (
+        "rubbish: [",
+        f"rubbish: {{sha256: {digest}, scopes: [read], expires: 2027-02-30}}",
+        f"rubbish: {{sha256: {digest}, scopes: [[read]]}}",
+        "[" * 5000,
+    ):
+        path.write_text(rubbish)
+        assert api.client.get("/v1/groups", headers=fresh).status_code == 200
+    path.unlink()
+    assert api.client.get("/v1/groups", headers=fresh).status_code == 401

@@ -1,0 +1,92 @@
+"""What the operator's pages ask of the API beside what others ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lark_controller.api.switches import SwitchStatus
+from lark_controller.jobs.job import JobState
+from lark_controller.rest.resources.overview import asks_for_attention
+from tests.fixtures.fake_controls import bearer
+from tests.fixtures.rest_app import Api, make_api
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Api:
+    return make_api(tmp_path)
+
+
+def test_the_overview_counts_jobs_and_switches_and_names_the_switches_to_look_at(api: Api) -> None:
+    for number, state in enumerate((JobState.PENDING, JobState.ENFORCED, JobState.ENFORCED)):
+        job_id = api.register(number)["id"]
+        api.controls.known[job_id] = replace(api.controls.known[job_id], state=state)
+    found = api.get("/v1/overview").json
+    assert found["jobs"] == {"registering": 0, "pending": 1, "enforced": 2, "quarantined": 0}
+    assert found["switches"] == {"known": 2, "connected": 1, "in_sync": 1, "desired": 10, "installed": 10}
+    # Both ask for attention: core1 never connected, worker1 was changed by somebody else.
+    assert [switch["name"] for switch in found["shown"]] == ["core1", "worker1"]
+    assert found["policy"]["version"] == 1
+    assert "text" not in found["policy"]
+    assert found["ready"] is True
+
+
+@pytest.mark.parametrize(
+    ("changed", "asks"),
+    [({}, False), ({"in_sync": False}, True), ({"drift": 1}, True), ({"desired": 89}, False), ({"desired": 90}, True)],
+)
+def test_which_switches_ask_for_attention(changed: dict[str, int], asks: bool) -> None:
+    calm = SwitchStatus("00000000000000e1", "w", "edge", True, True, desired=10, max_rules=100)
+    assert asks_for_attention(replace(calm, **changed)) is asks  # type: ignore[arg-type]  # a table of changes
+
+
+def test_a_token_can_ask_what_it_is(api: Api) -> None:
+    assert api.get("/v1/token", "hook").json == {"name": "hook", "scopes": ["hook"], "expires": None}
+    assert api.get("/v1/token", "operate").json["scopes"] == ["operate"]
+    assert api.get("/v1/token", "expired").status_code == 401
+
+
+def test_jobs_from_the_newest_on_page_by_page(api: Api) -> None:
+    ids = [api.register(number)["id"] for number in range(5)]
+    seen, path = [], "/v1/jobs?order=newest&limit=2"
+    while path:
+        page = api.get(path).json
+        seen += [job["id"] for job in page["jobs"]]
+        path = page["next"]
+    assert seen == ids[::-1]
+    assert api.get("/v1/jobs?order=random").status_code == 422
+
+
+def test_the_flows_of_one_job(api: Api) -> None:
+    assert len(api.get("/v1/switches/worker1/flows").json["flows"]) == 1
+    assert api.get("/v1/switches/worker1/flows?job=0123456789abcdef").json["flows"] == []
+
+
+def test_a_policy_is_put_in_place_of_the_one_that_was_read(api: Api) -> None:
+    shown = api.get("/v1/policy")
+    tag = shown.headers["ETag"]
+    assert tag == f'"{shown.json["digest"]}"'
+
+    def put(text: str, **headers: str) -> int:
+        made = {**bearer("operate"), **{name.replace("_", "-"): value for name, value in headers.items()}}
+        answer = api.client.put("/v1/policy", data=text, content_type="application/yaml", headers=made)
+        if answer.status_code == 412:
+            assert "urn:lark:problem:changed" in answer.text
+        return int(answer.status_code)
+
+    assert put("version: 1\n# a\n", If_Match=tag) == 200
+    assert put("version: 1\n# b\n", If_Match=tag) == 412
+    assert api.get("/v1/policy").json["text"] == "version: 1\n# a\n"
+    assert put("version: 1\n# b\n", If_Match="*") == 200
+    assert put("version: 1\n# c\n", If_Match='"a", "b"') == 400
+
+
+def test_flows_are_chosen_and_paged_as_other_lists_are(api: Api) -> None:
+    found = api.get("/v1/switches/worker1/flows?table=0&text=job&limit=1").json
+    assert found["tables"] == [{"number": 0, "name": "admit", "flows": 1}]
+    assert (found["next"], found["next_cursor"]) == (None, None)
+    assert api.get("/v1/switches/worker1/flows?cursor=x").status_code == 404
+    for bad in ("table=256", "table=x", "limit=0", "text=%00"):
+        assert api.get(f"/v1/switches/worker1/flows?{bad}").status_code == 422

@@ -1,0 +1,194 @@
+"""What the API says of use: history, rates, counters of workers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lark_controller.accounting.usage import Usage
+from lark_controller.api.usage import UsageFilter, UsageRow
+from tests.fixtures.fake_controls import post_body
+from tests.fixtures.rest_app import Api, make_api
+
+DAY_ONE = 1_700_006_400
+USE = Usage(*range(1, 13))._replace(throttled=1500)
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Api:
+    return make_api(tmp_path)
+
+
+def asked(api: Api) -> UsageFilter:
+    assert api.controls.asked is not None
+    return api.controls.asked
+
+
+def wrong(answer: Any) -> dict[str, str]:
+    assert answer.status_code == 422, answer.text
+    return {each["parameter"]: each["problem"] for each in answer.json["errors"]}
+
+
+def test_rows_have_their_subject_and_every_sum(api: Api) -> None:
+    api.controls.history = [UsageRow(USE, DAY_ONE, DAY_ONE + 3600, user="alice@example", group="group_cms")]
+    body = api.get(f"/v1/usage?by=user&from={DAY_ONE}&to={DAY_ONE + 3600}").json
+    assert (body["start"], body["end"], body["bucket_seconds"]) == (
+        "2023-11-15T00:00:00.000Z",
+        "2023-11-15T01:00:00.000Z",
+        60,
+    )
+    assert body["rows"] == [
+        {
+            "start": "2023-11-15T00:00:00.000Z", "end": "2023-11-15T01:00:00.000Z", "job": None, "owner": None,
+            "user": "alice@example", "group": "group_cms", "host": None, "final": None, "bytes_in": 1, "bytes_out": 2,
+            "packets_in": 3, "packets_out": 4, "wan_bytes_in": 5, "wan_bytes_out": 6, "wan_packets_in": 7,
+            "wan_packets_out": 8, "policy_drops_in": 9, "policy_drops_out": 10, "rate_drops_in": 11,
+            "rate_drops_out": 12, "throttled_seconds": 1.5,
+        }
+    ]  # fmt: skip
+    assert (body["next"], body["next_cursor"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("query", "start", "end", "seconds"),
+    [
+        (f"from={DAY_ONE + 5}&to={DAY_ONE + 65}", DAY_ONE, DAY_ONE + 120, 60),
+        ("from=2023-11-15T00:00:05Z&to=2023-11-15T01:01:00%2B01:00", DAY_ONE, DAY_ONE + 60, 60),
+        ("from=2023-11-15&to=2023-11-20&bucket=day", DAY_ONE, DAY_ONE + 5 * 86400, 86400),
+        ("from=2023-11-15T00:00:05&to=2023-11-15T12:00:01", DAY_ONE, DAY_ONE + 13 * 3600, 3600),
+        (f"to={DAY_ONE + 60}", DAY_ONE - 86400, DAY_ONE + 3600, 3600),
+    ],
+)
+def test_times_are_read_in_either_form_and_rounded_to_whole_buckets(
+    api: Api, query: str, start: int, end: int, seconds: int
+) -> None:
+    assert api.get(f"/v1/usage?{query}").status_code == 200
+    chosen = asked(api)
+    assert (chosen.start, chosen.end, chosen.seconds) == (start, end, seconds)
+
+
+def test_a_jobs_stretch_is_as_it_was_asked(api: Api) -> None:
+    api.get(f"/v1/usage?by=job&from={DAY_ONE + 5.5}&to={DAY_ONE + 7}&host=worker1&user=alice&group=group_cms")
+    chosen = asked(api)
+    assert (chosen.start, chosen.end, chosen.bucket) == (DAY_ONE + 5.5, DAY_ONE + 7, None)
+    assert (chosen.host, chosen.user, chosen.group) == ("worker1", "alice", "group_cms")
+
+
+def test_what_is_not_kept_is_refused(api: Api) -> None:
+    assert wrong(api.get("/v1/usage?by=host&group=group_cms")) == {"group": "use by host is not kept by group"}
+    assert wrong(api.get("/v1/usage?by=group&user=a&host=b")).keys() == {"user", "host"}
+    assert wrong(api.get("/v1/usage?by=job&bucket=hour")) == {"bucket": "use by job is kept for the whole job"}
+    assert wrong(api.get("/v1/usage?from=2023-11-16&to=2023-11-15")) == {"from": "a time before `to` is accepted"}
+    for text in ("yesterday", "-5", "99999999999999", "nan", "2023-13-01"):
+        assert wrong(api.get(f"/v1/usage?from={text}")).keys() == {"from"}, text
+    for query in ("by=address", "bucket=week", "limit=0", "limit=10001", "format=xml", "since=1"):
+        assert api.get(f"/v1/usage?{query}").status_code == 422, query
+    assert api.get("/v1/usage?cursor=nonsense").status_code == 404
+
+
+def test_pages_go_on_by_their_cursor(api: Api) -> None:
+    api.controls.history = [UsageRow(USE, DAY_ONE, DAY_ONE + 60, group=f"group_{n}") for n in range(5)]
+    path: str | None = f"/v1/usage?limit=2&from={DAY_ONE}&to={DAY_ONE + 60}"
+    found = []
+    while path:
+        body = api.get(path).json
+        found += [row["group"] for row in body["rows"]]
+        path = body["next"]
+    assert found == [f"group_{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("how", ["format=csv", "Accept"])
+def test_csv_has_the_members_as_columns_and_no_formulas(api: Api, how: str) -> None:
+    names = ["group_cms", '=HYPERLINK("http://evil")', "+1", "-1", "@x", 'a "b", c']
+    api.controls.history = [UsageRow(USE, DAY_ONE, DAY_ONE + 60, group=name) for name in names]
+    headers = {"Accept": "text/csv"} if how == "Accept" else {}
+    answer = api.get(f"/v1/usage?limit=5&{how if how != 'Accept' else ''}", **headers)
+    assert answer.content_type == "text/csv; charset=utf-8"
+    assert 'rel="next"' in answer.headers["Link"]
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [row["group"] for row in rows] == ["group_cms", *(f"'{name}" for name in names[1:5])]
+    assert rows[0]["bytes_out"] == "2"
+    assert rows[0]["job"] == ""
+    assert set(rows[0]) == set(api.get("/v1/usage").json["rows"][0])
+
+
+def test_rates_and_groups_are_in_megabits(api: Api) -> None:
+    (row,) = api.get("/v1/rates").json["rates"]
+    assert row["rate"] == {"inward": 8.0, "outward": 4.0, "wan_inward": 2.0, "wan_outward": 0.0}
+    for group in api.get("/v1/groups").json["groups"]:
+        assert set(group["rate"]) == set(row["rate"])
+        assert group["usage"]["bytes_in"] == 0
+    assert api.get("/v1/rates?by=address").status_code == 422
+
+
+def test_a_jobs_counters_are_in_the_job_and_in_lists(api: Api) -> None:
+    job = api.register(1)["id"]
+    api.post(post_body(2))
+    assert api.get(f"/v1/jobs/{job}").json["usage"] is None
+    said = {"bytes_in": 10, "bytes_out": 20, "packets_in": 1, "packets_out": 2}
+    split = {"wan_bytes_in": 4, "wan_bytes_out": 5, "wan_packets_in": 1, "wan_packets_out": 1}
+    drops = {"policy_drops_in": 3, "policy_drops_out": 4, "rate_drops_in": 5, "rate_drops_out": 6}
+    path = f"/v1/jobs/{job}/counters"
+    answer = api.post(json.dumps({**said, **split, **drops}), path=path, kind="application/json")
+    assert (answer.status_code, answer.json) == (200, {"counted": True})
+    usage = api.get(f"/v1/jobs/{job}").json["usage"]
+    assert {name: usage[name] for name in (*said, *split, *drops)} == {**said, **split, **drops}
+    assert (usage["at"], usage["final"], usage["rate"]["outward"]) == ("2023-11-14T22:13:50.000Z", False, 4.0)
+    listed = {each["id"]: each["usage"] for each in api.get("/v1/jobs").json["jobs"]}
+    assert listed.pop(job) == usage
+    assert list(listed.values()) == [None]
+    assert api.post(json.dumps({**said, "final": True}), path=path, kind="application/json").json["counted"]
+    assert not api.post(json.dumps(said), path=path, kind="application/json").json["counted"]
+
+
+@pytest.mark.parametrize(
+    ("change", "parameter"),
+    [
+        ({"bytes_in": -1}, "bytes_in"),
+        ({"bytes_in": 2**63}, "bytes_in"),
+        ({"bytes_in": True}, "bytes_in"),
+        ({"bytes_in": "1"}, "bytes_in"),
+        ({"bytes_in": None}, "bytes_in"),
+        ({"final": 1}, "final"),
+        ({"speed": 1}, "speed"),
+        ({"wan_bytes_in": 1}, "wan_bytes_out"),
+        ({"policy_drops_out": 1}, "policy_drops_in"),
+    ],
+)
+def test_counters_that_cannot_be_are_refused(api: Api, change: dict[str, Any], parameter: str) -> None:
+    job = api.register(1)["id"]
+    said = {"bytes_in": 10, "bytes_out": 20, "packets_in": 1, "packets_out": 2, **change}
+    answer = api.post(json.dumps(said), path=f"/v1/jobs/{job}/counters", kind="application/json")
+    assert parameter in wrong(answer)
+
+
+def test_counters_of_no_job(api: Api) -> None:
+    said = json.dumps({"bytes_in": 10, "bytes_out": 20, "packets_in": 1, "packets_out": 2})
+    for job, status in (("0123456789abcdef", 404), ("nonsense", 404)):
+        assert api.post(said, path=f"/v1/jobs/{job}/counters", kind="application/json").status_code == status
+    job = api.register(1)["id"]
+    assert api.post("[]", path=f"/v1/jobs/{job}/counters", kind="application/json").status_code == 422
+    assert api.post("{", path=f"/v1/jobs/{job}/counters", kind="application/json").status_code == 400
+    assert api.post(said, path=f"/v1/jobs/{job}/counters").status_code == 415
+    assert api.post(" " * 5000, path=f"/v1/jobs/{job}/counters", kind="application/json").status_code == 413
+
+
+def test_what_a_job_sent_lately_comes_with_its_times(api: Api) -> None:
+    job_id = api.register()["id"]
+    rate = {"inward": 8.0, "outward": 4.0, "wan_inward": 2.0, "wan_outward": 1.0}
+    assert api.get(f"/v1/jobs/{job_id}/rates").json == {"rates": [{"at": "2023-11-14T22:13:20.000Z", "rate": rate}]}
+    assert api.get(f"/v1/jobs/{'0' * 16}/rates").status_code == 404
+
+
+def test_a_jobs_use_is_read_anew_where_that_is_asked_for(api: Api) -> None:
+    job_id = api.register()["id"]
+    assert api.get(f"/v1/jobs/{job_id}").status_code == api.get(f"/v1/jobs/{job_id}?fresh=false").status_code == 200
+    assert api.controls.read == []
+    assert api.get(f"/v1/jobs/{job_id}?fresh=true", "hook").json["id"] == job_id
+    assert api.controls.read == [job_id]
+    assert api.get(f"/v1/jobs/{job_id}?fresh=perhaps").status_code == 422

@@ -1,0 +1,137 @@
+"""What goes on beside requests must go on: with the database away, with its file deleted, after a mistake."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fake_switch.switch import FakeNetwork
+from lark_controller.api.metrics import Metrics
+from lark_controller.jobs.job import JobState
+from lark_controller.policies.decide import needed_attributes
+from lark_controller.policies.file import load
+from lark_controller.services.background import Upkeep
+from lark_controller.services.registration import Registration
+from lark_controller.services.reservations import Reservations
+from lark_controller.store import Store
+from tests.fixtures.controllers import (
+    POLICY,
+    an_edge,
+    connect,
+    post,
+    running,
+    until,
+)
+from tests.fixtures.databases import a_run
+from tests.store.test_runs import put
+
+
+@contextmanager
+def kept_up(
+    path: Path,
+    check: Callable[[int], object] = lambda _: None,
+    clock: Callable[[], float] = time.time,
+    lease: float = 0.4,
+) -> Iterator[tuple[Store, Upkeep]]:
+    """Upkeep of a store with two switches, each checked ten times a second."""
+    store = Store.open(f"sqlite:///{path}/lark.db")
+    store.migrate()
+    none = Reservations(store, lambda text: None, lambda job_id: None, lambda job_id, bandwidth: None)
+    registration = Registration(store, 900, lambda job: None, lambda job_id: None, none)
+    registration.use(load(POLICY), needed_attributes(load(POLICY)))
+    upkeep = Upkeep(
+        store, registration, none, Metrics(), lease_seconds=lease, check_seconds=0.2, retention=0,
+        datapaths=lambda: [1, 2], check=check, clock=clock,
+    )  # fmt: skip
+    upkeep.start()
+    try:
+        yield store, upkeep
+    finally:
+        upkeep.stop()
+        store.close()
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [
+        (record.getMessage(), str(record.__dict__["lark_fields"].get("at")))
+        for record in caplog.records
+        if record.levelname == "ERROR"
+    ]
+
+
+def test_a_check_that_fails_does_not_end_the_checks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+
+    def check(datapath: int) -> None:
+        seen.append(datapath)
+        if datapath == 1:
+            raise KeyError("a port that has gone meanwhile")
+
+    with kept_up(tmp_path, check):
+        until(lambda: seen.count(2) >= 2)
+    assert any(record.getMessage() == "a switch could not be checked" for record in caplog.records)
+
+
+def test_states_are_written_after_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with kept_up(tmp_path) as (store, upkeep):
+        job = put(store, a_run(1, lease_until=time.time() + 900)).job
+        real, calls = store.set_states, []
+
+        def fail_once(states: list[tuple[str, JobState, str]]) -> int:
+            calls.append(states)
+            if len(calls) == 1:
+                raise ZeroDivisionError("a mistake")
+            return real(states)
+
+        monkeypatch.setattr(store, "set_states", fail_once)
+        upkeep.state_changed(replace(job, state=JobState.PENDING))
+        until(lambda: next(iter(store.live_jobs())).state is JobState.PENDING)
+        assert upkeep.unwritten == {}
+    assert ("upkeep failed", "states") in errors(caplog)
+
+
+def test_a_clock_that_jumps_or_a_machine_that_stood_still_ends_no_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ahead = [0.0]
+    with kept_up(tmp_path, clock=lambda: time.time() + ahead[0], lease=2.0) as (store, _):
+        job = put(store, a_run(1, lease_until=time.time() + 20)).job
+        ahead[0] = 10_000.0
+        until(lambda: any("leases begin anew" in record.getMessage() for record in caplog.records))
+        until(lambda: (found := store.find(job.id)) is not None and found.lease_until > time.time() + 10_000)
+        found = store.find(job.id)
+        assert found is not None
+        assert found.live
+
+
+def test_a_database_file_that_somebody_deletes_is_said_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with kept_up(tmp_path):
+        for path in tmp_path.glob("lark.db*"):
+            path.unlink()
+        until(lambda: ("database trouble", "the database itself") in errors(caplog))
+    assert errors(caplog).count(("database trouble", "the database itself")) == 1
+
+
+def test_a_stop_in_the_midst_of_work_leaves_no_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: died.append(f"{args.thread}: {args.exc_value}"))
+    with FakeNetwork() as network, running(tmp_path, lease=0.3, check_seconds=0.05) as controller:
+        edges = [an_edge(datapath) for datapath in (1, 2, 3)]
+        for edge in edges:
+            connect(network, controller, edge)
+        for number in (1, 2, 3):
+            post(controller, number, datapath=number)
+    assert died == []
+    assert errors(caplog) == []

@@ -1,0 +1,212 @@
+"""The controller with fake switches: what it tells them, what it makes of their answers, faults and restarts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from fake_switch.switch import FakeNetwork
+from lark_common.errors import AddressError
+from lark_controller.flows.cookies import Category, parse
+from lark_controller.flows.tables import Edge
+from tests.fixtures import frames
+from tests.fixtures.controllers import (
+    OPEN,
+    a_core,
+    an_edge,
+    connect,
+    jobs_flows,
+    post,
+    running,
+    until,
+)
+
+
+def test_a_post_is_enforced_once_the_edge_has_confirmed(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        network.run(edge.hold_barriers)
+        job = post(controller, 1).job
+        early = controller.confirm(job.id, 0.05)
+        assert early.job.state == "registering"
+        assert [waiting.datapath for waiting in early.waiting] == ["0000000000000001"]
+        network.run(edge.release_barriers)
+        late = controller.confirm(job.id, 20)
+        assert (late.job.state, late.confirmed, late.waiting) == ("enforced", ("0000000000000001",), ())
+        assert jobs_flows(edge) > 0
+        controller.end(job.id, "hook")
+        until(lambda: jobs_flows(edge) == 0)
+
+
+@pytest.mark.parametrize(("port", "whose"), [("uplink", "an uplink"), ("br", "the host itself")])
+def test_a_job_takes_neither_an_uplink_nor_the_hosts_own_port(
+    tmp_path: Path, network: FakeNetwork, port: str, whose: str
+) -> None:
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        before = dict(edge.program.flows)
+        job = post(controller, 1, port=port).job
+        until(lambda: controller.confirm(job.id, 0.05).job.state == "pending")
+        answer = controller.confirm(job.id, 0.05)
+        assert answer.waiting[0].reason == f"its port {port} is {whose}, not a job's"
+        assert edge.program.flows == before
+
+
+def test_a_job_at_a_core_switch_is_told_so(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, a_core())
+        job = post(controller, 1, datapath=0xC0, port="a").job
+        until(lambda: controller.confirm(job.id, 0.05).job.state == "pending")
+        assert controller.confirm(job.id, 0.05).waiting[0].reason == "it is a core switch, and jobs are at edges"
+
+
+def test_two_switches_with_one_datapath_id_are_a_problem_of_that_switch(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        # One that comes back before its old connection is known to be dead is no problem.
+        connect(network, controller, an_edge())
+        assert controller.switch("0000000000000001").problems == ()
+        for own in ("127.0.0.2", "127.0.0.1", "127.0.0.2"):
+            network.call(an_edge().connect(*controller.openflow_addresses[0], own=own))
+            until(lambda own=own: controller.switch("0000000000000001").address.startswith(own))  # type: ignore[misc]  # mypy knows no defaults here
+            until(lambda: controller.switch("0000000000000001").in_sync)
+        (problem,) = controller.switch("0000000000000001").problems
+        assert "127.0.0.1 and from 127.0.0.2: two switches have this datapath id" in problem.problem
+
+
+def test_the_reason_names_the_switch_that_is_waited_for(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        one, two = an_edge(1), an_edge(2)
+        connect(network, controller, one)
+        connect(network, controller, two)
+        controller.confirm(post(controller, 1).job.id, 20)
+        # The slice has a job at the first switch, which therefore is told of the second job.
+        other = post(controller, 2, datapath=2, port="absent").job
+        until(lambda: controller.job(other.id).confirmation.confirmed == ("0000000000000001",))
+        until(lambda: controller.job(other.id).job.reason == "switch fake 0000000000000002: it has no port absent")
+
+
+def test_a_job_waits_for_its_switch_and_for_its_port(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        job = post(controller, 1, port="late0").job
+        until(lambda: controller.confirm(job.id, 0.05).job.state == "pending")
+        assert controller.job(job.id).job.reason == "switch 0000000000000001: has not connected yet"
+        edge = an_edge()
+        connect(network, controller, edge)
+        until(lambda: controller.confirm(job.id, 0.05).waiting[0].reason == "it has no port late0")
+        assert controller.job(job.id).job.state == "pending"
+        other = an_edge().ports[11]
+        network.run(lambda: edge.change_port(replace(other, number=20, name="late0"), ofp.OFPPR_ADD))
+        assert controller.confirm(job.id, 20).job.state == "enforced"
+        network.run(lambda: edge.change_port(replace(other, number=20, name="late0"), ofp.OFPPR_DELETE))
+        until(lambda: controller.job(job.id).job.state == "pending")
+        until(lambda: jobs_flows(edge) == 0)
+        network.run(edge.disconnect)
+        until(lambda: "is not connected" in controller.job(job.id).job.reason)
+
+
+def test_a_job_whose_flow_is_refused_leaves_nothing_anywhere(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        edge, core = an_edge(), a_core()
+        connect(network, controller, edge)
+        connect(network, controller, core)
+        network.run(
+            lambda: edge.fail_on(
+                lambda mod: (
+                    mod.command == ofp.OFPFC_ADD
+                    and mod.key.table == Edge.FORWARD
+                    and any(term.name == "arp_tpa" for term in mod.key.match)
+                ),
+                ofp.OFPET_FLOW_MOD_FAILED,
+                ofp.OFPFMFC_TABLE_FULL,
+            )
+        )
+        job = post(controller, 1, owner="bob").job
+        until(lambda: controller.job(job.id).job.state == "refused")
+        reason = controller.job(job.id).job.reason
+        assert "TABLE_FULL" in reason
+        assert "0000000000000001" in reason
+        until(lambda: jobs_flows(edge) == 0)
+        until(lambda: controller.switch("core1").desired == len(core.program.flows))
+        problems = controller.switch("0000000000000001").problems
+        assert {problem.job for problem in problems} == {job.id}
+        assert all("arp" in problem.flow for problem in problems)
+        # Its address is free again, once the store knows.
+        network.run(edge.fail_nothing)
+
+        def taken() -> bool:
+            try:
+                return controller.confirm(post(controller, 2, address="10.64.0.1").job.id, 20).job.state == "enforced"
+            except AddressError:
+                return False
+
+        until(taken)
+
+
+def test_rule_limits_are_kept_before_anything_is_sent(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        core, edge = a_core(), an_edge()
+        connect(network, controller, core)
+        connect(network, controller, edge)
+        room = 60 - len(core.program.flows)
+        states, reason = [], ""
+        for number in range(1, room + 2):
+            job = post(controller, number, "bob", port=None, address=f"10.64.{number}.1").job
+            controller.confirm(job.id, 0.05)
+            found = controller.job(job.id).job
+            states.append(found.state)
+            reason = found.reason
+        assert states[: room // 2] == ["pending"] * (room // 2)
+        assert states[room // 2 :] == ["refused"] * (room + 1 - room // 2)
+        assert len(core.program.flows) <= 60
+        assert "core1 takes 60 rules" in reason
+
+
+def test_a_restart_loses_nothing_and_changes_nothing(tmp_path: Path, network: FakeNetwork) -> None:
+    edge = an_edge()
+    with running(tmp_path) as controller:
+        connect(network, controller, edge)
+        assert controller.confirm(post(controller, 1).job.id, 20).job.state == "enforced"
+        held = dict(edge.program.flows)
+    received = edge.received
+    with running(tmp_path) as controller:
+        connect(network, controller, edge)
+        assert edge.program.flows == held
+        assert edge.received >= received
+        assert controller.job_at("10.64.0.1").job.owner == "alice"
+
+
+def test_reactive_decisions_go_when_a_job_starts_or_ends_there(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, OPEN) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        controller.confirm(post(controller, 1).job.id, 20)
+        frame = frames.udp("02:00:00:00:00:01", "02:00:00:00:00:99", "10.64.0.1", "10.9.9.9", 1000, 2000)
+        network.run(lambda: edge.inject(11, frame))
+
+        def decisions() -> int:
+            return sum(parse(d.cookie).category == Category.REACTIVE for d in edge.program.flows.values())
+
+        until(lambda: decisions() == 1)
+        assert controller.switch("0000000000000001").packet_ins == 1
+        outputs = network.run(lambda: edge.inject(11, frame))
+        assert [port for port, _ in outputs] == [1]
+        stranger = post(controller, 9, "bob", address="10.9.9.9", port=None).job
+        until(lambda: decisions() == 0)
+        network.run(lambda: edge.inject(11, frame))
+        until(lambda: decisions() == 1)
+        assert network.run(lambda: edge.inject(11, frame)) == ()
+        controller.end(stranger.id, "hook")
+        until(lambda: decisions() == 0)
+        # A job that a switch or worker refuses leaves as little behind as one that ends.
+        late = post(controller, 8, "bob", address="10.9.9.9", port=None).job
+        until(lambda: controller.job(late.id))
+        network.run(lambda: edge.inject(11, frame))
+        until(lambda: decisions() == 1)
+        controller._loop.call(lambda: controller._reconciler.refuse(late, "no room"))
+        until(lambda: decisions() == 0)

@@ -1,0 +1,174 @@
+"""Addresses, ports and leases of jobs: whose they are, how they are given back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fake_switch.switch import FakeNetwork
+from lark_common.classads.ads import parse_post
+from lark_common.errors import AddressError, AdError
+from lark_controller.controller import Controller
+from lark_controller.jobs.job import Job
+from lark_controller.policies.decide import needed_attributes
+from lark_controller.policies.file import load
+from lark_controller.services.registration import Registration
+from lark_controller.services.reservations import Reservations
+from lark_controller.store import Store
+from tests.fixtures.controllers import (
+    POLICY,
+    an_edge,
+    connect,
+    jobs_flows,
+    post,
+    running,
+    until,
+)
+
+
+def test_two_jobs_cannot_have_one_address_or_one_port(tmp_path: Path) -> None:
+    with running(tmp_path) as controller:
+        first = post(controller, 1).job
+        with pytest.raises(AddressError) as caught:
+            post(controller, 2, address="10.64.0.1")
+        assert caught.value.holder == first.id
+        with pytest.raises(AddressError, match="belongs to live job"):
+            post(controller, 2, port="p1")
+        with pytest.raises(AdError, match="outside the declared job networks"):
+            post(controller, 2, address="10.65.0.1")
+        assert not post(controller, 1).created
+        again = post(controller, 1, started=2, slot="slot1")
+        assert again.created
+        until(lambda: controller.job(first.id).job.state == "ended")
+        assert controller.job(first.id).job.reason == "superseded"
+
+
+def test_a_port_of_another_workers_switch_is_no_jobs_own(tmp_path: Path) -> None:
+    declared = f'  worker7: {{datapath: "{7:016x}", role: edge, host: worker7}}\npolicies:'
+
+    def posed(controller: Controller, datapath: int) -> None:
+        ads = (
+            'Owner = "mallory"\nGlobalJobId = "s#9.0#1"\n------\nMachine = "rogue"\nName = "slot1@rogue"\n'
+            f'LarkDatapathId = "{datapath:016x}"\nLarkExternalInterface = "p1"\nLarkInnerAddressIPv4 = "10.64.0.9"\n'
+        )
+        controller.register(*parse_post(ads.encode(), "text/plain"), "hook")
+
+    with running(tmp_path, POLICY.replace("policies:", declared)) as controller:
+        first = post(controller, 1).job
+        with pytest.raises(AddressError, match="belongs to live job") as caught:
+            posed(controller, 1)
+        assert caught.value.holder == first.id
+        with pytest.raises(AdError, match="worker7 is that of worker7, and the job's host is rogue"):
+            posed(controller, 7)
+
+
+def test_a_lease_that_is_not_renewed_ends_the_job(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, lease=0.2) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        job = post(controller, 1).job
+        until(lambda: controller.job(job.id).job.state == "ended")
+        until(lambda: jobs_flows(edge) == 0)
+        assert controller.audit(job.id, None, 10).entries[0].action == "expire"
+
+
+def test_a_job_that_its_lease_has_ended_comes_back_with_the_address_that_it_was_given(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    def assigned(controller: Controller, number: int) -> Job:
+        return post(controller, number, address=None, more='LarkAddressType = "controller"').job
+
+    with running(tmp_path, lease=0.5) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        first, second = assigned(controller, 1), assigned(controller, 2)
+        until(lambda: controller.job(first.id).job.state == controller.job(second.id).job.state == "ended")
+        back = assigned(controller, 2)
+        assert (back.live, back.addresses) == (True, second.addresses)
+        assert first.addresses != second.addresses
+
+
+def test_addresses_come_from_blocks_and_are_given_back(tmp_path: Path) -> None:
+    with running(tmp_path) as controller:
+        jobs = [
+            post(controller, n, owner, address=None, port=None, more='LarkAddressType = "controller"').job
+            for n, owner in enumerate(("alice", "alice", "bob"), 1)
+        ]
+        assert [str(job.ipv4) for job in jobs] == ["10.64.0.1", "10.64.0.2", "10.64.0.64"]
+        assert jobs[0].ipv4_block == jobs[1].ipv4_block != jobs[2].ipv4_block
+        again = post(controller, 1, "alice", address=None, port=None, more='LarkAddressType = "controller"')
+        assert (again.created, again.job.ipv4) == (False, jobs[0].ipv4)
+        for job in jobs:
+            controller.end(job.id, "hook")
+        until(lambda: sum(controller.job_counts().values()) == 0)
+    with running(tmp_path) as controller:
+        fresh = post(controller, 7, "zoe", address=None, port=None, more='LarkAddressType = "controller"').job
+        assert str(fresh.ipv4) == "10.64.0.1"
+
+
+def test_addresses_of_declared_hosts_are_no_jobs(tmp_path: Path) -> None:
+    policy = POLICY.replace("  local:", "  hosts: [10.64.0.1, 10.64.0.2/31]\n  local:")
+    with running(tmp_path, policy) as controller:
+        with pytest.raises(AdError, match="kept for a host"):
+            post(controller, 1)
+        job = post(controller, 1, address=None, port=None, more='LarkAddressType = "controller"').job
+        assert str(job.ipv4) == "10.64.0.4"
+
+
+@pytest.fixture
+def registered(tmp_path: Path) -> Iterator[tuple[Store, Registration, Job]]:
+    """A registration without switches, and a job of it."""
+    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
+    store.migrate()
+    none = Reservations(store, lambda text: None, lambda job_id: None, lambda job_id, bandwidth: None)
+    registration = Registration(store, 900, lambda job: None, lambda job_id: None, none)
+    policy = load(POLICY)
+    registration.use(policy, needed_attributes(policy))
+    yield store, registration, a_post(registration, "alice")
+    store.close()
+
+
+def a_post(registration: Registration, owner: str) -> Job:
+    ads = (
+        f'Owner = "{owner}"\nGlobalJobId = "{owner}#1.0#1"\n------\n'
+        f'Machine = "w"\nName = "{owner}@w"\nLarkInnerAddressIPv4 = "10.64.0.1"\n'
+    )
+    return registration.register(*parse_post(ads.encode(), "text/plain"), "hook").job
+
+
+@pytest.mark.parametrize("again", ["renewed", "posted"])
+def test_what_is_heard_of_a_job_while_leases_are_looked_through_is_not_lost(
+    registered: tuple[Store, Registration, Job], monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    store, registration, job = registered
+    assert store.renew(job.id, 5.0)
+    look = store.expired
+
+    def expired(now: float) -> list[Job]:
+        found = look(now)
+        if again == "renewed":
+            registration.renew(job.id)
+        else:
+            a_post(registration, "alice")
+        return found
+
+    monkeypatch.setattr(store, "expired", expired)
+    # The job was posted longer ago than a lease, and renewed since.
+    registration._jobs[job.id] = replace(job, lease_until=5.0)
+    assert registration.expire(time.time()) == 0
+    found = store.find(job.id)
+    assert found is not None
+    assert found.live
+
+
+def test_a_refusal_that_comes_late_frees_nobody_elses_address(registered: tuple[Store, Registration, Job]) -> None:
+    _, registration, refused = registered
+    registration.end(refused.id, "hook", "over")
+    other = a_post(registration, "bob")
+    assert other.addresses == refused.addresses
+    assert registration.refused(refused)
+    assert registration._blocks.holds(refused.addresses[0])

@@ -1,0 +1,157 @@
+"""A policy that takes another's place on fake switches: as a whole or not at all, and only what differs."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from fake_switch.switch import FakeNetwork
+from lark_common.errors import ChangedError, PolicyError, RuleLimitError
+from lark_controller.api.switches import FlowFilter
+from lark_controller.flows.cookies import Category, counted_by, parse
+from lark_controller.flows.desired import Pool
+from lark_controller.flows.model import Program
+from tests.fixtures import frames
+from tests.fixtures.controllers import (
+    OPEN,
+    POLICY,
+    a_core,
+    an_edge,
+    connect,
+    flows_of,
+    post,
+    running,
+    until,
+)
+
+
+def test_a_policy_that_does_not_fit_changes_nothing(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        core = a_core()
+        connect(network, controller, core)
+        before = dict(core.program.flows)
+        exceptions = ", ".join(f"192.0.2.{n}" for n in range(60))
+        with pytest.raises(RuleLimitError, match="core1 takes 60 rules"):
+            controller.put_policy(POLICY.replace("action: drop", f"action: drop, except: [{exceptions}]"), "ops")
+        with pytest.raises(PolicyError):
+            controller.put_policy("version: 1\npolicies: [{blok: {}}]\n", "ops")
+        with pytest.raises(ChangedError, match="version 1 by test is in force"):
+            controller.put_policy(POLICY.replace('"bob"', '"carol"'), "ops", instead_of="0" * 64)
+        assert controller.policy().actor == "test"
+        assert core.program.flows == before
+        plan = controller.plan_policy(POLICY.replace('"bob"', '"carol"'))
+        assert plan.jobs_changed == 0
+
+
+def test_a_new_policy_touches_only_what_differs(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        for number, owner in ((1, "alice"), (2, "carol")):
+            controller.confirm(post(controller, number, owner).job.id, 20)
+        alice = controller.job_at("10.64.0.1").job.id
+        own = controller.flows(f"{1:016x}", FlowFilter(job=alice), None, 1000, 5).flows
+        assert own == flows_of(controller, alice)
+        assert {"admit", "count", "forward"} <= {flow.table_name for flow in own}
+        assert {flow.state for flow in own} == {"installed"}
+        assert controller.flows(f"{1:016x}", FlowFilter(job="0" * 16), None, 1000, 5).flows == ()
+        before = dict(edge.program.flows)
+        plan = controller.plan_policy(POLICY.replace('"mallory"', '"carol"'))
+        assert [change.changes for change in plan.jobs] == [("is blocked",)]
+        controller.put_policy(POLICY.replace('"mallory"', '"carol"'), "ops")
+        until(lambda: edge.program.flows != before)
+        after = dict(edge.program.flows)
+        carol = controller.job_at("10.64.0.2").job
+        changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+        others = {(after.get(k) or before[k]).cookie for k in changed}
+        assert all(
+            parse(each).category == Category.SLICE or carol.number == (counted_by(each) or (parse(each).number,))[0]
+            for each in others
+        ), "alice's flows were touched"
+
+
+def test_jobs_that_come_and_end_while_the_policy_changes_leave_nothing_behind(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with running(tmp_path) as controller, ThreadPoolExecutor(4) as hooks:
+        edge = an_edge()
+        connect(network, controller, edge)
+        idle = sum(1 for _ in edge.program.flows)
+        over = Event()
+
+        def come_and_end(slot: int) -> int:
+            count = 0
+            while not over.is_set():
+                count += 1
+                number = slot + 10 * count
+                job = post(controller, number % 250 + 1, slot=f"slot{number}", port=f"p{slot}", started=count).job
+                controller.end(job.id, "hook")
+            return count
+
+        running_hooks = [hooks.submit(come_and_end, slot) for slot in (1, 2, 3)]
+        try:
+            for change in range(30):
+                controller.put_policy(POLICY.replace('"mallory"', f'"nobody{change}"'), "ops")
+        finally:
+            over.set()
+        assert all(each.result(60) for each in running_hooks)
+        until(lambda: sum(controller.job_counts().values()) == 0)
+        until(lambda: len(edge.program.flows) == idle)
+
+
+def test_a_switch_that_cannot_be_brought_over_is_compared_when_it_returns(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path) as controller:
+        edges = [an_edge(datapath) for datapath in (1, 2, 3)]
+        for edge in edges:
+            connect(network, controller, edge)
+            controller.confirm(post(controller, edge.datapath, "carol", datapath=edge.datapath).job.id, 20)
+        before = [dict(edge.program.flows) for edge in edges]
+        pools, build = controller._reconciler.pools, Pool.build
+        failing = [2]
+
+        def fails_once(pool: Pool, datapath: int) -> Program:
+            if datapath in failing and datapath in pools.moved:
+                failing.remove(datapath)
+                raise RuntimeError("nobody has thought of this")
+            return build(pool, datapath)
+
+        monkeypatch.setattr(Pool, "build", fails_once)
+        blocked = POLICY.replace('"mallory"', '"carol"')
+        assert controller.put_policy(blocked, "ops").version == controller.policy().version == 2
+        until(lambda: all(edges[place].program.flows != before[place] for place in (0, 2)))
+        until(edges[1].closed.is_set)
+        assert edges[1].program.flows == before[1]
+        connect(network, controller, edges[1])
+        assert edges[1].program.flows != before[1]
+        # Nothing is left of that: the next policy reaches every switch.
+        controller.put_policy(POLICY, "ops")
+        until(lambda: all(edge.program.flows == held for edge, held in zip(edges, before, strict=True)))
+        assert not pools.moved
+
+
+def test_what_goes_wrong_behind_a_change_of_policy_keeps_nothing_else_from_being_done(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, OPEN) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        controller.confirm(post(controller, 1).job.id, 20)
+        frame = frames.udp("02:00:00:00:00:01", "02:00:00:00:00:99", "10.64.0.1", "10.9.9.9")
+        network.run(lambda: edge.inject(11, frame))
+
+        def decisions() -> int:
+            return sum(parse(data.cookie).category == Category.REACTIVE for data in edge.program.flows.values())
+
+        def fails() -> None:
+            raise RuntimeError("nobody has thought of this")
+
+        until(lambda: decisions() == 1)
+        monkeypatch.setattr(controller._reconciler.workers, "policy_changed", fails)
+        other = OPEN.replace("policies: [", "policies: [{block: {when: 'Owner == \"mallory\"'}}, ")
+        assert controller.put_policy(other, "ops").version == controller.policy().version == 2
+        until(lambda: decisions() == 0)

@@ -1,0 +1,124 @@
+"""The policy file while the controller runs: read when it changes and when somebody asks, whatever goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+import pytest
+
+from lark_common.errors import PolicyError, StoreError
+from lark_controller.api.policy import PolicyVersion
+from lark_controller.cli import run as app
+from lark_controller.policies.file import load
+from lark_controller.services import policy_file as policy_source
+from lark_controller.services.policy_file import FILE_ACTOR, PolicyFile
+from lark_controller.settings import load as settings
+from tests.fixtures.controllers import OPEN, POLICY, until
+
+MISTAKE = "version: 1\npolicies: [{blok: {}}]\n"
+
+
+class Watched:
+    """A policy file that is watched, and what it was answered with; ``away`` is raised instead where it is set."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.taken: SimpleQueue[str] = SimpleQueue()
+        self.away: Exception | None = None
+        self.tries = 0
+        self.file = PolicyFile(path, self.put)
+
+    def put(self, text: str, actor: str) -> PolicyVersion:
+        assert actor == FILE_ACTOR
+        self.tries += 1
+        if self.away is not None:
+            raise self.away
+        digest = load(text).digest
+        self.taken.put(text)
+        return PolicyVersion(2, text, digest, 0.0, actor)
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    monkeypatch.setattr(policy_source, "WATCH_SECONDS", 0.05)
+    (tmp_path / "policy.yaml").write_text(OPEN)
+    made = Watched(tmp_path / "policy.yaml")
+    made.file.start()
+    yield made
+    made.file.stop()
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [str(record.__dict__["lark_fields"].get("error")) for record in caplog.records if record.levelno >= 40]
+
+
+def test_a_change_and_a_request_are_followed(watched: Watched) -> None:
+    watched.file.reload()
+    assert watched.taken.get(timeout=20) == OPEN
+    watched.path.write_text(POLICY)
+    assert watched.taken.get(timeout=20) == POLICY
+
+
+def test_a_request_without_a_file_is_answered_in_the_log(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    watched.path.unlink()
+    watched.file.reload()
+    until(lambda: any("cannot be read" in error for error in told(caplog)))
+    watched.path.write_text(POLICY)
+    assert watched.taken.get(timeout=20) == POLICY
+
+
+def test_while_the_database_is_away_it_is_tried_again_and_said_once(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.away = StoreError("the database is away")
+    watched.path.write_text(POLICY)
+    until(lambda: watched.tries >= 3)
+    assert told(caplog) == ["the database is away"]
+    watched.away = None
+    assert watched.taken.get(timeout=20) == POLICY
+
+
+def test_neither_a_mistake_nor_what_nobody_has_thought_of_ends_the_watch(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(PolicyError):
+        load(MISTAKE)
+    watched.path.write_text(MISTAKE)
+    until(lambda: any("blok" in error for error in told(caplog)))
+    watched.away = ZeroDivisionError("a mistake")
+    watched.path.write_text(OPEN)
+    until(lambda: "ZeroDivisionError: a mistake" in told(caplog))
+    watched.away = None
+    watched.path.write_text(POLICY)
+    assert watched.taken.get(timeout=20) == POLICY
+
+
+def test_a_reload_that_comes_during_the_start_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+
+    class Starting:
+        def __init__(self, _settings: object) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            happened.append("made")
+            self.policy_file = SimpleNamespace(reload=lambda: happened.append("reloaded"))
+
+        def start(self) -> None:
+            happened.append("started")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def stop(self) -> None:
+            happened.append("stopped")
+
+    monkeypatch.setattr(app, "Service", Starting)
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert app.run(settings({})) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert happened == ["made", "started", "reloaded", "stopped"]

@@ -1,0 +1,353 @@
+"""Reservations of the running controller: at job start, by wish, through policies and restarts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fake_switch.switch import FakeNetwork
+from lark_common.classads.ads import parse_post
+from lark_common.errors import (
+    CapacityError,
+    NotFoundError,
+    PathError,
+    StoreError,
+)
+from lark_controller.api.reservations import Change, LinkStatus, Wish
+from lark_controller.controller import Controller
+from lark_controller.jobs.job import Job, ReservedFlow
+from tests.fixtures.controllers import (
+    an_edge,
+    connect,
+    running,
+    until,
+)
+
+POLICY = """
+version: 1
+networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
+switches:
+  core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}
+policies:
+  - wan: {when: 'Owner == "carol"', port: wan-fast}
+topology:
+  links:
+    internet: {between: [core1, wan], capacity: 100}
+    fast: {between: [core1, wan-fast], capacity: 1000}
+  hosts:
+    files.example: {switch: core1, capacity: 1000, addresses: [10.0.0.5]}
+    worker2: {switch: core1, capacity: 500, duplex: half}
+    default: {switch: core1}
+"""
+
+
+def start(
+    controller: Controller, number: int, owner: str = "alice", rate: float | None = None, host: int = 1, more: str = ""
+) -> Job:
+    lines = [
+        f'Owner = "{owner}"', f'GlobalJobId = "s#{number}.0#1"', "JobCurrentStartDate = 1",
+        "" if rate is None else f"RequestBandwidth = {rate}", "------",
+        f'Machine = "worker{host}"', f'Name = "slot{number}@worker{host}"', f'LarkDatapathId = "{host:016x}"',
+        f'LarkInnerMacAddress = "02:00:00:00:00:{number:02x}"', f'LarkInnerAddressIPv4 = "10.64.0.{number}"',
+        f'LarkExternalInterface = "p{number}"', more or "AvailBandwidth = 1000",
+    ]  # fmt: skip
+    return controller.register(*parse_post("\n".join(lines).encode(), "text/plain"), "hook").job
+
+
+def left(controller: Controller, name: str, source: str = "") -> LinkStatus:
+    return next(each for each in controller.reservations.links() if each.name == name and source in ("", each.source))
+
+
+def flows(controller: Controller, job: Job) -> tuple[ReservedFlow, ...]:
+    """The reserved flows that the directory has of a job, once what was asked before has been done."""
+    controller.switches()
+    found = controller._reconciler.directory.by_id.get(job.id)
+    return () if found is None else found.reserved
+
+
+def test_a_job_gets_what_it_requests_or_is_not_registered(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        first = start(controller, 1, rate=600)
+        with pytest.raises(CapacityError, match="has 400 of 1000 Mb/s left, and 600 are asked") as caught:
+            start(controller, 2, rate=600)
+        assert not caught.value.idle
+        assert start(controller, 3, rate=400).live
+        assert start(controller, 4).live
+        access = left(controller, "access:worker1", "worker1")
+        assert (access.capacity, access.reserved, access.best_effort) == (1000, 1000, 0)
+        controller.end(first.id, "hook")
+        assert left(controller, "access:worker1", "core1").best_effort == 600
+        assert start(controller, 2, rate=600).live
+
+
+def test_the_refused_job_is_known_to_nobody_and_its_address_is_free(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY.replace("topology:", "topology:\n  refused: idle")) as controller:
+        start(controller, 1, rate=1000)
+        with pytest.raises(CapacityError) as caught:
+            start(controller, 2, rate=1)
+        assert caught.value.idle
+        assert start(controller, 2).live
+
+
+def test_links_of_workers_are_shown_once_a_job_is_there(tmp_path: Path) -> None:
+    fixed = POLICY.replace("default: {switch: core1}", "default: {switch: core1, capacity: 700}")
+    with running(tmp_path, fixed) as controller:
+        assert "access:worker1" not in {each.name for each in controller.reservations.links()}
+        start(controller, 1)
+        assert left(controller, "access:worker1").best_effort == 700
+        start(controller, 3, rate=100)
+    with running(tmp_path, fixed) as controller:
+        assert left(controller, "access:worker1").best_effort == 600
+
+
+def test_a_half_duplex_link_holds_half(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        start(controller, 1, rate=250, host=2, more="AvailBandwidth = 9999")
+        assert left(controller, "access:worker2").best_effort == 0
+
+
+def test_a_worker_of_unknown_speed(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        with pytest.raises(PathError, match="nothing says how much the access link of worker1 carries"):
+            start(controller, 1, rate=1, more=" ")
+        assert start(controller, 2, more=" ").live
+        # Another job's machine ad says it for the whole worker.
+        start(controller, 3)
+        assert start(controller, 1, rate=1, more=" ").live
+
+
+def test_request_bandwidth_up_to_the_wan(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY.replace("topology:", "topology:\n  reserves: wan")) as controller:
+        start(controller, 1, rate=60)
+        with pytest.raises(CapacityError, match="link internet"):
+            start(controller, 2, rate=60)
+        # Carol's traffic is steered to the other WAN.
+        start(controller, 2, owner="carol", rate=60)
+        assert left(controller, "internet", "core1").reserved == 60
+        assert left(controller, "fast", "wan-fast").reserved == 60
+
+
+def test_without_a_topology_nothing_is_refused_and_nothing_reserved(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY[: POLICY.index("topology:")]) as controller:
+        job = start(controller, 1, rate=100_000)
+        assert controller.reservations.links() == ()
+        with pytest.raises(PathError, match="declares no topology"):
+            controller.reservations.reserve(Wish(job.id, "wan", 1), "ops", False)
+
+
+@pytest.mark.parametrize(
+    ("destination", "node", "addresses", "peer"),
+    [
+        ("wan", "wan", [], False),
+        ("192.0.2.7", "wan", ["192.0.2.7/32"], False),
+        ("192.0.2.0/24", "wan", ["192.0.2.0/24"], False),
+        ("wan-fast", "wan-fast", [], False),
+        ("10.64.0.2", "worker2", ["10.64.0.2/32"], True),
+        ("files.example", "files.example", ["10.0.0.5/32"], False),
+        ("10.0.0.5", "files.example", ["10.0.0.5/32"], False),
+    ],
+)
+def test_where_a_flow_may_go(tmp_path: Path, destination: str, node: str, addresses: list[str], peer: bool) -> None:
+    with running(tmp_path, POLICY) as controller:
+        sender, receiver = start(controller, 1), start(controller, 2, host=2)
+        until(lambda: len(controller._reconciler.directory) == 2)
+        made = controller.reservations.reserve(Wish("10.64.0.1", destination, 50), "hook", True)
+        assert (made.source, made.destination, made.job) == ("worker1", node, sender.id)
+        assert [str(network) for network in made.target] == addresses
+        assert (made.peer == receiver.id) is peer
+        assert flows(controller, sender) == (ReservedFlow(made.number, 50_000, made.target),)
+        controller.end(receiver.id if peer else sender.id, "hook")
+        assert flows(controller, sender) == ()
+        assert controller.reservations.page(None, None, 10).reservations == ()
+
+
+def test_wishes_that_make_no_sense(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1)
+        reserve = controller.reservations.reserve
+        for source, destination, said in (
+            ("nobody", "wan", "neither a live job, nor a host"),
+            ("worker2", "10.9.9.9", "is no WAN address"),
+            ("10.9.9.9", "wan", "is no WAN address"),
+            (job.id, "worker2.", "neither a live job"),
+        ):
+            with pytest.raises(PathError, match=said):
+                reserve(Wish(source, destination, 1, 60), "ops", False)
+        with pytest.raises(PathError, match="needs a duration"):
+            reserve(Wish("worker2", "wan", 1), "ops", False)
+        with pytest.raises(PathError, match="is no live job"):
+            reserve(Wish("worker2", "wan", 1, 60), "hook", True)
+        of_operator = reserve(Wish("worker2", "wan", 1, 60), "ops", False)
+        with pytest.raises(PathError, match="not that of a flow that a job sends"):
+            controller.reservations.change(of_operator.id, Change(2), "hook", True)
+        with pytest.raises(PathError, match="not that of a flow that a job sends"):
+            controller.reservations.release(of_operator.id, "hook", True)
+        controller.reservations.release(of_operator.id, "ops", False)
+        with pytest.raises(NotFoundError, match="no reservation has the id"):
+            controller.reservations.release(of_operator.id, "ops", False)
+
+
+def test_a_flow_has_one_reservation(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1)
+        for destination in ("wan", "192.0.2.1", "192.0.2.0/24", "10.0.0.5"):
+            controller.reservations.reserve(Wish(job.id, destination, 1), "hook", True)
+            with pytest.raises(PathError, match="is for the same flow; change that one"):
+                controller.reservations.reserve(Wish(job.id, destination, 1), "hook", True)
+        assert len(flows(controller, job)) == 4
+
+
+def test_a_job_has_so_many_reserved_flows_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lark_controller.services.reservations.MOST_FLOWS", 2)
+    with running(tmp_path, POLICY) as controller:
+        job, peer = start(controller, 1), start(controller, 2, host=2)
+        reserve = controller.reservations.reserve
+        first = reserve(Wish(job.id, "192.0.2.1", 0.1), "hook", True)
+        reserve(Wish(job.id, "192.0.2.2", 0.1), "hook", True)
+        with pytest.raises(PathError, match="has 2 reserved flows; at most 2"):
+            reserve(Wish(job.id, "192.0.2.3", 0.1), "hook", True)
+        # What goes to it is another's.
+        reserve(Wish(peer.id, job.id, 0.1), "hook", True)
+        reserve(Wish(peer.id, "192.0.2.1", 0.1), "hook", True)
+        controller.reservations.release(first.id, "hook", True)
+        reserve(Wish(job.id, "192.0.2.3", 0.1), "hook", True)
+
+
+def test_a_flow_changes_and_ends(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1)
+        made = controller.reservations.reserve(Wish(job.id, "wan", 40, 3600), "hook", True)
+        assert made.until == pytest.approx(time.time() + 3600, abs=60)
+        with pytest.raises(CapacityError):
+            controller.reservations.change(made.id, Change(101), "hook", True)
+        assert flows(controller, job)[0].kbps == 40_000
+        changed = controller.reservations.change(made.id, Change(100, None, True), "hook", True)
+        assert (changed.rate, changed.until) == (100, None)
+        assert flows(controller, job)[0].kbps == 100_000
+        controller.reservations.change(made.id, Change(None, 1.0, True), "hook", True)
+        assert controller.reservations.expire(time.time() + 2) == 1
+        assert flows(controller, job) == ()
+        assert left(controller, "internet").reserved == 0
+
+
+def test_an_operator_changes_what_a_job_requested(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1, rate=100)
+        made = controller.reservations.page(job.id, None, 10).reservations[0]
+        with pytest.raises(PathError, match="not that of a flow"):
+            controller.reservations.change(made.id, Change(200), "hook", True)
+        with pytest.raises(PathError, match="ends with the job"):
+            controller.reservations.change(made.id, Change(None, 1.0, True), "ops", False)
+        controller.reservations.change(made.id, Change(200), "ops", False)
+        assert controller.job(job.id).job.bandwidth == 200
+        controller.switches()
+        assert controller._reconciler.directory.by_id[job.id].bandwidth == 200
+        controller.reservations.release(made.id, "ops", False)
+        assert controller.job(job.id).job.bandwidth is None
+        assert left(controller, "access:worker1").reserved == 0
+
+
+def test_a_restart_knows_what_is_reserved(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1, rate=100)
+        made = controller.reservations.reserve(Wish(job.id, "wan", 40), "hook", True)
+    with running(tmp_path, POLICY) as controller:
+        assert controller.reservations.find(made.id) == made
+        assert flows(controller, job) == (ReservedFlow(made.number, 40_000, ()),)
+        assert left(controller, "access:worker1", "worker1").reserved == 140
+        # The same post again, after the restart, finds its reservation and keeps its flow.
+        start(controller, 1, rate=100)
+        assert left(controller, "access:worker1", "worker1").reserved == 140
+        assert flows(controller, job) != ()
+
+
+def test_a_new_policy_counts_anew_and_takes_nothing_away(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1, rate=100)
+        made = controller.reservations.reserve(Wish(job.id, "wan", 80), "hook", True)
+        controller.put_policy(POLICY.replace("capacity: 100}", "capacity: 50, duplex: half}"), "ops")
+        internet = left(controller, "internet")
+        assert (internet.duplex, internet.capacity, internet.reserved, internet.best_effort) == ("half", 50, 80, -30)
+        with pytest.raises(CapacityError):
+            controller.reservations.reserve(Wish(job.id, "192.0.2.1", 1), "hook", True)
+        assert controller.reservations.change(made.id, Change(60), "hook", True).rate == 60
+        controller.put_policy(POLICY, "ops")
+        assert left(controller, "internet", "core1").best_effort == 40
+
+
+def test_what_jobs_were_promised_before_there_was_a_topology_counts_on_it(tmp_path: Path) -> None:
+    without = POLICY.partition("topology:")[0]
+    with running(tmp_path, without) as controller:
+        start(controller, 1, rate=900)
+        unknown = start(controller, 2, rate=50, host=3, more="JobLabel = 1")
+        start(controller, 3)
+        controller.put_policy(POLICY, "ops")
+        assert left(controller, "access:worker1", "worker1").reserved == 900
+        with pytest.raises(CapacityError):
+            start(controller, 4, rate=200)
+        # Nothing says how much the link of this one carries: it has a reservation that takes nothing.
+        (held,) = controller.reservations.page(unknown.id, None, 10).reservations
+        assert (held.rate, dict(held.holds)) == (50, {})
+        # Other rules promise other rates.
+        rule = "policies:\n  - bandwidth: {default: 10, maximum: 600}"
+        controller.put_policy(POLICY.replace("policies:", rule), "ops")
+        assert left(controller, "access:worker1", "worker1").reserved == 610
+        controller.put_policy(without, "ops")
+        assert controller.reservations.links() == ()
+    with running(tmp_path, POLICY) as controller:
+        assert left(controller, "access:worker1", "worker1").reserved == 910
+
+
+@pytest.mark.parametrize("step", ["worker_capacities", "reroute", "reserved_flows"])
+def test_a_database_that_goes_away_while_the_policy_changes_lets_nobody_in_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def away(*_: object) -> None:
+        raise StoreError("the server restarts")
+
+    smaller = POLICY.replace("default: {switch: core1}", "default: {switch: core1, capacity: 600}")
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1, rate=400)
+        with monkeypatch.context() as patched:
+            patched.setattr(controller._store, step, away)
+            assert controller.put_policy(smaller, "ops").text == smaller
+            for refused in (lambda: start(controller, 2, rate=1), lambda: controller.reservations.expire(0.0)):
+                with pytest.raises(StoreError):
+                    refused()
+        with pytest.raises(CapacityError):
+            start(controller, 2, rate=300)
+        assert left(controller, "access:worker1", "worker1").best_effort == 200
+        controller.end(job.id, "hook")
+        start(controller, 2, rate=300)
+
+
+def test_a_job_that_was_in_quarantine_is_what_the_policy_in_force_makes_of_it(tmp_path: Path) -> None:
+    blocking = POLICY.replace("policies:", "policies:\n  - block: {when: 'TARGET.Rack == 7'}")
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1, more="AvailBandwidth = 1000\nRack = 7")
+        controller.put_policy(blocking, "ops")
+        controller.reservations.reserve(Wish(job.id, "wan", 40), "hook", True)
+        reserved = flows(controller, job)
+        assert controller._registration.quarantine(job.id, "another job is there", "pool")
+        assert controller._registration.lift(job.id, "the pool agrees", "pool")
+        assert flows(controller, job) == reserved != ()
+        assert controller._reconciler.pool.placed[job.number].decision.blocked
+
+
+def test_a_job_whose_switch_refuses_it_frees_its_bandwidth(tmp_path: Path, network: FakeNetwork) -> None:
+    def limited(rules: int) -> str:
+        line = (
+            f'  worker1: {{datapath: "{1:016x}", role: edge, host: worker1, max_rules: {rules}, ports: {{uplink: 1}}}}'
+        )
+        return POLICY.replace("policies:", f"{line}\npolicies:")
+
+    with running(tmp_path, limited(0)) as controller:
+        connect(network, controller, an_edge())
+        first = start(controller, 1, rate=100)
+        assert controller.confirm(first.id, 20).job.state == "enforced"
+        controller.put_policy(limited(controller.switch(f"{1:016x}").desired + 2), "ops")
+        second = start(controller, 2, rate=100)
+        until(lambda: controller.confirm(second.id, 0).job.state == "refused")
+        until(lambda: left(controller, "access:worker1", "worker1").reserved == 100)

@@ -1,0 +1,181 @@
+"""What the controller makes of switches' and workers' counters: fake switches, real store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fake_switch.switch import FakeNetwork, FakeSwitch
+from lark_controller.accounting.ledger import PortReading, WorkerCounts
+from lark_controller.accounting.usage import JobUsage, Usage
+from lark_controller.api.jobs import JobFilter
+from lark_controller.api.usage import UsageFilter
+from lark_controller.controller import Controller
+from lark_controller.jobs.job import Job
+from lark_controller.switches.openflow.replies import PortCounters
+from tests.fixtures.controllers import (
+    POLICY,
+    an_edge,
+    connect,
+    post,
+    running,
+    until,
+)
+
+DPID = "0000000000000001"
+Counting = tuple[Controller, FakeSwitch, Job]
+
+
+@contextmanager
+def counting(path: Path, network: FakeNetwork, seconds: float, policy: str = POLICY) -> Iterator[Counting]:
+    """A controller that reads counters, and a job enforced at port 11 of an edge."""
+    with running(path, policy, counter_seconds=seconds) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        job = post(controller, 1, port="p1").job
+        controller.confirm(job.id, 5)
+        yield controller, edge, job
+
+
+def counters(network: FakeNetwork, switch: FakeSwitch, port: int, sent: int, received: int, age: float = 1.0) -> None:
+    """A port has counted so many packets of 100 bytes from and to the job."""
+    said = PortCounters(port, sent, received, 100 * sent, 100 * received, 0, 0, age)
+    network.run(lambda: switch.counted.update({port: said}))
+
+
+def used(controller: Controller, job_id: str) -> JobUsage:
+    return controller.job(job_id).usage or JobUsage()
+
+
+def test_ports_are_read_and_a_last_time_when_the_job_ends(tmp_path: Path, network: FakeNetwork) -> None:
+    with counting(tmp_path, network, 0.05) as (controller, edge, job):
+        counters(network, edge, 11, 5, 7)
+        until(lambda: used(controller, job.id).usage.packets_out == 5)
+        assert used(controller, job.id).usage == Usage(bytes_in=700, bytes_out=500, packets_in=7, packets_out=5)
+        assert controller.accounts.of_jobs([job])[job.number].usage.bytes_in == 700
+        counters(network, edge, 11, 9, 9)
+        controller.end(job.id, "test")
+        until(lambda: used(controller, job.id).final)
+        assert used(controller, job.id).usage == Usage(bytes_in=900, bytes_out=900, packets_in=9, packets_out=9)
+        now = time.time()
+        chosen = UsageFilter("group", now - 3600, now + 3600, 60)
+        until(lambda: controller.accounts.page(chosen, None, 10).rows != ())
+        (row,) = controller.accounts.page(chosen, None, 10).rows
+        assert row.usage == used(controller, job.id).usage
+
+
+def test_the_last_reading_needs_no_round(tmp_path: Path, network: FakeNetwork) -> None:
+    with counting(tmp_path, network, 0) as (controller, edge, job):
+        counters(network, edge, 11, 5, 7)
+        controller.end(job.id, "test")
+        until(lambda: used(controller, job.id).final)
+        assert used(controller, job.id).usage.packets_in == 7
+
+
+def test_a_restart_goes_on_where_it_was_left(tmp_path: Path, network: FakeNetwork) -> None:
+    edge = an_edge()
+    with running(tmp_path, counter_seconds=0.05) as controller:
+        connect(network, controller, edge)
+        counters(network, edge, 11, 5, 5, age=86400)
+        job, other = post(controller, 1, port="p1").job, post(controller, 2, port="p2").job
+        for each in (job, other):
+            controller.confirm(each.id, 5)
+        counters(network, edge, 12, 1, 1)
+        until(lambda: used(controller, job.id).at > 0)
+        counters(network, edge, 11, 15, 15, age=86400)
+        until(lambda: used(controller, job.id).usage.packets_out == 10)
+    counters(network, edge, 11, 25, 25, age=86400)
+    with running(tmp_path, counter_seconds=0.05) as controller:
+        assert used(controller, job.id).usage.packets_out == 10
+        connect(network, controller, edge)
+        until(lambda: used(controller, job.id).usage.packets_out == 20)
+        assert used(controller, other.id).usage.packets_out == 1
+        controller.end(job.id, "test")
+        until(lambda: used(controller, job.id).final)
+        assert used(controller, job.id).usage.packets_out == 20
+        assert [each.id for each in controller.jobs(JobFilter(), None, 10).jobs] == [other.id]
+
+
+def test_a_job_that_ended_while_nobody_looked_keeps_what_was_read_last(tmp_path: Path, network: FakeNetwork) -> None:
+    with counting(tmp_path, network, 0.05) as (controller, edge, job):
+        counters(network, edge, 11, 5, 5)
+        until(lambda: used(controller, job.id).usage.packets_out == 5)
+        network.run(edge.disconnect)
+        until(lambda: not controller.switch(DPID).connected)
+        assert used(controller, job.id).rate.inward == 0
+        controller.end(job.id, "test")
+        until(lambda: used(controller, job.id).final)
+        assert used(controller, job.id).usage.packets_out == 5
+
+
+def test_a_port_that_is_renumbered_keeps_the_jobs_count(tmp_path: Path, network: FakeNetwork) -> None:
+    with counting(tmp_path, network, 0.05) as (controller, edge, job):
+        counters(network, edge, 11, 5, 5)
+        until(lambda: used(controller, job.id).usage.packets_out == 5)
+        old = edge.ports[11]
+        network.run(lambda: edge.change_port(old, 1))
+        network.run(lambda: edge.change_port(old.__class__(21, "p1", old.mac, True, False), 0))
+        # The port is the same device, so it goes on counting.
+        counters(network, edge, 21, 8, 5)
+        until(lambda: used(controller, job.id).usage.packets_out == 8)
+
+
+def test_workers_count_for_jobs_that_no_switch_has(tmp_path: Path) -> None:
+    with running(tmp_path, counter_seconds=0) as controller:
+        job = post(controller, 1, port="p1").job
+        report = WorkerCounts(PortReading(4, 400, 5, 500), (300, 200, 3, 2), (1, 0))
+        assert controller.accounts.counted(job.id, report, False)
+        assert controller.accounts.counted(job.id, report, True)
+        assert not controller.accounts.counted(job.id, report, True)
+        controller.end(job.id, "test")
+        until(lambda: used(controller, job.id).final)
+        assert used(controller, job.id).usage == Usage(500, 400, 5, 4, 300, 200, 3, 2, 1, 0)
+        assert not controller.accounts.counted(job.id, report, True)
+
+
+def test_only_jobs_that_the_policy_accounts_are_counted(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY + "accounting: requested\n", counter_seconds=0.05) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        quiet = post(controller, 1, port="p1").job
+        asking = post(controller, 2, port="p2", attributes="NetworkAccounting = true").job
+        for port in (11, 12):
+            counters(network, edge, port, 5, 5)
+        until(lambda: used(controller, asking.id).usage.packets_out == 5)
+        assert controller.job(quiet.id).usage is None
+        assert not controller.accounts.counted(quiet.id, WorkerCounts(PortReading(1, 1, 1, 1)), False)
+        controller.put_policy(POLICY, "test")
+        until(lambda: controller.job(quiet.id).usage is not None and used(controller, quiet.id).usage.packets_out == 5)
+
+
+def test_rates_by_group_of_the_policy_and_by_subject(tmp_path: Path, network: FakeNetwork) -> None:
+    policy = POLICY + "groups: {default: {port: wan, guarantee: 10Mbit, ceiling: 100Mbit}}\n"
+    with counting(tmp_path, network, 0.05, policy) as (controller, edge, job):
+        sent = 0
+
+        def flowing() -> bool:
+            nonlocal sent
+            sent += 1000
+            counters(network, edge, 11, sent, 0)
+            (group,) = controller.groups()
+            return group.rate.outward > 0 and group.usage.bytes_out > 0
+
+        until(flowing)
+        until(lambda: flowing() and bool(controller.accounts.flowing("user", 10)))
+        (busy,) = controller.accounts.flowing("job", 10) or (None,)
+        assert busy is None or (busy.name, busy.jobs) == (job.id, 1)
+
+
+def test_a_job_may_be_read_without_waiting_for_the_round(tmp_path: Path, network: FakeNetwork) -> None:
+    with counting(tmp_path, network, 0) as (controller, edge, job):
+        counters(network, edge, 11, 5, 7)
+        assert used(controller, job.id).usage.packets_in == 0
+        controller.read_counters(job.id, 5)
+        assert used(controller, job.id).usage == Usage(bytes_in=700, bytes_out=500, packets_in=7, packets_out=5)
+        network.run(edge.disconnect)
+        until(lambda: not controller.switch(DPID).connected)
+        for known in (job.id, "0" * 16):
+            controller.read_counters(known, 5)
+        assert used(controller, job.id).usage.packets_in == 7

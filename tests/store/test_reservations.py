@@ -1,0 +1,370 @@
+"""Reservations in the database: no link is over its capacity, and none loses any, whoever asks and whatever dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from ipaddress import ip_network
+from pathlib import Path
+from threading import Barrier
+from typing import NoReturn
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, create_engine, select, text
+
+from lark_common.errors import CapacityError, NotFoundError
+from lark_controller.jobs.job import JobState
+from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologySpec
+from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
+from lark_controller.qos.topology import Demand, Topology, asked_rate
+from lark_controller.store import Store, reservations
+from lark_controller.store.database import connect
+from lark_controller.store.schema import runs
+from tests.fixtures.databases import NOW, a_run, at_once
+from tests.fixtures.service import wait
+
+ROOT = Path(__file__).parents[2]
+WAN = 100.0
+
+
+def network(wan: float = WAN, duplex: Duplex = Duplex.FULL) -> Topology:
+    links = (LinkSpec("out", ("core", "wan"), wan, duplex),)
+    return Topology(TopologySpec(links, default=HostSpec("default", "core", 1000.0)), {})
+
+
+NET = network()
+
+
+def flow(
+    rate: float,
+    until: float | None = None,
+    source: str = "worker0",
+    job: str | None = None,
+    peer: str | None = None,
+) -> Booking:
+    kbps = asked_rate(rate)
+    demand = NET.flow(source, "wan", kbps)
+    return Booking(ReservationKind.FLOW, kbps, source, "wan", demand, job=job, peer=peer, until=until)
+
+
+def of_job(job_id: str, rate: float, net: Topology = NET) -> Booking:
+    kbps = asked_rate(rate)
+    return Booking(ReservationKind.JOB, kbps, "worker0", "wan", net.both_ways("worker0", "wan", kbps), job=job_id)
+
+
+def to(rate: float, until: float | None = None) -> Callable[[Reservation], tuple[int, float | None, Demand]]:
+    return lambda held: (asked_rate(rate), until, NET.flow(held.source, "wan", asked_rate(rate)))
+
+
+def out(store: Store) -> int:
+    return store.reserved().get("out core>wan", 0)
+
+
+def test_a_reservation_is_what_was_booked(store: Store, store_url: str) -> None:
+    job = store.register(a_run(1), "", "", "hook", NOW).job
+    booking = Booking(
+        ReservationKind.FLOW,
+        asked_rate(10.5),
+        "worker0",
+        "worker1",
+        NET.flow("worker0", "worker1", 10_500),
+        job=job.id,
+        target=(ip_network("10.64.0.7/32"), ip_network("2001:db8::/64")),
+        until=NOW + 60,
+    )
+    made = store.reserve(booking, NOW, "ops")
+    assert (made.rate, made.job, made.target, made.until) == (10.5, job.id, booking.target, NOW + 60)
+    assert made.holds == {"access:worker0 worker0>core": 10_500, "access:worker1 core>worker1": 10_500}
+    assert store.reservation(made.id, NOW) == made
+    assert store.reserved_flows(NOW) == [made]
+    assert store.reservations(job.id, NOW, None, 10).reservations == (made,)
+    assert store.reservations("other", NOW, None, 10).reservations == ()
+    store.close()
+    again = Store.open(store_url)
+    assert again.reservation(made.id, NOW) == made
+    assert again.reserved() == made.holds
+    again.close()
+
+
+def test_what_does_not_fit_changes_nothing(store: Store) -> None:
+    first = store.reserve(flow(70), NOW, "ops")
+    with pytest.raises(CapacityError, match=r"link out .core to wan. has 30 of 100 Mb/s left, and 31 are asked"):
+        store.reserve(flow(31), NOW, "ops")
+    with pytest.raises(CapacityError):
+        store.change_reservation(first.id, to(101), NOW, "ops")
+    assert out(store) == 70_000
+    assert store.reservations(None, NOW, None, 10).reservations == (first,)
+    changed = store.change_reservation(first.id, to(100), NOW, "ops")
+    assert changed is not None
+    assert changed.id == first.id
+    assert out(store) == 100_000
+    assert store.release(first.id, NOW, "ops") == changed
+    assert store.release(first.id, NOW, "ops") is None
+    assert store.change_reservation(first.id, to(1), NOW, "ops") is None
+    assert store.reserved() == {}
+    assert [entry.action for entry in store.audit_page(first.id, None, 10).entries] == ["release", "change", "reserve"]
+
+
+def test_pages_go_through_all(store: Store) -> None:
+    made = [store.reserve(flow(1), NOW, "ops") for _ in range(5)]
+    first = store.reservations(None, NOW, None, 2)
+    second = store.reservations(None, NOW, first.next_cursor, 2)
+    third = store.reservations(None, NOW, second.next_cursor, 2)
+    assert [*first.reservations, *second.reservations, *third.reservations] == made
+    assert third.next_cursor is None
+
+
+def test_an_expired_reservation_frees_its_capacity(store: Store) -> None:
+    made = store.reserve(flow(WAN, NOW + 60), NOW, "ops")
+    with pytest.raises(CapacityError):
+        store.reserve(flow(WAN), NOW + 59, "ops")
+    assert store.reservation(made.id, NOW + 60) is None
+    assert store.reservations(None, NOW + 60, None, 10).reservations == ()
+    store.reserve(flow(WAN, NOW + 120), NOW + 60, "ops")
+    assert store.release_expired(NOW + 120) == 1
+    assert store.release_expired(NOW + 120) == 0
+    assert store.reserved() == {}
+
+
+def test_a_job_without_room_is_not_registered(store: Store) -> None:
+    first, second = a_run(1), a_run(2)
+    store.register(first, "", "", "hook", NOW, booking=of_job(first.id, 60))
+    with pytest.raises(CapacityError, match="RequestBandwidth = 60 Mb/s on worker0"):
+        store.register(second, "", "", "hook", NOW, booking=of_job(second.id, 60))
+    assert store.find(second.id) is None
+    assert out(store) == 60_000
+    store.end(first.id, NOW, "exited", "", "hook")
+    assert store.reserved() == {}
+    store.register(second, "", "", "hook", NOW, booking=of_job(second.id, 60))
+    assert out(store) == 60_000
+
+
+def test_a_job_posted_again_has_one_reservation_of_its_latest_rate(store: Store) -> None:
+    run = a_run(1)
+    for rate in (60, 60, 90, 30):
+        store.register(run, "", "", "hook", NOW, booking=of_job(run.id, rate))
+        assert out(store) == rate * 1000
+    assert len(store.reservations(run.id, NOW, None, 10).reservations) == 1
+    store.register(run, "", "", "hook", NOW)
+    assert store.reserved() == {}
+
+
+def test_whatever_ends_a_job_ends_what_is_reserved_for_it(store: Store) -> None:
+    expired = a_run(1, lease_until=NOW + 1)
+    superseded = a_run(2, slot="slot1@worker0", started=1000)
+    refused = a_run(3)
+    for run in (expired, superseded, refused):
+        store.register(run, "", "", "hook", NOW, booking=of_job(run.id, 10))
+        store.reserve(flow(5, job=run.id), NOW, "hook")
+        store.reserve(flow(5, peer=run.id), NOW, "hook")
+    assert out(store) == 60_000
+    store.set_states([(refused.id, JobState.REFUSED, "no room in the switch")])
+    assert out(store) == 40_000
+    store.register(a_run(4, slot="slot1@worker0", started=2000, host="worker0"), "", "", "hook", NOW)
+    assert out(store) == 20_000
+    store.register(a_run(5, ipv4=expired.ipv4), "", "", "hook", NOW + 2)
+    assert store.reserved() == {}
+    assert store.reservations(None, NOW, None, 10).reservations == ()
+
+
+def test_a_flow_of_a_job_that_has_ended_is_not_reserved(store: Store) -> None:
+    run = a_run(1)
+    store.register(run, "", "", "hook", NOW)
+    store.end(run.id, NOW, "exited", "", "hook")
+    for booking in (flow(1, job=run.id), flow(1, peer=run.id)):
+        with pytest.raises(NotFoundError, match="no live job"):
+            store.reserve(booking, NOW, "ops")
+    assert store.reserved() == {}
+
+
+def test_a_new_topology_counts_all_anew_and_takes_nothing_away(store: Store) -> None:
+    made = store.reserve(flow(80), NOW, "ops")
+    gone = store.reserve(flow(10, source="worker1"), NOW, "ops")
+    smaller = network(50.0, Duplex.HALF)
+
+    def demand_of(held: Reservation) -> Demand:
+        if held.source == "worker1":
+            return Topology(TopologySpec(), {}).flow("worker1", "wan", held.kbps)
+        return smaller.flow(held.source, held.destination, held.kbps)
+
+    assert store.reroute(demand_of, {}, NOW) == [gone.id]
+    assert store.reserved() == {"access:worker0 worker0>core": 80_000, "out": 80_000}
+    assert store.reroute(demand_of, {}, NOW) == [gone.id]
+    store.release(made.id, NOW, "ops")
+    store.release(gone.id, NOW, "ops")
+    assert store.reserved() == {}
+
+
+def test_what_machine_ads_say_of_links_is_kept(store: Store) -> None:
+    store.set_worker_capacity("Worker1", 1000.0)
+    store.set_worker_capacity("worker1", 10_000.0)
+    store.set_worker_capacity("worker2", 1000.0)
+    assert store.worker_capacities() == {"worker1": 10_000.0, "worker2": 1000.0}
+
+
+def test_many_threads_race_for_a_link(store: Store, store_url: str) -> None:
+    """Some ask, some change, some release, on connections of two controllers; the sum is never over."""
+    other = Store.open(store_url)
+    threads = 12
+    barrier = Barrier(threads)
+    refused = []
+
+    def work(number: int) -> None:
+        mine = (store, other)[number % 2]
+        barrier.wait()
+        held: list[Reservation] = []
+        for turn in range(12):
+            try:
+                if len(held) < 2:
+                    held.append(mine.reserve(flow(7 + number, source=f"worker{number}"), NOW, "ops"))
+                elif turn % 3:
+                    mine.change_reservation(held[0].id, to(3 + turn), NOW, "ops")
+                else:
+                    mine.release(held.pop().id, NOW, "ops")
+            except CapacityError as error:
+                refused.append(error)
+            assert out(mine) <= WAN * 1000
+
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, range(threads)):
+            pass
+    assert refused
+    left = store.reservations(None, NOW, None, 100).reservations
+    assert 0 < sum(each.kbps for each in left) == out(store) <= WAN * 1000
+    for each in left:
+        other.release(each.id, NOW, "ops")
+    assert store.reserved() == {}
+    other.close()
+
+
+PROGRAM = """
+import sys
+from lark_controller.errors import CapacityError
+from lark_controller.store import Store
+from tests.test_store_reservations import NOW, flow
+store = Store.open(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+won = 0
+for _ in range(30):
+    try:
+        store.reserve(flow(1.5), NOW, "ops")
+        won += 1
+    except CapacityError:
+        pass
+print(won)
+"""
+
+
+def test_several_processes_race_for_a_link(store: Store, store_url: str) -> None:
+    won = at_once(PROGRAM, store_url, 4, ROOT)
+    # 66 reservations of 1.5 Mb/s fit into 100 Mb/s; 120 were asked for.
+    assert sum(map(int, won)) == 66
+    assert out(store) == 99_000
+
+
+class Crash(Exception):
+    """The process dies before it commits."""
+
+
+def crash(*_: object) -> NoReturn:
+    raise Crash
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("flow", "job", "change", "release", "end", "expire", "crash", "restart")),
+        st.integers(0, 5),
+        st.integers(1, 80),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(STEPS)
+def test_no_order_of_steps_and_crashes_overloads_a_link_or_loses_capacity(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
+    url = f"sqlite:///{tmp_path_factory.mktemp('steps') / 'lark.db'}"
+    store, now, number = Store.open(url), NOW, 0
+    store.migrate()
+    for what, which, rate in steps:
+        now += 1
+        known = store.reservations(None, now, None, 100).reservations
+        chosen = known[which % len(known)] if known else None
+        jobs = list(store.live_jobs())
+        try:
+            if what == "flow":
+                store.reserve(flow(rate, now + 5 if which % 2 else None), now, "ops")
+            elif what == "job":
+                number += 1
+                run = a_run(number, lease_until=now + 1000)
+                store.register(run, "", "", "hook", now, booking=of_job(run.id, rate))
+                store.reserve(flow(rate / 8, job=run.id), now, "hook")
+            elif what == "change" and chosen is not None and chosen.kind is ReservationKind.FLOW:
+                store.change_reservation(chosen.id, to(rate, chosen.until), now, "ops")
+            elif what == "release" and chosen is not None:
+                store.release(chosen.id, now, "ops")
+            elif what == "end" and jobs:
+                store.end(jobs[which % len(jobs)].id, now, "exited", "", "hook")
+            elif what == "expire":
+                now += 5
+                store.release_expired(now)
+            elif what == "crash":
+                _die_halfway(url, which, rate, now, None if chosen is None else chosen.id)
+            elif what == "restart":
+                store.close()
+                store = Store.open(url)
+        except CapacityError:
+            pass
+        store.release_expired(now)
+        left = store.reservations(None, now, None, 100).reservations
+        total: dict[str, int] = {}
+        for each in left:
+            for channel, kbps in each.holds.items():
+                total[channel] = total.get(channel, 0) + kbps
+        assert store.reserved() == total
+        assert out(store) <= WAN * 1000
+    for each in store.reservations(None, now, None, 100).reservations:
+        store.release(each.id, now, "ops")
+    assert store.reserved() == {}
+    store.close()
+
+
+def _die_halfway(url: str, which: int, rate: int, now: float, chosen: str | None) -> None:
+    """Do all of a change, and die before it is committed."""
+    database = connect(url)
+    changes: list[Callable[[Connection], object]] = [
+        partial(reservations.admit, booking=flow(rate), now=now, actor="ops"),
+        partial(reservations.release, reservation_id=chosen or "none", now=now, actor="ops"),
+        partial(reservations.sweep, now=now + 100),
+    ]
+    try:
+        with pytest.raises((Crash, CapacityError)):
+            database.write(lambda connection: crash(changes[which % 3](connection)))
+    finally:
+        database.close()
+
+
+@pytest.mark.parametrize("store_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_whoever_waits_for_a_job_holds_up_no_other_reservation(store: Store, store_url: str) -> None:
+    """Two transactions that lock a job and the sums of links in different orders would wait for each other."""
+    job = store.register(a_run(1), "", "", "hook", NOW).job
+    made = store.reserve(of_job(job.id, 10), NOW, "hook")
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    engine = create_engine(store_url)
+    with ThreadPoolExecutor(2) as pool:
+        with engine.connect() as ending, engine.connect() as watching:
+            watching.execution_options(isolation_level="AUTOCOMMIT")
+            ending.execute(select(runs.c.id).where(runs.c.id == job.id).with_for_update())
+            released = pool.submit(store.release, made.id, NOW, "ops")
+            wait(lambda: watching.scalar(waiting) == 1)
+            assert pool.submit(store.reserve, flow(10), NOW, "ops").result(20).rate == 10
+        assert released.result(20) == made
+    engine.dispose()

@@ -1,0 +1,192 @@
+"""What jobs have used, in the store: written once, added up by time, asked in pages, removed when it is old."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from lark_common.classads.values import MAX_NAME_BYTES
+from lark_common.errors import NotFoundError
+from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, width_for
+from lark_controller.accounting.kinds import Kind
+from lark_controller.accounting.ledger import Entry, FlowReading, Ledger, PortReading
+from lark_controller.accounting.usage import MOST, JobUsage, Usage
+from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
+from lark_controller.store import Store
+from tests.fixtures.databases import NOW, a_run
+
+DAY_ONE = 1_700_006_400  # a midnight in UTC
+USE = Usage(*range(1, 14))
+
+
+def entry(number: int = 1, at: float = DAY_ONE + 30, new: Usage = USE, **changes: object) -> Entry:
+    made = Entry(
+        number=number,
+        job_id=f"{number:016x}",
+        owner=f"user{number % 3}",
+        user=f"user{number % 3}@example",
+        group=f"group{number % 2}",
+        host=f"worker{number}",
+        since=DAY_ONE - 100.0,
+        at=at,
+        usage=new,
+        new=new,
+        readings='{"at":1}',
+        final=False,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]  # the fields are named in each call
+
+
+def asked(store: Store, by: str, start: float, end: float, bucket: str | None = None, **chosen: str) -> UsagePage:
+    seconds = width_for(start, end, bucket)
+    return store.usage_page(UsageFilter(by, start, end, seconds, bucket, **chosen), None, 1000)
+
+
+def times(usage: Usage, count: int) -> Usage:
+    return Usage(*(value * count for value in usage))
+
+
+def test_new_use_is_added_and_readings_are_replaced(store: Store) -> None:
+    store.write_usage([entry(), entry(2)])
+    store.write_usage([entry(at=DAY_ONE + 90, usage=times(USE, 2), readings='{"at":2}')])
+    first, second = store.unended_usage()
+    assert (first.number, first.usage, first.readings, first.at) == (1, times(USE, 2), '{"at":2}', DAY_ONE + 90)
+    assert second.usage == USE
+    assert store.usage_of([1, 2, 3]) == {
+        1: JobUsage(times(USE, 2), at=DAY_ONE + 90),
+        2: JobUsage(USE, at=DAY_ONE + 30),
+    }
+    store.write_usage([entry(at=DAY_ONE + 99, new=Usage(), readings="", final=True)])
+    assert [each.number for each in store.unended_usage()] == [2]
+    assert store.usage_of([1])[1].final
+    store.finish_usage([2])
+    assert list(store.unended_usage()) == []
+    assert store.usage_of([2]) == {2: JobUsage(USE, at=DAY_ONE + 30, final=True)}
+
+
+def test_counters_that_are_nonsense_keep_nobody_elses_use_from_being_written(store: Store) -> None:
+    ledger = Ledger()
+    for number in (1, 4, 7):
+        ledger.begin(replace(a_run(number), number=number), "default")
+    for step, said in enumerate((2**63 - 1, 0, 2**63 - 1, 2**64 - 1)):
+        for number in (1, 4):
+            ledger.read(number, NOW + step, PortReading(said, said, said, said), [FlowReading(Kind.WAN_IN, said, said)])
+    ledger.read(7, NOW + 1, PortReading(1, 2, 3, 4))
+    for _ in range(2):
+        store.write_usage(ledger.entries([1, 4, 7]))
+    found = store.usage_of([1, 7])
+    assert found[1].usage.bytes_in == MOST
+    assert found[7].usage.bytes_in == 8
+    (row,) = asked(store, "host", NOW - DAY, NOW + DAY).rows
+    assert row.usage.bytes_in >= MOST
+
+
+def test_the_longest_names_fit_into_every_index(store: Store) -> None:
+    # PostgreSQL presses repetitions together before it looks whether a key fits.
+    chosen = Random(1)
+    name = "".join(chr(chosen.randrange(0x400, 0x500)) for _ in range(MAX_NAME_BYTES // 2))
+    store.write_usage([entry(group=name, user=name, owner=name, host=name)])
+    assert asked(store, "user", DAY_ONE, DAY_ONE + DAY).rows[0].group == name
+
+
+def test_names_with_any_character_are_written_as_they_are(store: Store) -> None:
+    name = "a\tb\\c\nd\re\\N 'x' \"ü\" 🐦 \\."
+    for _ in range(2):
+        store.write_usage([entry(user=name, group=name, host=name, readings=name), entry(2, user="\\N", group="")])
+    first, second = store.unended_usage()
+    assert (first.readings, first.usage, second.usage) == (name, times(USE, 2), times(USE, 2))
+    rows = asked(store, "user", DAY_ONE, DAY_ONE + HOUR).rows
+    assert sorted((row.user, row.group, row.usage) for row in rows) == sorted(
+        [(name, name, times(USE, 2)), ("\\N", "", times(USE, 2))]
+    )
+
+
+def test_each_width_has_every_use_once(store: Store) -> None:
+    for minute in range(0, 48 * 60, 30):
+        store.write_usage([entry(number, DAY_ONE + minute * 60 + 1) for number in (1, 2, 3)])
+    end = DAY_ONE + 2 * DAY
+    for by in ("group", "user", "host"):
+        for bucket, rows in (("minute", 96), ("hour", 48), ("day", 2)):
+            page = asked(store, by, DAY_ONE, end, bucket)
+            total = Usage()
+            for row in page.rows:
+                total = total.plus(row.usage)
+            assert total == times(USE, 3 * 96), (by, bucket)
+            assert len({row.start for row in page.rows}) == rows
+            assert {row.end - row.start for row in page.rows} == {page.seconds}
+    groups = asked(store, "group", DAY_ONE, end).rows
+    assert groups == (
+        UsageRow(times(USE, 96), DAY_ONE, end, group="group0"),
+        UsageRow(times(USE, 192), DAY_ONE, end, group="group1"),
+    )
+    assert asked(store, "group", DAY_ONE + HOUR, DAY_ONE + 2 * HOUR, group="group1").rows == (
+        UsageRow(times(USE, 4), DAY_ONE + HOUR, DAY_ONE + 2 * HOUR, group="group1"),
+    )
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 96), (5, 90), (24, 72), (30, 40), (23, 49), (70, 96)])
+def test_one_sum_over_a_stretch_is_the_sum_of_its_hours(store: Store, first: int, last: int) -> None:
+    for hour in range(96):
+        store.write_usage([entry(1, DAY_ONE + hour * HOUR + 7, Usage(bytes_in=2**hour % 1_000_003))])
+    start, end = DAY_ONE + first * HOUR, DAY_ONE + last * HOUR
+    (whole,) = asked(store, "group", start, end).rows
+    assert whole.usage.bytes_in == sum(2**hour % 1_000_003 for hour in range(first, last))
+    assert whole.usage.bytes_in == sum(row.usage.bytes_in for row in asked(store, "group", start, end, "hour").rows)
+
+
+def test_users_are_told_apart_by_group(store: Store) -> None:
+    store.write_usage([entry(1), entry(4), entry(7, user="user1@example")])
+    rows = asked(store, "user", DAY_ONE, DAY_ONE + HOUR).rows
+    assert [(row.user, row.group, row.usage.bytes_in) for row in rows] == [
+        ("user1@example", "group0", 1),
+        ("user1@example", "group1", 2),
+    ]
+    assert len(asked(store, "user", DAY_ONE, DAY_ONE + HOUR, group="group1").rows) == 1
+    assert asked(store, "user", DAY_ONE, DAY_ONE + HOUR, user="nobody").rows == ()
+
+
+def test_jobs_come_in_the_order_of_their_end_and_live_ones_last(store: Store) -> None:
+    for number in range(1, 8):
+        store.write_usage([entry(number, at=DAY_ONE + 1000 - number, final=number != 4)])
+    jobs = asked(store, "job", DAY_ONE, DAY_ONE + HOUR).rows
+    assert [int(row.job or "", 16) for row in jobs] == [7, 6, 5, 3, 2, 1, 4]
+    assert [row.final for row in jobs] == [True] * 6 + [False]
+    assert [row.end for row in jobs][-1] == DAY_ONE + 996
+    assert [int(row.job or "", 16) for row in asked(store, "job", DAY_ONE, DAY_ONE + HOUR, group="group1").rows] == [
+        7, 5, 3, 1,
+    ]  # fmt: skip
+    assert len(asked(store, "job", DAY_ONE, DAY_ONE + HOUR, host="worker4").rows) == 1
+    # Only who lived in that time: job 4 lives still.
+    assert [row.job for row in asked(store, "job", DAY_ONE + 2000, DAY_ONE + 3000).rows] == [f"{4:016x}"]
+    assert asked(store, "job", DAY_ONE - 500, DAY_ONE - 200).rows == ()
+
+
+@pytest.mark.parametrize(("by", "bucket"), [("job", None), ("group", "minute"), ("user", None), ("host", "hour")])
+def test_pages_hold_every_row_once(store: Store, by: str, bucket: str | None) -> None:
+    for number in range(1, 12):
+        store.write_usage([entry(number, DAY_ONE + number * 400, final=number % 4 != 0)])
+    chosen = UsageFilter(by, DAY_ONE, DAY_ONE + 2 * HOUR, width_for(DAY_ONE, DAY_ONE + HOUR, bucket), bucket)
+    whole = store.usage_page(chosen, None, 1000)
+    found: list[UsageRow] = []
+    cursor = None
+    while True:
+        page = store.usage_page(chosen, cursor, 3)
+        found.extend(page.rows)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert tuple(found) == whole.rows
+    assert len(found) > 3
+    with pytest.raises(NotFoundError, match="cursor"):
+        store.usage_page(chosen, "bm9uc2Vuc2U", 3)
+
+
+def test_what_is_old_goes_width_by_width(store: Store) -> None:
+    store.write_usage([entry(1, DAY_ONE + 30, final=True), entry(2, DAY_ONE + 3 * DAY, final=True), entry(3)])
+    assert store.prune_usage({}, 0.0) == 0
+    assert store.prune_usage({MINUTE: DAY_ONE + DAY, HOUR: DAY_ONE + DAY}, DAY_ONE + DAY) == 11
+    assert asked(store, "group", DAY_ONE, DAY_ONE + DAY, "minute").rows == ()
+    assert asked(store, "group", DAY_ONE, DAY_ONE + DAY, "day").rows != ()
+    assert set(store.usage_of([1, 2, 3])) == {2, 3}
