@@ -62,11 +62,14 @@ def test_what_the_readme_tells_to_make_can_be_made() -> None:
         assert told <= targets, page
 
 
+NAMED = ("scripts", "etc", "lab", "tests", "lark_common", "lark_controller", "lark_worker", "fake_switch")
+
+
 def test_files_that_the_pages_name_are_there() -> None:
-    """Paths below scripts/, etc/ and docs/ in the text of any page."""
+    """Paths of the project in the text of any page."""
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
         text = re.sub(r"/etc/\S*|/usr/\S*", "", page.read_text())
-        for named in re.findall(r"\b((?:scripts|etc|lab|tests)/[\w./-]*\w)", text):
+        for named in re.findall(rf"\b((?:{'|'.join(NAMED)})/[\w./-]*\w)", text):
             assert (ROOT / named).exists(), f"{page}: {named}"
 
 
