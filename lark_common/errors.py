@@ -11,6 +11,7 @@
     ├── SettingError       a setting (environment or option) that cannot be used
     ├── BusyError          a limit on waiting or queued work was reached
     ├── ChangedError       the policy in force is another than the one that a change was made for
+    ├── StateError         a job is not in the state that a change is for
     ├── StoreError         the database cannot be reached or refuses
     ├── PoolError          HTCondor's collector cannot be asked
     └── SwitchError        a switch that does not do what it was asked
@@ -140,6 +141,10 @@ class BusyError(LarkError):
 
 class ChangedError(LarkError):
     """The policy in force is another than the one that a change was made for; nothing has changed."""
+
+
+class StateError(LarkError):
+    """A job is not in the state that a change is for; nothing has changed."""
 
 
 class StoreError(LarkError):

@@ -51,9 +51,9 @@ class Controls(Protocol):
         """Write into the audit trail that a worker refused a forged ad for this job. Raises StoreError."""
 
     def lift(self, job_id: str, actor: str) -> Job:
-        """End a job's quarantine on an operator's word, for as long as the job lives; of a job in none the same again.
+        """End a job's quarantine on an operator's word, for as long as the job lives.
 
-        Raises NotFoundError where no such job lives.
+        Raises NotFoundError where no such job lives, StateError where it is in no quarantine.
         """
 
     def job(self, job_id: str) -> JobDetail:

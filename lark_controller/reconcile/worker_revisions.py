@@ -68,7 +68,9 @@ class HostStates:
         start, _, count = revision.partition(".")
         if state is None or start != self._start or not _COUNT.fullmatch(count):
             return []
-        reached = min(int(count), state.revision)
+        reached = int(count)
+        if reached > state.revision:
+            return []
         done = [number for number, needed in state.needs.items() if needed <= reached and number not in late]
         for number in done:
             del state.needs[number]

@@ -31,6 +31,7 @@ from lark_common.errors import (
     PolicyError,
     RuleLimitError,
     Shortage,
+    StateError,
     StoreError,
     SwitchError,
     UnsupportedError,
@@ -103,6 +104,8 @@ def of_error(error: LarkError) -> Problem:
             return Problem(412, str(error), "changed")
         case BusyError():
             return Problem(503, str(error), "busy", {"Retry-After": _BUSY_RETRY})
+        case StateError():
+            return Problem(409, str(error), "state")
         case StoreError():
             return Problem(503, str(error), "store", {"Retry-After": _STORE_RETRY})
         case RuleLimitError():
@@ -218,6 +221,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "busy": "Too much is waiting already",
     "store": "The database cannot be reached",
     "changed": "The policy in force has changed",
+    "state": "The job is not in the state that this is for",
     "rule-limit": "A switch's rule limit would be exceeded",
     "unsupported": "A switch lacks a feature that the policy needs",
     "switch": "A switch does not do what it was asked",

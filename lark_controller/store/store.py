@@ -293,7 +293,10 @@ class Store:
         return self._database.write(partial(quarantine.quarantine, job_id=job_id, reason=reason, actor=actor, now=now))
 
     def lift(self, job_id: str, reason: str, actor: str, now: float, *, vouched: bool = False) -> Job | None:
-        """End a live run's quarantine; None where no such run lives. With ``vouched`` it will not be in one again."""
+        """End a live run's quarantine; None where no such run lives. With ``vouched`` it will not be in one again.
+
+        Raises StateError with ``vouched`` where it is in none.
+        """
         return self._database.write(
             partial(quarantine.lift, job_id=job_id, reason=reason, actor=actor, now=now, vouched=vouched)
         )

@@ -34,3 +34,11 @@ def test_a_revision_that_is_no_number_confirms_nothing() -> None:
     states.forget("worker1", 7)
     states.changed("worker1", [8])
     assert states.confirmed("worker1", states.revision("worker1")) == [8]
+
+
+def test_a_revision_that_was_never_given_out_confirms_nothing() -> None:
+    states = HostStates()
+    states.changed("worker1", [7])
+    start, _, count = states.revision("worker1").partition(".")
+    assert states.confirmed("worker1", f"{start}.{int(count) + 1}") == []
+    assert states.confirmed("worker1", f"{start}.{count}") == [7]

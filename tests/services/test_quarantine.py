@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fake_switch.switch import FakeNetwork
-from lark_common.errors import NotFoundError
+from lark_common.errors import NotFoundError, StateError
 from lark_controller.api.jobs import JobFilter
 from lark_controller.cli import main as cli
 from lark_controller.jobs.job import JobState
@@ -43,15 +43,21 @@ def test_quarantine_is_an_input_that_the_store_keeps(store: Store) -> None:
     assert list(store.live_jobs()) == [quarantined]
     assert store.lift(job.id, "the pool agrees", "pool", NOW + 3) == job
     assert store.lift(job.id, "the pool agrees", "pool", NOW + 4) == job
+    with pytest.raises(StateError, match="in no quarantine"):
+        store.lift(job.id, "lifted", "ann", NOW + 5, vouched=True)
+    assert store.quarantine(job.id, WHY, "pool", NOW + 5) == quarantined
     lifted = store.lift(job.id, "lifted", "ann", NOW + 5, vouched=True)
     assert lifted == replace(job, vouched=True)
+    with pytest.raises(StateError, match="in no quarantine"):
+        store.lift(job.id, "lifted", "ann", NOW + 5, vouched=True)
     lines = store.audit_page(job.id, None, 10).entries
-    assert [(line.actor, line.action, line.detail) for line in lines[:3]] == [
+    assert [(line.actor, line.action, line.detail) for line in lines[:4]] == [
         ("ann", "lift", "lifted"),
+        ("pool", "quarantine", WHY),
         ("pool", "lift", "the pool agrees"),
         ("pool", "quarantine", WHY),
     ]
-    assert len(lines) == 4
+    assert len(lines) == 5
     store.end(job.id, NOW + 6, "over", "", "hook")
     assert store.quarantine(job.id, WHY, "pool", NOW + 7) is None
     assert store.lift(job.id, WHY, "pool", NOW + 7) is None
@@ -65,6 +71,10 @@ def test_a_quarantined_job_passes_nothing_and_its_slice_forgets_it(tmp_path: Pat
         job = post(controller, 1).job
         controller.confirm(job.id, 5)
         open_flows = jobs_flows(edge, job.number)
+        # A lift of a job in no quarantine would make it immune to what the pool says later.
+        with pytest.raises(StateError):
+            controller.lift(job.id, "ann")
+        assert not controller.job(job.id).job.vouched
         assert controller._registration.quarantine(job.id, WHY, "pool") is not None
         until(lambda: controller.job(job.id).job.state is JobState.QUARANTINED)
         controller.confirm(job.id, 5)
@@ -120,6 +130,9 @@ def test_a_database_file_that_is_gone_or_another_is_seen(tmp_path: Path) -> None
 def test_an_operator_lifts_a_quarantine_from_the_command_line(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     job = served.register()
     known = served.controls.known
+    assert cli.main(["lift", job["id"]]) == cli.NO
+    assert "in no quarantine" in capsys.readouterr().err
+    assert not known[job["id"]].vouched
     known[job["id"]] = replace(known[job["id"]], state=JobState.QUARANTINED, quarantine=WHY, reason=WHY)
     assert cli.main(["jobs", "--state", "quarantined"]) == cli.OK
     assert WHY in capsys.readouterr().out

@@ -168,12 +168,18 @@ def forgery(job_id: str) -> dict[str, str]:
 
 
 @operation(
-    blueprint, "DELETE", "/jobs/<job_id>/quarantine", scopes=(Scope.OPERATE,), answers={200: JobSchema}, problems=(404,)
+    blueprint,
+    "DELETE",
+    "/jobs/<job_id>/quarantine",
+    scopes=(Scope.OPERATE,),
+    answers={200: JobSchema},
+    problems=(404, 409),
 )
 def lift(job_id: str) -> Any:
     """End a job's quarantine.
 
-    Whatever the pool says against this run afterwards, it is not quarantined again. May be repeated.
+    Whatever the pool says against this run afterwards, it is not quarantined again. A job that is in no quarantine is
+    left as it is, and the answer is 409.
     """
     return current().controls.lift(known_job(job_id), actor())
 
