@@ -177,7 +177,7 @@ class Controller:
         self._store.audit(time.time(), actor, "forged ad", job_id, detail)
 
     def lift(self, job_id: str, actor: str) -> Job:
-        """End a job's quarantine on an operator's word, for as long as the job lives. Raises NotFoundError, StateError."""
+        """End a job's quarantine on an operator's word, while the job lives. Raises NotFoundError, StateError."""
         job = self._registration.lift(job_id, "lifted by an operator", actor, vouched=True)
         if job is None:
             raise NotFoundError(f"no live job has the id {job_id}")
