@@ -1,7 +1,10 @@
 """Addresses that the controller gives to jobs, out of aligned blocks that belong to one group and user each.
 
-Because a block holds jobs of one group and one user only, a switch needs a rule a block and not a rule a job. All is
-arithmetic in memory: which addresses live jobs hold is told again at every start by :meth:`BlockAllocator.hold`.
+Because a block holds jobs of one group and one user only, a switch needs a rule a block and not a rule a job. The next
+block of the same group and user is the neighbour of the one before, so that blocks merge to larger prefixes: ``n``
+blocks in a row that begins aligned are as many prefixes as ``n`` has ones in binary. So that rows have room to grow,
+the first block of a group and user is laid in the middle of the widest gap (RFC 3531, section 3, bits counted from the
+left). All is arithmetic in memory: :meth:`BlockAllocator.hold` notes at every start which addresses live jobs have.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, NamedTuple
 
@@ -37,7 +41,7 @@ class BlockAllocator:
 
     ``reserved`` addresses (gateways), and the first and last address of an IPv4 network (RFC 919) and the first of an
     IPv6 network (the subnet-router anycast address, RFC 4291, 2.6.1), are never given. A job takes an address of a
-    block that its group and user have, or else of the lowest free block; an address that was given back is given again
+    block that its group and user have, or else of the block behind those; an address that was given back is given again
     only when its block has no other.
     """
 
@@ -92,6 +96,38 @@ class _Block:
         self.used = 0
 
 
+@dataclass(slots=True)
+class _Row:
+    """A tenant's blocks: how many, the number behind the last, and those before it that were given back (a heap)."""
+
+    blocks: int = 0
+    end: int = 0
+    holes: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The blocks of one network: the number of the first, and how many bits count them."""
+
+    first: int
+    bits: int
+
+    @property
+    def size(self) -> int:
+        return 1 << self.bits
+
+    def number(self, position: int) -> int:
+        """The block at a position of the order in which rows begin: 0, a half, a quarter, three quarters, …"""
+        return self.first + _reversed(position, self.bits)
+
+    def position(self, number: int) -> int:
+        return _reversed(number - self.first, self.bits)
+
+
+def _reversed(value: int, bits: int) -> int:
+    return int(f"{value:0{bits}b}"[::-1], 2)
+
+
 class _Pool:
     """The addresses of one version, as integers."""
 
@@ -110,16 +146,19 @@ class _Pool:
         self._blocks: dict[int, _Block] = {}
         # Blocks of a tenant with a free address, the one to take first at the front.
         self._open: dict[Tenant, OrderedDict[int, None]] = {}
+        # Where a tenant's row of blocks goes on, and how many blocks it has.
+        self._rows: dict[Tenant, _Row] = {}
         # Addresses in a block that were not given here: such a block is nobody's.
         self._foreign: dict[int, int] = {}
-        # Blocks that were in use and are free again; blocks from (network, block) on were never in use.
-        # What an idle block gave last is remembered, so that the next job there does not get the address that its
-        # neighbours may still have in their ARP caches.
-        self._free: list[int] = []
+        # Blocks that were in use and are free again, by rank, the widest gap first; blocks from rank ``_next`` on were
+        # never looked at. What an idle block gave last is remembered, so that the next job there does not get the
+        # address that its neighbours may still have in their ARP caches.
+        self._ranges = [_Range(first >> self._shift, max(0, self.bits - length - self._shift))
+                        for first, length in self.networks if length <= prefix]  # fmt: skip
+        self._free: list[tuple[int, int]] = []
         self._queued: set[int] = set()
         self._idle: dict[int, _Block] = {}
-        self._network = 0
-        self._next = self.networks[0][0] >> self._shift if self.networks else 0
+        self._next = (0, 0)
 
     def assign(self, tenant: Tenant) -> Assigned:
         while True:
@@ -138,7 +177,7 @@ class _Pool:
         block = self._blocks.get(number)
         if given and self._contains(address) and number not in self._foreign:
             if block is None:
-                block = self._begin(number, tenant)
+                block = self._blocks[self._begin(number, tenant)]
             if block.tenant == tenant:
                 self.held[address] = True
                 block.used += 1
@@ -169,9 +208,9 @@ class _Pool:
             return
         if block is not None:
             self._close(block.tenant, number)
-            self._idle[number] = self._blocks.pop(number)
-        if number not in self._foreign and number not in self._queued and self._was_passed(number):
-            heapq.heappush(self._free, number)
+            self._idle[number] = self._end(number)
+        if number not in self._foreign and number not in self._queued and (rank := self._rank(number)) is not None:
+            heapq.heappush(self._free, rank)
             self._queued.add(number)
 
     def _draw(self, number: int) -> int | None:
@@ -190,36 +229,61 @@ class _Pool:
         self._close(block.tenant, number)
         if not block.used:
             # Nothing but reserved addresses: it stays out of use.
-            del self._blocks[number]
+            self._end(number)
         return None
 
     def _take(self, tenant: Tenant) -> int:
-        """The lowest free block, now the tenant's."""
-        while self._free:
-            number = heapq.heappop(self._free)
-            self._queued.discard(number)
-            if number not in self._blocks and number not in self._foreign:
-                self._begin(number, tenant)
-                return number
-        while self._network < len(self.networks):
-            first, length = self.networks[self._network]
-            end = (first + (1 << (self.bits - length))) >> self._shift
-            while self._next < end:
-                number = self._next
-                self._next += 1
-                if number not in self._blocks and number not in self._foreign:
-                    self._begin(number, tenant)
-                    return number
-            self._network += 1
-            if self._network < len(self.networks):
-                self._next = self.networks[self._network][0] >> self._shift
+        """A free block, now the tenant's: the next of its row, or else the first of a new row in the widest gap."""
+        row = self._rows.get(tenant)
+        while row is not None and row.holes:
+            if self._is_free(hole := heapq.heappop(row.holes)):
+                return self._begin(hole, tenant)
+        if row is not None and self._is_free(row.end) and self._rank(row.end) is not None:
+            return self._begin(row.end, tenant)
+        while (rank := self._next_rank()) is not None:
+            number = self._ranges[rank[0]].number(rank[1])
+            if self._is_free(number):
+                return self._begin(number, tenant)
         raise AddressError(ATTRIBUTES[self.version], self._exhausted())
 
-    def _begin(self, number: int, tenant: Tenant) -> _Block:
+    def _next_rank(self) -> tuple[int, int] | None:
+        """The lowest rank that was not taken yet, out of those given back and those never looked at."""
+        index, position = self._next
+        while index < len(self._ranges) and position >= self._ranges[index].size:
+            index, position = index + 1, 0
+        self._next = index, position
+        if self._free and self._free[0] < self._next:
+            rank = heapq.heappop(self._free)
+            self._queued.discard(self._ranges[rank[0]].number(rank[1]))
+            return rank
+        if index == len(self._ranges):
+            return None
+        self._next = index, position + 1
+        return index, position
+
+    def _is_free(self, number: int) -> bool:
+        return number not in self._blocks and number not in self._foreign
+
+    def _begin(self, number: int, tenant: Tenant) -> int:
         block = self._idle.pop(number, None) or _Block(tenant, number << self._shift)
         block.tenant = tenant
         self._blocks[number] = block
         self._open.setdefault(tenant, OrderedDict())[number] = None
+        row = self._rows.setdefault(tenant, _Row())
+        row.blocks += 1
+        # A hole that is filled does not move the end; at a start the blocks of a row come in any order.
+        row.end = number + 1 if row.blocks == 1 else max(row.end, number + 1)
+        return number
+
+    def _end(self, number: int) -> _Block:
+        """A block is its tenant's no longer."""
+        block = self._blocks.pop(number)
+        row = self._rows[block.tenant]
+        row.blocks -= 1
+        if not row.blocks:
+            del self._rows[block.tenant]
+        else:
+            heapq.heappush(row.holes, number)
         return block
 
     def _close(self, tenant: Tenant, number: int) -> None:
@@ -229,12 +293,12 @@ class _Pool:
             if not usable:
                 del self._open[tenant]
 
-    def _was_passed(self, number: int) -> bool:
-        """Whether the search for blocks never in use has gone beyond this one (else it will be met there)."""
-        for index, (first, length) in enumerate(self.networks):
-            if first >> self._shift <= number < (first + (1 << (self.bits - length))) >> self._shift:
-                return index < self._network or (index == self._network and number < self._next)
-        return False
+    def _rank(self, number: int) -> tuple[int, int] | None:
+        """The order in which a block begins a row; None outside of the networks."""
+        for index, network in enumerate(self._ranges):
+            if network.first <= number < network.first + network.size:
+                return index, network.position(number)
+        return None
 
     def _contains(self, address: int) -> bool:
         return any(first <= address < first + (1 << (self.bits - length)) for first, length in self.networks)

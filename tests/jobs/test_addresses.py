@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_address, ip_network
 
 import pytest
 from hypothesis import given, settings
@@ -188,3 +188,53 @@ def test_two_hundred_thousand_jobs() -> None:
     assert len(set(held[1::2]) | set(again)) == 200_000
     # Seconds of CPU, not of the clock: a scan of all jobs at each call would take hours.
     assert time.process_time() - started < 30
+
+
+def prefixes_of(blocks: set[Network]) -> int:
+    return len(list(collapse_addresses(block for block in blocks if isinstance(block, IPv4Network))))
+
+
+@pytest.mark.parametrize(("jobs", "most"), [(14, 1), (64, 2), (1_000, 6), (4_000, 8)])
+def test_a_users_blocks_merge_to_a_few_prefixes(jobs: int, most: int) -> None:
+    """200 users who start jobs by turns: each one's blocks lie side by side, however many there are."""
+    pool = allocator("10.64.0.0/10", prefixes=(26, 122))
+    held: dict[str, set[Network]] = {}
+    for number in range(jobs * 50):
+        user = f"user{number % 50}"
+        held.setdefault(user, set()).add(pool.assign(4, "g", user).block)
+    assert max(map(prefixes_of, held.values())) <= most
+
+
+def test_a_row_fills_its_holes_before_it_grows() -> None:
+    pool = allocator("10.64.0.0/24")
+    mine = [pool.assign(4, "g", "a") for _ in range(60)]
+    hole = mine[20].block
+    for address, block in mine:
+        if block == hole:
+            pool.release(address)
+    assert pool.assign(4, "g", "b").block != hole
+    while (block := pool.assign(4, "g", "a").block) in {mine[0].block, mine[-1].block}:
+        pass
+    assert block == hole
+
+
+def test_rows_of_a_restarted_pool_go_on_side_by_side() -> None:
+    pool = allocator("10.64.0.0/16")
+    live = [(*pool.assign(4, "g", user), user) for _ in range(40) for user in "ab"]
+    again = allocator("10.64.0.0/16")
+    for address, block, user in reversed(live):
+        again.hold(address, block, "g", user)
+    held = {user: {block for _, block, other in live if other == user} for user in "ab"}
+    for _ in range(30):
+        for user, blocks in held.items():
+            blocks.add(again.assign(4, "g", user).block)
+    assert max(map(prefixes_of, held.values())) <= 3
+
+
+@pytest.mark.parametrize("prefix", [26, 28])
+def test_every_block_of_every_network_is_given_before_none_is_left(prefix: int) -> None:
+    pool = allocator("10.64.0.0/24", "10.66.0.0/25", prefixes=(prefix, 122))
+    count = (256 + 128) >> (32 - prefix)
+    assert len({pool.assign(4, "g", f"user{number}").block for number in range(count)}) == count
+    with pytest.raises(AddressError):
+        pool.assign(4, "g", "one more")
