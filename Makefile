@@ -1,9 +1,10 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint lab lab-test demo bench experiments docs lock clean
+.PHONY: help setup test lint lab lab-test fuzz demo bench experiments docs lock clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
 PYTEST_ARGS ?=
+FUZZ_ARGS ?= --seconds 3600
 EXPERIMENTS_ARGS ?=
 
 help:    ## Show what can be made
@@ -26,6 +27,9 @@ lab: setup  ## Boot a whole HTCondor pool on this machine, and open a shell in i
 lab-test: setup ## Test pools of the lab with real jobs, two side by side (root; a quarter of an hour)
 	$(BIN)/python -m tests.lab $(PYTEST_ARGS)
 
+fuzz: setup ## Fuzz every border for an hour; FUZZ_ARGS="ads --seconds 60" for one
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
 demo: setup ## Show the whole controller at work: three real switches, six jobs, under 90 seconds (root)
 	@$(BIN)/python -m demo
 
@@ -42,4 +46,4 @@ lock: setup ## Lock the dependencies again after a change of requirements*.in
 	@scripts/lock.sh $(LOCK_ARGS)
 
 clean:   ## Remove what the other targets have made
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis build dist site *.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .fuzz build dist site *.egg-info

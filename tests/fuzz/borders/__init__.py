@@ -1,0 +1,1 @@
+"""One module for each border (see ``tests.fuzz``)."""
