@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from lark_common import log
 from lark_common.errors import AdError, LarkError, SettingError
+from lark_common.limits import Buckets, Places
 from lark_worker.errors import CallerError, ForgedError, RefusedError
 from lark_worker.identity.processes import (
     Peer,
@@ -31,7 +32,6 @@ from lark_worker.identity.processes import (
 )
 from lark_worker.identity.trusted_ad import MAX_AD
 from lark_worker.life.own_reservations import Passed
-from lark_worker.limits import Places, Rates
 from lark_worker.network.job_network import resolv_conf
 from lark_worker.records.records import Record
 from lark_worker.usage.metering import is_metered
@@ -60,8 +60,8 @@ class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.worker = worker
         self.programs = programs
         self._path = path
-        self.places = Places()
-        self.rates = Rates(REQUESTS_A_SECOND, REQUESTS_AT_ONCE)
+        self.places = Places(CONNECTIONS)
+        self.rates = Buckets(REQUESTS_A_SECOND, REQUESTS_AT_ONCE)
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             if _answers(path):
@@ -258,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _guard(self, call: Callable[[], tuple[HTTPStatus, str, str]], missing: bool) -> None:
         """Send status, content type and text of a call, or the problem that it raises."""
-        if self._job is not None and self._peer.uid != 0 and not self.server.rates.take(self._job.pid):
+        if self._job is not None and self._peer.uid != 0 and self.server.rates.take(self._job.pid):
             self._problem(HTTPStatus.TOO_MANY_REQUESTS, "This job asks too often; ask again in a second.")
             return
         try:

@@ -17,7 +17,7 @@ from lark_worker.identity.process_watch import Watch
 from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import StartdView
 from lark_worker.life.admission import Admission
-from lark_worker.life.answers import lines, said
+from lark_worker.life.answers import lines, repeated
 from lark_worker.life.ending import Endings
 from lark_worker.life.leases import Leases
 from lark_worker.life.own_reservations import Flows
@@ -120,7 +120,7 @@ class Worker:
             elif body:
                 self._admission.check_again(record, body)
             if record.over:
-                return said(record, self._settings)
+                return repeated(record, self._settings)
             if record.made and record.state == "pending" and "register" in record.pending:
                 return lines(record)
             if record.made and "register" not in record.pending and record.state not in ("registering", "pending"):

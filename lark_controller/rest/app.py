@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from flask import Flask, Response, g, request
 
+from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
 from lark_controller.api.metrics import Metrics
 from lark_controller.rest import api, context, problems
-from lark_controller.rest.limits import FAILURE_SECONDS, FAILURES, Buckets, Places
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources import (
     addresses,
@@ -28,6 +28,9 @@ from lark_controller.rest.scrape import ControlsCollector
 from lark_controller.rest.tokens import Tokens
 from lark_controller.settings import Settings
 
+# After this many wrong tokens at once, a peer gets one more attempt each so many seconds.
+FAILURES = 10
+FAILURE_SECONDS = 6.0
 # Threads that stay free of requests which may take time, so that /healthz and refusals are answered at once.
 SPARE_THREADS = 4
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

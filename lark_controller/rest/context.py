@@ -10,9 +10,9 @@ from typing import Final, cast
 from flask import current_app, g
 
 from lark_common.errors import BusyError
+from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
 from lark_controller.api.metrics import Metrics
-from lark_controller.rest.limits import Buckets, Places
 from lark_controller.rest.tokens import Token, Tokens
 from lark_controller.settings import Settings
 

@@ -7,6 +7,7 @@ import threading
 from typing import Any, Final
 
 from lark_common import log
+from lark_common.limits import Buckets
 from lark_worker.controller_link import Link
 from lark_worker.errors import AwayError, CallerError, ForgedError, NetworkError, RefusedError
 from lark_worker.identity.network_choice import wanted
@@ -14,7 +15,6 @@ from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import StartdView
 from lark_worker.identity.trusted_ad import check, merge, post
 from lark_worker.life.ending import Endings
-from lark_worker.limits import Rates
 from lark_worker.network.job_network import Networks, names, slot_mac
 from lark_worker.records.known_jobs import Jobs, key_of
 from lark_worker.records.records import Record
@@ -38,7 +38,7 @@ class Admission:
         self._networks = networks
         self._endings = endings
         self._assigning = threading.Lock()
-        self._forgeries = Rates(FORGERIES_A_SECOND, FORGERIES_AT_ONCE)
+        self._forgeries = Buckets(FORGERIES_A_SECOND, FORGERIES_AT_ONCE)
 
     def admit(self, starter: Process, body: bytes) -> Record:
         """A new job, decided and on disk; nothing is made yet.
@@ -137,7 +137,7 @@ class Admission:
 
     def _forged(self, job_id: str, slot: str, owner: str, error: ForgedError) -> None:
         log.event("forged ad refused", level=log.WARNING, job=job_id, slot=slot, owner=owner, reason=error)
-        if not self._forgeries.take(job_id):
+        if self._forgeries.take(job_id):
             # The log has it. More of the same in the trail would cost the token that all jobs of the worker share.
             return
         # The user waits for the refusal, not for the trail.

@@ -1,9 +1,11 @@
-"""What a hook is answered: a job as ClassAd lines, which HTCondor merges into the job ad."""
+"""The answers to a hook: a job of this worker as ClassAd lines, or the reason why it did not start."""
 
 from __future__ import annotations
 
+from ipaddress import ip_interface
 from typing import Final
 
+from lark_common import hook_answer
 from lark_worker.errors import CallerError, RefusedError
 from lark_worker.records.records import Record
 from lark_worker.settings import Settings
@@ -21,24 +23,17 @@ IDLE: Final = 300
 
 def lines(record: Record) -> str:
     """A job as ClassAd lines, which a prepare hook prints for HTCondor to merge into the job ad."""
-    entries = {
-        "LarkJobId": record.id,
-        "LarkState": record.state,
-        "LarkReason": " ".join(record.reason.split()).replace("\\", "/").replace('"', "'"),
-        "LarkAddressType": record.address_type,
-        "LarkNetworkType": record.network_type,
-    }
-    for interface in record.addresses:
-        address = interface.partition("/")[0]
-        entries[f"LarkInnerAddressIPv{6 if ':' in address else 4}"] = address
-    if record.network_type != "none":
-        entries["LarkInnerMacAddress"] = record.mac
-        entries["LarkExternalInterface"] = record.port
-    return "".join(f'{name} = "{value}"\n' for name, value in entries.items())
+    addresses = [ip_interface(interface).ip for interface in record.addresses]
+    job = hook_answer.JobAnswer(
+        record.id, record.state, record.reason, record.address_type, record.network_type, addresses
+    )
+    if record.network_type == "none":
+        return hook_answer.lines(job)
+    return hook_answer.lines(job, {"LarkInnerMacAddress": record.mac, "LarkExternalInterface": record.port})
 
 
-def said(record: Record, settings: Settings) -> str:
-    """What was said of a job that did not start, again; a hook asks twice when an answer takes its time.
+def repeated(record: Record, settings: Settings) -> str:
+    """The earlier answer about a job that did not start; a hook asks twice when an answer takes its time.
 
     Raises RefusedError or CallerError where that was the answer.
     """
@@ -47,5 +42,8 @@ def said(record: Record, settings: Settings) -> str:
     if record.state not in (AWAY, NO_LEASE):
         raise CallerError("this job has ended")
     choice = settings.on_failure if record.state == AWAY else settings.dhcp_on_failure
-    code = HOLD if choice == "hold" else IDLE
-    return f'{lines(record)}HookStatusCode = {code}\nHookStatusMessage = "Lark: {record.reason}"\n'
+    status: dict[str, str | int] = {
+        "HookStatusCode": HOLD if choice == "hold" else IDLE,
+        "HookStatusMessage": f"Lark: {record.reason}",
+    }
+    return lines(record) + hook_answer.attribute_lines(status)

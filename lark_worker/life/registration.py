@@ -17,7 +17,7 @@ from lark_worker.life.answers import (
     NO_LEASE,
     TURNED_AWAY,
     lines,
-    said,
+    repeated,
 )
 from lark_worker.life.ending import Endings
 from lark_worker.life.spool import Spool
@@ -59,7 +59,7 @@ class Registrations:
     def bring_up(self, key: Key, record: Record, wait: float) -> str:
         """Network and registration side by side; then the switches' confirmation. The caller holds the job's lock.
 
-        Answers the job as ClassAd lines. Raises RefusedError, NetworkError, and what :func:`answers.said` raises.
+        Answers the job as ClassAd lines. Raises RefusedError, NetworkError, and what :func:`answers.repeated` raises.
         """
         if record.state == "registering" and "register" not in record.pending:
             # The controller has been told, and its answer is on no interface: making the network had failed, or the
@@ -121,7 +121,7 @@ class Registrations:
             return lines(record)
         record = self._endings.give_up(key, NO_LEASE, NO_ANSWER)
         log.event("job does not start", level=log.WARNING, job=record.id, reason=NO_ANSWER, choice=choice)
-        return said(record, self._settings)
+        return repeated(record, self._settings)
 
     def later(self, key: Key, record: Record) -> None:
         """Let the registration take its time; the job runs meanwhile."""
@@ -202,7 +202,7 @@ class Registrations:
                 self._networks.configure(record)
             future.add_done_callback(lambda done: self._late(key, done))
             return lines(record)
-        return said(self._endings.give_up(key, AWAY, reason), self._settings)
+        return repeated(self._endings.give_up(key, AWAY, reason), self._settings)
 
     def _late(self, key: Key, done: Future[Answer]) -> None:
         """The controller has answered after the job has started."""

@@ -5,63 +5,12 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lark_common.errors import SettingError
-from lark_controller.rest.limits import FAILURES, Buckets, Places
+from lark_controller.rest.app import FAILURES
 from lark_controller.rest.tokens import Scope, Tokens, add, read
 from tests.fixtures.fake_controls import bearer, post_body, write_tokens
 from tests.fixtures.rest_app import make_api
-
-
-@given(st.floats(0.5, 100), st.integers(1, 20), st.lists(st.floats(0, 3), max_size=60))
-def test_a_bucket_never_gives_more_than_burst_and_rate(rate: float, burst: int, pauses: list[float]) -> None:
-    now = 0.0
-    buckets = Buckets(rate, burst, clock=lambda: now)
-    given_out = 0
-    for pause in pauses:
-        now += pause
-        short = buckets.take("a")
-        given_out += not short
-        assert given_out <= burst + now * rate + 1e-6
-        if short:
-            now += short + 1e-6
-            assert buckets.take("a") == 0
-            given_out += 1
-
-
-def test_buckets_forget_the_key_that_was_used_longest_ago() -> None:
-    buckets = Buckets(1, 1, keys=2, clock=lambda: 0.0)
-    assert [bool(buckets.take(key)) for key in ("a", "a", "b", "c", "c", "a")] == [
-        False,
-        True,
-        False,
-        False,
-        True,
-        False,
-    ]
-
-
-def test_the_time_is_read_in_turn() -> None:
-    """A thread that waited long must not come with a time from before another's: a bucket would count it as debt."""
-    in_turn: list[bool] = []
-
-    def clock() -> float:
-        in_turn.append(buckets._lock.locked())
-        return 0.0
-
-    buckets = Buckets(1000, 10, clock=clock)
-    assert buckets.take("a") == 0.0
-    assert in_turn == [True]
-
-
-def test_places() -> None:
-    places = Places(1)
-    with places.place() as first, places.place() as second:
-        assert (first, second) == (True, False)
-    with places.place() as third:
-        assert third
 
 
 def test_a_token_has_a_rate_of_its_own(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from lark_common.limits import Buckets
 from lark_worker import hook_socket as service
 from lark_worker.life.admission import FORGERIES_AT_ONCE
-from lark_worker.limits import Places, Rates
 from tests.worker.pool import Pool, eventually
 from tests.worker.test_jobs import value
 
@@ -25,38 +25,6 @@ for _ in range(int(sys.argv[2])):
 print("open", flush=True)
 sys.stdin.read()
 """
-
-
-def test_a_place_is_there_again_when_it_is_given_back() -> None:
-    places = Places()
-    with places.place("alice", 2) as first, places.place("alice", 2) as second, places.place("alice", 2) as third:
-        assert (first, second, third) == (True, True, False)
-        assert places.take("bob", 2)
-    with places.place("alice", 1) as again:
-        assert again
-
-
-def test_requests_beyond_a_burst_come_at_a_rate() -> None:
-    now = [0.0]
-    rates = Rates(2.0, 3, lambda: now[0])
-    assert [rates.take("alice") for _ in range(5)] == [True, True, True, False, False]
-    assert rates.take("bob")
-    now[0] = 0.6
-    assert [rates.take("alice") for _ in range(2)] == [True, False]
-    now[0] = 1000.0
-    assert [rates.take("alice") for _ in range(4)] == [True, True, True, False]
-
-
-def test_callers_that_have_been_quiet_are_forgotten() -> None:
-    now = [0.0]
-    rates = Rates(1.0, 2, lambda: now[0])
-    assert all(rates.take(number) for number in range(1023))
-    now[0] = 60.0
-    assert rates.take("busy")
-    assert rates.take("busy")
-    assert not rates.take("busy")
-    assert all(rates.take(number) for number in range(1024, 1400))
-    assert not rates.take("busy")
 
 
 @pytest.fixture
@@ -86,7 +54,7 @@ def test_a_job_that_asks_without_end_is_told_to_wait_and_others_are_answered(poo
     busy, other = pool.starter(1, "alice"), pool.starter(2, "bob")
     pool.hook(busy, "start", "alice", 1)
     assert pool.service is not None
-    pool.service.rates = Rates(0.0, 3)
+    pool.service.rates = Buckets(0.0, 3)
     command = f"curl -s --unix-socket {pool.socket} -o /dev/null -w '%{{http_code}} ' http://localhost/v1/links"
     _, said = busy.as_user(f"for i in 1 2 3 4 5; do {command}; done")
     assert said.split() == ["200", "200", "200", "429", "429"]
