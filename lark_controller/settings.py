@@ -159,6 +159,16 @@ class Settings:
     outbox_bytes: Annotated[
         int, About("How much may be queued for a switch that does not read.", "bytes", 65536, 1073741824)
     ] = 4194304
+    packet_in_rate: Annotated[
+        float,
+        About(
+            "How many PacketIns of each switch are looked at on average (20,000 at once); others are dropped, those of "
+            "ports that ask seldom last.",
+            "PacketIns/s",
+            1,
+            1000000,
+        ),
+    ] = 2000.0
     check_seconds: Annotated[
         float, About("How often each switch is dumped and compared in full; 0 for never.", "seconds", 0, 86400)
     ] = 60.0

@@ -140,6 +140,7 @@ def openflow_options(settings: Settings) -> OpenFlowOptions:
         write_timeout=settings.switch_timeout,
         outbox_bytes=settings.outbox_bytes,
         apply_timeout=settings.switch_timeout,
+        packet_in_rate=settings.packet_in_rate,
     )
 
 

@@ -24,19 +24,40 @@ from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
 
-# Reactive decisions kept for one switch; beyond it the packet is dropped and asked again when it is sent again.
+# Reactive decisions kept for one switch, and for one job there. Who asks for more loses the oldest of its own; at the
+# switch's limit the job that has most loses one, so that a job with few is decided about whatever others do.
 MAX_DECISIONS: Final = 20_000
+MAX_OF_JOB: Final = 10_000
+# The reason of a FlowRemoved where a flow was deleted (OpenFlow 1.3.5, section 7.4.2).
+DELETED: Final = 2
 TO_TABLES: Final = (Output(PORT_TABLE),)
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What was decided for one switch: flow keys by address, and what it learned."""
+    """What was decided for one switch, and what it learned.
 
-    decisions: dict[tuple[int, int], set[FlowKey]] = field(default_factory=dict)
+    ``decisions`` has by address the flows' keys, each with the number of the job that asked first; ``asked`` has by job
+    its flows' keys, the oldest first, with their addresses.
+    """
+
+    decisions: dict[tuple[int, int], dict[FlowKey, int]] = field(default_factory=dict)
+    asked: dict[int, dict[FlowKey, tuple[int, int]]] = field(default_factory=dict)
     slices: dict[int, SliceKey] = field(default_factory=dict)
     count: int = 0
     learning: Learning | None = None
+
+    def forget(self, where: tuple[int, int], key: FlowKey) -> None:
+        """Forget one decision about an address."""
+        keys = self.decisions[where]
+        number = keys.pop(key)
+        if not keys:
+            del self.decisions[where]
+        own = self.asked[number]
+        del own[key]
+        if not own:
+            del self.asked[number]
+        self.count -= 1
 
 
 class Owner(Protocol):
@@ -86,19 +107,34 @@ class Reactions:
         peer = self._job_at(version, other)
         allowed = peer is None or pool.placed[peer.number].decision.slice == placed.decision.slice
         memory = self._memory.setdefault(datapath, _Memory())
-        if memory.count >= MAX_DECISIONS or placed.decision.slice is None:
+        if placed.decision.slice is None:
             return
         memory.slices[tag] = placed.decision.slice
         flow = answer(table, tag, version, other, ethertype == ETH_ARP, allowed)
-        keys = memory.decisions.setdefault((version, other), set())
-        if flow.key not in keys:
-            keys.add(flow.key)
+        answer_bytes = b""
+        if flow.key not in memory.decisions.get((version, other), ()):
+            if (old := self._make_room(datapath, memory, job.number)) is not None:
+                answer_bytes = wire.flow_delete(link.next_xid(), old)
+            memory.decisions.setdefault((version, other), {})[flow.key] = job.number
+            memory.asked.setdefault(job.number, {})[flow.key] = (version, other)
             memory.count += 1
             self._holders.setdefault((version, other), set()).add(datapath)
-        answer_bytes = wire.flow_add(link.next_xid(), flow)
+        answer_bytes += wire.flow_add(link.next_xid(), flow)
         if allowed:
             answer_bytes += wire.packet_out(link.next_xid(), packet.in_port, TO_TABLES, packet.data)
         link.write(answer_bytes)
+
+    def _make_room(self, datapath: int, memory: _Memory, number: int) -> FlowKey | None:
+        """Forget the oldest decision of a job at its limit, or of the job that has most where the switch is at its
+        own; answers the flow to delete, None where there is room."""
+        own = memory.asked.get(number, {})
+        if len(own) < MAX_OF_JOB:
+            if memory.count < MAX_DECISIONS:
+                return None
+            own = max(memory.asked.values(), key=len)
+        key, where = next(iter(own.items()))
+        self._drop(datapath, memory, where, key)
+        return key
 
     def _job_at(self, version: int, address: int) -> Job | None:
         known = IPv4Address(address) if version == 4 else IPv6Address(address)
@@ -121,9 +157,10 @@ class Reactions:
             where = (address.version, int(address))
             for datapath in self._holders.pop(where, ()):
                 memory = self._memory[datapath]
-                keys = memory.decisions.pop(where, set())
-                memory.count -= len(keys)
-                gone.setdefault(datapath, []).extend(sorted(keys))
+                keys = sorted(memory.decisions.get(where, ()))
+                for key in keys:
+                    memory.forget(where, key)
+                gone.setdefault(datapath, []).extend(keys)
         return gone
 
     def forget_all(self) -> dict[int, list[FlowKey]]:
@@ -160,6 +197,8 @@ class Reactions:
             return
         if memory.learning is not None:
             _write(link, (), memory.learning.aged(removed.key))
+        if removed.reason == DELETED:
+            return  # by the controller: forgotten already, and perhaps decided anew since
         for term in removed.key.match:
             if term.name in ("ipv4_dst", "ipv4_src", "arp_tpa", "arp_spa", "ipv6_dst", "ipv6_src"):
                 where = (6 if term.name.startswith("ipv6") else 4, term.value)
@@ -167,11 +206,8 @@ class Reactions:
                     self._drop(link.datapath, memory, where, removed.key)
 
     def _drop(self, datapath: int, memory: _Memory, where: tuple[int, int], key: FlowKey) -> None:
-        keys = memory.decisions[where]
-        keys.discard(key)
-        memory.count -= 1
-        if not keys:
-            del memory.decisions[where]
+        memory.forget(where, key)
+        if where not in memory.decisions:
             holders = self._holders.get(where, set())
             holders.discard(datapath)
             if not holders:

@@ -6,6 +6,7 @@ import time
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from lark_common.log import WARNING, event
 from lark_common.runs import Address
@@ -23,6 +24,9 @@ from lark_controller.reconcile.switch import SwitchState, blamed, dpid_text
 from lark_controller.reconcile.workers import Workers
 from lark_controller.switches.openflow.applies import FlowError, Outcome
 from lark_controller.switches.openflow.link import SwitchLink
+
+# Refusals of one change that are logged one by one.
+_LOGGED: Final = 20
 
 
 class Sending:
@@ -127,16 +131,19 @@ class Sending:
         flows = pool.build(state.datapath).flows
         refused: dict[Job, str] = {}
         nobodys = []
-        for error in errors:
+        for count, error in enumerate(errors):
             flow, job = blamed(self._loop.directory, flows, error)
             job_id = None if job is None else job.id
             state.problems.append(SwitchProblem(time.time(), error.text, flow, job_id))
             where = dpid_text(state.datapath)
-            event("switch refused", level=WARNING, datapath=where, job=job_id, error=error.text, flow=flow)
+            if count < _LOGGED:
+                event("switch refused", level=WARNING, datapath=where, job=job_id, error=error.text, flow=flow)
             if job is None:
                 nobodys.append(error.text)
             else:
                 refused.setdefault(job, f"switch {state.label(pool)} refused {flow}: {error.text}")
+        if len(errors) > _LOGGED:
+            event("switch refused more", level=WARNING, datapath=dpid_text(state.datapath), times=len(errors) - _LOGGED)
         for job, reason in refused.items():
             self._refuse(job, reason)
         return f"refused {len(nobodys)} flows or meters of the policy: {nobodys[0]}" if nobodys else ""

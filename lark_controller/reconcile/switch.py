@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lark_common.log import WARNING, event
 from lark_common.runs import Address
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows import core
@@ -47,6 +48,7 @@ class SwitchState:
     installed: int = 0
     drift: int = 0
     packet_ins: int = 0
+    packet_ins_dropped: int = 0
     to_forget: set[Address] = field(default_factory=set)
     problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
 
@@ -68,6 +70,16 @@ class SwitchState:
                 f"connects from {one} and from {other}: two switches have this datapath id, and each takes the other's "
                 "place; every bridge needs its own (other_config:datapath-id)"
             )
+
+    def note_flood(self, dropped: int) -> None:
+        """The switch sends more PacketIns than are looked at; said once."""
+        if dropped and not self.packet_ins_dropped:
+            self._note_once(
+                "sends more PacketIns than are looked at (LARK_PACKET_IN_RATE), the others are dropped: a job asks for "
+                "very many addresses, or the switch is broken"
+            )
+            event("a switch sends more PacketIns than are looked at", level=WARNING, datapath=dpid_text(self.datapath))
+        self.packet_ins_dropped = dropped
 
     def _note_once(self, sentence: str) -> None:
         if all(problem.problem != sentence for problem in self.problems):

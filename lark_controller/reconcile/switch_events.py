@@ -174,6 +174,8 @@ class SwitchEvents:
         state = self._state_of(link)
         if state is not None:
             state.packet_ins += 1
+            if link.packet_ins_dropped != state.packet_ins_dropped:
+                state.note_flood(link.packet_ins_dropped)
             self._reactions.packet_in(link, packet)
 
     def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:

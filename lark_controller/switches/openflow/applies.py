@@ -158,12 +158,13 @@ class Applies:
             job.errors.append(FlowError(subject, -1, -1, f"cannot be encoded in OpenFlow 1.3: {error!r}"))
             return b""
 
-    def barrier(self, xid: int) -> None:
-        """A barrier reply; those between the groups of a change confirm nothing by themselves."""
+    def barrier(self, xid: int) -> bool:
+        """A barrier reply: whether a change waited for it. Those between the groups of a change confirm nothing."""
         job = self._by_barrier.pop(xid, None)
         if job is not None:
             reason = "; ".join(dict.fromkeys(error.text for error in job.errors))
             self._finish(job, Outcome(True, tuple(job.errors), reason))
+        return job is not None
 
     def error(self, xid: int, error: ErrorMessage) -> tuple[FlowError, bool]:
         """An error with its cause, as far as it can be told, and whether the outcome of a change will name it."""
@@ -172,7 +173,8 @@ class Applies:
             return FlowError(None, *error), False
         job, subject = found
         tied = FlowError(subject, *error)
-        job.errors.append(tied)
+        if len(job.errors) < len(job.xids):  # a switch refuses each message once
+            job.errors.append(tied)
         return tied, not job.future.done()
 
     def fail(self, reason: str) -> None:

@@ -15,10 +15,12 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_common.log import failure
 from lark_controller.switches.openflow import wire
+from lark_controller.switches.openflow.budgets import LEAST_PAUSE, TIME_AT_ONCE, TIME_SHARE, Allowance
 from lark_controller.switches.openflow.oxm import WireError
 
-# Messages handled for one switch before the loop turns to the others.
+# Messages handled for one switch before the loop turns to the others, and after how many seconds it turns earlier.
 _PORTION: Final = 128
+_PORTION_SECONDS: Final = 0.002
 _MAX_XID: Final = 0xFFFFFFFF
 
 
@@ -31,7 +33,8 @@ class OpenFlowOptions:
     echo request, ``echo_timeout`` more to disconnection. ``handshake_timeout`` is for each step from the accepted
     connection up to the dump, ``dump_timeout`` for a complete dump. A switch that takes nothing from its outbox for
     ``write_timeout``, or has ``outbox_bytes`` waiting, is disconnected. ``max_handshakes`` bounds the connections that
-    have not finished their handshake; further ones are closed at once.
+    have not finished their handshake; further ones are closed at once. Of each switch ``packet_in_rate`` PacketIns a
+    second are looked at, and ``packet_in_burst`` at once.
     """
 
     listen: tuple[tuple[str, int], ...] = (("127.0.0.1", 6653),)
@@ -47,13 +50,17 @@ class OpenFlowOptions:
     outbox_bytes: int = 8 << 20
     apply_timeout: float = 10.0
     max_handshakes: int = 4096
+    packet_in_rate: float = 2000.0
+    packet_in_burst: int = 20_000
 
 
 class Connection(asyncio.Protocol):
     """The transport of one switch. ``receive`` gets every whole message (type, xid, bytes) but echoes.
 
-    An exception from ``receive`` closes this connection with one log record and touches no other. ``lost`` is called
-    once, with the reason, when the connection is gone. ``writable`` is called when the outbox has emptied again.
+    ``receive`` answers whether somebody waited for the message, or it was paid for otherwise. The time that all others
+    take is limited: a switch that sends too much of them is not read for a while. An exception from ``receive`` closes
+    this connection with one log record and touches no other. ``lost`` is called once, with the reason, when the
+    connection is gone. ``writable`` is called when the outbox has emptied again.
     ``tls_name`` is the common name in the switch's certificate, ``""`` without one.
     """
 
@@ -64,7 +71,7 @@ class Connection(asyncio.Protocol):
         lost: Callable[[Connection, str], None],
     ) -> None:
         self.options = options
-        self.receive: Callable[[int, int, bytes], None] = lambda _kind, _xid, _message: None
+        self.receive: Callable[[int, int, bytes], bool] = lambda _kind, _xid, _message: False
         self.writable: Callable[[], None] = lambda: None
         self.address = "?"
         self.host = "?"
@@ -77,6 +84,9 @@ class Connection(asyncio.Protocol):
         self._pending = bytearray()
         self._needed = 8
         self._portion_due = False
+        self._held = b""
+        self._held_at = 0
+        self._portion_timer: asyncio.TimerHandle | None = None
         self._written = 0
         self._xid = 0
         self._last_received = 0.0
@@ -98,6 +108,7 @@ class Connection(asyncio.Protocol):
             self.address = f"[{peer[0]}]:{peer[1]}" if ":" in self.host else f"{peer[0]}:{peer[1]}"
         self.tls_name = _common_name(transport.get_extra_info("peercert"))
         self._last_received = self._loop.time()
+        self._unasked = Allowance(TIME_SHARE, TIME_AT_ONCE, self._last_received)
         self._keepalive = self._loop.call_later(self.options.echo_interval, self._keep_alive)
         self._opened(self)
         self.write(wire.hello(self.next_xid()))
@@ -107,7 +118,7 @@ class Connection(asyncio.Protocol):
         self._stop_timers()
         if not self.closed_because:
             self.closed_because = f"connection lost: {exc}" if exc else "closed by the switch"
-        if self._pending and self.closed_because == "closed by the switch":
+        if (self._pending or self._held) and self.closed_because == "closed by the switch":
             self.closed_because = "closed by the switch in the middle of a message"
         self._lost(self, self.closed_because)
 
@@ -173,8 +184,10 @@ class Connection(asyncio.Protocol):
 
     # inside
 
-    def _process(self, data: bytes) -> None:
-        position, size, handled = 0, len(data), 0
+    def _process(self, data: bytes, position: int = 0) -> None:
+        size, handled = len(data), 0
+        started = now = self._loop.time()
+        unasked = 0.0
         self._needed = 8
         while size - position >= 8:
             version, kind, length, xid = wire.HEADER.unpack_from(data, position)
@@ -187,48 +200,68 @@ class Connection(asyncio.Protocol):
             if size - position < length:
                 self._needed = length
                 break
-            if handled == _PORTION:
-                self._transport.pause_reading()
-                self._portion_due = True
-                self._loop.call_soon(self._next_portion)
-                break
-            self._message(kind, xid, data[position : position + length])
+            if handled == _PORTION or now - started >= _PORTION_SECONDS:
+                # What is left stands where it is, so that many small portions copy nothing.
+                self._held, self._held_at = data, position
+                self._pause_reading(self._unasked.take(unasked, now))
+                return
+            paid = self._message(kind, xid, data[position : position + length])
             if self.closed_because:
                 return
+            before, now = now, self._loop.time()
+            if not paid:
+                unasked += now - before
             position += length
             handled += 1
         if position < size:
             self._pending += data[position:]
+        pause = self._unasked.take(unasked, now) if unasked else 0.0
+        if pause > 0:
+            self._pause_reading(pause)
+
+    def _pause_reading(self, seconds: float) -> None:
+        """Let all others have their turn, and read on after ``seconds`` (0: at once)."""
+        self._transport.pause_reading()
+        self._portion_due = True
+        if seconds > 0:
+            self._portion_timer = self._loop.call_later(max(seconds, LEAST_PAUSE), self._next_portion)
+        else:
+            self._loop.call_soon(self._next_portion)
 
     def _next_portion(self) -> None:
         if self.closed_because:
             return
         self._portion_due = False
         self._last_received = self._loop.time()
-        data = bytes(self._pending)
-        self._pending.clear()
-        self._process(data)
+        data, position = self._held, self._held_at
+        self._held, self._held_at = b"", 0
+        if self._pending:
+            data, position = data[position:] + bytes(self._pending), 0
+            self._pending.clear()
+        self._process(data, position)
         if not self._portion_due and not self.closed_because:
             self._transport.resume_reading()
 
-    def _message(self, kind: int, xid: int, message: bytes) -> None:
+    def _message(self, kind: int, xid: int, message: bytes) -> bool:
+        """Handle one message; answers whether it was waited for or paid for otherwise."""
         if not self._greeted and kind != ofp.OFPT_HELLO:
             self.close(f"garbage: message type {kind} before HELLO")
-            return
+            return False
         if kind == ofp.OFPT_HELLO:
             self._greeted = True
         elif kind == ofp.OFPT_ECHO_REQUEST:
             self.write(wire.echo_reply(xid, message[8:]))
-            return
+            return False
         elif kind == ofp.OFPT_ECHO_REPLY:
-            return
+            return False
         try:
-            self.receive(kind, xid, message)
+            return self.receive(kind, xid, message)
         except WireError as error:
             self.close(f"garbage: {error}")
         except Exception as error:
             failure("a switch's message could not be handled", error, address=self.address, type=kind)
             self.close(f"internal error on message type {kind}: {error}")
+        return False
 
     def _keep_alive(self) -> None:
         options = self.options
@@ -255,10 +288,10 @@ class Connection(asyncio.Protocol):
             self.close(f"stopped reading: {waiting} bytes waited {self.options.write_timeout:g} s")
 
     def _stop_timers(self) -> None:
-        for timer in (self._keepalive, self._write_timer):
+        for timer in (self._keepalive, self._write_timer, self._portion_timer):
             if timer is not None:
                 timer.cancel()
-        self._keepalive = self._write_timer = None
+        self._keepalive = self._write_timer = self._portion_timer = None
 
 
 def _common_name(certificate: dict[str, Any] | None) -> str:

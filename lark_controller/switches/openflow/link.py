@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from lark_common.log import failure
 from lark_common.runs import Address
 from lark_controller.flows import cookies
 from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Meter, Program
@@ -24,7 +25,9 @@ from lark_controller.switches.openflow.applies import (
     Step,
     steps_of,
 )
+from lark_controller.switches.openflow.budgets import Allowance, PacketInBudget
 from lark_controller.switches.openflow.connection import Connection
+from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.replies import (
     FlowCount,
     FlowRecord,
@@ -39,6 +42,15 @@ from lark_controller.switches.openflow.requests import Requests
 
 _REPLIES: Final = frozenset({ofp.OFPT_FEATURES_REPLY, ofp.OFPT_MULTIPART_REPLY})
 Counters = dict[FlowKey, tuple[int, int]]
+# A switch has no more ports than this.
+_MOST_PORTS: Final = 65_536
+# Telling what changed of a switch's ports takes so small a part of the loop's time at most.
+_PORTS_SHARE: Final = 0.1
+# Errors that belong to nothing that was sent: so many a second are looked at, so many at once.
+_STRAY_ERRORS: Final = 1.0
+_STRAY_ERRORS_AT_ONCE: Final = 20.0
+# Where a PacketIn's match, which begins with the port, says which port that is.
+_IN_PORT: Final = slice(28, 36)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +130,13 @@ class SwitchLink:
         self.ready = False
         self._handler = handler
         self._applies = Applies(connection)
-        self._early_ports: list[tuple[PortInfo, bool]] = []
+        now = asyncio.get_running_loop().time()
+        self._packet_ins = PacketInBudget(connection.options.packet_in_rate, connection.options.packet_in_burst, now)
+        self._stray_errors = Allowance(_STRAY_ERRORS, _STRAY_ERRORS_AT_ONCE, now)
+        # What has changed of ports since it was told: the port, or None for one that is gone.
+        self._ports: dict[int, PortInfo | None] = {}
+        self._ports_timer: asyncio.TimerHandle | None = None
+        self._ports_from = 0.0
         connection.receive = self._receive
         connection.writable = self._applies.pump
         self.write: Callable[[bytes], None] = connection.write
@@ -128,6 +146,11 @@ class SwitchLink:
     def closed_because(self) -> str:
         """Why the connection was closed; ``""`` while it is open."""
         return self.connection.closed_because
+
+    @property
+    def packet_ins_dropped(self) -> int:
+        """How many PacketIns were not looked at, because the switch sent too many."""
+        return self._packet_ins.dropped
 
     def close(self, reason: str) -> None:
         """Disconnect the switch; ``switch_gone`` follows."""
@@ -240,19 +263,19 @@ class SwitchLink:
 
     def set_ports(self, ports: list[PortInfo]) -> dict[int, PortInfo]:
         """The ports of the handshake's reply with the changes that came while it was under way."""
-        found = {port.number: port for port in ports}
-        for port, present in self._early_ports:
-            if present:
-                found[port.number] = port
-            else:
-                found.pop(port.number, None)
-        self._early_ports.clear()
-        return found
+        return self._with_changes({port.number: port for port in ports})
+
+    def begin(self) -> None:
+        """The switch is known from now on, with the changes of its ports that came during the dump."""
+        self.features = replace(self.features, ports=self._with_changes(dict(self.features.ports)))
+        self.ready = True
 
     def lost(self, reason: str) -> None:
         """The connection is gone: everything under way ends."""
         if not self.hello.done():
             self.hello.cancel()
+        if self._ports_timer is not None:
+            self._ports_timer.cancel()
         self.requests.fail(reason)
         self._applies.fail(reason)
 
@@ -267,38 +290,71 @@ class SwitchLink:
             what, ofp.OFPMP_FLOW, lambda xid: wire.flow_stats_request(xid, cookie, mask), replies.flow_stats, limit
         )
 
-    def _receive(self, kind: int, xid: int, message: bytes) -> None:
+    def _receive(self, kind: int, xid: int, message: bytes) -> bool:
         if kind == ofp.OFPT_PACKET_IN:
-            if self.ready:
-                self._handler.packet_in(self, replies.packet_in(message))
-        elif kind == ofp.OFPT_BARRIER_REPLY:
-            self._applies.barrier(xid)
-        elif kind in _REPLIES:
-            self.requests.reply(kind, xid, message)
-        elif kind == ofp.OFPT_ERROR:
-            self._error(xid, message)
-        elif kind == ofp.OFPT_PORT_STATUS:
+            return self._packet_in(message)
+        if kind == ofp.OFPT_BARRIER_REPLY:
+            return self._applies.barrier(xid)
+        if kind in _REPLIES:
+            return self.requests.reply(kind, xid, message)
+        if kind == ofp.OFPT_ERROR:
+            return self._error(xid, message)
+        if kind == ofp.OFPT_PORT_STATUS:
             self._port_status(*replies.port_status(message))
         elif kind == ofp.OFPT_FLOW_REMOVED:
             if self.ready:
                 self._handler.flow_removed(self, replies.flow_removed(message))
         elif kind == ofp.OFPT_HELLO and not self.hello.done():
             self.hello.set_result(message)
+        return False
 
-    def _error(self, xid: int, message: bytes) -> None:
+    def _packet_in(self, message: bytes) -> bool:
+        if not self.ready or not self._packet_ins.admit(message[_IN_PORT], asyncio.get_running_loop().time()):
+            return False
+        self._handler.packet_in(self, replies.packet_in(message))
+        return True
+
+    def _error(self, xid: int, message: bytes) -> bool:
         error = replies.error(message)
         tied, named = self._applies.error(xid, error)
-        if not named and not self.requests.error(xid, error) and self.ready:
+        if named or self.requests.error(xid, error):
+            return True
+        if self.ready and self._stray_errors.take_one(asyncio.get_running_loop().time()):
             self._handler.switch_error(self, tied)
+        return False
 
     def _port_status(self, port: PortInfo, present: bool) -> None:
-        if not self.ready:
-            self._early_ports.append((port, present))
+        self._ports[port.number] = port if present else None
+        if len(self._ports) > _MOST_PORTS:
+            raise WireError(f"more than {_MOST_PORTS} ports")
+        if self.ready and self._ports_timer is None:
+            # At once where the last time is long over: many changes in a row are one.
+            self._ports_timer = asyncio.get_running_loop().call_at(self._ports_from, self._tell_ports)
+
+    def _tell_ports(self) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        self._ports_timer = None
+        if self.closed_because:
             return
-        ports = dict(self.features.ports)
-        if present:
-            ports[port.number] = port
-        else:
-            ports.pop(port.number, None)
-        self.features = replace(self.features, ports=ports)
-        self._handler.ports_changed(self)
+        try:
+            self.features = replace(self.features, ports=self._with_changes(dict(self.features.ports)))
+            self._handler.ports_changed(self)
+        except WireError as error:
+            self.close(f"garbage: {error}")
+        except Exception as error:
+            failure("a change of a switch's ports could not be handled", error, address=self.connection.address)
+            self.close(f"internal error on a change of ports: {error}")
+        now = loop.time()
+        self._ports_from = now + (now - started) / _PORTS_SHARE
+
+    def _with_changes(self, ports: dict[int, PortInfo]) -> dict[int, PortInfo]:
+        for number, port in self._ports.items():
+            if port is None:
+                ports.pop(number, None)
+            else:
+                ports[number] = port
+        self._ports.clear()
+        if len(ports) > _MOST_PORTS:
+            raise WireError(f"more than {_MOST_PORTS} ports")
+        return ports

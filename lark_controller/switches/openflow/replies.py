@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -156,6 +157,7 @@ class ErrorMessage(NamedTuple):
     text: str
 
 
+@lru_cache(maxsize=4096)
 def error_text(kind: int, code: int) -> str:
     """The names of an error's type and code, in the words of the specification."""
     type_name = ofp.ofp_error_type_to_str(kind).split("(")[0]

@@ -77,14 +77,14 @@ class Requests:
         self._connection.write(build(xid))
         return future
 
-    def reply(self, kind: int, xid: int, message: bytes) -> None:
-        """A message that may answer a request; one that nobody waits for (any more) is ignored. Raises WireError."""
+    def reply(self, kind: int, xid: int, message: bytes) -> bool:
+        """A message that may answer a request: whether somebody waited for it. Raises WireError."""
         waiting = self._waiting.get(xid)
         if waiting is None:
-            return
+            return False
         if waiting.multipart is None:
             self._done(xid).set_result(waiting.decode(message))
-            return
+            return True
         if kind != ofp.OFPT_MULTIPART_REPLY or len(message) < MULTIPART_BODY:
             raise WireError(f"{waiting.what} answered by message type {kind}")
         if int.from_bytes(message[8:10]) != waiting.multipart:
@@ -95,6 +95,7 @@ class Requests:
             raise WireError(f"{waiting.what} answered by more than {_MAX_REPLY_BYTES} bytes")
         if not int.from_bytes(message[10:12]) & ofp.OFPMPF_REPLY_MORE:
             self._done(xid).set_result(waiting.parts)
+        return True
 
     def error(self, xid: int, error: ErrorMessage) -> bool:
         """An error message; True if it answered a request."""

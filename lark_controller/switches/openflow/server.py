@@ -144,8 +144,8 @@ class Server:
             if link.closed_because:
                 return
             self._supersede(link)
+            link.begin()
             self.links[link.datapath] = link
-            link.ready = True
             event("switch connected", datapath=_dpid(link), address=link.connection.address)
             self._handler.switch_connected(link, dump)
             link.when_idle(turn.end)

@@ -1,0 +1,121 @@
+"""A switch that floods the controller, by every type of message: others are served meanwhile, and little is kept."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from fake_switch import switchside
+from fake_switch.switch import FakeSwitch
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.model import FLAG_SEND_FLOW_REM, Flow, FlowData, FlowKey, match
+from lark_controller.switches.openflow import link as links
+from lark_controller.switches.openflow.budgets import Allowance, PacketInBudget
+from lark_controller.switches.openflow.link import SwitchLink
+from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn, PortInfo
+from tests.fixtures.openflow import Recorder, add, connected, flow, on_a_switch, scenario, serving
+
+QUIET = PacketIn(7, 2, 1, 99, 0, bytes(60))
+
+
+def port(number: int) -> PortInfo:
+    return PortInfo(number, f"p{number}", "02:00:00:00:00:01", up=True, no_flood=False)
+
+
+def test_a_flood_of_packet_ins_is_dropped_unread_but_not_those_of_a_quiet_port() -> None:
+    async def play(recorder: Recorder, fake: FakeSwitch, link: SwitchLink) -> None:
+        flood = switchside.packet_in(0, PacketIn(1, 2, 1, 5, 0, bytes(60)))
+        fake.send_raw(flood * 30_000)
+        fake.packet_in(QUIET)
+        await recorder.until(lambda: recorder.packets[-1:] == [QUIET])
+        # The burst, what quiet ports have, and what came anew in the meantime: a fraction of the flood.
+        assert 100 <= len(recorder.packets) < 2000
+        assert link.packet_ins_dropped == 30_001 - len(recorder.packets)
+        assert (await link.apply(add(flow(1)))).complete
+
+    on_a_switch(play, packet_in_rate=10.0, packet_in_burst=100)
+
+
+def test_a_flooding_port_takes_the_part_of_no_quiet_port() -> None:
+    budget = PacketInBudget(100.0, 100.0, 0.0)
+    assert sum(budget.admit(b"flood", 0.0) for _ in range(10_000)) <= 120
+    assert all(budget.admit(b"quiet%d" % number, 0.0) for number in range(20))
+    # Made-up ports do not add up to more than the switch's own share.
+    assert sum(budget.admit(b"made up %d" % number, 0.0) for number in range(10_000)) <= 50
+    assert budget.dropped >= 10_000
+
+
+def test_what_is_taken_beyond_an_allowance_is_waited_for() -> None:
+    allowance = Allowance(0.5, 1.0, 0.0)
+    assert allowance.take(1.0, 0.0) == 0.0
+    assert allowance.take(0.25, 0.0) == 0.5
+    assert allowance.take(0.0, 1.0) == 0.0
+    assert not Allowance(1.0, 1.0, 0.0).take_one(0.0) or allowance.left(100.0) == 1.0
+
+
+def test_many_changes_of_ports_are_told_together() -> None:
+    async def play(recorder: Recorder, fake: FakeSwitch, link: SwitchLink) -> None:
+        messages = [switchside.port_status(0, port(number), ofp.OFPPR_ADD) for number in range(1000, 6_000)]
+        messages += [switchside.port_status(0, port(number), ofp.OFPPR_DELETE) for number in range(1000, 5_990)]
+        fake.send_raw(b"".join(messages))
+        left = {*range(5_990, 6_000)}
+        await recorder.until(lambda: {n for n in link.features.ports if n >= 1000} == left)
+        assert len(recorder.ports) < 500
+        fake.send_raw(switchside.port_status(0, port(7), ofp.OFPPR_ADD))
+        await recorder.until(lambda: 7 in link.features.ports)
+
+    on_a_switch(play)
+
+
+def test_ports_without_end_are_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_MOST_PORTS", 3000)
+
+    async def play(recorder: Recorder, fake: FakeSwitch, _link: SwitchLink) -> None:
+        numbers = range(1000, 1000 + 2 * links._MOST_PORTS)
+        fake.send_raw(b"".join(switchside.port_status(0, port(number), ofp.OFPPR_ADD) for number in numbers))
+        await recorder.until(lambda: bool(recorder.gone))
+        assert "more than 3000 ports" in recorder.gone[0][1]
+
+    on_a_switch(play)
+
+
+class Slow(Recorder):
+    """A handler that takes its time with what nobody asked for."""
+
+    def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
+        end = time.perf_counter() + 0.005
+        while time.perf_counter() < end:
+            pass
+        super().flow_removed(link, removed)
+
+
+def test_messages_that_nobody_asked_for_do_not_keep_others_waiting() -> None:
+    async def play() -> None:
+        recorder = Slow()
+        async with serving(recorder) as server:
+            fake, other = FakeSwitch(1), FakeSwitch(2)
+            await connected(server, recorder, fake)
+            gone = Flow(FlowKey(0, 5, match(in_port=1)), FlowData(cookie(Category.JOB, 1), flags=FLAG_SEND_FLOW_REM))
+            told = FlowRemoved(gone.key, gone.data.cookie, 0, 1, 1, 1.0)
+            total = 1000
+            fake.send_raw(switchside.flow_removed(0, told, gone) * total)
+            await recorder.until(lambda: bool(recorder.removed))
+            # All that another switch needs, from its first message to a confirmed change, comes between.
+            link = await connected(server, recorder, other)
+            assert (await link.apply(add(flow(1)))).complete
+            assert len(recorder.removed) < total / 2
+
+    scenario(play)
+
+
+def test_stray_errors_are_looked_at_now_and_then() -> None:
+    async def play(recorder: Recorder, fake: FakeSwitch, link: SwitchLink) -> None:
+        fake.send_raw(switchside.error(1 << 30, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_TYPE, b"") * 10_000)
+        fake.packet_in(QUIET)
+        await recorder.until(lambda: bool(recorder.packets))
+        assert 20 <= len(recorder.errors) < 100
+        assert (await link.apply(add(flow(1)))).complete
+
+    on_a_switch(play)
