@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 import re
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
@@ -18,6 +21,11 @@ _LOGGER: Final = logging.getLogger("lark")
 _FIELDS: Final = "lark_fields"
 # What may stand unquoted as a value; everything else is a JSON string, so a value can neither end the line nor its key.
 _PLAIN: Final = re.compile(r"[\w.:/@+,%<>\-\[\]]+", re.ASCII)
+
+# Lines that wait for a reader of the log that is slow.
+WAITING_LINES: Final = 10_000
+# Seconds that the last lines may take at the end.
+STOP_SECONDS: Final = 2.0
 
 DEBUG: Final = logging.DEBUG
 INFO: Final = logging.INFO
@@ -50,6 +58,64 @@ def configure(level: str = "info", fmt: str = "text", stream: TextIO | None = No
     number = logging.getLevelNamesMapping()[level.upper()]
     root.setLevel(max(number, WARNING))
     _LOGGER.setLevel(number)
+
+
+@contextmanager
+def in_background(most: int = WAITING_LINES) -> Iterator[None]:
+    """Write what is logged on a thread of its own, so that no caller waits for whoever reads the log.
+
+    Lines beyond ``most`` that wait are lost, and their number is logged. At the end what waits is written.
+    """
+    root = logging.getLogger()
+    before = root.handlers[:]
+    waiting = [_Waiting(each, most) for each in before if isinstance(each, logging.StreamHandler)]
+    root.handlers[:] = waiting
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        for each in waiting:
+            each.stop()
+
+
+class _Waiting(logging.Handler):
+    """Lines for another thread to write to where ``target`` writes, formatted as they were when they were logged."""
+
+    def __init__(self, target: logging.StreamHandler[TextIO], most: int) -> None:
+        super().__init__()
+        self.setFormatter(target.formatter)
+        self._stream = target.stream
+        self._lines: queue.Queue[str | None] = queue.Queue(most)
+        self._lost = 0
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a line over; called under this handler's lock."""
+        try:
+            if self._lost:
+                lost = logging.LogRecord(_LOGGER.name, WARNING, "", 0, "log lines lost", None, None)
+                setattr(lost, _FIELDS, {"count": self._lost})
+                self._lines.put_nowait(self.format(lost))
+                self._lost = 0
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._lost += 1
+        except Exception:  # as every handler of the standard library: logging ends nobody's work
+            self.handleError(record)
+
+    def stop(self) -> None:
+        """Write what waits, as far as it is taken in time, and end the thread."""
+        with suppress(queue.Full):
+            self._lines.put(None, timeout=STOP_SECONDS)
+        self._thread.join(STOP_SECONDS)
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            # A log that nobody can write to must not end it for good.
+            with suppress(OSError, ValueError):
+                self._stream.write(line + "\n")
+                self._stream.flush()
 
 
 class TextFormatter(logging.Formatter):

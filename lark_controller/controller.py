@@ -33,7 +33,7 @@ from lark_controller.api.policy import AuditPage, Plan, PolicyVersion
 from lark_controller.api.switches import Explanation, FlowFilter, FlowPage, SwitchStatus
 from lark_controller.api.workers import HostStatus
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
-from lark_controller.jobs.job import Job, JobState
+from lark_controller.jobs.job import Job, JobState, ReservedFlow
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
@@ -117,7 +117,7 @@ class Controller:
         decider = self._reconciler.decider
         jobs = [replace(job, facts=decider.shared(job.facts)) for job in self._store.live_jobs()]
         self._registration.use(self._policy.policy, names, jobs)
-        self._reconciler.load([self._with_flows(job) for job in jobs])
+        self._reconciler.load([self._reservations.with_flows(job) for job in jobs])
         decided = ((job, decider.decide(job.facts)) for job in jobs)
         self.accounts.load((job, decision.group) for job, decision in decided if decision.accounted)
         event("directory loaded", jobs=len(jobs))
@@ -292,13 +292,9 @@ class Controller:
         except ValueError:
             return self._registration.find(text)
 
-    def _with_flows(self, job: Job) -> Job:
-        flows = self._reservations.flows_of(job.id)
-        return replace(job, reserved=flows) if flows or job.reserved else job
-
-    def _flows_changed(self, job_id: str) -> None:
-        """The reserved flows that a job sends have changed."""
-        self._openflow.loop.call_soon_threadsafe(self._change, job_id, self._with_flows)
+    def _flows_changed(self, job_id: str, flows: tuple[ReservedFlow, ...]) -> None:
+        """The reserved flows from and to a job have changed."""
+        self._openflow.loop.call_soon_threadsafe(self._change, job_id, lambda job: replace(job, reserved=flows))
 
     def _resized(self, job_id: str, bandwidth: float | None) -> None:
         """What is reserved for a job's RequestBandwidth has changed."""

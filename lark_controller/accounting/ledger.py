@@ -371,7 +371,8 @@ class Ledger:
         Jobs of few hosts and many users are few sums; with every host's jobs in every part they would be many.
         """
         with self._lock:
-            known = [(account.host, number) for number in self._changed if (account := self._accounts.get(number))]
+            numbers = list(self._changed)
+        known = [(account.host, number) for number in numbers if (account := self._accounts.get(number))]
         return [number for _, number in sorted(known)]
 
     def ended(self) -> list[int]:

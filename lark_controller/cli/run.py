@@ -30,6 +30,11 @@ def run(settings: Settings) -> int:
     Raises SettingError, PolicyError or StoreError where it cannot start.
     """
     raise_open_files()
+    with log.in_background():
+        return _serve(settings)
+
+
+def _serve(settings: Settings) -> int:
     stop, asked = threading.Event(), threading.Event()
     # A start may take a while with many jobs; whoever asks for the policy to be read again meanwhile must not end it.
     signal.signal(signal.SIGHUP, lambda _number, _frame: asked.set())

@@ -145,11 +145,11 @@ class Registration:
             if machine_ad.lease_over and job.live and job.ipv4 is not None:
                 job = self._store.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
             if job.live:
-                job = replace(job, reserved=self._reservations.flows_of(job.id))
                 if known is not None:
                     self._release(known)
+                put = self._put if known is not None else self._put_new
+                job = self._reservations.with_flows(job, put)
                 self._hold(self._blocks, policy, job)
-                self._put(replace(job, state=JobState.REGISTERING, reason="") if known is None else job)
             else:
                 for address in assigned:
                     self._blocks.release(address)
@@ -163,6 +163,9 @@ class Registration:
                 state=job.state.value,
             )
             return Registered(job, registration.created)
+
+    def _put_new(self, job: Job) -> None:
+        self._put(replace(job, state=JobState.REGISTERING, reason=""))
 
     def find(self, job_id: str) -> Job | None:
         """The live job of that id, as of this moment."""
@@ -276,9 +279,7 @@ class Registration:
         changed = (stored.quarantine, stored.vouched) != (known.quarantine, known.vouched)
         job = replace(known, quarantine=stored.quarantine, vouched=stored.vouched)
         if changed:
-            job = replace(job, reserved=self._reservations.flows_of(job.id))
-            self._jobs[job.id] = job
-            self._put(job)
+            job = self._jobs[job.id] = self._reservations.with_flows(job, self._put)
             event(what, level=level, job=job.id, reason=reason, actor=actor)
         return job
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -45,16 +46,17 @@ NO_TOPOLOGY: Final = "the policy declares no topology, so nothing can be reserve
 class Reservations:
     """Reservations of this controller; thread-safe.
 
-    ``find`` gives the live job of an id or an address. ``changed`` is called with the id of a job whenever the reserved
-    flows from or to it have changed; ``resized`` with the id of a job and its new RequestBandwidth (Mb/s, None: none
-    any more).
+    ``find`` gives the live job of an id or an address. ``changed`` is called with the id of a job and the reserved
+    flows from and to it whenever these have changed: under the lock, so that the last call has the last value, and so
+    it must not wait. ``resized`` is called with the id of a job and its new RequestBandwidth (Mb/s, None: none any
+    more).
     """
 
     def __init__(
         self,
         store: Store,
         find: Finder,
-        changed: Callable[[str], None],
+        changed: Callable[[str, tuple[ReservedFlow, ...]], None],
         resized: Callable[[str, float | None], None],
     ) -> None:
         self._store = store
@@ -107,7 +109,7 @@ class Reservations:
         both = [*before.values(), *self._flows.values()]
         concerned = {job_id for each in both for job_id in (each.job, each.peer)}
         for job_id in sorted(job_id for job_id in concerned if job_id is not None and not is_first):
-            self._changed(job_id)
+            self._changed(job_id, self._flows_of(job_id))
         if lost and policy.topology is not None:
             event("reservations without a path", level=WARNING, reservations=",".join(lost))
         with suppress(StoreError):
@@ -180,8 +182,8 @@ class Reservations:
             until = None if wish.duration is None else now + wish.duration
             made = self._store.reserve(flow_booking(source, destination, wish.rate, until, topology), now, actor)
             self._keep(made)
+            self._flows_changed(made)
         event("reserved", job=made.job, reservation=made.id, rate=made.rate, to=made.destination, actor=actor)
-        self._tell(made)
         return made
 
     def change(self, reservation_id: str, change: Change, actor: str, of_job: bool) -> Reservation:
@@ -207,8 +209,9 @@ class Reservations:
                 raise _missing(reservation_id)
             if made.kind is ReservationKind.FLOW:
                 self._keep(made)
+                self._flows_changed(made)
         event("reservation changed", job=made.job, reservation=made.id, rate=made.rate, actor=actor)
-        self._tell(made)
+        self._resize(made)
         return made
 
     def release(self, reservation_id: str, actor: str, of_job: bool) -> Reservation:
@@ -223,16 +226,14 @@ class Reservations:
                 raise _missing(reservation_id)
             self._drop(reservation_id)
         event("reservation released", job=before.job, reservation=before.id, actor=actor)
-        self._tell(before, gone=True)
+        self._resize(before, gone=True)
         return before
 
     def ended(self, job_id: str) -> None:
         """A job has ended, and in the store what was reserved for it: forget that."""
         with self._lock:
-            gone = [self._drop(each) for each in list(self._of_job.get(job_id, ()))]
-        for each in gone:
-            if each is not None:
-                self._tell(each)
+            for each in list(self._of_job.get(job_id, ())):
+                self._drop(each)
 
     def expire(self, now: float) -> int:
         """Release what is past its end; returns how many reservations. Raises StoreError."""
@@ -245,14 +246,20 @@ class Reservations:
                 self._drop(each.id)
         for each in past:
             event("reservation over", job=each.job, reservation=each.id)
-            self._tell(each)
         return count
 
-    def flows_of(self, job_id: str) -> tuple[ReservedFlow, ...]:
-        """The reserved flows from and to a job, in order of number."""
+    def with_flows(self, job: Job, put: Callable[[Job], object] = lambda _: None) -> Job:
+        """The job with the reserved flows from and to it, handed to ``put`` before they can change."""
         with self._lock:
-            ids = self._of_job.get(job_id)
-            found = sorted((self._flows[each] for each in ids), key=lambda each: each.number) if ids else []
+            flows = self._flows_of(job.id)
+            found = replace(job, reserved=flows) if flows or job.reserved else job
+            put(found)
+        return found
+
+    def _flows_of(self, job_id: str) -> tuple[ReservedFlow, ...]:
+        """The reserved flows from and to a job, in order of number."""
+        ids = self._of_job.get(job_id)
+        found = sorted((self._flows[each] for each in ids), key=lambda each: each.number) if ids else []
         return tuple(
             ReservedFlow(each.number, each.kbps, each.target)
             if each.job == job_id
@@ -320,21 +327,23 @@ class Reservations:
             if job_id is not None:
                 self._of_job.setdefault(job_id, set()).add(reservation.id)
 
-    def _drop(self, reservation_id: str) -> Reservation | None:
+    def _drop(self, reservation_id: str) -> None:
         gone = self._flows.pop(reservation_id, None)
         for job_id in (gone.job, gone.peer) if gone is not None else ():
             if job_id is not None and (ids := self._of_job.get(job_id)) is not None:
                 ids.discard(reservation_id)
                 if not ids:
                     del self._of_job[job_id]
-        return gone
+        if gone is not None:
+            self._flows_changed(gone)
 
-    def _tell(self, reservation: Reservation, gone: bool = False) -> None:
-        if reservation.kind is ReservationKind.FLOW:
-            for job_id in (reservation.job, reservation.peer):
-                if job_id is not None:
-                    self._changed(job_id)
-        elif reservation.job is not None:
+    def _flows_changed(self, reservation: Reservation) -> None:
+        for job_id in (reservation.job, reservation.peer):
+            if job_id is not None:
+                self._changed(job_id, self._flows_of(job_id))
+
+    def _resize(self, reservation: Reservation, gone: bool = False) -> None:
+        if reservation.kind is ReservationKind.JOB and reservation.job is not None:
             self._resized(reservation.job, None if gone else reservation.rate)
 
 

@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import re
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -148,3 +150,30 @@ def test_tracebacks_are_shown_at_level_debug_alone(stream: io.StringIO, level: s
         log.failure("request failed", error, instance="x")
     assert 'error="ValueError: broken"' in stream.getvalue()
     assert ("Traceback" in stream.getvalue()) == shown
+
+
+def test_no_caller_waits_for_whoever_reads_the_log(stream: io.StringIO) -> None:
+    held, writing = threading.Event(), threading.Event()
+
+    class Slow(io.StringIO):
+        def write(self, text: str, /) -> int:
+            writing.set()
+            assert held.wait(30)
+            return super().write(text)
+
+    slow = Slow()
+    log.configure("info", "text", slow)
+    with log.in_background(most=3):
+        log.event("the first")
+        assert writing.wait(30)
+        for number in range(5):
+            log.event("waiting", number=number)
+        held.set()
+        until_empty = time.monotonic() + 30
+        while "number=2" not in slow.getvalue() and time.monotonic() < until_empty:
+            time.sleep(0.01)
+        log.event("the last")
+    shown = [line.split(" ", 2)[2] for line in slow.getvalue().splitlines()]
+    assert shown == ["the first", *(f"waiting number={n}" for n in range(3)), "log lines lost count=2", "the last"]
+    log.event("at once")
+    assert slow.getvalue().endswith("at once\n")

@@ -42,7 +42,7 @@ def kept_up(
     """Upkeep of a store with two switches, each checked ten times a second."""
     store = Store.open(f"sqlite:///{path}/lark.db")
     store.migrate()
-    none = Reservations(store, lambda text: None, lambda job_id: None, lambda job_id, bandwidth: None)
+    none = Reservations(store, lambda text: None, lambda job_id, flows: None, lambda job_id, bandwidth: None)
     registration = Registration(store, 900, lambda job: None, lambda job_id: None, none)
     registration.use(load(POLICY), needed_attributes(load(POLICY)))
     upkeep = Upkeep(

@@ -124,7 +124,7 @@ def registered(tmp_path: Path) -> Iterator[tuple[Store, Registration, Job]]:
     """A registration without switches, and a job of it."""
     store = Store.open(f"sqlite:///{tmp_path}/lark.db")
     store.migrate()
-    none = Reservations(store, lambda text: None, lambda job_id: None, lambda job_id, bandwidth: None)
+    none = Reservations(store, lambda text: None, lambda job_id, flows: None, lambda job_id, bandwidth: None)
     registration = Registration(store, 900, lambda job: None, lambda job_id: None, none)
     policy = load(POLICY)
     registration.use(policy, needed_attributes(policy))
