@@ -250,9 +250,17 @@ def _checked(ad: classad2.ClassAd) -> tuple[classad2.ClassAd, str]:
     strange = not_text(ad)
     if strange:
         raise AdError(strange[0], "its escapes make something other than UTF-8")
-    old = ad.printOld()
-    # Old syntax has no way to write a line break inside a string.
-    return ad, old if old.count("\n") == len(ad) else repr(ad)
+    return ad, ad_text(ad)
+
+
+def ad_text(ad: classad2.ClassAd) -> str:
+    """An ad as text that :func:`parse_ad` reads: old syntax, or new where old cannot say it.
+
+    That is a line break inside a string, and a name that needs quotes (``'a.b'``, ``'true'``).
+    """
+    old = str(ad.printOld())
+    lines = old.split("\n")
+    return old if len(lines) == len(ad) + 1 and not any(line.startswith("'") for line in lines) else repr(ad)
 
 
 def not_text(ad: classad2.ClassAd) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import classad2
 
 from lark_common.classads.ads import SEPARATOR
-from lark_common.classads.text import evaluate, is_plain, parse_ad
+from lark_common.classads.text import ad_text, evaluate, is_plain, parse_ad
 from lark_common.classads.values import (
     ADDRESS_TYPES,
     NETWORK_TYPES,
@@ -24,7 +24,7 @@ from lark_common.classads.values import (
 )
 from lark_common.errors import AdError
 from lark_worker.errors import RefusedError
-from lark_worker.identity.trusted_ad import Merged, as_text
+from lark_worker.identity.trusted_ad import Merged
 from lark_worker.settings import Settings
 
 SCRIPT_SECONDS: Final = 10.0
@@ -126,7 +126,7 @@ def _evaluate(machine: classad2.ClassAd, job: classad2.ClassAd) -> None:
 
 
 def _script(script: Path, job: classad2.ClassAd, machine: classad2.ClassAd) -> classad2.ClassAd:
-    given = f"{as_text(job).rstrip()}\n{SEPARATOR}\n{as_text(machine).rstrip()}\n"
+    given = f"{ad_text(job).rstrip()}\n{SEPARATOR}\n{ad_text(machine).rstrip()}\n"
     try:
         done = subprocess.run(
             [str(script)], input=given.encode(), capture_output=True, timeout=SCRIPT_SECONDS, check=False

@@ -9,7 +9,7 @@ from typing import Final
 import classad2
 
 from lark_common.classads.ads import SEPARATOR
-from lark_common.classads.text import literal, parse_ad
+from lark_common.classads.text import ad_text, literal, parse_ad
 from lark_common.errors import AdError
 from lark_worker.errors import ForgedError
 from lark_worker.identity.startd import IDENTITY, Slot, identity
@@ -62,7 +62,7 @@ def with_lease(posted: str, address: IPv4Address | None) -> str:
         changed["LarkLeaseOver"] = True
     else:
         changed["LarkInnerAddressIPv4"] = str(address)
-    return f"{job}\n{SEPARATOR}\n{as_text(changed).rstrip()}\n"
+    return f"{job}\n{SEPARATOR}\n{ad_text(changed).rstrip()}\n"
 
 
 def _job_ad(body: bytes) -> classad2.ClassAd:
@@ -94,12 +94,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def as_text(ad: classad2.ClassAd) -> str:
-    """An ad as text: old syntax, or new where a string holds a line break, which old syntax cannot say."""
-    old = ad.printOld()
-    return old if old.count("\n") == len(ad) else repr(ad)
-
-
 def post(job: classad2.ClassAd, machine: classad2.ClassAd) -> str:
     """The body of a registration."""
-    return f"{as_text(job).rstrip()}\n{SEPARATOR}\n{as_text(machine).rstrip()}\n"
+    return f"{ad_text(job).rstrip()}\n{SEPARATOR}\n{ad_text(machine).rstrip()}\n"

@@ -97,6 +97,17 @@ def test_a_line_break_in_a_string_survives() -> None:
     assert reparse(job.text, machine.text)[0].ad["Env"] == 'a\nb\\"c'
 
 
+@pytest.mark.parametrize("name", ["a.b", "TARGET.x", "true", "Undefined", "is"])
+def test_a_name_that_needs_quotes_survives(name: str) -> None:
+    for job in (
+        json.dumps({"Owner": "bob", "GlobalJobId": "g", name: 7}),
+        json.dumps(f'[ Owner = "bob"; GlobalJobId = "g"; \'{name}\' = 7 ]'),
+    ):
+        body = f'{{"job_ad": {job}, "machine_ad": {json.dumps(old(MACHINE))}}}'
+        job_ad, machine_ad = parse_post(body.encode(), "application/json")
+        assert reparse(job_ad.text, machine_ad.text)[0].ad[name] == 7
+
+
 def test_private_attributes_are_not_kept_in_text() -> None:
     _, machine = post(machine={"ClaimId": '"secret"', "_condor_privRemote": '"secret"'})
     assert "secret" not in machine.text
