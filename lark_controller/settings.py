@@ -6,17 +6,14 @@ Durations are seconds.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
-import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args, get_type_hints
+from typing import Annotated, Final
 
-from lark_common.errors import SettingError
-from lark_common.settings_table import About, default_text
+from lark_common.settings_table import About, Setting, SettingsTable
 
 PREFIX: Final = "LARK_"
 # What scripts and the command line take from the environment under the same prefix.
@@ -41,26 +38,6 @@ class Listen:
         if self.path:
             return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One line of the table of settings."""
-
-    name: str
-    kind: type
-    default: str
-    about: About
-
-    @property
-    def variable(self) -> str:
-        """The environment variable."""
-        return PREFIX + self.name.upper()
-
-    @property
-    def option(self) -> str:
-        """The command-line option of ``lark run``."""
-        return "--" + self.name.replace("_", "-")
 
 
 Listens = tuple[Listen, ...]
@@ -228,7 +205,7 @@ class Settings:
 
 def table() -> tuple[Setting, ...]:
     """Every setting, in the order in which they are documented."""
-    return _TABLE
+    return _TABLE.rows
 
 
 def load(environ: Mapping[str, str], overrides: Mapping[str, str] | None = None) -> Settings:
@@ -237,69 +214,14 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str] | None = None)
     Raises:
         SettingError: naming every setting that cannot be used, one a line, and what is accepted.
     """
-    given = overrides or {}
-    values: dict[str, Any] = {}
-    mistakes: list[str] = list(_misspelt(environ))
-    mistakes += [f"{name}: no such setting" for name in given if name not in {row.name for row in _TABLE}]
-    for row in _TABLE:
-        text = given.get(row.name, environ.get(row.variable))
-        if text is None:
-            continue
-        source = row.option if row.name in given else row.variable
-        try:
-            values[row.name] = _convert(row, text.strip())
-        except ValueError as error:
-            mistakes.append(f"{source}={text if row.name != 'database_url' else '…'}: {error}")
-    if not mistakes:
-        settings = Settings(**values)
-        mistakes += _together(settings)
-        if not mistakes:
-            return settings if settings.database_url else _with_default_database(settings, values)
-    raise SettingError("\n".join(mistakes))
+    settings = _TABLE.load(environ, overrides)
+    if settings.database_url:
+        return settings
+    return replace(settings, database_url=f"sqlite:///{(settings.state_dir / 'lark.db').absolute()}")
 
 
-def _with_default_database(settings: Settings, values: dict[str, Any]) -> Settings:
-    return Settings(**{**values, "database_url": f"sqlite:///{(settings.state_dir / 'lark.db').absolute()}"})
-
-
-def _rows() -> Iterator[Setting]:
-    hints = get_type_hints(Settings, include_extras=True)
-    for entry in fields(Settings):
-        kind, about = get_args(hints[entry.name])[:2]
-        yield Setting(entry.name, kind, default_text(entry.default), about)
-
-
-def _convert(row: Setting, text: str) -> object:
-    if row.kind == Listens:
-        return tuple(_listen(part.strip(), row.about.unix) for part in text.split(",") if part.strip())
-    if row.kind == Path:
-        if not text:
-            raise ValueError("a path is needed")
-        return Path(text)
-    if row.kind == Path | None:
-        return Path(text) if text else None
-    if row.kind in (int, float):
-        return _number(row, text)
-    if row.about.choices and text.lower() not in row.about.choices:
-        raise ValueError(f"accepted: {', '.join(row.about.choices)}")
-    return text.lower() if row.about.choices else text
-
-
-def _number(row: Setting, text: str) -> int | float:
-    low, high = row.about.low or 0, row.about.high or math.inf
-    accepted = (
-        f"accepted: a{' whole' if row.kind is int else ''} number of {row.about.unit} from {low:.15g} to {high:.15g}"
-    )
-    try:
-        number: int | float = int(text) if row.kind is int else float(text)
-    except ValueError:
-        raise ValueError(accepted) from None
-    if not low <= number <= high:
-        raise ValueError(accepted)
-    return number
-
-
-def _listen(text: str, unix: bool) -> Listen:
+def _listen(text: str, about: About) -> Listen:
+    unix = about.unix
     if text.startswith("unix:"):
         if not unix or not text.startswith("unix:/"):
             raise ValueError(f"{text}: accepted: host:port" + (" or unix:/absolute/path" if unix else ""))
@@ -315,15 +237,6 @@ def _listen(text: str, unix: bool) -> Listen:
         except ValueError:
             raise ValueError(f"{text}: {accepted}; {bare or 'the address'} is no IP address") from None
     return Listen(bare, int(port))
-
-
-def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
-    known = {row.variable for row in _TABLE}
-    for variable in environ:
-        if variable.startswith(PREFIX) and variable not in known | CLIENT_VARIABLES:
-            near = difflib.get_close_matches(variable, known, n=1, cutoff=0.88)
-            if near:
-                yield f"{variable}: no such setting; {near[0]} is meant?"
 
 
 def _together(settings: Settings) -> Iterator[str]:
@@ -351,4 +264,4 @@ def _together(settings: Settings) -> Iterator[str]:
         yield f"LARK_MAX_ADS_BYTES={settings.max_ads_bytes}: at most LARK_MAX_BODY_BYTES = {settings.max_body_bytes}"
 
 
-_TABLE: Final[tuple[Setting, ...]] = tuple(_rows())
+_TABLE: Final = SettingsTable(Settings, PREFIX, readers={Listen: _listen}, together=_together, others=CLIENT_VARIABLES)

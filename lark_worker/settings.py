@@ -5,17 +5,15 @@ A field ``bridge`` is the environment variable ``LARK_WORKER_BRIDGE``. Durations
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args, get_type_hints
+from typing import Annotated, Final
 
-from lark_common.errors import SettingError
 from lark_common.runs import Address, Network
-from lark_common.settings_table import About, default_text
+from lark_common.settings_table import About, Setting, SettingsTable
 
 PREFIX: Final = "LARK_WORKER_"
 
@@ -134,97 +132,39 @@ class Settings:
     ] = "text"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table of settings."""
-
-    name: str
-    kind: Any
-    default: str
-    about: About
-
-    @property
-    def variable(self) -> str:
-        """The environment variable."""
-        return PREFIX + self.name.upper()
-
-
-def table() -> tuple[Row, ...]:
+def table() -> tuple[Setting, ...]:
     """Every setting, in the order in which they are documented."""
-    hints = get_type_hints(Settings, include_extras=True)
-    rows = []
-    for entry in fields(Settings):
-        kind, about = get_args(hints[entry.name])[:2]
-        rows.append(Row(entry.name, kind, default_text(entry.default), about))
-    return tuple(rows)
+    return _TABLE.rows
 
 
 def load(environ: Mapping[str, str]) -> Settings:
     """Settings from the environment. Raises SettingError naming every one that cannot be used, one a line."""
-    values: dict[str, Any] = {}
-    rows = table()
-    known = {row.variable for row in rows}
-    mistakes = [f"{name}: no such setting" for name in environ if name.startswith(PREFIX) and name not in known]
-    for row in rows:
-        text = environ.get(row.variable)
-        if text is not None:
-            try:
-                values[row.name] = _convert(row, text.strip())
-            except ValueError as error:
-                mistakes.append(f"{row.variable}={text}: {error}")
-    if not mistakes:
-        settings = Settings(**values)
-        if not re.fullmatch(r"[a-z][a-z0-9]{0,3}", settings.prefix):
-            mistakes.append(
-                f"{PREFIX}PREFIX={settings.prefix}: accepted: 1 to 4 small letters and digits, a letter first"
-            )
-        if len({gateway.version for gateway in settings.gateways}) != len(settings.gateways):
-            mistakes.append(f"{PREFIX}GATEWAYS: accepted: at most one of each IP version")
-        mistakes += _nat_mistakes(settings)
-        if not mistakes:
-            return settings
-    raise SettingError("\n".join(mistakes))
+    return _TABLE.load(environ)
 
 
-def _nat_mistakes(settings: Settings) -> Iterator[str]:
-    networks = settings.nat_networks
-    if len({network.version for network in networks}) != len(networks):
-        yield f"{PREFIX}NAT_NETWORKS: accepted: at most one of each IP version"
-    if any(network.num_addresses < 4 for network in networks):
+def _together(settings: Settings) -> Iterator[str]:
+    """Mistakes that a value alone, or one of several, makes."""
+    if not re.fullmatch(r"[a-z][a-z0-9]{0,3}", settings.prefix):
+        yield f"{PREFIX}PREFIX={settings.prefix}: accepted: 1 to 4 small letters and digits, a letter first"
+    for name in ("gateways", "nat_networks"):
+        values = getattr(settings, name)
+        if len({value.version for value in values}) != len(values):
+            yield f"{PREFIX}{name.upper()}: accepted: at most one of each IP version"
+    if any(network.num_addresses < 4 for network in settings.nat_networks):
         yield f"{PREFIX}NAT_NETWORKS: accepted: networks of 4 addresses or more, since the worker has one itself"
     for name in ("external_interface", "linux_bridge"):
         if not re.fullmatch(r"[!#-.0-~]{0,15}", getattr(settings, name)):
             yield f"{PREFIX}{name.upper()}={getattr(settings, name)}: accepted: an interface's name"
 
 
-def _convert(row: Row, text: str) -> object:
-    if row.kind == tuple[Network, ...]:
-        return tuple(ip_network(part) for part in _parts(text))
-    if row.kind == tuple[Address, ...]:
-        return tuple(ip_address(part) for part in _parts(text))
-    if row.kind == tuple[str, ...]:
-        return tuple(_parts(text))
-    if row.kind in (Path, Path | None):
-        if not text and row.kind == Path:
-            raise ValueError("a path is needed")
-        return Path(text) if text else None
-    if row.kind in (int, float):
-        return _number(row, text)
-    if row.about.choices and text not in row.about.choices:
-        raise ValueError(f"accepted: {', '.join(row.about.choices)}")
-    return text
+def _network(text: str, _about: About) -> Network:
+    return ip_network(text)
 
 
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _address(text: str, _about: About) -> Address:
+    return ip_address(text)
 
 
-def _number(row: Row, text: str) -> int | float:
-    low, high = row.about.low or 0, row.about.high or math.inf
-    try:
-        number: int | float = row.kind(text)
-    except ValueError:
-        number = math.nan
-    if not low <= number <= high:
-        raise ValueError(f"accepted: a number of {row.about.unit} from {low:g} to {high:g}")
-    return number
+_TABLE: Final = SettingsTable(
+    Settings, PREFIX, readers={Network: _network, Address: _address}, together=_together, closed=True
+)
