@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from lark_common.log import (
     event,
     failure,
 )
+from lark_common.threads import StoppableThread
 from lark_controller.api.metrics import Metrics
 from lark_controller.htcondor.compare import follow, judge, why_kept
 from lark_controller.htcondor.read import PAUSE, PORTION, read_pool
@@ -66,8 +66,7 @@ class PoolWatch:
         self._doubted: dict[str, float] = {}
         self._trouble = ""
         self._kept: dict[str, str] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lark-pool", daemon=True)
+        self._thread = StoppableThread("lark-pool", self._run)
 
     def start(self) -> None:
         """Begin to compare."""
@@ -75,7 +74,7 @@ class PoolWatch:
 
     def stop(self) -> None:
         """End; a question that is under way ends by itself, as nothing waits for it."""
-        self._stopping.set()
+        self._thread.stop(patience=0)
 
     def why_kept(self, job: Job) -> str:
         """Why a job whose lease is over is not ended; ``""`` where it may be. From any thread."""
@@ -139,5 +138,5 @@ class PoolWatch:
             except Exception as error:
                 # Nobody else compares: an ad that nobody has thought of must not end it for good.
                 failure("the pool's word could not be followed", error)
-            if self._stopping.wait(self._options.interval):
+            if self._thread.pause(self._options.interval):
                 return

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
 from lark_common.errors import StoreError
-from lark_common.log import (
-    ERROR,
-    WARNING,
-    event,
-    failure,
-)
+from lark_common.log import WARNING, event, failure
+from lark_common.threads import StoppableThread
 from lark_controller.api.metrics import Metrics
 from lark_controller.jobs.job import Job, JobState
+from lark_controller.services.attempts import Attempts
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import Store
@@ -63,38 +59,27 @@ class Upkeep:
         self._check = check
         self._clock = clock
         self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._stopping = threading.Event()
-        self._over = threading.Event()
-        self._threads: dict[str, threading.Thread] = {}
-        self._troubles: set[str] = set()
+        self._writing = StoppableThread("lark-states", self._write_states, wake=lambda: self._states.put(None))
+        self._leasing = StoppableThread("lark-leases", self._watch_leases)
+        self._checking = StoppableThread("lark-checks", self._check_switches)
+        self._attempts = Attempts("upkeep failed", "upkeep works again")
         # States that the store does not have yet, by job id.
         self.unwritten: dict[str, Job] = {}
 
     def start(self) -> None:
         """Start the threads."""
-        for name, work in (
-            ("lark-states", self._write_states),
-            ("lark-leases", self._watch_leases),
-            ("lark-checks", self._check_switches),
-        ):
-            thread = threading.Thread(target=work, name=name, daemon=True)
+        for thread in (self._writing, self._leasing, self._checking):
             thread.start()
-            self._threads[name] = thread
 
     def stop_watching(self) -> None:
         """End what asks or tells switches, while they can still be told; states are written on."""
-        self._stopping.set()
-        for name in ("lark-leases", "lark-checks"):
-            if name in self._threads:
-                self._threads[name].join(timeout=5.0)
+        for thread in (self._leasing, self._checking):
+            thread.stop(patience=5.0)
 
     def stop(self) -> None:
         """Write what is waiting, and end the threads."""
         self.stop_watching()
-        self._over.set()
-        self._states.put(None)
-        if "lark-states" in self._threads:
-            self._threads["lark-states"].join(timeout=5.0)
+        self._writing.stop(patience=5.0)
         with suppress(StoreError):
             self._registration.write_leases()
 
@@ -109,15 +94,15 @@ class Upkeep:
         while not ending:
             if not found and (job := self._states.get()) is not None:
                 found[job.id] = job
-                self._over.wait(GATHER)
+                self._writing.pause(GATHER)
             with suppress(queue.Empty):
                 while (more := self._states.get_nowait()) is not None:
                     found[more.id] = more
-            ending = self._over.is_set()
-            if self._guarded("states", partial(self._store_states, found)):
+            ending = self._writing.stopping
+            if self._attempts.succeed(partial(self._store_states, found), "states"):
                 found = {}
             elif not ending:
-                self._over.wait(RETRY)
+                self._writing.pause(RETRY)
 
     def _store_states(self, found: Mapping[str, Job]) -> None:
         chosen = [job for job in found.values() if job.state is not JobState.REFUSED or self._registration.refused(job)]
@@ -130,7 +115,7 @@ class Upkeep:
         pruned, anew = 0.0, False
         pause = min(5.0, self._lease / 4)
         seen = self._clock()
-        while not self._stopping.wait(pause):
+        while not self._leasing.pause(pause):
             now = self._clock()
             unseen, seen = now - seen - pause, now
             if unseen > max(UNSEEN, UNSEEN_PART * self._lease):
@@ -138,16 +123,16 @@ class Upkeep:
                 event("time has passed unseen; all leases begin anew", level=WARNING, seconds=round(unseen))
                 anew = True
             # SQLite goes on with a file that somebody has deleted: nothing but this would tell.
-            if not self._guarded("the database itself", self._store.ping):
+            if not self._attempts.succeed(self._store.ping, "the database itself"):
                 continue
-            if anew and not self._guarded("leases", partial(self._store.extend_leases, now + self._lease)):
+            if anew and not self._attempts.succeed(partial(self._store.extend_leases, now + self._lease), "leases"):
                 continue
             anew = False
-            self._guarded("leases", partial(self._expire, now))
-            self._guarded("reservations", partial(self._reservations.expire, now))
+            self._attempts.succeed(partial(self._expire, now), "leases")
+            self._attempts.succeed(partial(self._reservations.expire, now), "reservations")
             if self._retention and now - pruned > PRUNE_EVERY:
                 pruned = now
-                self._guarded("old entries", partial(self._store.prune, now - self._retention))
+                self._attempts.succeed(partial(self._store.prune, now - self._retention), "old entries")
 
     def _expire(self, now: float) -> None:
         count = self._registration.expire(now)
@@ -155,34 +140,14 @@ class Upkeep:
             self._metrics.leases_expired.inc(count)
 
     def _check_switches(self) -> None:
-        while self._check_every and not self._stopping.wait(GATHER):
+        while self._check_every and not self._checking.pause(GATHER):
             datapaths = self._datapaths()
             pause = self._check_every / max(1, len(datapaths))
             for datapath in datapaths:
-                if self._stopping.wait(pause):
+                if self._checking.pause(pause):
                     return
                 try:
                     self._check(datapath)
                 except Exception as error:
                     # Nobody else checks: a switch that nobody has thought of must not end it for good.
                     failure("a switch could not be checked", error, datapath=f"{datapath:016x}")
-
-    def _guarded(self, what: str, work: Callable[[], object]) -> bool:
-        """Do work on the database; False where it failed, which is logged once for each ``what``."""
-        try:
-            work()
-        except StoreError as error:
-            if what not in self._troubles:
-                event("database trouble", level=ERROR, at=what, error=str(error))
-            self._troubles.add(what)
-            return False
-        except Exception as error:
-            # The thread serves all jobs, and must outlive a mistake about one.
-            if what not in self._troubles:
-                failure("upkeep failed", error, at=what)
-            self._troubles.add(what)
-            return False
-        if what in self._troubles:
-            event("database is back", level=WARNING, at=what)
-        self._troubles.discard(what)
-        return True

@@ -14,6 +14,7 @@ from typing import Final
 
 from lark_common.errors import LarkError, SettingError, StoreError
 from lark_common.log import ERROR, event, failure
+from lark_common.threads import StoppableThread
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.policies.file import load
 from lark_controller.store import Store
@@ -56,11 +57,10 @@ class PolicyFile:
         self._path = path
         self._put = put
         self._wake = threading.Event()
-        self._stop = threading.Event()
         self._asked = threading.Event()
         self._seen = self._mark()
         self._said = ""
-        self._thread = threading.Thread(target=self._watch, name="lark-policy-file", daemon=True)
+        self._thread = StoppableThread("lark-policy-file", self._watch, wake=self._wake.set)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -68,9 +68,7 @@ class PolicyFile:
 
     def stop(self) -> None:
         """Stop watching."""
-        self._stop.set()
-        self._wake.set()
-        self._thread.join(timeout=5.0)
+        self._thread.stop(patience=5.0)
 
     def reload(self) -> None:
         """Read the file now (once the watch has begun), whether it changed or not. For signal handlers, too."""
@@ -85,10 +83,10 @@ class PolicyFile:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _watch(self) -> None:
-        while not self._stop.is_set():
+        while True:
             self._wake.wait(WATCH_SECONDS)
             self._wake.clear()
-            if self._stop.is_set():
+            if self._thread.stopping:
                 return
             asked = self._asked.is_set()
             self._asked.clear()

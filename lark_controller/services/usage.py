@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,13 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from lark_common.errors import StoreError
-from lark_common.log import (
-    ERROR,
-    WARNING,
-    event,
-    failure,
-)
+from lark_common.threads import StoppableThread
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE
 from lark_controller.accounting.ledger import Entry, Ledger, WorkerCounts
 from lark_controller.accounting.rates import Flowing
@@ -24,6 +17,7 @@ from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate
 from lark_controller.api.groups import GroupStatus
 from lark_controller.api.usage import UsageFilter, UsagePage
 from lark_controller.jobs.job import Job
+from lark_controller.services.attempts import Attempts
 from lark_controller.store import Store
 
 # Jobs that are written in one transaction; what is to be written of them takes some 30 MB meanwhile.
@@ -61,9 +55,8 @@ class Accountant:
         self._ledger = ledger
         self._keeping = keeping
         self._number_of = number_of
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lark-usage", daemon=True)
-        self._trouble = False
+        self._thread = StoppableThread("lark-usage", self._run)
+        self._attempts = Attempts("use is not written", "use is written again")
         self.written = time.time()
         self._doubtful: list[Entry] = []
 
@@ -88,9 +81,7 @@ class Accountant:
 
     def stop(self) -> None:
         """Write what is not written, and end the thread."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=30.0)
+        self._thread.stop(patience=30.0)
 
     def write(self, only_ended: bool = False) -> None:
         """Write what is new, of every job or of those that have ended. Raises StoreError."""
@@ -152,37 +143,17 @@ class Accountant:
 
     def _run(self) -> None:
         written = pruned = time.monotonic()
-        while not self._stopping.wait(min(_SOON, self._keeping.write_seconds)):
+        while not self._thread.pause(min(_SOON, self._keeping.write_seconds)):
             now = time.monotonic()
             everything = now - written >= self._keeping.write_seconds
-            if self._guarded(partial(self.write, only_ended=not everything)) and everything:
+            if self._attempts.succeed(partial(self.write, only_ended=not everything)) and everything:
                 written, self.written = now, time.time()
-            if now - pruned >= _PRUNE_EVERY and self._guarded(self._prune):
+            if now - pruned >= _PRUNE_EVERY and self._attempts.succeed(self._prune):
                 pruned = now
-        self._guarded(self.write)
+        self._attempts.succeed(self.write)
 
     def _prune(self) -> None:
         now, keep = time.time(), self._keeping
         widths = {MINUTE: keep.minute_days, HOUR: keep.hour_days, DAY: keep.day_days}
         before = {seconds: now - days * DAY for seconds, days in widths.items() if days}
         self._store.prune_usage(before, now - keep.job_days * DAY if keep.job_days else 0.0)
-
-    def _guarded(self, work: Callable[[], object]) -> bool:
-        """Do work on the database; where it is away, the accounts wait, and that is logged once."""
-        try:
-            work()
-        except StoreError as error:
-            if not self._trouble:
-                event("use is not written", level=ERROR, error=str(error))
-            self._trouble = True
-            return False
-        except Exception as error:
-            # Nobody else writes: an account that nobody has thought of must not end it for good.
-            if not self._trouble:
-                failure("use is not written", error)
-            self._trouble = True
-            return False
-        if self._trouble:
-            event("use is written again", level=WARNING)
-        self._trouble = False
-        return True

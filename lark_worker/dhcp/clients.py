@@ -13,6 +13,7 @@ from random import SystemRandom
 from typing import Final, Protocol
 
 from lark_common import log
+from lark_common.threads import StoppableThread
 from lark_worker.dhcp.channel import Channel
 from lark_worker.dhcp.lease import Cache, Lease
 from lark_worker.dhcp.protocol import Bound, Client, Lost, Outcome, Send
@@ -80,9 +81,9 @@ class Clients:
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ)
-        self._stopping = self._closed = False
+        self._closed = False
         self._swept = self._clock()
-        self._thread = threading.Thread(target=self._run, name="dhcp", daemon=True)
+        self._thread = StoppableThread("dhcp", self._run, wake=self._poke)
 
     def start(self) -> None:
         """Begin; leases that have expired are forgotten."""
@@ -91,10 +92,7 @@ class Clients:
 
     def stop(self) -> None:
         """Ask no more; leases stay."""
-        self._stopping = True
-        self._poke()
-        if self._thread.ident is not None:
-            self._thread.join(10)
+        self._thread.stop()
         with self._lock:
             for running in self._running.values():
                 self._close(running)
@@ -158,12 +156,12 @@ class Clients:
         return next((each for each in self._running.values() if each.job == job), None)
 
     def _run(self) -> None:
-        while not self._stopping:
+        while not self._thread.stopping:
             try:
                 self._turn()
             except Exception as error:  # one job's trouble must not cost the others their leases
                 log.failure("DHCP: a turn failed", error)
-                time.sleep(_AFTER_FAILURE)
+                self._thread.pause(_AFTER_FAILURE)
 
     def _turn(self) -> None:
         with self._lock:

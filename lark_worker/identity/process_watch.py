@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 from lark_common import log
+from lark_common.threads import StoppableThread
 from lark_worker.identity.processes import is_alive
 
 
@@ -21,7 +22,7 @@ class Watch:
         self._calls: dict[int, Callable[[], None]] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._poll.register(self._wake, select.EPOLLIN)
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread = StoppableThread("watch", self._run, wake=lambda: os.eventfd_write(self._wake, 1))
 
     def start(self) -> None:
         """Begin to watch."""
@@ -29,8 +30,7 @@ class Watch:
 
     def stop(self) -> None:
         """Watch no more; calls that are being made are waited for."""
-        os.eventfd_write(self._wake, 1)
-        self._thread.join(10)
+        self._thread.stop()
         for fd in list(self._calls):
             os.close(fd)
         self._calls.clear()

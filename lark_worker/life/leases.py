@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from typing import Final
 
 from lark_common import log
+from lark_common.threads import StoppableThread
 from lark_worker.controller_link import Link
 from lark_worker.errors import AwayError
 from lark_worker.life.registration import Registrations
@@ -27,8 +27,7 @@ class Leases:
         self._jobs = jobs
         self._link = link
         self._registrations = registrations
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="renew", daemon=True)
+        self._thread = StoppableThread("renew", self._run)
 
     def start(self) -> None:
         """Begin to renew."""
@@ -36,8 +35,7 @@ class Leases:
 
     def stop(self) -> None:
         """Renew no more."""
-        self._stopping.set()
-        self._thread.join(10)
+        self._thread.stop()
 
     def _run(self) -> None:
         """Renew every job's lease three times within it; a job that the controller has forgotten is posted again.
@@ -45,7 +43,7 @@ class Leases:
         Soon after the start for the first time: how long leases are is not known then, and jobs that run have waited.
         """
         began, pause = -math.inf, 0.0
-        while not self._stopping.wait(TICK):
+        while not self._thread.pause(TICK):
             # The lease may be another by now: the first job's registration says it.
             if time.monotonic() - began < min(pause, self._link.lease / 3):
                 continue

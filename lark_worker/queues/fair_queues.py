@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from lark_common import log
+from lark_common.threads import StoppableThread
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import run
 from lark_worker.queues import tc
@@ -70,9 +71,8 @@ class Leaves:
 
     def __init__(self, database: str) -> None:
         self._database = database
-        self._stopping = threading.Event()
         self._wake, self._woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._watch, name="leaves", daemon=True)
+        self._thread = StoppableThread("leaves", self._watch, wake=lambda: self._woken.send(b"\0"))
         self._trouble = ""
         self._sampled = 0.0
         self._ports: dict[str, Port] = {}
@@ -93,9 +93,7 @@ class Leaves:
 
     def stop(self) -> None:
         """Watch no more; what was set stays."""
-        self._stopping.set()
-        self._woken.send(b"\0")
-        self._thread.join(10)
+        self._thread.stop()
 
     def tell(self) -> None:
         """Write what was seen until now: a job ends, and its queues go with it."""
@@ -109,7 +107,7 @@ class Leaves:
         with self._listening, self._wake, self._woken:
             # When to do so next: a machine's clock begins with 0 when it boots.
             look_at = write_at = 0.0
-            while not self._stopping.is_set():
+            while not self._thread.stopping:
                 try:
                     if time.monotonic() >= look_at:
                         # Set first, so that after a fault it is not tried again at once.
@@ -127,7 +125,7 @@ class Leaves:
                 pause = SAMPLE if self._ports else LOOK
                 if select.select([self._listening, self._wake], [], [], pause)[0]:
                     look_at = 0.0
-                    self._stopping.wait(GATHER)
+                    self._thread.pause(GATHER)
                     self._drain()
 
     def _drain(self) -> None:

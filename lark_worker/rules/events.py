@@ -9,11 +9,11 @@ import os
 import select
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from lark_common import log
+from lark_common.threads import StoppableThread
 
 _NETLINK_NETFILTER: Final = 12
 _GROUP: Final = 1 << 6
@@ -31,7 +31,7 @@ class TableWatch:
         self._call = call
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._socket: socket.socket | None = None
-        self._thread = threading.Thread(target=self._run, name="tables", daemon=True)
+        self._thread = StoppableThread("tables", self._run, wake=lambda: os.eventfd_write(self._wake, 1))
 
     def start(self) -> None:
         """Begin to listen; without netlink of this kind nothing can be deleted either."""
@@ -44,9 +44,7 @@ class TableWatch:
 
     def stop(self) -> None:
         """Listen no more."""
-        if self._thread.is_alive():
-            os.eventfd_write(self._wake, 1)
-            self._thread.join(10)
+        self._thread.stop()
         if self._socket is not None:
             self._socket.close()
         os.close(self._wake)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lark_common import log
+from lark_common.threads import StoppableThread
 from lark_common.worker_rules import HostRules
 from lark_worker.controller_link import Link
 from lark_worker.errors import AwayError, NetworkError, RefusedError
@@ -46,35 +47,29 @@ class RulesFeed:
         self._link = link
         self._firewall = firewall
         self._records = records
-        self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._dirty = False
         self._wanted = threading.Event()
         self._given: _Given | None = None
         self._confirmed: tuple[str, frozenset[str]] = ("", frozenset())
         self._watch = TableWatch(firewall.name, self._table_deleted)
-        self._threads = [
-            threading.Thread(target=self._ask, name="rules asked", daemon=True),
-            threading.Thread(target=self._put, name="rules put", daemon=True),
-        ]
+        self._asking = StoppableThread("rules asked", self._ask, wake=self._wanted.set)
+        self._putting = StoppableThread("rules put", self._put, wake=self._notify)
 
     def start(self) -> None:
         """Begin; jobs that are there already have their rules in the kernel."""
         if not any(True for _ in self._live()):
             self._firewall.remove()
         self._watch.start()
-        for thread in self._threads:
-            thread.start()
+        self._asking.start()
+        self._putting.start()
         self.jobs_changed()
 
     def stop(self) -> None:
         """Ask no more; rules stay. A question that is being held is not waited for."""
-        self._stopping.set()
         self._watch.stop()
-        self._wanted.set()
-        with self._changed:
-            self._changed.notify_all()
-        self._threads[1].join(10)
+        self._asking.stop(patience=0)
+        self._putting.stop()
 
     def prepare(self, record: Record) -> None:
         """Before a job's device is there: without rules it passes nothing. Raises NetworkError."""
@@ -85,6 +80,10 @@ class RulesFeed:
         self._wanted.set()
         with self._changed:
             self._dirty = True
+            self._changed.notify_all()
+
+    def _notify(self) -> None:
+        with self._changed:
             self._changed.notify_all()
 
     def _live(self) -> list[Record]:
@@ -99,7 +98,7 @@ class RulesFeed:
 
     def _ask(self) -> None:
         pause = FIRST_PAUSE
-        while not self._stopping.is_set():
+        while not self._asking.stopping:
             self._wanted.clear()
             try:
                 host = next((record.machine for record in self._live()), None)
@@ -114,7 +113,7 @@ class RulesFeed:
                     log.event("rules cannot be asked for; trying again", reason=error, seconds=pause)
                 else:
                     log.failure("rules cannot be asked for; trying again", error, seconds=pause)
-                self._stopping.wait(pause)
+                self._asking.pause(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
@@ -133,8 +132,8 @@ class RulesFeed:
         pause = 0.0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._dirty or self._stopping.is_set(), pause or None)
-                if self._stopping.is_set():
+                self._changed.wait_for(lambda: self._dirty or self._putting.stopping, pause or None)
+                if self._putting.stopping:
                     return
                 self._dirty = False
                 given = self._given

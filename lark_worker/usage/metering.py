@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from lark_common import log
+from lark_common.threads import StoppableThread
 from lark_worker.controller_link import Link
 from lark_worker.errors import AwayError, RefusedError, StarterError
 from lark_worker.records.known_jobs import Jobs
@@ -66,8 +67,7 @@ class Metering:
         self._last_asked: dict[str, float] = {}
         self._away_until = -math.inf
         self._headroom: dict[str, float] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
+        self._thread = StoppableThread("usage", self._run)
 
     def start(self) -> None:
         """Begin."""
@@ -75,9 +75,7 @@ class Metering:
 
     def stop(self) -> None:
         """Read no more."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(10)
+        self._thread.stop()
 
     def tell(self, record: Record) -> None:
         """Tell a job's starter now what is counted now. The job's last process but one asks for it at its end."""
@@ -110,7 +108,7 @@ class Metering:
                 self._round(now)
             except Exception as error:  # the next round must find somebody who reads
                 log.failure("jobs' network use is not told", error)
-            if self._stopping.wait(self._settings.usage_interval):
+            if self._thread.pause(self._settings.usage_interval):
                 return
 
     def _round(self, now: float) -> None:

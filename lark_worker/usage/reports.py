@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from lark_common import log
+from lark_common.threads import StoppableThread
 from lark_worker.controller_link import Link
 from lark_worker.errors import AwayError, NetworkError
 from lark_worker.records.records import Record
@@ -35,8 +35,7 @@ class Accounts:
         self._seconds = seconds
         self._tell_queues = tell_queues
         self._told: dict[str, dict[str, int]] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="counters", daemon=True)
+        self._thread = StoppableThread("counters", self._run)
 
     def start(self) -> None:
         """Begin."""
@@ -45,9 +44,7 @@ class Accounts:
 
     def stop(self) -> None:
         """Tell nothing more."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(10)
+        self._thread.stop()
 
     def last(self, record: Record) -> dict[str, int]:
         """What a job that ends has used; empty where it is not counted here, or cannot be read."""
@@ -82,7 +79,7 @@ class Accounts:
         return self._link.wan(record.id, fresh=True)
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._seconds):
+        while not self._thread.pause(self._seconds):
             try:
                 live = [record for record in self._records() if is_ruled(record) and record.made and not record.over]
                 counted = {job_id: each.report() for job_id, each in self._firewall.all_counters(live).items()}

@@ -118,8 +118,8 @@ def test_a_database_file_that_somebody_deletes_is_said_in_the_log(
     with kept_up(tmp_path):
         for path in tmp_path.glob("lark.db*"):
             path.unlink()
-        until(lambda: ("database trouble", "the database itself") in errors(caplog))
-    assert errors(caplog).count(("database trouble", "the database itself")) == 1
+        until(lambda: ("upkeep failed", "the database itself") in errors(caplog))
+    assert errors(caplog).count(("upkeep failed", "the database itself")) == 1
 
 
 def test_a_stop_in_the_midst_of_work_leaves_no_traceback(

@@ -1,0 +1,39 @@
+"""A thread that runs until it is stopped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class StoppableThread:
+    """Runs ``work`` once on a daemon thread, from :meth:`start`; ``work`` returns soon after :meth:`stop`.
+
+    ``wake`` ends a pause of ``work`` that is no :meth:`pause`.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None], wake: Callable[[], object] | None = None) -> None:
+        self._stop = threading.Event()
+        self._wake = wake
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
+
+    @property
+    def stopping(self) -> bool:
+        """True from :meth:`stop` on."""
+        return self._stop.is_set()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, patience: float = 10.0) -> None:
+        """Let ``work`` return, and wait so many seconds for it. Idempotent; a thread that never started is stopped."""
+        self._stop.set()
+        if self._wake is not None:
+            self._wake()
+        if self._thread.ident is not None:
+            self._thread.join(patience)
+
+    def pause(self, seconds: float) -> bool:
+        """Wait so long; True where the thread is stopped meanwhile."""
+        return self._stop.wait(seconds)
