@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import changes, full, ovsdb, posts, reactive, report, usage, views
+from bench import changes, full, ovsdb, posts, reactive, report, scale, usage, views
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 
-SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views", "usage", "ovsdb")
+SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views", "usage", "ovsdb", "scale")
 
 
 def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
@@ -34,6 +34,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "views": lambda: views.measure(5_000, 10, 10),
             "usage": lambda: usage.measure(1, 2_000, 5, minute_days=0.02),
             "ovsdb": lambda: ovsdb.measure(50, 20, 3.0),
+            "scale": lambda: scale.measure(2_000, 32, 5.0),
         }
     return {
         "reactive": lambda: reactive.measure(3, 3.0),
@@ -52,6 +53,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
         "views": lambda: views.measure(200_000, 100, 100),
         "usage": lambda: usage.measure(30, 200_000, 20),
         "ovsdb": lambda: ovsdb.measure(1000, 300),
+        "scale": scale.measure,
     }
 
 

@@ -48,9 +48,9 @@ policies:
 """
 
 
-def user_of(number: int) -> str:
+def user_of(number: int, workers: int = WORKERS) -> str:
     """The user of a job; users take turns, so that every worker has jobs of many."""
-    return f"user{(number * 7 + number // WORKERS * 13) % USERS:03d}"
+    return f"user{(number * 7 + number // workers * 13) % USERS:03d}"
 
 
 def group_of(user: str) -> str:
@@ -58,14 +58,14 @@ def group_of(user: str) -> str:
     return f"group_{int(user[4:]) % GROUPS:02d}"
 
 
-def worker_of(number: int) -> int:
+def worker_of(number: int, workers: int = WORKERS) -> int:
     """The datapath id of the worker that a job runs on."""
-    return number % WORKERS + 1
+    return number % workers + 1
 
 
-def port_of(number: int) -> str:
+def port_of(number: int, workers: int = WORKERS) -> str:
     """The job's port on its worker."""
-    return f"job{number // WORKERS % PORTS}"
+    return f"job{number // workers % PORTS}"
 
 
 def ports() -> dict[str, int]:
@@ -78,7 +78,7 @@ def facts_for(owner: str, group: str) -> Facts:
     return Facts((("acctgroup", f'"{group}"'), ("owner", f'"{owner}"')))
 
 
-def jobs(count: int, block: int | None, first: int = 1) -> Iterator[Job]:
+def jobs(count: int, block: int | None, first: int = 1, workers: int = WORKERS) -> Iterator[Job]:
     """Jobs by number from ``first`` on: with addresses out of blocks of that prefix length, or (None) scattered."""
     policy = load(policy_text(block or 22))
     blocks = BlockAllocator(policy.job_networks, policy.block_prefixes)
@@ -86,7 +86,7 @@ def jobs(count: int, block: int | None, first: int = 1) -> Iterator[Job]:
     base = int(policy.job_networks[0].network_address)
     shared: dict[str, Facts] = {}
     for number in range(1, first + count):
-        owner = user_of(number)
+        owner = user_of(number, workers)
         group = group_of(owner)
         if block is None:
             address, reserved = IPv4Address(base + next(scattered)), None
@@ -96,15 +96,15 @@ def jobs(count: int, block: int | None, first: int = 1) -> Iterator[Job]:
             address, reserved = given.address, given.block
         if number < first:
             continue
-        worker = worker_of(number)
-        run = RunKey(f"submit.example#{number}.0#{STARTED}", STARTED, f"slot1_{number // WORKERS}@worker{worker}")
+        worker = worker_of(number, workers)
+        run = RunKey(f"submit.example#{number}.0#{STARTED}", STARTED, f"slot1_{number // workers}@worker{worker}")
         yield Job(
             number, run, run.id, owner, f"{owner}@example", group, number, 0, f"worker{worker}",
             address_type=AddressType.STATIC if block is None else AddressType.CONTROLLER,
             ipv4=address,
             ipv4_block=reserved,  # type: ignore[arg-type]  # of the address's version
             datapath=worker,
-            port=port_of(number),
+            port=port_of(number, workers),
             mac=f"02:00:00:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{number & 255:02x}",
             facts=shared.setdefault(owner, facts_for(owner, group)),
         )  # fmt: skip

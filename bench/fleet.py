@@ -1,0 +1,148 @@
+"""Thousands of played switches in a process of their own: ``python -m bench.fleet PORT WORKERS JOB_PORTS``.
+
+They keep and check every flow (:mod:`fake_switch.stored`), connect again when they lose the controller, and do what
+lines on the standard input say, each answered by a line of JSON: ``connect`` begins to connect them; ``counts`` tells
+how many are connected, what they hold and what they were sent since ``forget``; ``digests N ...`` tells digests of what
+these hold; ``port P`` is where the controller listens from now on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any, Final, Self
+
+from bench.population import CORE, FIRST_PORT
+from fake_switch.stored import StoredSwitch
+from lark_controller.cli.open_files import raise_open_files
+from lark_controller.flows.model import PORT_LOCAL
+from lark_controller.switches.openflow.replies import PortInfo
+
+CORES: Final = (CORE, CORE + 1)
+# How many connect at the same moment, and how long a switch waits before it tries again, in seconds.
+AT_ONCE: Final = 64
+PAUSE: Final = 0.2
+
+
+def edge_ports(count: int) -> dict[int, str]:
+    """The ports of every worker's bridge, by number."""
+    return {1: "eth0", PORT_LOCAL: "local", **{FIRST_PORT + number: f"job{number}" for number in range(count)}}
+
+
+CORE_PORTS: Final = {1: "p1", 2: "p2", 3: "p3"}
+
+
+def port_infos(named: dict[int, str]) -> dict[int, PortInfo]:
+    """What a switch says of its ports."""
+    return {
+        number: PortInfo(number, name, f"02:00:00:00:{number >> 8 & 255:02x}:{number & 255:02x}", True, False)
+        for number, name in named.items()
+    }
+
+
+class Fleet:
+    """All switches, on one event loop."""
+
+    def __init__(self, port: int, workers: int, job_ports: int) -> None:
+        self.port = port
+        edge, core = port_infos(edge_ports(job_ports)), port_infos(CORE_PORTS)
+        self.switches = {number: StoredSwitch(number, edge) for number in range(1, workers + 1)}
+        self.switches |= {number: StoredSwitch(number, core) for number in CORES}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    def connect(self) -> None:
+        """Connect all, and again whenever a connection ends."""
+        self._tasks = [asyncio.create_task(self._stay(switch)) for switch in self.switches.values()]
+
+    async def _stay(self, switch: StoredSwitch) -> None:
+        while True:
+            try:
+                async with self._places:
+                    await switch.connect("127.0.0.1", self.port)
+            except OSError:
+                await asyncio.sleep(PAUSE)
+                continue
+            await switch.closed.wait()
+            await asyncio.sleep(PAUSE)
+
+    def counts(self) -> dict[str, int]:
+        """What all of them hold, and were sent."""
+        every = self.switches.values()
+        return {
+            "connected": sum(not switch.closed.is_set() and switch.barriers > 0 for switch in every),
+            "flows": sum(len(switch.flows) for switch in every),
+            "largest": max(len(switch.flows) for number, switch in self.switches.items() if number not in CORES),
+            "core": len(self.switches[CORE].flows),
+            "flow_mods": sum(switch.flow_mods for switch in every),
+            "refused": sum(switch.refused for switch in every),
+        }
+
+    def forget(self) -> None:
+        """Count from now on."""
+        for switch in self.switches.values():
+            switch.forget_counts()
+
+
+async def serve(port: int, workers: int, job_ports: int) -> None:
+    """Do what the standard input says until it ends."""
+    raise_open_files()
+    fleet = Fleet(port, workers, job_ports)
+    # A collection here would stop every switch for a moment, and be taken for the controller's latency.
+    gc.freeze()
+    gc.disable()
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        command, *arguments = line.split()
+        found: dict[str, Any] = {}
+        if command == "connect":
+            fleet.connect()
+        elif command == "counts":
+            found = fleet.counts()
+        elif command == "forget":
+            fleet.forget()
+        elif command == "port":
+            fleet.port = int(arguments[0])
+        elif command == "digests":
+            found = {number: fleet.switches[int(number)].digest() for number in arguments}
+        print(json.dumps(found), flush=True)
+
+
+class PlayedSwitches:
+    """The process, from the side of the measurement."""
+
+    def __init__(self, port: int, workers: int, job_ports: int) -> None:
+        self._command = [sys.executable, "-m", "bench.fleet", str(port), str(workers), str(job_ports)]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self
+
+    def tell(self, *words: object) -> dict[str, Any]:
+        """Say a line, and take the answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the played switches have ended")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(*map(int, sys.argv[1:4])))

@@ -1,0 +1,330 @@
+"""A pool of 200,000 jobs on 3,125 workers, every switch connected: ``python -m bench --only scale``.
+
+One controller process, one process that plays all switches and keeps every flow, one that posts as hooks do. Beside the
+figures stand plain operations of the same machine in the same run, so that machines can be compared by ratios.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bench.changes import fill, sqlite_in
+from bench.fleet import CORE_PORTS, CORES, PlayedSwitches, edge_ports, port_infos
+from bench.http import Client
+from bench.percentiles import percentile
+from bench.population import ads, jobs, policy_text
+from bench.process import Lark
+from fake_switch.stored import StoredSwitch
+from lark_common.classads.ads import parse_post
+from lark_controller.flows.desired import Pool
+from lark_controller.flows.model import PORT_LOCAL, Flow
+from lark_controller.flows.placement import Switch, mac_number, place_switch
+from lark_controller.jobs.job import Job
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.file import load
+from lark_controller.store import Store
+from lark_controller.switches.openflow import wire
+
+MIB: Final = 1 << 20
+BLOCK: Final = 26
+JOB_PORTS: Final = 192
+SAMPLED: Final = 20
+CONNECTIONS: Final = 64
+SYNC_SECONDS: Final = 1800.0
+_METRIC: Final = re.compile(r"^(lark_switches_in_sync|lark_switches_connected) (\S+)$", re.MULTILINE)
+
+
+def policy(*, steered: str = "group_03", sliced: str = "Owner") -> str:
+    """The pool's policy, with a second core."""
+    text = policy_text(BLOCK, steered=steered).replace("slice: {by: Owner}", f"slice: {{by: {sliced}}}")
+    core = f'  core2: {{datapath: "{CORES[1]:016x}", role: core, ports: {{lan: 1, wan: 2, wan-fast: 3}}}}\n'
+    return text.replace("policies:\n", core + "policies:\n", 1)
+
+
+@dataclass
+class Scale:
+    """One run: its parts, the jobs that were not registered yet, and what was found."""
+
+    directory: Path
+    size: int
+    workers: int
+    fresh: Iterator[Job]
+    found: dict[str, Any] = field(default_factory=dict)
+    controller: Lark = field(init=False)
+    switches: PlayedSwitches = field(init=False)
+    token: str = ""
+
+    def say(self, name: str, value: object) -> None:
+        """Keep a figure, and show it: the run is long."""
+        self.found[name] = value
+        print(f"  {time.strftime('%H:%M:%S')} {name}: {value}", flush=True)
+
+    @contextmanager
+    def running(self, text: str) -> Iterator[None]:
+        """A controller on the store, whose switches are told where it listens."""
+        with Lark(self.directory, text, lease_seconds="86400", switch_timeout="120", check_seconds="600") as controller:
+            self.controller = controller
+            self.token = controller.token = controller.token or self.token
+            yield
+
+    async def until(self, condition: Callable[[int, int], bool]) -> float:
+        """Wait until (connected, in sync) switches are as wanted; the seconds that it took."""
+        client = Client(self.controller.rest, self.token)
+        started = time.perf_counter()
+        while True:
+            answer = await client.request("GET", "/metrics")
+            told = {name: int(float(value)) for name, value in _METRIC.findall(answer.body.decode())}
+            if condition(told.get("lark_switches_connected", 0), told.get("lark_switches_in_sync", 0)):
+                client.close()
+                return time.perf_counter() - started
+            if time.perf_counter() - started > SYNC_SECONDS:
+                raise TimeoutError(f"the switches are not in sync: {told}")
+            await asyncio.sleep(0.25)
+
+    async def all_in_sync(self) -> float:
+        """Wait until every switch is in sync."""
+        everyone = self.workers + len(CORES)
+        return await self.until(lambda connected, in_sync: connected == in_sync == everyone)
+
+
+def measure(size: int = 200_000, workers: int = 3125, seconds: float = 60.0) -> dict[str, Any]:
+    """All of it; ``seconds`` is how long each kind of posts goes on."""
+    with tempfile.TemporaryDirectory() as name:
+        every = jobs(size + 200_000, BLOCK, workers=workers)
+        run = Scale(Path(name), size, workers, every)
+        run.say("reference", reference(run.directory))
+        fill(sqlite_in(run.directory), policy(), itertools.islice(every, size))
+        with run.running(policy()):
+            run.say("start_seconds", run.controller.seconds)
+            run.say("memory_loaded", run.controller.memory() / MIB)
+            with PlayedSwitches(run.controller.openflow, workers, JOB_PORTS) as run.switches:
+                asyncio.run(_empty(run))
+                _verify(run, "verified_after_sync", policy())
+                asyncio.run(_steady(run, seconds))
+                asyncio.run(_reload(run, "reload_5_percent", policy(steered="group_04")))
+                _verify(run, "verified_after_reload", policy(steered="group_04"))
+                asyncio.run(_reload(run, "reload_all", policy(steered="group_04", sliced="AcctGroup")))
+                run.say("memory_peak", run.controller.memory("HWM") / MIB)
+                _restart(run)
+    return run.found
+
+
+async def _empty(run: Scale) -> None:
+    """All switches come empty; the first hundred that jobs wait for must not wait for all others."""
+    run.switches.tell("connect")
+    chosen = [job for job in itertools.islice(run.fresh, 3 * run.workers) if job.number % 7 == 0][:100]
+    waited = asyncio.create_task(_posts(run, chosen, rate=100.0, wait=30.0))
+    run.say("sync_seconds", await run.all_in_sync())
+    run.say("first_jobs", _summary(await waited))
+    run.say("flows", run.switches.tell("counts"))
+    run.say("memory_in_sync", run.controller.memory() / MIB)
+
+
+async def _steady(run: Scale, seconds: float) -> None:
+    for rate in (50.0, 100.0):
+        chosen = list(itertools.islice(run.fresh, int(rate * seconds)))
+        run.say(f"posts_at_{rate:g}", _summary(await _posts(run, chosen, rate=rate, wait=10.0)))
+    run.say("posts_at_most", await _throughput(run, seconds))
+
+
+async def _reload(run: Scale, name: str, text: str) -> None:
+    """Put another policy in force while jobs are posted at 50 a second."""
+    done = asyncio.Event()
+    poster = asyncio.create_task(_posts(run, run.fresh, rate=50.0, wait=10.0, until=done))
+    client = Client(run.controller.rest, run.token)
+    run.switches.tell("forget")
+    started = time.perf_counter()
+    answer = await client.request("PUT", "/v1/policy", text.encode(), "application/yaml")
+    answered = time.perf_counter() - started
+    await run.all_in_sync()
+    in_force = time.perf_counter() - started
+    done.set()
+    posts = _summary(await poster)
+    client.close()
+    if answer.status != 200:
+        raise RuntimeError(f"the policy was not taken: {answer.status} {answer.body!r}")
+    mods = run.switches.tell("counts")["flow_mods"]
+    run.say(name, {"answered": answered, "in_sync": in_force, "flow_mods": mods, "posts": posts})
+
+
+def _restart(run: Scale) -> None:
+    """The controller ends and starts again; the switches are as they were, and connect again by themselves."""
+    run.controller.__exit__(None, None, None)
+    run.switches.tell("forget")
+    started = time.perf_counter()
+    with run.running(policy(steered="group_04", sliced="AcctGroup")):
+        run.switches.tell("port", run.controller.openflow)
+
+        async def again() -> None:
+            first = await _posts(run, list(itertools.islice(run.fresh, 1)), rate=100.0, wait=0.0)
+            run.say("restart_first_post_seconds", time.perf_counter() - started)
+            run.say("restart_first_post_status", first[0].status)
+            await run.all_in_sync()
+            run.say("restart_in_sync_seconds", time.perf_counter() - started)
+
+        asyncio.run(again())
+        run.say("restart_flow_mods", run.switches.tell("counts")["flow_mods"])
+        run.say("restart_memory", run.controller.memory() / MIB)
+
+
+# -- posts -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One post: milliseconds from the time when it was due until its answer, and whether the switches confirmed."""
+
+    milliseconds: float
+    status: int
+    confirmed: bool
+
+
+async def _posts(
+    run: Scale, chosen: Iterator[Job] | list[Job], *, rate: float, wait: float, until: asyncio.Event | None = None
+) -> list[Post]:
+    """Post jobs at a steady rate whatever became of those before."""
+    client = Client(run.controller.rest, run.token)
+    due = time.perf_counter()
+    tasks = []
+    for job in chosen:
+        if until is not None and until.is_set():
+            break
+        tasks.append(asyncio.create_task(_post(client, job, due, wait)))
+        due += 1 / rate
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+    done = list(await asyncio.gather(*tasks))
+    client.close()
+    return done
+
+
+async def _post(client: Client, job: Job, due: float, wait: float) -> Post:
+    answer = await client.request("POST", f"/v1/jobs?wait={wait:g}", ads(job).encode())
+    took = (time.perf_counter() - due) * 1000
+    return Post(took, answer.status, answer.status == 201 and not answer.json["waiting"])
+
+
+async def _throughput(run: Scale, seconds: float) -> dict[str, Any]:
+    """As many posts, and ends of the jobs posted before, as go through."""
+    end = time.perf_counter() + seconds
+    taken: list[float] = []
+    confirmed = 0
+
+    async def hook() -> None:
+        nonlocal confirmed
+        client = Client(run.controller.rest, run.token)
+        while time.perf_counter() < end:
+            post = await _post(client, next(run.fresh), time.perf_counter(), 10.0)
+            taken.append(post.milliseconds)
+            confirmed += post.confirmed
+        client.close()
+
+    before = run.controller.processor_seconds()
+    started = time.perf_counter()
+    await asyncio.gather(*(hook() for _ in range(CONNECTIONS)))
+    took = time.perf_counter() - started
+    ordered = sorted(taken)
+    return {
+        "per_second": len(taken) / took, "confirmed": confirmed, "p50": percentile(ordered, 50),
+        "p99": percentile(ordered, 99),
+        "processor_ms": (run.controller.processor_seconds() - before) / len(taken) * 1000,
+    }  # fmt: skip
+
+
+def _summary(posts: list[Post]) -> dict[str, Any]:
+    ordered = sorted(post.milliseconds for post in posts)
+    return {
+        "posts": len(posts), "confirmed": sum(post.confirmed for post in posts),
+        "statuses": sorted({post.status for post in posts}),
+        "p50": percentile(ordered, 50), "p99": percentile(ordered, 99), "worst": ordered[-1] if ordered else 0.0,
+    }  # fmt: skip
+
+
+# -- what the switches should hold ------------------------------------------------------------------------------------
+
+
+def _verify(run: Scale, name: str, text: str) -> None:
+    """Compare switches with what is calculated anew, in this process, from the store's live jobs."""
+    chosen = sorted({1, run.workers, *range(1, run.workers + 1, max(1, run.workers // SAMPLED)), *CORES})
+    told = run.switches.tell("digests", *chosen)
+    desired = oracle(run.directory, text, chosen)
+    wrong = [number for number in chosen if told[str(number)] != desired[number]]
+    if wrong:
+        raise RuntimeError(f"switches do not hold what they should: {wrong}")
+    run.say(name, len(chosen))
+
+
+def oracle(directory: Path, text: str, chosen: list[int]) -> dict[int, str]:
+    """The digests of what switches should hold."""
+    store = Store.open(sqlite_in(directory))
+    in_force = load(text)
+    pool, decider = Pool(in_force), Decider(in_force)
+    for job in store.live_jobs():
+        pool.put(job, decider.decide(job.facts))
+    store.close()
+    digests = {}
+    for number in chosen:
+        pool.set_switch(_placed(text, number))
+        played = StoredSwitch(number, {})
+        for key, data in pool.build(number).flows.items():
+            played.data_received(wire.flow_add(1, Flow(key, data)))
+        digests[number] = played.digest()
+    return digests
+
+
+def _placed(text: str, number: int) -> Switch:
+    infos = port_infos(CORE_PORTS if number in CORES else edge_ports(JOB_PORTS))
+    local = infos.get(PORT_LOCAL)
+    return place_switch(
+        load(text), number, {info.name: info.number for info in infos.values()}, normal=True, tracks=True,
+        local_mac=None if local is None else mac_number(local.mac), max_meter=1024,
+        description=f"fake {number:016x}",
+    )  # fmt: skip
+
+
+# -- plain operations --------------------------------------------------------------------------------------------------
+
+
+def reference(directory: Path) -> dict[str, float]:
+    """What one plain operation costs here, in microseconds: a flow-mod built, a row written, a post's ads parsed."""
+    job = next(jobs(1, BLOCK))
+    pool, decider = Pool(load(policy())), Decider(load(policy()))
+    pool.set_switch(_placed(policy(), 2))
+    pool.put(job, decider.decide(job.facts))
+    flows = [Flow(key, data) for key, data in pool.build(2).flows.items()]
+    body = ads(job).encode()
+    database = sqlite3.connect(directory / "reference.db")
+    database.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, text TEXT)")
+
+    def rows() -> None:
+        for _ in range(1000):
+            database.execute("INSERT INTO rows (text) VALUES (?)", (body,))
+        database.commit()
+
+    found = {
+        "flow_mod_built": _micros(lambda: [wire.flow_add(1, flow) for flow in flows], len(flows)),
+        "row_written": _micros(rows, 1000),
+        "ads_parsed": _micros(lambda: parse_post(body, "text/plain"), 1),
+    }
+    database.close()
+    return found
+
+
+def _micros(work: Callable[[], object], count: int, rounds: int = 20) -> float:
+    best = min(_timed(work) for _ in range(rounds))
+    return best / count * 1e6
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
