@@ -6,6 +6,7 @@ later job with the same address inherits nothing.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
@@ -38,11 +39,12 @@ class _Memory:
     """What was decided for one switch, and what it learned.
 
     ``decisions`` has by address the flows' keys, each with the number of the job that asked first; ``asked`` has by job
-    its flows' keys, the oldest first, with their addresses.
+    its flows' keys, the oldest first, with their addresses (a plain dict's first key costs as many steps as keys went
+    before it).
     """
 
     decisions: dict[tuple[int, int], dict[FlowKey, int]] = field(default_factory=dict)
-    asked: dict[int, dict[FlowKey, tuple[int, int]]] = field(default_factory=dict)
+    asked: dict[int, OrderedDict[FlowKey, tuple[int, int]]] = field(default_factory=dict)
     slices: dict[int, SliceKey] = field(default_factory=dict)
     count: int = 0
     learning: Learning | None = None
@@ -116,7 +118,7 @@ class Reactions:
             if (old := self._make_room(datapath, memory, job.number)) is not None:
                 answer_bytes = wire.flow_delete(link.next_xid(), old)
             memory.decisions.setdefault((version, other), {})[flow.key] = job.number
-            memory.asked.setdefault(job.number, {})[flow.key] = (version, other)
+            memory.asked.setdefault(job.number, OrderedDict())[flow.key] = (version, other)
             memory.count += 1
             self._holders.setdefault((version, other), set()).add(datapath)
         answer_bytes += wire.flow_add(link.next_xid(), flow)
@@ -127,8 +129,8 @@ class Reactions:
     def _make_room(self, datapath: int, memory: _Memory, number: int) -> FlowKey | None:
         """Forget the oldest decision of a job at its limit, or of the job that has most where the switch is at its
         own; answers the flow to delete, None where there is room."""
-        own = memory.asked.get(number, {})
-        if len(own) < MAX_OF_JOB:
+        own = memory.asked.get(number)
+        if own is None or len(own) < MAX_OF_JOB:
             if memory.count < MAX_DECISIONS:
                 return None
             own = max(memory.asked.values(), key=len)
