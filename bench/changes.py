@@ -134,7 +134,7 @@ def fill(url: str, text: str, chosen: Iterable[Job]) -> str:
     store = Store.open(url)
     store.migrate()
     policy = load(text)
-    store.put_policy(text, policy.digest, FILE_ACTOR, time.time())
+    store.trail.put_policy(text, policy.digest, FILE_ACTOR, time.time())
     store.close()
     digest = names_digest(needed_attributes(policy))
     lease = time.time() + 86_400
@@ -175,12 +175,12 @@ class Whole:
         for ads_text in self.fresh:
             body = ads_text.replace(b"JobCurrentStartDate = %d\n" % STARTED, later)
             started = time.perf_counter()
-            registered = controller.register(*parse_post(body, "text/plain"), "bench")
-            confirmation = controller.confirm(registered.job.id, 30.0)
+            registered = controller.jobs.register(*parse_post(body, "text/plain"), "bench")
+            confirmation = controller.jobs.confirm(registered.job.id, 30.0)
             took.append((time.perf_counter() - started) * 1000)
             if not registered.created or confirmation.waiting or not confirmation.confirmed:
                 raise RuntimeError(f"a job was not registered and confirmed: {confirmation}")
-            controller.end(registered.job.id, "bench")
+            controller.jobs.end(registered.job.id, "bench")
         self.millis.append(median(took))
 
 
@@ -215,7 +215,7 @@ def _whole(directory: Path, network: FakeNetwork, size: int, block: int | None, 
     connected = CONNECTED if block is not None else CONNECTED_SCATTERED
     every = jobs(size + WORKERS // connected * fresh, block)
     store = Store.open(fill(sqlite_in(directory), text, itertools.islice(every, size)))
-    version = store.latest_policy()
+    version = store.trail.latest_policy()
     assert version is not None
     options = OpenFlowOptions(listen=(("127.0.0.1", 0),), apply_timeout=120.0)
     controller = Controller(store, version, options, Metrics(), lease_seconds=86_400, check_seconds=0)
@@ -225,7 +225,7 @@ def _whole(directory: Path, network: FakeNetwork, size: int, block: int | None, 
     for datapath in range(1, connected + 1):
         network.call(FakeSwitch(datapath, named).connect(host, port))
     network.call(FakeSwitch(CORE, {1: "p1", 2: "p2", 3: "p3"}).connect(host, port))
-    _until(lambda: sum(switch.in_sync for switch in controller.switches()) == connected + 1)
+    _until(lambda: sum(switch.in_sync for switch in controller.switches.all()) == connected + 1)
     here = [job for job in every if job.datapath is not None and job.datapath <= connected]
     return Whole(controller, store, [ads(job).encode() for job in here[:fresh]])
 

@@ -24,7 +24,7 @@ from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, WIDTHS
 from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading
 from lark_controller.api.usage import UsageFilter
-from lark_controller.services.usage import KEPT, Accountant
+from lark_controller.services.accountant import KEPT, Accountant
 from lark_controller.store import Store
 from lark_controller.store.usage import NOT_ENDED, buckets_query, jobs_query
 
@@ -169,7 +169,7 @@ def _write(store: Store, url: str, count: int) -> dict[str, float]:
     ledger = Ledger()
     for job in live:
         ledger.begin(job, job.group)
-    accountant = Accountant(store, ledger, KEPT, lambda _: 0)
+    accountant = Accountant(store, ledger, KEPT)
     times, reads, references = [], [], []
     for turn in range(1, 4):
         started = time.process_time()

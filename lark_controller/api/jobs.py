@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
+from lark_common.classads.ads import JobAd, MachineAd
+from lark_common.runs import EndedBy
 from lark_controller.accounting.usage import JobUsage
-from lark_controller.jobs.job import Job
+from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import Decision
 
 
@@ -68,3 +72,43 @@ class JobPage:
 
     jobs: tuple[Job, ...]
     next_cursor: str | None = None
+
+
+class JobControls(Protocol):
+    """Operations on jobs. Thread-safe; all but ``counts`` raise StoreError where the database is away."""
+
+    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
+        """Take a run in. Raises AdError, AddressError, CapacityError, PathError."""
+
+    def confirm(self, job_id: str, timeout: float) -> Confirmation:
+        """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
+
+    def renew(self, job_id: str, actor: str) -> Job:
+        """Renew a live job's lease. Raises NotFoundError where no such job lives."""
+
+    def end(self, job_id: str, actor: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Job:
+        """End a job. Idempotent. Raises NotFoundError for an id never seen."""
+
+    def forged(self, job_id: str, actor: str, detail: str) -> None:
+        """Write into the audit trail that a worker refused a forged ad for this job."""
+
+    def lift(self, job_id: str, actor: str) -> Job:
+        """End a job's quarantine on an operator's word, for as long as the job lives. Idempotent.
+
+        Raises NotFoundError where no such job lives.
+        """
+
+    def detail(self, job_id: str) -> JobDetail:
+        """A live or ended job. Raises NotFoundError."""
+
+    def at(self, address: str) -> JobDetail:
+        """The live job behind an address. Raises NotFoundError."""
+
+    def page(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
+        """A page of jobs. Raises NotFoundError for a cursor that is none."""
+
+    def counts(self) -> Mapping[JobState, int]:
+        """How many live jobs there are in each state; cheap, since every scrape of the metrics asks."""
+
+    def read_counters(self, job_id: str, timeout: float) -> None:
+        """Read a live job's counters at its switch now, where it is at one that answers. Raises SwitchError."""

@@ -1,8 +1,11 @@
-"""Policy versions, plans and the audit trail, as REST shows them."""
+"""Policy versions and plans, as REST shows them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+
+from lark_common.errors import Mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +54,21 @@ class Plan:
     refusals: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """What changed, when (seconds since 1970) and by whom. ``subject`` is a job id, ``policy`` or a datapath id."""
+class PolicyControls(Protocol):
+    """Operations on the policy. Thread-safe."""
 
-    number: int
-    at: float
-    actor: str
-    action: str
-    subject: str
-    detail: str = ""
+    @property
+    def version(self) -> PolicyVersion:
+        """The policy in force."""
 
+    def mistakes(self, text: str) -> tuple[Mistake, ...]:
+        """Every mistake in a policy text; empty where it is valid."""
 
-@dataclass(frozen=True, slots=True)
-class AuditPage:
-    """One page of the audit trail, newest first, and the cursor of the next page."""
+    def plan(self, text: str) -> Plan:
+        """What a policy text would change. Raises PolicyError."""
 
-    entries: tuple[AuditEntry, ...]
-    next_cursor: str | None = None
+    def put(self, text: str, actor: str, instead_of: str | None = None) -> PolicyVersion:
+        """Put a policy in force; with ``instead_of`` only in place of the one with that digest.
+
+        Raises PolicyError, RuleLimitError, UnsupportedError, ChangedError; then nothing has changed.
+        """

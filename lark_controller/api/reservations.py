@@ -47,8 +47,8 @@ class Change:
     reschedule: bool = False
 
 
-class Reserving(Protocol):
-    """What REST may ask of reservations. Thread-safe; every call raises StoreError where the database is away."""
+class ReservationControls(Protocol):
+    """Operations on reservations. Thread-safe; every call raises StoreError where the database is away."""
 
     def reserve(self, wish: Wish, actor: str, of_job: bool) -> Reservation:
         """Reserve a flow; ``of_job`` accepts only flows that a live job sends.

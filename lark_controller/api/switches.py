@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +133,22 @@ class Explanation:
     verdict: str
     reason: str
     steps: tuple[Step, ...] = ()
+
+
+class SwitchControls(Protocol):
+    """Operations on switches. Thread-safe; all raise SwitchError where the controller's loop does not answer."""
+
+    def all(self) -> tuple[SwitchStatus, ...]:
+        """All switches that are declared or have been connected."""
+
+    def find(self, datapath: str) -> SwitchStatus:
+        """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
+
+    def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
+        """A page of a switch's flows, desired and installed. Raises NotFoundError, also for a cursor that is none."""
+
+    def explain(self, src: str, dst: str, timeout: float) -> Explanation:
+        """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
+
+        Raises NotFoundError, AdError.
+        """

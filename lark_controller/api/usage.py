@@ -1,4 +1,4 @@
-"""What may be asked about use, and the answers. Frozen values."""
+"""What jobs and groups use of the network, as REST shows it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from lark_controller.accounting.ledger import WorkerCounts
 from lark_controller.accounting.rates import Flowing
-from lark_controller.accounting.usage import JobUsage, Rate, Usage
+from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs.job import Job
 
 
@@ -60,8 +60,28 @@ class UsagePage:
     next_cursor: str | None = None
 
 
-class Accounts(Protocol):
-    """What REST may ask of the accounts. Thread-safe; what asks the database raises StoreError where it is away."""
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """An accounting group of the running policy and how many live jobs it takes.
+
+    ``rate`` is what they send and receive now, ``usage`` what they and others before have since this controller's
+    start. ``core_drops`` are the packets that the group's queues and meters on cores dropped since then.
+    """
+
+    name: str
+    jobs: int
+    dscp: int
+    queue: int | None = None
+    guarantee: float | None = None
+    ceiling: float | None = None
+    port: str | None = None
+    rate: Rate = IDLE
+    usage: Usage = NOTHING
+    core_drops: int = 0
+
+
+class UsageControls(Protocol):
+    """Operations on what is used. Thread-safe; what asks the database raises StoreError where it is away."""
 
     @property
     def written(self) -> float:
@@ -87,3 +107,6 @@ class Accounts(Protocol):
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """What live jobs send and receive now by group, user, host or job: the ``limit`` that send and receive most."""
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        """The accounting groups of the policy in force, with what their jobs use."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from lark_common.worker_rules import HostRules
 
@@ -18,3 +20,13 @@ class HostStatus:
     revision: str
     rules: HostRules | None = None
     waiting: tuple[str, ...] = ()
+
+
+class WorkerControls(Protocol):
+    """Operations on workers. Thread-safe; all raise SwitchError where the controller's loop does not answer."""
+
+    def rules(self, host: str, after: str, timeout: float) -> HostStatus:
+        """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""
+
+    def confirmed(self, host: str, revision: str, refused: Mapping[str, str], late: Sequence[str] = ()) -> HostStatus:
+        """A worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made yet."""

@@ -16,8 +16,8 @@ from lark_controller.htcondor.watch import PoolOptions
 from lark_controller.rest.app import create_app
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
+from lark_controller.services.accountant import Keeping
 from lark_controller.services.policy_file import PolicyFile, first_policy
-from lark_controller.services.usage import Keeping
 from lark_controller.settings import Settings
 from lark_controller.store import Store
 from lark_controller.switches.openflow.connection import OpenFlowOptions
@@ -84,7 +84,7 @@ class Service:
         self.server = Server(
             create_app(self.controller, settings, Tokens(settings.tokens_file), self.metrics), settings
         )
-        self.policy_file = PolicyFile(settings.policy_file, self.controller.put_policy)
+        self.policy_file = PolicyFile(settings.policy_file, self.controller.policy.put)
 
     def start(self) -> None:
         """Load the directory, listen for switches, then answer REST."""

@@ -34,14 +34,14 @@ class ControlsCollector(Collector):
                 log.failure("metrics not read", error, part=part.__name__.strip("_"))
 
     def _jobs(self) -> list[Metric]:
-        counts = self._controls.job_counts()
+        counts = self._controls.jobs.counts()
         jobs = GaugeMetricFamily("lark_jobs", "Live jobs, by state.", labels=("state",))
         for state in (JobState.REGISTERING, JobState.ENFORCED, JobState.PENDING, JobState.QUARANTINED):
             jobs.add_metric((str(state),), counts.get(state, 0))
         return [jobs]
 
     def _switches(self) -> list[Metric]:
-        switches = self._controls.switches()
+        switches = self._controls.switches.all()
         connected = sum(switch.connected for switch in switches)
         in_sync = sum(switch.connected and switch.in_sync for switch in switches)
         desired = sum(switch.desired for switch in switches)
@@ -60,7 +60,7 @@ class ControlsCollector(Collector):
         ]
 
     def _policy(self) -> list[Metric]:
-        policy = self._controls.policy()
+        policy, ready = self._controls.policy.version, self._controls.health.ready().ready
         return [
             GaugeMetricFamily("lark_policy_version", "Version of the policy in force.", policy.version),
             GaugeMetricFamily(
@@ -68,7 +68,7 @@ class ControlsCollector(Collector):
                 "When the policy in force was put there, seconds since 1970.",
                 policy.at,
             ),
-            GaugeMetricFamily("lark_ready", "1 where the controller can do its work.", self._controls.ready().ready),
+            GaugeMetricFamily("lark_ready", "1 where the controller can do its work.", ready),
         ]
 
     def _groups(self) -> list[Metric]:
@@ -82,7 +82,7 @@ class ControlsCollector(Collector):
         jobs = GaugeMetricFamily("lark_group_jobs", "Live jobs.", labels=("group",))
         sure = GaugeMetricFamily("lark_group_guarantee_bits_per_second", "Guaranteed.", labels=("group",))
         most = GaugeMetricFamily("lark_group_ceiling_bits_per_second", "Highest rate.", labels=("group",))
-        for group in self._controls.groups():
+        for group in self._controls.usage.groups():
             used = group.usage
             for direction, total, wan, count, policy, rate in (
                 ("in", used.bytes_in, used.wan_bytes_in, used.packets_in, used.policy_drops_in, used.rate_drops_in),
@@ -104,7 +104,7 @@ class ControlsCollector(Collector):
 
     def _written(self) -> list[Metric]:
         words = "When what jobs use was written last, seconds since 1970."
-        return [GaugeMetricFamily("lark_usage_written_timestamp_seconds", words, self._controls.accounts.written)]
+        return [GaugeMetricFamily("lark_usage_written_timestamp_seconds", words, self._controls.usage.written)]
 
     def _links(self) -> list[Metric]:
         labels = ("link", "source", "target")

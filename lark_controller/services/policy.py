@@ -30,15 +30,6 @@ from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 
-def mistakes(text: str) -> tuple[Mistake, ...]:
-    """Every mistake in a policy text; empty where it is valid."""
-    try:
-        load(text)
-    except PolicyError as error:
-        return error.mistakes
-    return ()
-
-
 class PolicyInForce:
     """One policy at a time: ``version`` as it was put, ``policy`` as it was read. Thread-safe."""
 
@@ -61,6 +52,14 @@ class PolicyInForce:
         self._registration = registration
         self._metrics = metrics
         self._lock = threading.Lock()
+
+    def mistakes(self, text: str) -> tuple[Mistake, ...]:
+        """Every mistake in a policy text; empty where it is valid."""
+        try:
+            load(text)
+        except PolicyError as error:
+            return error.mistakes
+        return ()
 
     def plan(self, text: str) -> Plan:
         """What a policy text would change. Raises PolicyError."""
@@ -100,7 +99,7 @@ class PolicyInForce:
                 self._learn_names(names)
             self._openflow.call(self._reconciler.switchover.prepare(policy)).result()
             try:
-                version = self._store.put_policy(text, policy.digest, actor, time.time())
+                version = self._store.trail.put_policy(text, policy.digest, actor, time.time())
             except BaseException:
                 self._loop.call(self._reconciler.pools.abandon)
                 raise

@@ -25,7 +25,7 @@ WATCH_SECONDS: Final = 1.0
 
 def first_policy(store: Store, path: Path) -> PolicyVersion:
     """The policy to start with. Raises PolicyError or SettingError where the file is bad and the store has none."""
-    latest = store.latest_policy()
+    latest = store.trail.latest_policy()
     try:
         text = read(path)
         policy = load(text, str(path))
@@ -34,10 +34,10 @@ def first_policy(store: Store, path: Path) -> PolicyVersion:
             raise
         event("policy file not used", level=ERROR, error=str(error), version=latest.version)
         return latest
-    seen = store.latest_policy_by(FILE_ACTOR)
+    seen = store.trail.latest_policy(FILE_ACTOR)
     if latest is not None and seen is not None and seen.digest == policy.digest:
         return latest
-    return store.put_policy(text, policy.digest, FILE_ACTOR, time.time())
+    return store.trail.put_policy(text, policy.digest, FILE_ACTOR, time.time())
 
 
 def read(path: Path) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from lark_common.errors import SwitchError
-from lark_controller.api.switches import Explanation, FlowFilter, FlowPage, SwitchStatus
+from lark_common.errors import NotFoundError, SwitchError
+from lark_controller.api.switches import Explanation, FlowFilter, FlowPage, PortStatus, SwitchStatus
 from lark_controller.flows.desired import Pool
+from lark_controller.flows.model import PORT_LOCAL
+from lark_controller.flows.placement import Switch
+from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.reconcile.switch import SwitchState, dpid_text
 from lark_controller.services import flow_list as flow_lists
-from lark_controller.services import views
 from lark_controller.services.explain import (
     Ends,
     Held,
@@ -23,7 +26,7 @@ from lark_controller.switches.openflow.link import Dump
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 
-class Inspection:
+class Switches:
     """Looks at switches; changes nothing. Thread-safe."""
 
     def __init__(self, openflow: OpenFlow, reconciler: Reconciler) -> None:
@@ -31,25 +34,16 @@ class Inspection:
         self._loop = LoopCalls(openflow)
         self._reconciler = reconciler
 
-    def switches(self) -> tuple[SwitchStatus, ...]:
-        """All switches that are declared or have been connected."""
-        return self._loop.call(lambda: views.switches(self._reconciler))
+    def all(self) -> tuple[SwitchStatus, ...]:
+        """All switches that are declared or have been connected, by datapath id."""
+        loop = self._reconciler
+        return self._loop.call(
+            lambda: tuple(_status(loop, dp, ports=False) for dp in sorted({*loop.switches, *loop.pool.policy.switches}))
+        )
 
-    def switch(self, datapath: str) -> SwitchStatus:
+    def find(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
-        return self._loop.call(lambda: views.switch(self._reconciler, views.find_switch(self._reconciler, datapath)))
-
-    def read_counters(self, job_id: str, timeout: float) -> None:
-        """Read a live job's counters at its switch now; nothing where it is at no switch that answers within
-        ``timeout`` seconds. Raises SwitchError."""
-
-        async def read() -> None:
-            job = self._reconciler.directory.by_id.get(job_id)
-            placed = None if job is None else self._reconciler.pool.placed.get(job.number)
-            if placed is not None:
-                await self._reconciler.polling.read(placed, timeout)
-
-        self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        return self._loop.call(lambda: _status(self._reconciler, _found(self._reconciler, datapath), ports=True))
 
     def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
         """A page of a switch's flows, desired and installed. Raises NotFoundError, SwitchError."""
@@ -59,7 +53,7 @@ class Inspection:
         own = None if job is None else job.number
 
         async def read() -> tuple[Pool, flow_lists.Held]:
-            number = views.find_switch(self._reconciler, datapath)
+            number = _found(self._reconciler, datapath)
             state = self._reconciler.switches.get(number)
             dump: Dump | None = None
             if state is not None and state.link is not None:
@@ -94,3 +88,69 @@ class Inspection:
 
         pool, ends, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
         return explain(pool, ends, held)
+
+
+def _found(loop: Reconciler, text: str) -> int:
+    """A switch's datapath id from its id or name. Raises NotFoundError."""
+    for datapath, spec in loop.pool.policy.switches.items():
+        if spec.name == text:
+            return datapath
+    for datapath, known in loop.pool.switches.items():
+        if known.name == text:
+            return datapath
+    try:
+        number = int(text.removeprefix("0x").replace(":", ""), 16)
+    except ValueError:
+        number = -1
+    if number in loop.switches or number in loop.pool.policy.switches:
+        return number
+    raise NotFoundError(f"no switch has the name or datapath id {text}")
+
+
+def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
+    """One switch; without ``ports`` at a cost that does not grow with its jobs."""
+    pool = loop.pool_of(datapath)
+    state = loop.switches.get(datapath) or SwitchState(datapath)
+    spec = pool.policy.switches.get(datapath)
+    known = pool.switches.get(datapath)
+    return SwitchStatus(
+        datapath=dpid_text(datapath),
+        name=state.label(pool),
+        role=str(spec.role if spec is not None else SwitchRole.EDGE),
+        connected=state.link is not None,
+        in_sync=state.in_sync,
+        address=state.address,
+        host=(spec.host if spec is not None else None) or state.description,
+        description=state.description,
+        desired=pool.rules.get(datapath, 0),
+        installed=state.installed,
+        max_rules=0 if spec is None else spec.max_rules,
+        jobs=pool.count_at(datapath),
+        normal=True if known is None else known.normal,
+        max_meter=0 if known is None else known.max_meter,
+        drift=state.drift,
+        packet_ins=state.packet_ins,
+        since=state.since,
+        reason=state.reason,
+        ports=_ports(pool, state, known) if ports and known is not None else (),
+        problems=(*state.problems, *loop.queues.problems(datapath)) if ports else (),
+    )
+
+
+def _ports(pool: Pool, state: SwitchState, known: Switch) -> tuple[PortStatus, ...]:
+    if state.link is None:
+        return ()
+    behind = {placed.port: placed.job.id for placed in pool.jobs_at(state.datapath) if placed.port is not None}
+    roles = dict.fromkeys(known.uplinks, "uplink")
+    roles |= dict.fromkeys(known.lan, "lan") | {wan.number: wan.name for wan in known.wan}
+    roles[PORT_LOCAL] = "local"
+    other = "closed" if known.is_edge else "switch"
+    return tuple(
+        PortStatus(
+            port.number,
+            port.name,
+            "job" if port.number in behind else roles.get(port.number, other),
+            behind.get(port.number),
+        )
+        for port in sorted(state.link.features.ports.values(), key=lambda port: port.number)
+    )

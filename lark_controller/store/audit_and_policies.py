@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, insert, select
 
-from lark_controller.api.policy import AuditEntry, AuditPage, PolicyVersion
+from lark_controller.api.audit import AuditEntry, AuditPage
+from lark_controller.api.policy import PolicyVersion
 from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.schema import audit, policy_versions
 
@@ -18,7 +19,7 @@ def record(connection: Connection, at: float, actor: str, action: str, subject: 
     connection.execute(insert(audit).values(at=at, actor=actor, action=action, subject=subject, detail=detail).inline())
 
 
-def audit_page(connection: Connection, subject: str | None, cursor: str | None, limit: int) -> AuditPage:
+def page(connection: Connection, subject: str | None, cursor: str | None, limit: int) -> AuditPage:
     """A page of the trail, newest first. Raises NotFoundError for a cursor that is none."""
     query = select(audit.c.number, audit.c.at, audit.c.actor, audit.c.action, audit.c.subject, audit.c.detail)
     if subject is not None:

@@ -15,7 +15,6 @@ from lark_common.errors import NotFoundError
 from lark_controller.accounting.ledger import Entry
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.jobs import JobFilter, JobPage
-from lark_controller.api.policy import AuditPage, PolicyVersion
 from lark_controller.api.usage import UsageFilter, UsagePage
 from lark_controller.jobs.job import Facts, Job, JobState
 from lark_controller.qos.admission import Held
@@ -39,12 +38,23 @@ from lark_controller.store.database import Database, connect
 from lark_controller.store.queries import Ending, LiveAds
 from lark_controller.store.run_updates import Pruned
 from lark_controller.store.runs import Post, Registration
+from lark_controller.store.subject import Reads, Subject, Writes
 from lark_controller.store.usage import Readings
 
 T = TypeVar("T")
 
 # How many rows one transaction changes at most, so that other writers get their turn.
 _BATCH: Final = 2_000
+
+
+class Trail(Subject):
+    """The audit trail and the policy versions."""
+
+    record = Writes(trail.record)
+    page = Reads(trail.page)
+    put_policy = Writes(trail.put_policy)
+    latest_policy = Reads(trail.latest_policy)
+    policy = Reads(trail.policy)
 
 
 class Store:
@@ -56,6 +66,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.trail = Trail(database)
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -336,32 +347,6 @@ class Store:
             while removed := self._database.write(work):
                 count += removed
         return count
-
-    # Audit trail and policies
-
-    def audit(self, at: float, actor: str, action: str, subject: str, detail: str = "") -> None:
-        """Write a line of the audit trail; registrations, ends and policies write their own."""
-        self._database.write(partial(trail.record, at=at, actor=actor, action=action, subject=subject, detail=detail))
-
-    def audit_page(self, subject: str | None, cursor: str | None, limit: int) -> AuditPage:
-        """A page of the audit trail, newest first. Raises NotFoundError for a cursor that is none."""
-        return self._database.read(partial(trail.audit_page, subject=subject, cursor=cursor, limit=limit))
-
-    def put_policy(self, policy_text: str, digest: str, actor: str, now: float) -> PolicyVersion:
-        """Keep a policy as the latest version; if it is that already, the version that is there comes back."""
-        return self._database.write(partial(trail.put_policy, text=policy_text, digest=digest, actor=actor, now=now))
-
-    def latest_policy(self) -> PolicyVersion | None:
-        """The policy that was put last."""
-        return self._database.read(trail.latest_policy)
-
-    def latest_policy_by(self, actor: str) -> PolicyVersion | None:
-        """The policy that an actor put last."""
-        return self._database.read(partial(trail.latest_policy, actor=actor))
-
-    def policy(self, version: int) -> PolicyVersion | None:
-        """One policy version."""
-        return self._database.read(partial(trail.policy, version=version))
 
     def prune(self, before: float) -> Pruned:
         """Remove ended runs with their ads, and lines of the audit trail, that are older than ``before``. In batches.

@@ -60,7 +60,7 @@ def test_jobs(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_audit(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     job, other = served.register(1, "alice"), served.register(2, "bob")
-    served.controls.forged(job["id"], "worker1", "Owner is forged")
+    served.controls.jobs.forged(job["id"], "worker1", "Owner is forged")
     assert cli.main(["audit"]) == cli.OK
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == ["WHEN", "WHO", "WHAT", "CONCERNS", "DETAIL"]
@@ -74,7 +74,7 @@ def test_output_of_a_terminal_has_colours_and_no_control_characters(
     served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = served.register()
-    served.controls.known[job["id"]] = replace(served.controls.known[job["id"]], reason="\x1b[2J")
+    served.controls.jobs.known[job["id"]] = replace(served.controls.jobs.known[job["id"]], reason="\x1b[2J")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     cli.main(["jobs"])
@@ -150,7 +150,7 @@ def test_plan_and_policy(served: Api, policy: Path, capsys: pytest.CaptureFixtur
     for command in (["policy", "put"], ["plan"]):
         assert cli.main([*command, str(policy)]) == cli.NO
         assert "2:3: blok: unknown key; accepted: block, slice" in capsys.readouterr().err
-    assert served.controls.version.version == 2
+    assert served.controls.policy.version.version == 2
 
 
 def test_check_needs_no_controller(

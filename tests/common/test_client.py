@@ -43,8 +43,8 @@ def test_lists_are_followed_over_pages(served: tuple[Api, str], monkeypatch: pyt
     api, url = served
     for cluster in range(1, 6):
         api.register(cluster)
-    whole = api.controls.jobs
-    monkeypatch.setattr(api.controls, "jobs", lambda chosen, cursor, limit: whole(chosen, cursor, 2))
+    whole = api.controls.jobs.page
+    monkeypatch.setattr(api.controls.jobs, "page", lambda chosen, cursor, limit: whole(chosen, cursor, 2))
     found = Client(url, TOKENS["read"]).jobs(owner="alice", group=None)
     assert [job["cluster"] for job in found] == [1, 2, 3, 4, 5]
 
@@ -63,7 +63,7 @@ def test_what_an_operator_asks(served: tuple[Api, str]) -> None:
     assert client.policy_schema()["type"] == "object"
     assert client.explain("10.0.0.1", "10.0.0.2")["verdict"] == "dropped"
     assert "lark_jobs" in client.metrics()
-    api.controls.is_ready = False
+    api.controls.health.is_ready = False
     assert client.ready()["ready"] is False
 
 

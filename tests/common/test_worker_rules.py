@@ -227,11 +227,11 @@ def post(
         f'LarkInnerMacAddress = "02:00:00:00:00:{number:02x}"', f'LarkExternalInterface = "p{number}"',
         'LarkAddressType = "controller"' if given is None else f'LarkInnerAddressIPv4 = "{given}"',
     ]  # fmt: skip
-    return controller.register(*parse_post("\n".join(lines).encode(), "text/plain"), "test")
+    return controller.jobs.register(*parse_post("\n".join(lines).encode(), "text/plain"), "test")
 
 
 def state(controller: Controller, job: Job) -> tuple[str, str]:
-    found = controller.job(job.id).job
+    found = controller.jobs.detail(job.id).job
     return found.state.value, found.reason
 
 
@@ -241,43 +241,45 @@ def test_a_job_is_enforced_when_its_worker_says_so(tmp_path: Path, kind: str) ->
         job = post(controller, 1, kind).job
         until(lambda: state(controller, job)[0] == "pending")
         assert state(controller, job)[1] == "worker worker1: has not put the job's rules in place yet"
-        found = controller.host_rules(HOST, "", 0)
+        found = controller.workers.rules(HOST, "", 0)
         assert found.rules is not None
         assert ([each.id for each in found.rules.jobs], found.waiting) == ([job.id], (job.id,))
         # Neither another life of the controller nor what is to come is taken for what is there.
         for revision in ("5f0e12ab.9", "", found.revision.partition(".")[0] + ".0"):
-            assert controller.host_confirmed(HOST, revision, {}).waiting == (job.id,)
-        assert controller.host_confirmed(HOST, found.revision, {}).waiting == ()
+            assert controller.workers.confirmed(HOST, revision, {}).waiting == (job.id,)
+        assert controller.workers.confirmed(HOST, found.revision, {}).waiting == ()
         assert state(controller, job) == ("enforced", "")
         # A post that says nothing new waits for nothing.
         post(controller, 1, kind)
-        assert controller.host_rules(HOST, found.revision, 0).rules is None
+        assert controller.workers.rules(HOST, found.revision, 0).rules is None
         assert state(controller, job) == ("enforced", "")
 
 
 def test_a_confirmation_of_before_a_job_does_not_count_for_it(tmp_path: Path) -> None:
     with ruling(tmp_path) as controller:
         first = post(controller, 1).job
-        until(lambda: controller.host_rules(HOST, "", 0).waiting)
-        old = controller.host_rules(HOST, "", 0).revision
+        until(lambda: controller.workers.rules(HOST, "", 0).waiting)
+        old = controller.workers.rules(HOST, "", 0).revision
         second = post(controller, 2).job
-        until(lambda: len(controller.host_rules(HOST, "", 0).waiting) == 2)
-        assert controller.host_confirmed(HOST, old, {}).waiting == (second.id,)
+        until(lambda: len(controller.workers.rules(HOST, "", 0).waiting) == 2)
+        assert controller.workers.confirmed(HOST, old, {}).waiting == (second.id,)
         assert state(controller, first)[0] == "enforced"
         assert state(controller, second)[0] == "pending"
 
 
 def test_a_worker_is_told_at_once_and_waits_no_longer_than_it_likes(tmp_path: Path) -> None:
     with ruling(tmp_path) as controller:
-        revision = controller.host_rules(HOST, "", 0).revision
-        assert controller.host_rules(HOST, revision, 0.05).rules is None
+        revision = controller.workers.rules(HOST, "", 0).revision
+        assert controller.workers.rules(HOST, revision, 0.05).rules is None
         answers = []
-        waiting = threading.Thread(target=lambda: answers.append(controller.host_rules(HOST, revision, 30)))
+        waiting = threading.Thread(target=lambda: answers.append(controller.workers.rules(HOST, revision, 30)))
         waiting.start()
         post(controller, 1)
         waiting.join(20)
         assert [[job.network_type for job in rules.jobs] for a in answers if (rules := a.rules)] == [[NetworkType.NAT]]
-        waiting = threading.Thread(target=lambda: answers.append(controller.host_rules(HOST, answers[0].revision, 30)))
+        waiting = threading.Thread(
+            target=lambda: answers.append(controller.workers.rules(HOST, answers[0].revision, 30))
+        )
         waiting.start()
         controller.release()
         waiting.join(20)
@@ -287,14 +289,14 @@ def test_a_worker_is_told_at_once_and_waits_no_longer_than_it_likes(tmp_path: Pa
 def test_what_a_worker_cannot_enforce_is_refused_with_its_reason(tmp_path: Path) -> None:
     with ruling(tmp_path) as controller:
         job, other = post(controller, 1).job, post(controller, 2).job
-        until(lambda: len(controller.host_rules(HOST, "", 0).waiting) == 2)
-        revision = controller.host_rules(HOST, "", 0).revision
+        until(lambda: len(controller.workers.rules(HOST, "", 0).waiting) == 2)
+        revision = controller.workers.rules(HOST, "", 0).revision
         # A worker speaks for its own jobs alone.
-        controller.host_confirmed("worker2", revision, {other.id: "no"})
-        controller.host_confirmed(HOST, revision, {job.id: "no connection tracking"})
+        controller.workers.confirmed("worker2", revision, {other.id: "no"})
+        controller.workers.confirmed(HOST, revision, {job.id: "no connection tracking"})
         assert state(controller, job) == ("refused", "worker worker1: no connection tracking")
         assert state(controller, other) == ("enforced", "")
-        rules = controller.host_rules(HOST, "", 0).rules
+        rules = controller.workers.rules(HOST, "", 0).rules
         assert rules is not None
         assert [each.id for each in rules.jobs] == [other.id]
 
@@ -302,19 +304,19 @@ def test_what_a_worker_cannot_enforce_is_refused_with_its_reason(tmp_path: Path)
 def test_a_policy_that_no_worker_can_enforce_is_refused(tmp_path: Path) -> None:
     with ruling(tmp_path) as controller:
         job = post(controller, 1).job
-        until(lambda: controller.host_rules(HOST, "", 0).waiting)
+        until(lambda: controller.workers.rules(HOST, "", 0).waiting)
         with pytest.raises(UnsupportedError, match=f"job {job.id}: wan rule 1 steers"):
-            controller.put_policy(STEERING, "test")
+            controller.policy.put(STEERING, "test")
 
 
 def test_a_new_policy_reaches_the_workers(tmp_path: Path) -> None:
     with ruling(tmp_path) as controller:
         job = post(controller, 1).job
-        until(lambda: controller.host_rules(HOST, "", 0).waiting)
-        before = controller.host_rules(HOST, "", 0)
-        controller.host_confirmed(HOST, before.revision, {})
-        controller.put_policy(POLICY.replace("mallory", "alice"), "test")
-        after = controller.host_rules(HOST, before.revision, 0)
+        until(lambda: controller.workers.rules(HOST, "", 0).waiting)
+        before = controller.workers.rules(HOST, "", 0)
+        controller.workers.confirmed(HOST, before.revision, {})
+        controller.policy.put(POLICY.replace("mallory", "alice"), "test")
+        after = controller.workers.rules(HOST, before.revision, 0)
         assert after.rules is not None
         assert [each.isolated for each in after.rules.jobs] == [True]
         assert state(controller, job) == ("enforced", "")
@@ -323,18 +325,18 @@ def test_a_new_policy_reaches_the_workers(tmp_path: Path) -> None:
 def test_it_is_explained_what_a_worker_does(tmp_path: Path) -> None:
     with ruling(tmp_path) as controller:
         alice, bob, other = post(controller, 1).job, post(controller, 2, owner="bob").job, post(controller, 3).job
-        until(lambda: len(controller.host_rules(HOST, "", 0).waiting) == 3)
-        assert "not of the job's slice" in controller.explain(alice.id, bob.id, 5).reason
+        until(lambda: len(controller.workers.rules(HOST, "", 0).waiting) == 3)
+        assert "not of the job's slice" in controller.switches.explain(alice.id, bob.id, 5).reason
         mallory = post(controller, 4, owner="mallory").job
         bridged = post(controller, 5, "bridge", "bob").job
-        until(lambda: len(controller.host_rules(HOST, "", 0).waiting) == 5)
-        assert "nothing passes" in controller.explain(mallory.id, "192.0.2.1", 5).reason
-        told = controller.explain(alice.id, bridged.id, 5)
+        until(lambda: len(controller.workers.rules(HOST, "", 0).waiting) == 5)
+        assert "nothing passes" in controller.switches.explain(mallory.id, "192.0.2.1", 5).reason
+        told = controller.switches.explain(alice.id, bridged.id, 5)
         assert (told.verdict, told.reason.partition(":")[0]) == ("dropped", f"worker {HOST} drops it")
-        assert controller.explain(alice.id, other.id, 5).verdict == "forwarded"
-        outside = controller.explain("192.0.2.1", alice.id, 5)
+        assert controller.switches.explain(alice.id, other.id, 5).verdict == "forwarded"
+        outside = controller.switches.explain("192.0.2.1", alice.id, 5)
         assert (outside.verdict, "behind its NAT" in outside.reason) == ("dropped", True)
-        leaves = controller.explain(alice.id, "192.0.2.1", 5)
+        leaves = controller.switches.explain(alice.id, "192.0.2.1", 5)
         assert leaves.verdict == "forwarded"
         assert any("worker's own address" in step.text for step in leaves.steps)
 
@@ -342,19 +344,21 @@ def test_it_is_explained_what_a_worker_does(tmp_path: Path) -> None:
 def test_a_plan_says_what_no_worker_can_enforce(tmp_path: Path) -> None:
     with ruling(tmp_path) as controller:
         job = post(controller, 1).job
-        until(lambda: controller.host_rules(HOST, "", 0).waiting)
-        (refusal,) = controller.plan_policy(STEERING).refusals
+        until(lambda: controller.workers.rules(HOST, "", 0).waiting)
+        (refusal,) = controller.policy.plan(STEERING).refusals
         assert refusal.startswith(f"job {job.id}: wan rule 1 steers")
 
 
 def test_a_job_that_ends_leaves_the_rules(tmp_path: Path) -> None:
     with ruling(tmp_path) as controller:
         job = post(controller, 1).job
-        until(lambda: controller.host_rules(HOST, "", 0).waiting)
-        controller.end(job.id, "test")
-        until(lambda: (found := controller.host_rules(HOST, "", 0).rules) is not None and not found.jobs)
+        until(lambda: controller.workers.rules(HOST, "", 0).waiting)
+        controller.jobs.end(job.id, "test")
+        until(lambda: (found := controller.workers.rules(HOST, "", 0).rules) is not None and not found.jobs)
         # A worker that is dead confirms nothing, and what it owed is forgotten with the job.
-        assert controller._reconciler.workers.states.confirmed(HOST, controller.host_rules(HOST, "", 0).revision) == []
+        assert (
+            controller._reconciler.workers.states.confirmed(HOST, controller.workers.rules(HOST, "", 0).revision) == []
+        )
 
 
 def test_behind_nat_the_controller_gives_no_address(tmp_path: Path) -> None:
@@ -369,14 +373,14 @@ def test_behind_nat_the_controller_gives_no_address(tmp_path: Path) -> None:
 def test_after_a_restart_workers_are_told_anew_and_running_jobs_stay_enforced(tmp_path: Path) -> None:
     with ruling(tmp_path) as controller:
         job = post(controller, 1).job
-        until(lambda: controller.host_rules(HOST, "", 0).waiting)
-        revision = controller.host_rules(HOST, "", 0).revision
-        controller.host_confirmed(HOST, revision, {})
+        until(lambda: controller.workers.rules(HOST, "", 0).waiting)
+        revision = controller.workers.rules(HOST, "", 0).revision
+        controller.workers.confirmed(HOST, revision, {})
         until(lambda: controller._store.find(job.id).state is JobState.ENFORCED)  # type: ignore[union-attr]  # it is there
     with ruling(tmp_path) as controller:
-        found = controller.host_rules(HOST, revision, 0)
+        found = controller.workers.rules(HOST, revision, 0)
         assert found.rules is not None
         assert (len(found.rules.jobs), found.waiting) == (1, (job.id,))
         assert state(controller, job) == ("enforced", "")
-        controller.host_confirmed(HOST, found.revision, {})
+        controller.workers.confirmed(HOST, found.revision, {})
         assert state(controller, job) == ("enforced", "")

@@ -50,7 +50,7 @@ def test_with_connection_tracking_it_is_enforced(tmp_path: Path, network: FakeNe
     with running(tmp_path, REQUESTED) as controller:
         edge = an_open_vswitch(tracks=True)
         connect(network, controller, edge)
-        assert controller.confirm(asking(controller, 1).job.id, 20).job.state == "enforced"
+        assert controller.jobs.confirm(asking(controller, 1).job.id, 20).job.state == "enforced"
         assert any(tracks for tracks, _ in of_connectivity(edge))
 
 
@@ -58,10 +58,10 @@ def test_without_it_the_job_is_refused_with_the_reason_and_others_are_not(tmp_pa
     with running(tmp_path, REQUESTED) as controller:
         edge = an_open_vswitch(tracks=False)
         connect(network, controller, edge)
-        refused = controller.confirm(asking(controller, 1).job.id, 20).job
+        refused = controller.jobs.confirm(asking(controller, 1).job.id, 20).job
         assert refused.state == "refused"
         assert WHY in refused.reason
-        assert controller.confirm(post(controller, 2).job.id, 20).job.state == "enforced"
+        assert controller.jobs.confirm(post(controller, 2).job.id, 20).job.state == "enforced"
 
 
 def test_a_job_registered_before_its_switch_came_is_pending_and_nothing_of_it_passes(
@@ -71,25 +71,25 @@ def test_a_job_registered_before_its_switch_came_is_pending_and_nothing_of_it_pa
         job = asking(controller, 1).job
         edge = an_open_vswitch(tracks=False)
         connect(network, controller, edge)
-        until(lambda: WHY in controller.job(job.id).job.reason)
-        shown = controller.confirm(job.id, 0.05)
+        until(lambda: WHY in controller.jobs.detail(job.id).job.reason)
+        shown = controller.jobs.confirm(job.id, 0.05)
         assert shown.job.state == "pending"
         assert [WHY in waiting.reason for waiting in shown.waiting] == [True]
         assert of_connectivity(edge) == [(False, Edge.DROPS)] * 2
         # Its switch comes back with what was missing.
         network.run(edge.disconnect)
-        until(lambda: "is not connected" in controller.job(job.id).job.reason)
+        until(lambda: "is not connected" in controller.jobs.detail(job.id).job.reason)
         better = an_open_vswitch(tracks=True)
         connect(network, controller, better)
-        assert controller.confirm(job.id, 20).job.state == "enforced"
+        assert controller.jobs.confirm(job.id, 20).job.state == "enforced"
 
 
 def test_a_policy_that_needs_it_for_a_live_job_is_refused(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path, OPEN) as controller:
         connect(network, controller, an_open_vswitch(tracks=False))
-        controller.confirm(asking(controller, 1).job.id, 20)
+        controller.jobs.confirm(asking(controller, 1).job.id, 20)
         with pytest.raises(UnsupportedError, match=WHY):
-            controller.put_policy(REQUESTED, "operator")
+            controller.policy.put(REQUESTED, "operator")
 
 
 ONE_WAY = """
@@ -127,18 +127,18 @@ def test_connections_are_forgotten_with_what_allowed_them_and_others_stay(
         connect(network, controller, edge)
         jobs = [asking(controller, number).job for number in (1, 2)]
         for number, job in enumerate(jobs, 1):
-            assert controller.confirm(job.id, 20).job.state == "enforced"
+            assert controller.jobs.confirm(job.id, 20).job.state == "enforced"
             calls(network, edge, number, f"10.64.0.{number}")
         assert tracked(edge) == sorted(both("10.64.0.1") + both("10.64.0.2"))
         left = [(CT_ZONE, "10.64.0.2")]
         does: dict[str, Callable[[], object]] = {
-            "ends": lambda: controller.end(jobs[0].id, "hook"),
+            "ends": lambda: controller.jobs.end(jobs[0].id, "hook"),
             "is refused": lambda: controller._loop.call(lambda: controller._reconciler.refuse(jobs[0], "no room")),
             "has another address": lambda: post(
                 controller, 1, address="10.64.0.77", attributes="InboundConnectivity = false\n"
             ),
             "is two-way": lambda: post(controller, 1),
-            "has a two-way policy": lambda: controller.put_policy(BOTH_WAYS, "ops"),
+            "has a two-way policy": lambda: controller.policy.put(BOTH_WAYS, "ops"),
         }
         does[how]()
         if how == "has a two-way policy":
@@ -151,11 +151,11 @@ def test_a_policy_that_stays_one_way_forgets_nothing(tmp_path: Path, network: Fa
     with running(tmp_path, ONE_WAY) as controller:
         edge = an_open_vswitch(tracks=True)
         connect(network, controller, edge)
-        controller.confirm(asking(controller, 1).job.id, 20)
+        controller.jobs.confirm(asking(controller, 1).job.id, 20)
         calls(network, edge, 1, "10.64.0.1")
-        controller.put_policy(ONE_WAY.replace("policies: [", "policies: [{block: {when: 'Owner == \"eve\"'}}, "), "ops")
+        controller.policy.put(ONE_WAY.replace("policies: [", "policies: [{block: {when: 'Owner == \"eve\"'}}, "), "ops")
         # What was sent before this job's flows has been carried out when they are there.
-        assert controller.confirm(post(controller, 2).job.id, 20).job.state == "enforced"
+        assert controller.jobs.confirm(post(controller, 2).job.id, 20).job.state == "enforced"
         assert tracked(edge) == both("10.64.0.1")
 
 
@@ -165,18 +165,18 @@ def test_a_switch_that_was_away_is_told_when_it_returns(tmp_path: Path, network:
     with running(tmp_path, ONE_WAY) as controller:
         connect(network, controller, edge)
         job = asking(controller, 1).job
-        controller.confirm(job.id, 20)
+        controller.jobs.confirm(job.id, 20)
         calls(network, edge, 1, "10.64.0.1")
         network.run(edge.disconnect)
-        until(lambda: not controller.switch(f"{1:016x}").connected)
+        until(lambda: not controller.switches.find(f"{1:016x}").connected)
         if not restarted:
-            controller.end(job.id, "hook")
+            controller.jobs.end(job.id, "hook")
             connect(network, controller, edge)
             until(lambda: tracked(edge) == [])
             return
     # Another life of the controller, which has never seen the switch, ends the job.
     with running(tmp_path, ONE_WAY) as controller:
-        controller.end(job.id, "hook")
+        controller.jobs.end(job.id, "hook")
         assert tracked(edge) == both("10.64.0.1")
         connect(network, controller, edge)
         until(lambda: tracked(edge) == [])
@@ -186,11 +186,11 @@ def test_a_job_that_a_switch_still_has_keeps_its_connections(tmp_path: Path, net
     edge = an_open_vswitch(tracks=True)
     with running(tmp_path, ONE_WAY) as controller:
         connect(network, controller, edge)
-        controller.confirm(asking(controller, 1).job.id, 20)
+        controller.jobs.confirm(asking(controller, 1).job.id, 20)
         calls(network, edge, 1, "10.64.0.1")
         network.run(edge.disconnect)
-        until(lambda: not controller.switch(f"{1:016x}").connected)
+        until(lambda: not controller.switches.find(f"{1:016x}").connected)
     with running(tmp_path, ONE_WAY) as controller:
         connect(network, controller, edge)
-        assert controller.confirm(post(controller, 2).job.id, 20).job.state == "enforced"
+        assert controller.jobs.confirm(post(controller, 2).job.id, 20).job.state == "enforced"
         assert tracked(edge) == both("10.64.0.1")

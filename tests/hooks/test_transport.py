@@ -86,7 +86,7 @@ def test_a_jobs_life_through_the_real_api(hook: Hook, api: tuple[FakeControls, S
         return hook.run(*args, stdin=ad, **{"LARK_URL": f"http://{tcp}", **where})  # type: ignore[arg-type]  # all str
 
     started = run("start")
-    (job,) = controls.known.values()
+    (job,) = controls.jobs.known.values()
     assert started.ad["LarkJobId"] == job.id
     assert started.ad["LarkState"] == "enforced"
     assert started.ad["LarkInnerAddressIPv4"] == str(job.ipv4)
@@ -94,7 +94,7 @@ def test_a_jobs_life_through_the_real_api(hook: Hook, api: tuple[FakeControls, S
 
     assert run("update").stderr == ""
     assert run("exit", "exit", ad=job_ad.encode() + b'Title = "\xfc"\n').stdout == ""
-    assert controls.ended.keys() == {job.id}
+    assert controls.jobs.ended.keys() == {job.id}
 
     refused = run("start", ad=b"ClusterId = 7\n")
     assert refused.ad["HookStatusCode"] == 10

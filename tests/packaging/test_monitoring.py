@@ -117,10 +117,10 @@ def test_no_series_grows_with_jobs_users_or_addresses(tmp_path: Path) -> None:
 
 def test_switches_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = make_api(tmp_path)
-    one, core = api.controls.switches()
+    one, core = api.controls.switches.all()
     # Bridges that were copied with their descriptions.
     other = replace(one, datapath="00000000000000e2", connected=False)
-    monkeypatch.setattr(api.controls, "switches", lambda: (one, other, core))
+    monkeypatch.setattr(api.controls.switches, "all", lambda: (one, other, core))
     series = [line.rsplit(" ", 1) for line in api.get("/metrics").text.splitlines() if "lark_switch_connected{" in line]
     assert series == [
         [f'lark_switch_connected{{switch="{name}"}}', value]

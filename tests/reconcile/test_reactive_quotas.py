@@ -28,7 +28,7 @@ def edge(tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch) 
         connect(network, controller, edge)
         for number in (1, 2, 3):
             post(controller, number, f"user{number}")
-        until(lambda: all(controller.confirm(view.id, 20) for view in _jobs(controller)))
+        until(lambda: all(controller.jobs.confirm(view.id, 20) for view in _jobs(controller)))
         yield edge
 
 

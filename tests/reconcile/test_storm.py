@@ -40,13 +40,13 @@ def come_and_go(controller: Controller, slot: int, jobs: int) -> None:
                 address=f"10.64.{slot}.{chance.randrange(1, 250)}", attributes=chance.choice(ASKED),
             ).job  # fmt: skip
             if chance.random() < 0.3:
-                controller.confirm(job.id, 0.1)
+                controller.jobs.confirm(job.id, 0.1)
             if chance.random() < 0.2:
-                controller.explain(job.id, "192.0.2.1", 5)
+                controller.switches.explain(job.id, "192.0.2.1", 5)
             if chance.random() < 0.1:
                 controller._registration.quarantine(job.id, "the pool says otherwise", "pool")
             if chance.random() < 0.9:
-                controller.end(job.id, "hook")
+                controller.jobs.end(job.id, "hook")
         except LarkError:
             # Two may have wanted one port, or a switch was away: that is said, and no fault.
             continue
@@ -56,7 +56,7 @@ def change_policies(controller: Controller, times: int) -> None:
     for number in range(times):
         # A switch whose probe of connection tracking was refused has none, and then the policy is refused.
         with suppress(UnsupportedError):
-            controller.put_policy(RULES.replace('"mallory"', f'"mallory{number}"'), "ops")
+            controller.policy.put(RULES.replace('"mallory"', f'"mallory{number}"'), "ops")
 
 
 def fail(network: FakeNetwork, controller: Controller, switches: list[FakeSwitch], times: int) -> None:
@@ -76,7 +76,7 @@ def fail(network: FakeNetwork, controller: Controller, switches: list[FakeSwitch
             network.run(partial(switch.change_port, port, ofp.OFPPR_ADD))
         else:
             network.run(partial(switch.fail_on, now_and_then, ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL))
-            controller.switches()
+            controller.switches.all()
             network.run(switch.fail_nothing)
 
 
@@ -99,11 +99,11 @@ def test_after_a_storm_nothing_is_left_anywhere(
             network.run(edge.disconnect)
             network.call(edge.closed.wait())
             network.call(edge.connect(*controller.openflow_addresses[0]))
-        for job in controller.jobs(JobFilter(), None, 1000).jobs:
-            controller.end(job.id, "hook")
-        controller.put_policy(RULES, "ops")
+        for job in controller.jobs.page(JobFilter(), None, 1000).jobs:
+            controller.jobs.end(job.id, "hook")
+        controller.policy.put(RULES, "ops")
         until(lambda: [dict(switch.program.flows) for switch in (*edges, core)] == idle)
-        until(lambda: all(switch.in_sync for switch in controller.switches()))
+        until(lambda: all(switch.in_sync for switch in controller.switches.all()))
         loop, registration = controller._reconciler, controller._registration
         until(lambda: not controller._upkeep.unwritten)
         seen = loop.confirmations

@@ -169,7 +169,7 @@ def test_the_loop_takes_no_lock_that_is_held_across_input_and_output(
         connect(network, controller, edge)
         everything(controller)
         network.run(edge.disconnect)
-        until(lambda: not controller.switch("0000000000000001").connected)
+        until(lambda: not controller.switches.find("0000000000000001").connected)
     # The watch saw both sides.
     assert any("registration.py" in lock.made_at for lock in watch.across)
     assert any("ledger.py" in lock.made_at for lock in watch.of_loop)
@@ -183,38 +183,38 @@ def everything(controller: Controller) -> None:
         # Every third job asks for bandwidth, and is resized.
         job = post(controller, number, attributes="RequestBandwidth = 2" if number % 3 == 0 else "",
                    more="AvailBandwidth = 1000").job  # fmt: skip
-        controller.confirm(job.id, 5)
+        controller.jobs.confirm(job.id, 5)
         post(controller, number, attributes="RequestBandwidth = 2" if number % 3 == 0 else "")
         made = controller.reservations.reserve(Wish(job.id, f"192.0.2.{number}", 1, 60), "test", of_job=True)
         controller.reservations.change(made.id, Change(rate=2), "test", of_job=True)
         for each in controller.reservations.page(job.id, None, 10).reservations:
             controller.reservations.change(each.id, Change(rate=3), "test", of_job=False)
-        controller.renew(job.id, "test")
+        controller.jobs.renew(job.id, "test")
         controller._registration.quarantine(job.id, "the pool says so", "test")
-        controller.lift(job.id, "test")
-        controller.accounts.counted(job.id, WorkerCounts(PortReading(1, 1, 1, 1)), final=False)
-        controller.explain(job.id, "192.0.2.1", 5)
-        controller.jobs(JobFilter(), None, 10)
-        controller.job(job.id)
-        controller.host_rules("worker1", "", 0)
+        controller.jobs.lift(job.id, "test")
+        controller.usage.counted(job.id, WorkerCounts(PortReading(1, 1, 1, 1)), final=False)
+        controller.switches.explain(job.id, "192.0.2.1", 5)
+        controller.jobs.page(JobFilter(), None, 10)
+        controller.jobs.detail(job.id)
+        controller.workers.rules("worker1", "", 0)
         flows_of(controller, job.id)
         controller.reservations.release(made.id, "test", of_job=True)
-        controller.end(job.id, "hook")
+        controller.jobs.end(job.id, "hook")
 
     def policies() -> None:
         for drop in ("carol", "dave"):
-            controller.plan_policy(RESERVING.replace('"bob"', f'"{drop}"'))
-            controller.put_policy(RESERVING.replace('"bob"', f'"{drop}"'), "test")
+            controller.policy.plan(RESERVING.replace('"bob"', f'"{drop}"'))
+            controller.policy.put(RESERVING.replace('"bob"', f'"{drop}"'), "test")
 
     def questions() -> None:
         for _ in range(5):
-            controller.groups()
-            controller.switches()
-            controller.flows("0000000000000001", FlowFilter(), None, 10, 5)
+            controller.usage.groups()
+            controller.switches.all()
+            controller.switches.flows("0000000000000001", FlowFilter(), None, 10, 5)
             controller.reservations.links()
             controller.reservations.expire(0.0)
-            controller.accounts.write()
-            controller.job_counts()
+            controller._accountant.write()
+            controller.jobs.counts()
 
     works: list[Callable[[], None]] = [policies, questions]
     works += [lambda number=number: life(number) for number in range(1, 10)]  # type: ignore[misc]  # mypy knows no defaults here
@@ -279,12 +279,12 @@ def test_the_loop_goes_on_while_a_reservation_waits_for_the_database(tmp_path: P
 def test_the_loop_goes_on_while_a_post_waits_for_the_database(tmp_path: Path, slow: SlowDatabase) -> None:
     with running(tmp_path, RESERVING) as controller, ThreadPoolExecutor(2) as pool:
         job = post(controller, 1).job
-        until(lambda: controller.confirm(job.id, 0.01).job.state == "pending")
+        until(lambda: controller.jobs.confirm(job.id, 0.01).job.state == "pending")
         slow.hold()
         posted = pool.submit(post, controller, 2)
         assert slow.waiting.wait(30)
-        assert controller.switches()
-        assert controller.confirm(job.id, 0.01).waiting
+        assert controller.switches.all()
+        assert controller.jobs.confirm(job.id, 0.01).waiting
         assert not posted.done()
         slow.let_go()
         assert posted.result(30).job.live

@@ -64,7 +64,7 @@ def test_every_kind_of_problem_state_and_scope_is_documented() -> None:
 def test_the_classad_answer_is_documented_as_it_is(api: Api) -> None:
     controls: FakeControls = api.controls
     job_id = api.post(post_body(), path="/v1/jobs?wait=1").json["id"]
-    for line in lines(controls.confirm(job_id, 1)).splitlines():
+    for line in lines(controls.jobs.confirm(job_id, 1)).splitlines():
         assert f"    {line}\n" in REST
 
 

@@ -22,7 +22,7 @@ def api(tmp_path: Path) -> Api:
 def test_the_overview_counts_jobs_and_switches_and_names_the_switches_to_look_at(api: Api) -> None:
     for number, state in enumerate((JobState.PENDING, JobState.ENFORCED, JobState.ENFORCED)):
         job_id = api.register(number)["id"]
-        api.controls.known[job_id] = replace(api.controls.known[job_id], state=state)
+        api.controls.jobs.known[job_id] = replace(api.controls.jobs.known[job_id], state=state)
     found = api.get("/v1/overview").json
     assert found["jobs"] == {"registering": 0, "pending": 1, "enforced": 2, "quarantined": 0}
     assert found["switches"] == {"known": 2, "connected": 1, "in_sync": 1, "desired": 10, "installed": 10}

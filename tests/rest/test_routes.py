@@ -181,7 +181,7 @@ def test_a_run_is_registered_once(api: Api) -> None:
     second = api.post(post_body())
     assert second.status_code == 200
     assert second.json["id"] == first.json["id"]
-    assert api.controls.trail[0].actor == "hook"
+    assert api.controls.audit.trail[0].actor == "hook"
 
 
 def test_json_ads(api: Api) -> None:
@@ -244,7 +244,7 @@ def test_an_address_held_by_another_job(api: Api) -> None:
 def test_waits_that_are_refused(api: Api, wait: str) -> None:
     found = assert_problem(api.post(post_body(), path=f"/v1/jobs?wait={wait}"), 422, "parameters")
     assert found["errors"][0]["parameter"] == "wait"
-    assert not api.controls.known
+    assert not api.controls.jobs.known
 
 
 def test_renew_end_and_end_again(api: Api) -> None:
@@ -324,7 +324,7 @@ def test_policy(api: Api) -> None:
 
 
 def test_readiness(api: Api) -> None:
-    api.controls.is_ready = False
+    api.controls.health.is_ready = False
     answer = api.client.get("/readyz")
     assert answer.status_code == 503
     assert answer.get_json()["reasons"] == ["the policy was not read"]
@@ -334,13 +334,13 @@ def test_readiness(api: Api) -> None:
 def test_a_worker_gets_its_rules_and_confirms_them(api: Api) -> None:
     found = api.get("/v1/hosts/worker1/rules", scope="hook").json
     assert (found["host"], found["revision"], found["waiting"]) == ("worker1", "5f0e12ab.17", ["0123456789abcdef"])
-    assert from_json(found["rules"]) == api.controls.host_rules("worker1", "", 0).rules
+    assert from_json(found["rules"]) == api.controls.workers.rules("worker1", "", 0).rules
     known = api.get("/v1/hosts/worker1/rules?after=5f0e12ab.17&wait=0", scope="hook").json
     assert known["rules"] is None
     sent = {"revision": "5f0e12ab.17", "refused": {"0123456789abcdef": "why"}, "late": ["fedcba9876543210"]}
     answer = api.client.put("/v1/hosts/worker1/rules", json=sent, headers=bearer("hook"))
     assert answer.status_code == 200
-    assert api.controls.confirmed == [("worker1", "5f0e12ab.17", {"0123456789abcdef": "why"}, "fedcba9876543210")]
+    assert api.controls.workers.reports == [("worker1", "5f0e12ab.17", {"0123456789abcdef": "why"}, "fedcba9876543210")]
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_a_confirmation_that_is_none_is_refused(api: Api, sent: str) -> None:
     headers = bearer("hook") | {"Content-Type": "application/json"}
     answer = api.client.put("/v1/hosts/worker1/rules", data=sent, headers=headers)
     assert answer.status_code == 400
-    assert api.controls.confirmed == []
+    assert api.controls.workers.reports == []
 
 
 @pytest.mark.parametrize("text", ["\\ud800", "\\u0000", "a\\\\\\u0000"])

@@ -117,8 +117,8 @@ def test_health_answers_while_as_many_posts_wait_as_may(running: Running) -> Non
     threads = [threading.Thread(target=post, args=(cluster,)) for cluster in range(4)]
     for thread in threads:
         thread.start()
-    with running.controls.arrived:
-        assert running.controls.arrived.wait_for(lambda: running.controls.waiting == 4, timeout=10)
+    with running.controls.gate.arrived:
+        assert running.controls.gate.arrived.wait_for(lambda: running.controls.gate.waiting == 4, timeout=10)
     assert running.get("/healthz")[0] == 200
     assert running.get("/v1/switches")[0] == 200
     # One more than may wait is answered at once, and is not refused.

@@ -25,8 +25,8 @@ def api(tmp_path: Path) -> Api:
 
 
 def asked(api: Api) -> UsageFilter:
-    assert api.controls.asked is not None
-    return api.controls.asked
+    assert api.controls.usage.asked is not None
+    return api.controls.usage.asked
 
 
 def wrong(answer: Any) -> dict[str, str]:
@@ -35,7 +35,7 @@ def wrong(answer: Any) -> dict[str, str]:
 
 
 def test_rows_have_their_subject_and_every_sum(api: Api) -> None:
-    api.controls.history = [UsageRow(USE, DAY_ONE, DAY_ONE + 3600, user="alice@example", group="group_cms")]
+    api.controls.usage.history = [UsageRow(USE, DAY_ONE, DAY_ONE + 3600, user="alice@example", group="group_cms")]
     body = api.get(f"/v1/usage?by=user&from={DAY_ONE}&to={DAY_ONE + 3600}").json
     assert (body["start"], body["end"], body["bucket_seconds"]) == (
         "2023-11-15T00:00:00.000Z",
@@ -92,7 +92,7 @@ def test_what_is_not_kept_is_refused(api: Api) -> None:
 
 
 def test_pages_go_on_by_their_cursor(api: Api) -> None:
-    api.controls.history = [UsageRow(USE, DAY_ONE, DAY_ONE + 60, group=f"group_{n}") for n in range(5)]
+    api.controls.usage.history = [UsageRow(USE, DAY_ONE, DAY_ONE + 60, group=f"group_{n}") for n in range(5)]
     path: str | None = f"/v1/usage?limit=2&from={DAY_ONE}&to={DAY_ONE + 60}"
     found = []
     while path:
@@ -105,7 +105,7 @@ def test_pages_go_on_by_their_cursor(api: Api) -> None:
 @pytest.mark.parametrize("how", ["format=csv", "Accept"])
 def test_csv_has_the_members_as_columns_and_no_formulas(api: Api, how: str) -> None:
     names = ["group_cms", '=HYPERLINK("http://evil")', "+1", "-1", "@x", 'a "b", c']
-    api.controls.history = [UsageRow(USE, DAY_ONE, DAY_ONE + 60, group=name) for name in names]
+    api.controls.usage.history = [UsageRow(USE, DAY_ONE, DAY_ONE + 60, group=name) for name in names]
     headers = {"Accept": "text/csv"} if how == "Accept" else {}
     answer = api.get(f"/v1/usage?limit=5&{how if how != 'Accept' else ''}", **headers)
     assert answer.content_type == "text/csv; charset=utf-8"
@@ -188,7 +188,7 @@ def test_what_a_job_sent_lately_comes_with_its_times(api: Api) -> None:
 def test_a_jobs_use_is_read_anew_where_that_is_asked_for(api: Api) -> None:
     job_id = api.register()["id"]
     assert api.get(f"/v1/jobs/{job_id}").status_code == api.get(f"/v1/jobs/{job_id}?fresh=false").status_code == 200
-    assert api.controls.read == []
+    assert api.controls.jobs.read == []
     assert api.get(f"/v1/jobs/{job_id}?fresh=true", "hook").json["id"] == job_id
-    assert api.controls.read == [job_id]
+    assert api.controls.jobs.read == [job_id]
     assert api.get(f"/v1/jobs/{job_id}?fresh=perhaps").status_code == 422

@@ -31,14 +31,14 @@ def test_a_post_is_enforced_once_the_edge_has_confirmed(tmp_path: Path, network:
         connect(network, controller, edge)
         network.run(edge.hold_barriers)
         job = post(controller, 1).job
-        early = controller.confirm(job.id, 0.05)
+        early = controller.jobs.confirm(job.id, 0.05)
         assert early.job.state == "registering"
         assert [waiting.datapath for waiting in early.waiting] == ["0000000000000001"]
         network.run(edge.release_barriers)
-        late = controller.confirm(job.id, 20)
+        late = controller.jobs.confirm(job.id, 20)
         assert (late.job.state, late.confirmed, late.waiting) == ("enforced", ("0000000000000001",), ())
         assert jobs_flows(edge) > 0
-        controller.end(job.id, "hook")
+        controller.jobs.end(job.id, "hook")
         until(lambda: jobs_flows(edge) == 0)
 
 
@@ -51,8 +51,8 @@ def test_a_job_takes_neither_an_uplink_nor_the_hosts_own_port(
         connect(network, controller, edge)
         before = dict(edge.program.flows)
         job = post(controller, 1, port=port).job
-        until(lambda: controller.confirm(job.id, 0.05).job.state == "pending")
-        answer = controller.confirm(job.id, 0.05)
+        until(lambda: controller.jobs.confirm(job.id, 0.05).job.state == "pending")
+        answer = controller.jobs.confirm(job.id, 0.05)
         assert answer.waiting[0].reason == f"its port {port} is {whose}, not a job's"
         assert edge.program.flows == before
 
@@ -61,8 +61,8 @@ def test_a_job_at_a_core_switch_is_told_so(tmp_path: Path, network: FakeNetwork)
     with running(tmp_path) as controller:
         connect(network, controller, a_core())
         job = post(controller, 1, datapath=0xC0, port="a").job
-        until(lambda: controller.confirm(job.id, 0.05).job.state == "pending")
-        assert controller.confirm(job.id, 0.05).waiting[0].reason == "it is a core switch, and jobs are at edges"
+        until(lambda: controller.jobs.confirm(job.id, 0.05).job.state == "pending")
+        assert controller.jobs.confirm(job.id, 0.05).waiting[0].reason == "it is a core switch, and jobs are at edges"
 
 
 def test_two_switches_with_one_datapath_id_are_a_problem_of_that_switch(tmp_path: Path, network: FakeNetwork) -> None:
@@ -70,12 +70,12 @@ def test_two_switches_with_one_datapath_id_are_a_problem_of_that_switch(tmp_path
         connect(network, controller, an_edge())
         # One that comes back before its old connection is known to be dead is no problem.
         connect(network, controller, an_edge())
-        assert controller.switch("0000000000000001").problems == ()
+        assert controller.switches.find("0000000000000001").problems == ()
         for own in ("127.0.0.2", "127.0.0.1", "127.0.0.2"):
             network.call(an_edge().connect(*controller.openflow_addresses[0], own=own))
-            until(lambda own=own: controller.switch("0000000000000001").address.startswith(own))  # type: ignore[misc]  # mypy knows no defaults here
-            until(lambda: controller.switch("0000000000000001").in_sync)
-        (problem,) = controller.switch("0000000000000001").problems
+            until(lambda own=own: controller.switches.find("0000000000000001").address.startswith(own))  # type: ignore[misc]  # mypy knows no defaults here
+            until(lambda: controller.switches.find("0000000000000001").in_sync)
+        (problem,) = controller.switches.find("0000000000000001").problems
         assert "127.0.0.1 and from 127.0.0.2: two switches have this datapath id" in problem.problem
 
 
@@ -84,30 +84,32 @@ def test_the_reason_names_the_switch_that_is_waited_for(tmp_path: Path, network:
         one, two = an_edge(1), an_edge(2)
         connect(network, controller, one)
         connect(network, controller, two)
-        controller.confirm(post(controller, 1).job.id, 20)
+        controller.jobs.confirm(post(controller, 1).job.id, 20)
         # The slice has a job at the first switch, which therefore is told of the second job.
         other = post(controller, 2, datapath=2, port="absent").job
-        until(lambda: controller.job(other.id).confirmation.confirmed == ("0000000000000001",))
-        until(lambda: controller.job(other.id).job.reason == "switch fake 0000000000000002: it has no port absent")
+        until(lambda: controller.jobs.detail(other.id).confirmation.confirmed == ("0000000000000001",))
+        until(
+            lambda: controller.jobs.detail(other.id).job.reason == "switch fake 0000000000000002: it has no port absent"
+        )
 
 
 def test_a_job_waits_for_its_switch_and_for_its_port(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path) as controller:
         job = post(controller, 1, port="late0").job
-        until(lambda: controller.confirm(job.id, 0.05).job.state == "pending")
-        assert controller.job(job.id).job.reason == "switch 0000000000000001: has not connected yet"
+        until(lambda: controller.jobs.confirm(job.id, 0.05).job.state == "pending")
+        assert controller.jobs.detail(job.id).job.reason == "switch 0000000000000001: has not connected yet"
         edge = an_edge()
         connect(network, controller, edge)
-        until(lambda: controller.confirm(job.id, 0.05).waiting[0].reason == "it has no port late0")
-        assert controller.job(job.id).job.state == "pending"
+        until(lambda: controller.jobs.confirm(job.id, 0.05).waiting[0].reason == "it has no port late0")
+        assert controller.jobs.detail(job.id).job.state == "pending"
         other = an_edge().ports[11]
         network.run(lambda: edge.change_port(replace(other, number=20, name="late0"), ofp.OFPPR_ADD))
-        assert controller.confirm(job.id, 20).job.state == "enforced"
+        assert controller.jobs.confirm(job.id, 20).job.state == "enforced"
         network.run(lambda: edge.change_port(replace(other, number=20, name="late0"), ofp.OFPPR_DELETE))
-        until(lambda: controller.job(job.id).job.state == "pending")
+        until(lambda: controller.jobs.detail(job.id).job.state == "pending")
         until(lambda: jobs_flows(edge) == 0)
         network.run(edge.disconnect)
-        until(lambda: "is not connected" in controller.job(job.id).job.reason)
+        until(lambda: "is not connected" in controller.jobs.detail(job.id).job.reason)
 
 
 def test_a_job_whose_flow_is_refused_leaves_nothing_anywhere(tmp_path: Path, network: FakeNetwork) -> None:
@@ -127,13 +129,13 @@ def test_a_job_whose_flow_is_refused_leaves_nothing_anywhere(tmp_path: Path, net
             )
         )
         job = post(controller, 1, owner="bob").job
-        until(lambda: controller.job(job.id).job.state == "refused")
-        reason = controller.job(job.id).job.reason
+        until(lambda: controller.jobs.detail(job.id).job.state == "refused")
+        reason = controller.jobs.detail(job.id).job.reason
         assert "TABLE_FULL" in reason
         assert "0000000000000001" in reason
         until(lambda: jobs_flows(edge) == 0)
-        until(lambda: controller.switch("core1").desired == len(core.program.flows))
-        problems = controller.switch("0000000000000001").problems
+        until(lambda: controller.switches.find("core1").desired == len(core.program.flows))
+        problems = controller.switches.find("0000000000000001").problems
         assert {problem.job for problem in problems} == {job.id}
         assert all("arp" in problem.flow for problem in problems)
         # Its address is free again, once the store knows.
@@ -141,7 +143,9 @@ def test_a_job_whose_flow_is_refused_leaves_nothing_anywhere(tmp_path: Path, net
 
         def taken() -> bool:
             try:
-                return controller.confirm(post(controller, 2, address="10.64.0.1").job.id, 20).job.state == "enforced"
+                return (
+                    controller.jobs.confirm(post(controller, 2, address="10.64.0.1").job.id, 20).job.state == "enforced"
+                )
             except AddressError:
                 return False
 
@@ -157,8 +161,8 @@ def test_rule_limits_are_kept_before_anything_is_sent(tmp_path: Path, network: F
         states, reason = [], ""
         for number in range(1, room + 2):
             job = post(controller, number, "bob", port=None, address=f"10.64.{number}.1").job
-            controller.confirm(job.id, 0.05)
-            found = controller.job(job.id).job
+            controller.jobs.confirm(job.id, 0.05)
+            found = controller.jobs.detail(job.id).job
             states.append(found.state)
             reason = found.reason
         assert states[: room // 2] == ["pending"] * (room // 2)
@@ -171,21 +175,21 @@ def test_a_restart_loses_nothing_and_changes_nothing(tmp_path: Path, network: Fa
     edge = an_edge()
     with running(tmp_path) as controller:
         connect(network, controller, edge)
-        assert controller.confirm(post(controller, 1).job.id, 20).job.state == "enforced"
+        assert controller.jobs.confirm(post(controller, 1).job.id, 20).job.state == "enforced"
         held = dict(edge.program.flows)
     received = edge.received
     with running(tmp_path) as controller:
         connect(network, controller, edge)
         assert edge.program.flows == held
         assert edge.received >= received
-        assert controller.job_at("10.64.0.1").job.owner == "alice"
+        assert controller.jobs.at("10.64.0.1").job.owner == "alice"
 
 
 def test_reactive_decisions_go_when_a_job_starts_or_ends_there(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path, OPEN) as controller:
         edge = an_edge()
         connect(network, controller, edge)
-        controller.confirm(post(controller, 1).job.id, 20)
+        controller.jobs.confirm(post(controller, 1).job.id, 20)
         frame = frames.udp("02:00:00:00:00:01", "02:00:00:00:00:99", "10.64.0.1", "10.9.9.9", 1000, 2000)
         network.run(lambda: edge.inject(11, frame))
 
@@ -193,7 +197,7 @@ def test_reactive_decisions_go_when_a_job_starts_or_ends_there(tmp_path: Path, n
             return sum(parse(d.cookie).category == Category.REACTIVE for d in edge.program.flows.values())
 
         until(lambda: decisions() == 1)
-        assert controller.switch("0000000000000001").packet_ins == 1
+        assert controller.switches.find("0000000000000001").packet_ins == 1
         outputs = network.run(lambda: edge.inject(11, frame))
         assert [port for port, _ in outputs] == [1]
         stranger = post(controller, 9, "bob", address="10.9.9.9", port=None).job
@@ -201,11 +205,11 @@ def test_reactive_decisions_go_when_a_job_starts_or_ends_there(tmp_path: Path, n
         network.run(lambda: edge.inject(11, frame))
         until(lambda: decisions() == 1)
         assert network.run(lambda: edge.inject(11, frame)) == ()
-        controller.end(stranger.id, "hook")
+        controller.jobs.end(stranger.id, "hook")
         until(lambda: decisions() == 0)
         # A job that a switch or worker refuses leaves as little behind as one that ends.
         late = post(controller, 8, "bob", address="10.9.9.9", port=None).job
-        until(lambda: controller.job(late.id))
+        until(lambda: controller.jobs.detail(late.id))
         network.run(lambda: edge.inject(11, frame))
         until(lambda: decisions() == 1)
         controller._loop.call(lambda: controller._reconciler.refuse(late, "no room"))

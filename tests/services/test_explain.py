@@ -23,18 +23,18 @@ def test_explain_says_who_and_why(tmp_path: Path, network: FakeNetwork) -> None:
         connect(network, controller, edge)
         connect(network, controller, a_core())
         for number, owner in ((1, "alice"), (2, "alice"), (3, "bob")):
-            controller.confirm(post(controller, number, owner).job.id, 20)
-        good = controller.explain("10.64.0.1", "10.64.0.2", 5)
+            controller.jobs.confirm(post(controller, number, owner).job.id, 20)
+        good = controller.switches.explain("10.64.0.1", "10.64.0.2", 5)
         assert good.verdict == "forwarded"
         assert good.steps[0].text.endswith(", enforced")
-        bad = controller.explain("10.64.0.1", "10.64.0.3", 5)
+        bad = controller.switches.explain("10.64.0.1", "10.64.0.3", 5)
         assert bad.verdict == "dropped"
         assert "slice-from" in bad.reason
         assert any('Owner = "alice"' in step.text for step in bad.steps)
-        wan = controller.explain(controller.job_at("10.64.0.3").job.id, "192.0.2.1", 5)
+        wan = controller.switches.explain(controller.jobs.at("10.64.0.3").job.id, "192.0.2.1", 5)
         assert (wan.verdict, "wan drop" in wan.reason) == ("dropped", True)
         for src, dst in (("10.64.0.9", "192.0.2.1"), ("10.64.0.1", "10.64.0.9"), ("192.0.2.1", "10.64.0.9")):
-            nobody = controller.explain(src, dst, 5)
+            nobody = controller.switches.explain(src, dst, 5)
             assert nobody.verdict == "dropped"
             assert "10.64.0.9" in nobody.reason
 
@@ -48,8 +48,8 @@ def test_explain_names_the_rule_that_takes_all_network_away(
         connect(network, controller, an_edge())
         connect(network, controller, a_core())
         for number, owner in ((1, "alice"), (3, "zoe")):
-            controller.confirm(post(controller, number, owner).job.id, 20)
+            controller.jobs.confirm(post(controller, number, owner).job.id, 20)
         for pair in (("10.64.0.1", "10.64.0.3"), ("10.64.0.3", "10.64.0.1")):
-            found = controller.explain(*pair, 5)
+            found = controller.switches.explain(*pair, 5)
             assert found.verdict == "dropped"
             assert f'by {kind} when Owner == "zoe" (policy line' in found.reason

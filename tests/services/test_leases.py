@@ -43,8 +43,8 @@ def test_two_jobs_cannot_have_one_address_or_one_port(tmp_path: Path) -> None:
         assert not post(controller, 1).created
         again = post(controller, 1, started=2, slot="slot1")
         assert again.created
-        until(lambda: controller.job(first.id).job.state == "ended")
-        assert controller.job(first.id).job.reason == "superseded"
+        until(lambda: controller.jobs.detail(first.id).job.state == "ended")
+        assert controller.jobs.detail(first.id).job.reason == "superseded"
 
 
 def test_a_port_of_another_workers_switch_is_no_jobs_own(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_port_of_another_workers_switch_is_no_jobs_own(tmp_path: Path) -> None
             'Owner = "mallory"\nGlobalJobId = "s#9.0#1"\n------\nMachine = "rogue"\nName = "slot1@rogue"\n'
             f'LarkDatapathId = "{datapath:016x}"\nLarkExternalInterface = "p1"\nLarkInnerAddressIPv4 = "10.64.0.9"\n'
         )
-        controller.register(*parse_post(ads.encode(), "text/plain"), "hook")
+        controller.jobs.register(*parse_post(ads.encode(), "text/plain"), "hook")
 
     with running(tmp_path, POLICY.replace("policies:", declared)) as controller:
         first = post(controller, 1).job
@@ -71,9 +71,9 @@ def test_a_lease_that_is_not_renewed_ends_the_job(tmp_path: Path, network: FakeN
         edge = an_edge()
         connect(network, controller, edge)
         job = post(controller, 1).job
-        until(lambda: controller.job(job.id).job.state == "ended")
+        until(lambda: controller.jobs.detail(job.id).job.state == "ended")
         until(lambda: jobs_flows(edge) == 0)
-        assert controller.audit(job.id, None, 10).entries[0].action == "expire"
+        assert controller.audit.page(job.id, None, 10).entries[0].action == "expire"
 
 
 def test_a_job_that_its_lease_has_ended_comes_back_with_the_address_that_it_was_given(
@@ -86,7 +86,9 @@ def test_a_job_that_its_lease_has_ended_comes_back_with_the_address_that_it_was_
         edge = an_edge()
         connect(network, controller, edge)
         first, second = assigned(controller, 1), assigned(controller, 2)
-        until(lambda: controller.job(first.id).job.state == controller.job(second.id).job.state == "ended")
+        until(
+            lambda: controller.jobs.detail(first.id).job.state == controller.jobs.detail(second.id).job.state == "ended"
+        )
         back = assigned(controller, 2)
         assert (back.live, back.addresses) == (True, second.addresses)
         assert first.addresses != second.addresses
@@ -103,8 +105,8 @@ def test_addresses_come_from_blocks_and_are_given_back(tmp_path: Path) -> None:
         again = post(controller, 1, "alice", address=None, port=None, more='LarkAddressType = "controller"')
         assert (again.created, again.job.ipv4) == (False, jobs[0].ipv4)
         for job in jobs:
-            controller.end(job.id, "hook")
-        until(lambda: sum(controller.job_counts().values()) == 0)
+            controller.jobs.end(job.id, "hook")
+        until(lambda: sum(controller.jobs.counts().values()) == 0)
     with running(tmp_path) as controller:
         fresh = post(controller, 7, "zoe", address=None, port=None, more='LarkAddressType = "controller"').job
         assert str(fresh.ipv4) == "10.64.0.1"

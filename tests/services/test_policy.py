@@ -35,14 +35,14 @@ def test_a_policy_that_does_not_fit_changes_nothing(tmp_path: Path, network: Fak
         before = dict(core.program.flows)
         exceptions = ", ".join(f"192.0.2.{n}" for n in range(60))
         with pytest.raises(RuleLimitError, match="core1 takes 60 rules"):
-            controller.put_policy(POLICY.replace("action: drop", f"action: drop, except: [{exceptions}]"), "ops")
+            controller.policy.put(POLICY.replace("action: drop", f"action: drop, except: [{exceptions}]"), "ops")
         with pytest.raises(PolicyError):
-            controller.put_policy("version: 1\npolicies: [{blok: {}}]\n", "ops")
+            controller.policy.put("version: 1\npolicies: [{blok: {}}]\n", "ops")
         with pytest.raises(ChangedError, match="version 1 by test is in force"):
-            controller.put_policy(POLICY.replace('"bob"', '"carol"'), "ops", instead_of="0" * 64)
-        assert controller.policy().actor == "test"
+            controller.policy.put(POLICY.replace('"bob"', '"carol"'), "ops", instead_of="0" * 64)
+        assert controller.policy.version.actor == "test"
         assert core.program.flows == before
-        plan = controller.plan_policy(POLICY.replace('"bob"', '"carol"'))
+        plan = controller.policy.plan(POLICY.replace('"bob"', '"carol"'))
         assert plan.jobs_changed == 0
 
 
@@ -51,20 +51,20 @@ def test_a_new_policy_touches_only_what_differs(tmp_path: Path, network: FakeNet
         edge = an_edge()
         connect(network, controller, edge)
         for number, owner in ((1, "alice"), (2, "carol")):
-            controller.confirm(post(controller, number, owner).job.id, 20)
-        alice = controller.job_at("10.64.0.1").job.id
-        own = controller.flows(f"{1:016x}", FlowFilter(job=alice), None, 1000, 5).flows
+            controller.jobs.confirm(post(controller, number, owner).job.id, 20)
+        alice = controller.jobs.at("10.64.0.1").job.id
+        own = controller.switches.flows(f"{1:016x}", FlowFilter(job=alice), None, 1000, 5).flows
         assert own == flows_of(controller, alice)
         assert {"admit", "count", "forward"} <= {flow.table_name for flow in own}
         assert {flow.state for flow in own} == {"installed"}
-        assert controller.flows(f"{1:016x}", FlowFilter(job="0" * 16), None, 1000, 5).flows == ()
+        assert controller.switches.flows(f"{1:016x}", FlowFilter(job="0" * 16), None, 1000, 5).flows == ()
         before = dict(edge.program.flows)
-        plan = controller.plan_policy(POLICY.replace('"mallory"', '"carol"'))
+        plan = controller.policy.plan(POLICY.replace('"mallory"', '"carol"'))
         assert [change.changes for change in plan.jobs] == [("is blocked",)]
-        controller.put_policy(POLICY.replace('"mallory"', '"carol"'), "ops")
+        controller.policy.put(POLICY.replace('"mallory"', '"carol"'), "ops")
         until(lambda: edge.program.flows != before)
         after = dict(edge.program.flows)
-        carol = controller.job_at("10.64.0.2").job
+        carol = controller.jobs.at("10.64.0.2").job
         changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
         others = {(after.get(k) or before[k]).cookie for k in changed}
         assert all(
@@ -88,17 +88,17 @@ def test_jobs_that_come_and_end_while_the_policy_changes_leave_nothing_behind(
                 count += 1
                 number = slot + 10 * count
                 job = post(controller, number % 250 + 1, slot=f"slot{number}", port=f"p{slot}", started=count).job
-                controller.end(job.id, "hook")
+                controller.jobs.end(job.id, "hook")
             return count
 
         running_hooks = [hooks.submit(come_and_end, slot) for slot in (1, 2, 3)]
         try:
             for change in range(30):
-                controller.put_policy(POLICY.replace('"mallory"', f'"nobody{change}"'), "ops")
+                controller.policy.put(POLICY.replace('"mallory"', f'"nobody{change}"'), "ops")
         finally:
             over.set()
         assert all(each.result(60) for each in running_hooks)
-        until(lambda: sum(controller.job_counts().values()) == 0)
+        until(lambda: sum(controller.jobs.counts().values()) == 0)
         until(lambda: len(edge.program.flows) == idle)
 
 
@@ -109,7 +109,7 @@ def test_a_switch_that_cannot_be_brought_over_is_compared_when_it_returns(
         edges = [an_edge(datapath) for datapath in (1, 2, 3)]
         for edge in edges:
             connect(network, controller, edge)
-            controller.confirm(post(controller, edge.datapath, "carol", datapath=edge.datapath).job.id, 20)
+            controller.jobs.confirm(post(controller, edge.datapath, "carol", datapath=edge.datapath).job.id, 20)
         before = [dict(edge.program.flows) for edge in edges]
         pools, build = controller._reconciler.pools, Pool.build
         failing = [2]
@@ -122,14 +122,14 @@ def test_a_switch_that_cannot_be_brought_over_is_compared_when_it_returns(
 
         monkeypatch.setattr(Pool, "build", fails_once)
         blocked = POLICY.replace('"mallory"', '"carol"')
-        assert controller.put_policy(blocked, "ops").version == controller.policy().version == 2
+        assert controller.policy.put(blocked, "ops").version == controller.policy.version.version == 2
         until(lambda: all(edges[place].program.flows != before[place] for place in (0, 2)))
         until(edges[1].closed.is_set)
         assert edges[1].program.flows == before[1]
         connect(network, controller, edges[1])
         assert edges[1].program.flows != before[1]
         # Nothing is left of that: the next policy reaches every switch.
-        controller.put_policy(POLICY, "ops")
+        controller.policy.put(POLICY, "ops")
         until(lambda: all(edge.program.flows == held for edge, held in zip(edges, before, strict=True)))
         assert not pools.moved
 
@@ -140,7 +140,7 @@ def test_what_goes_wrong_behind_a_change_of_policy_keeps_nothing_else_from_being
     with running(tmp_path, OPEN) as controller:
         edge = an_edge()
         connect(network, controller, edge)
-        controller.confirm(post(controller, 1).job.id, 20)
+        controller.jobs.confirm(post(controller, 1).job.id, 20)
         frame = frames.udp("02:00:00:00:00:01", "02:00:00:00:00:99", "10.64.0.1", "10.9.9.9")
         network.run(lambda: edge.inject(11, frame))
 
@@ -153,5 +153,5 @@ def test_what_goes_wrong_behind_a_change_of_policy_keeps_nothing_else_from_being
         until(lambda: decisions() == 1)
         monkeypatch.setattr(controller._reconciler.workers, "policy_changed", fails)
         other = OPEN.replace("policies: [", "policies: [{block: {when: 'Owner == \"mallory\"'}}, ")
-        assert controller.put_policy(other, "ops").version == controller.policy().version == 2
+        assert controller.policy.put(other, "ops").version == controller.policy.version.version == 2
         until(lambda: decisions() == 0)

@@ -50,7 +50,7 @@ def test_quarantine_is_an_input_that_the_store_keeps(store: Store) -> None:
     assert lifted == replace(job, vouched=True)
     with pytest.raises(StateError, match="in no quarantine"):
         store.lift(job.id, "lifted", "ann", NOW + 5, vouched=True)
-    lines = store.audit_page(job.id, None, 10).entries
+    lines = store.trail.page(job.id, None, 10).entries
     assert [(line.actor, line.action, line.detail) for line in lines[:4]] == [
         ("ann", "lift", "lifted"),
         ("pool", "quarantine", WHY),
@@ -69,19 +69,19 @@ def test_a_quarantined_job_passes_nothing_and_its_slice_forgets_it(tmp_path: Pat
         edge = an_edge()
         connect(network, controller, edge)
         job = post(controller, 1).job
-        controller.confirm(job.id, 5)
+        controller.jobs.confirm(job.id, 5)
         open_flows = jobs_flows(edge, job.number)
         # A lift of a job in no quarantine would make it immune to what the pool says later.
         with pytest.raises(StateError):
-            controller.lift(job.id, "ann")
-        assert not controller.job(job.id).job.vouched
+            controller.jobs.lift(job.id, "ann")
+        assert not controller.jobs.detail(job.id).job.vouched
         assert controller._registration.quarantine(job.id, WHY, "pool") is not None
-        until(lambda: controller.job(job.id).job.state is JobState.QUARANTINED)
-        controller.confirm(job.id, 5)
+        until(lambda: controller.jobs.detail(job.id).job.state is JobState.QUARANTINED)
+        controller.jobs.confirm(job.id, 5)
         assert jobs_flows(edge, job.number) < open_flows
-        detail = controller.job(job.id)
+        detail = controller.jobs.detail(job.id)
         assert (detail.job.reason, detail.decision.quarantine, detail.decision.blocked) == (WHY, WHY, False)
-        page = controller.jobs(JobFilter(state="live"), None, 10)
+        page = controller.jobs.page(JobFilter(state="live"), None, 10)
         assert [each.state for each in page.jobs] == [JobState.QUARANTINED]
         own = [flow.origin for flow in flows_of(controller, job.id)]
         assert own
@@ -89,17 +89,17 @@ def test_a_quarantined_job_passes_nothing_and_its_slice_forgets_it(tmp_path: Pat
         assert all(WHY in origin for origin in own if not origin.startswith("counts for")), own
         # Another post of the same run, or a policy, opens nothing.
         post(controller, 1)
-        controller.confirm(job.id, 5)
-        assert controller.job(job.id).job.state is JobState.QUARANTINED
-        text = controller.policy().text
-        controller.put_policy(text.replace("mallory", "nobody"), "test")
+        controller.jobs.confirm(job.id, 5)
+        assert controller.jobs.detail(job.id).job.state is JobState.QUARANTINED
+        text = controller.policy.version.text
+        controller.policy.put(text.replace("mallory", "nobody"), "test")
         assert jobs_flows(edge, job.number) < open_flows
-        lifted = controller.lift(job.id, "ann")
+        lifted = controller.jobs.lift(job.id, "ann")
         assert lifted.vouched
-        until(lambda: controller.job(job.id).job.state is JobState.ENFORCED)
+        until(lambda: controller.jobs.detail(job.id).job.state is JobState.ENFORCED)
         assert jobs_flows(edge, job.number) == open_flows
         with pytest.raises(NotFoundError):
-            controller.lift("0" * 16, "ann")
+            controller.jobs.lift("0" * 16, "ann")
 
 
 def test_directory_and_pool_hold_one_object_for_a_job(tmp_path: Path, network: FakeNetwork) -> None:
@@ -108,7 +108,7 @@ def test_directory_and_pool_hold_one_object_for_a_job(tmp_path: Path, network: F
         connect(network, controller, edge)
         jobs = [post(controller, number).job for number in (1, 2)]
         for job in jobs:
-            controller.confirm(job.id, 5)
+            controller.jobs.confirm(job.id, 5)
         loop = controller._reconciler
         for job in jobs:
             assert loop.directory.by_id[job.id].state is JobState.ENFORCED
@@ -118,18 +118,18 @@ def test_directory_and_pool_hold_one_object_for_a_job(tmp_path: Path, network: F
 
 def test_a_database_file_that_is_gone_or_another_is_seen(tmp_path: Path) -> None:
     with running(tmp_path) as controller:
-        assert controller.ready().ready
+        assert controller.health.ready().ready
         (tmp_path / "lark.db").rename(tmp_path / "away")
-        assert "its file cannot be found" in controller.ready().reasons[0]
+        assert "its file cannot be found" in controller.health.ready().reasons[0]
         (tmp_path / "lark.db").touch()
-        assert "another file has taken its place" in controller.ready().reasons[0]
+        assert "another file has taken its place" in controller.health.ready().reasons[0]
         (tmp_path / "away").rename(tmp_path / "lark.db")
-        assert controller.ready().ready
+        assert controller.health.ready().ready
 
 
 def test_an_operator_lifts_a_quarantine_from_the_command_line(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     job = served.register()
-    known = served.controls.known
+    known = served.controls.jobs.known
     assert cli.main(["lift", job["id"]]) == cli.NO
     assert "in no quarantine" in capsys.readouterr().err
     assert not known[job["id"]].vouched

@@ -53,7 +53,7 @@ def start(
         f'LarkInnerMacAddress = "02:00:00:00:00:{number:02x}"', f'LarkInnerAddressIPv4 = "10.64.0.{number}"',
         f'LarkExternalInterface = "p{number}"', more or "AvailBandwidth = 1000",
     ]  # fmt: skip
-    return controller.register(*parse_post("\n".join(lines).encode(), "text/plain"), "hook").job
+    return controller.jobs.register(*parse_post("\n".join(lines).encode(), "text/plain"), "hook").job
 
 
 def left(controller: Controller, name: str, source: str = "") -> LinkStatus:
@@ -62,7 +62,7 @@ def left(controller: Controller, name: str, source: str = "") -> LinkStatus:
 
 def flows(controller: Controller, job: Job) -> tuple[ReservedFlow, ...]:
     """The reserved flows that the directory has of a job, once what was asked before has been done."""
-    controller.switches()
+    controller.switches.all()
     found = controller._reconciler.directory.by_id.get(job.id)
     return () if found is None else found.reserved
 
@@ -77,7 +77,7 @@ def test_a_job_gets_what_it_requests_or_is_not_registered(tmp_path: Path) -> Non
         assert start(controller, 4).live
         access = left(controller, "access:worker1", "worker1")
         assert (access.capacity, access.reserved, access.best_effort) == (1000, 1000, 0)
-        controller.end(first.id, "hook")
+        controller.jobs.end(first.id, "hook")
         assert left(controller, "access:worker1", "core1").best_effort == 600
         assert start(controller, 2, rate=600).live
 
@@ -158,7 +158,7 @@ def test_where_a_flow_may_go(tmp_path: Path, destination: str, node: str, addres
         assert [str(network) for network in made.target] == addresses
         assert (made.peer == receiver.id) is peer
         assert flows(controller, sender) == (ReservedFlow(made.number, 50_000, made.target),)
-        controller.end(receiver.id if peer else sender.id, "hook")
+        controller.jobs.end(receiver.id if peer else sender.id, "hook")
         assert flows(controller, sender) == ()
         assert controller.reservations.page(None, None, 10).reservations == ()
 
@@ -241,11 +241,11 @@ def test_an_operator_changes_what_a_job_requested(tmp_path: Path) -> None:
         with pytest.raises(PathError, match="ends with the job"):
             controller.reservations.change(made.id, Change(None, 1.0, True), "ops", False)
         controller.reservations.change(made.id, Change(200), "ops", False)
-        assert controller.job(job.id).job.bandwidth == 200
-        controller.switches()
+        assert controller.jobs.detail(job.id).job.bandwidth == 200
+        controller.switches.all()
         assert controller._reconciler.directory.by_id[job.id].bandwidth == 200
         controller.reservations.release(made.id, "ops", False)
-        assert controller.job(job.id).job.bandwidth is None
+        assert controller.jobs.detail(job.id).job.bandwidth is None
         assert left(controller, "access:worker1").reserved == 0
 
 
@@ -267,13 +267,13 @@ def test_a_new_policy_counts_anew_and_takes_nothing_away(tmp_path: Path) -> None
     with running(tmp_path, POLICY) as controller:
         job = start(controller, 1, rate=100)
         made = controller.reservations.reserve(Wish(job.id, "wan", 80), "hook", True)
-        controller.put_policy(POLICY.replace("capacity: 100}", "capacity: 50, duplex: half}"), "ops")
+        controller.policy.put(POLICY.replace("capacity: 100}", "capacity: 50, duplex: half}"), "ops")
         internet = left(controller, "internet")
         assert (internet.duplex, internet.capacity, internet.reserved, internet.best_effort) == ("half", 50, 80, -30)
         with pytest.raises(CapacityError):
             controller.reservations.reserve(Wish(job.id, "192.0.2.1", 1), "hook", True)
         assert controller.reservations.change(made.id, Change(60), "hook", True).rate == 60
-        controller.put_policy(POLICY, "ops")
+        controller.policy.put(POLICY, "ops")
         assert left(controller, "internet", "core1").best_effort == 40
 
 
@@ -283,7 +283,7 @@ def test_what_jobs_were_promised_before_there_was_a_topology_counts_on_it(tmp_pa
         start(controller, 1, rate=900)
         unknown = start(controller, 2, rate=50, host=3, more="JobLabel = 1")
         start(controller, 3)
-        controller.put_policy(POLICY, "ops")
+        controller.policy.put(POLICY, "ops")
         assert left(controller, "access:worker1", "worker1").reserved == 900
         with pytest.raises(CapacityError):
             start(controller, 4, rate=200)
@@ -292,9 +292,9 @@ def test_what_jobs_were_promised_before_there_was_a_topology_counts_on_it(tmp_pa
         assert (held.rate, dict(held.holds)) == (50, {})
         # Other rules promise other rates.
         rule = "policies:\n  - bandwidth: {default: 10, maximum: 600}"
-        controller.put_policy(POLICY.replace("policies:", rule), "ops")
+        controller.policy.put(POLICY.replace("policies:", rule), "ops")
         assert left(controller, "access:worker1", "worker1").reserved == 610
-        controller.put_policy(without, "ops")
+        controller.policy.put(without, "ops")
         assert controller.reservations.links() == ()
     with running(tmp_path, POLICY) as controller:
         assert left(controller, "access:worker1", "worker1").reserved == 910
@@ -312,14 +312,14 @@ def test_a_database_that_goes_away_while_the_policy_changes_lets_nobody_in_unsee
         job = start(controller, 1, rate=400)
         with monkeypatch.context() as patched:
             patched.setattr(controller._store, step, away)
-            assert controller.put_policy(smaller, "ops").text == smaller
+            assert controller.policy.put(smaller, "ops").text == smaller
             for refused in (lambda: start(controller, 2, rate=1), lambda: controller.reservations.expire(0.0)):
                 with pytest.raises(StoreError):
                     refused()
         with pytest.raises(CapacityError):
             start(controller, 2, rate=300)
         assert left(controller, "access:worker1", "worker1").best_effort == 200
-        controller.end(job.id, "hook")
+        controller.jobs.end(job.id, "hook")
         start(controller, 2, rate=300)
 
 
@@ -327,7 +327,7 @@ def test_a_job_that_was_in_quarantine_is_what_the_policy_in_force_makes_of_it(tm
     blocking = POLICY.replace("policies:", "policies:\n  - block: {when: 'TARGET.Rack == 7'}")
     with running(tmp_path, POLICY) as controller:
         job = start(controller, 1, more="AvailBandwidth = 1000\nRack = 7")
-        controller.put_policy(blocking, "ops")
+        controller.policy.put(blocking, "ops")
         controller.reservations.reserve(Wish(job.id, "wan", 40), "hook", True)
         reserved = flows(controller, job)
         assert controller._registration.quarantine(job.id, "another job is there", "pool")
@@ -346,8 +346,8 @@ def test_a_job_whose_switch_refuses_it_frees_its_bandwidth(tmp_path: Path, netwo
     with running(tmp_path, limited(0)) as controller:
         connect(network, controller, an_edge())
         first = start(controller, 1, rate=100)
-        assert controller.confirm(first.id, 20).job.state == "enforced"
-        controller.put_policy(limited(controller.switch(f"{1:016x}").desired + 2), "ops")
+        assert controller.jobs.confirm(first.id, 20).job.state == "enforced"
+        controller.policy.put(limited(controller.switches.find(f"{1:016x}").desired + 2), "ops")
         second = start(controller, 2, rate=100)
-        until(lambda: controller.confirm(second.id, 0).job.state == "refused")
+        until(lambda: controller.jobs.confirm(second.id, 0).job.state == "refused")
         until(lambda: left(controller, "access:worker1", "worker1").reserved == 100)

@@ -35,7 +35,7 @@ def counting(path: Path, network: FakeNetwork, seconds: float, policy: str = POL
         edge = an_edge()
         connect(network, controller, edge)
         job = post(controller, 1, port="p1").job
-        controller.confirm(job.id, 5)
+        controller.jobs.confirm(job.id, 5)
         yield controller, edge, job
 
 
@@ -46,7 +46,7 @@ def counters(network: FakeNetwork, switch: FakeSwitch, port: int, sent: int, rec
 
 
 def used(controller: Controller, job_id: str) -> JobUsage:
-    return controller.job(job_id).usage or JobUsage()
+    return controller.jobs.detail(job_id).usage or JobUsage()
 
 
 def test_ports_are_read_and_a_last_time_when_the_job_ends(tmp_path: Path, network: FakeNetwork) -> None:
@@ -54,22 +54,22 @@ def test_ports_are_read_and_a_last_time_when_the_job_ends(tmp_path: Path, networ
         counters(network, edge, 11, 5, 7)
         until(lambda: used(controller, job.id).usage.packets_out == 5)
         assert used(controller, job.id).usage == Usage(bytes_in=700, bytes_out=500, packets_in=7, packets_out=5)
-        assert controller.accounts.of_jobs([job])[job.number].usage.bytes_in == 700
+        assert controller.usage.of_jobs([job])[job.number].usage.bytes_in == 700
         counters(network, edge, 11, 9, 9)
-        controller.end(job.id, "test")
+        controller.jobs.end(job.id, "test")
         until(lambda: used(controller, job.id).final)
         assert used(controller, job.id).usage == Usage(bytes_in=900, bytes_out=900, packets_in=9, packets_out=9)
         now = time.time()
         chosen = UsageFilter("group", now - 3600, now + 3600, 60)
-        until(lambda: controller.accounts.page(chosen, None, 10).rows != ())
-        (row,) = controller.accounts.page(chosen, None, 10).rows
+        until(lambda: controller.usage.page(chosen, None, 10).rows != ())
+        (row,) = controller.usage.page(chosen, None, 10).rows
         assert row.usage == used(controller, job.id).usage
 
 
 def test_the_last_reading_needs_no_round(tmp_path: Path, network: FakeNetwork) -> None:
     with counting(tmp_path, network, 0) as (controller, edge, job):
         counters(network, edge, 11, 5, 7)
-        controller.end(job.id, "test")
+        controller.jobs.end(job.id, "test")
         until(lambda: used(controller, job.id).final)
         assert used(controller, job.id).usage.packets_in == 7
 
@@ -81,7 +81,7 @@ def test_a_restart_goes_on_where_it_was_left(tmp_path: Path, network: FakeNetwor
         counters(network, edge, 11, 5, 5, age=86400)
         job, other = post(controller, 1, port="p1").job, post(controller, 2, port="p2").job
         for each in (job, other):
-            controller.confirm(each.id, 5)
+            controller.jobs.confirm(each.id, 5)
         counters(network, edge, 12, 1, 1)
         until(lambda: used(controller, job.id).at > 0)
         counters(network, edge, 11, 15, 15, age=86400)
@@ -92,10 +92,10 @@ def test_a_restart_goes_on_where_it_was_left(tmp_path: Path, network: FakeNetwor
         connect(network, controller, edge)
         until(lambda: used(controller, job.id).usage.packets_out == 20)
         assert used(controller, other.id).usage.packets_out == 1
-        controller.end(job.id, "test")
+        controller.jobs.end(job.id, "test")
         until(lambda: used(controller, job.id).final)
         assert used(controller, job.id).usage.packets_out == 20
-        assert [each.id for each in controller.jobs(JobFilter(), None, 10).jobs] == [other.id]
+        assert [each.id for each in controller.jobs.page(JobFilter(), None, 10).jobs] == [other.id]
 
 
 def test_a_job_that_ended_while_nobody_looked_keeps_what_was_read_last(tmp_path: Path, network: FakeNetwork) -> None:
@@ -103,9 +103,9 @@ def test_a_job_that_ended_while_nobody_looked_keeps_what_was_read_last(tmp_path:
         counters(network, edge, 11, 5, 5)
         until(lambda: used(controller, job.id).usage.packets_out == 5)
         network.run(edge.disconnect)
-        until(lambda: not controller.switch(DPID).connected)
+        until(lambda: not controller.switches.find(DPID).connected)
         assert used(controller, job.id).rate.inward == 0
-        controller.end(job.id, "test")
+        controller.jobs.end(job.id, "test")
         until(lambda: used(controller, job.id).final)
         assert used(controller, job.id).usage.packets_out == 5
 
@@ -126,13 +126,13 @@ def test_workers_count_for_jobs_that_no_switch_has(tmp_path: Path) -> None:
     with running(tmp_path, counter_seconds=0) as controller:
         job = post(controller, 1, port="p1").job
         report = WorkerCounts(PortReading(4, 400, 5, 500), (300, 200, 3, 2), (1, 0))
-        assert controller.accounts.counted(job.id, report, False)
-        assert controller.accounts.counted(job.id, report, True)
-        assert not controller.accounts.counted(job.id, report, True)
-        controller.end(job.id, "test")
+        assert controller.usage.counted(job.id, report, False)
+        assert controller.usage.counted(job.id, report, True)
+        assert not controller.usage.counted(job.id, report, True)
+        controller.jobs.end(job.id, "test")
         until(lambda: used(controller, job.id).final)
         assert used(controller, job.id).usage == Usage(500, 400, 5, 4, 300, 200, 3, 2, 1, 0)
-        assert not controller.accounts.counted(job.id, report, True)
+        assert not controller.usage.counted(job.id, report, True)
 
 
 def test_only_jobs_that_the_policy_accounts_are_counted(tmp_path: Path, network: FakeNetwork) -> None:
@@ -144,10 +144,14 @@ def test_only_jobs_that_the_policy_accounts_are_counted(tmp_path: Path, network:
         for port in (11, 12):
             counters(network, edge, port, 5, 5)
         until(lambda: used(controller, asking.id).usage.packets_out == 5)
-        assert controller.job(quiet.id).usage is None
-        assert not controller.accounts.counted(quiet.id, WorkerCounts(PortReading(1, 1, 1, 1)), False)
-        controller.put_policy(POLICY, "test")
-        until(lambda: controller.job(quiet.id).usage is not None and used(controller, quiet.id).usage.packets_out == 5)
+        assert controller.jobs.detail(quiet.id).usage is None
+        assert not controller.usage.counted(quiet.id, WorkerCounts(PortReading(1, 1, 1, 1)), False)
+        controller.policy.put(POLICY, "test")
+        until(
+            lambda: (
+                controller.jobs.detail(quiet.id).usage is not None and used(controller, quiet.id).usage.packets_out == 5
+            )
+        )
 
 
 def test_rates_by_group_of_the_policy_and_by_subject(tmp_path: Path, network: FakeNetwork) -> None:
@@ -159,12 +163,12 @@ def test_rates_by_group_of_the_policy_and_by_subject(tmp_path: Path, network: Fa
             nonlocal sent
             sent += 1000
             counters(network, edge, 11, sent, 0)
-            (group,) = controller.groups()
+            (group,) = controller.usage.groups()
             return group.rate.outward > 0 and group.usage.bytes_out > 0
 
         until(flowing)
-        until(lambda: flowing() and bool(controller.accounts.flowing("user", 10)))
-        (busy,) = controller.accounts.flowing("job", 10) or (None,)
+        until(lambda: flowing() and bool(controller.usage.flowing("user", 10)))
+        (busy,) = controller.usage.flowing("job", 10) or (None,)
         assert busy is None or (busy.name, busy.jobs) == (job.id, 1)
 
 
@@ -172,10 +176,10 @@ def test_a_job_may_be_read_without_waiting_for_the_round(tmp_path: Path, network
     with counting(tmp_path, network, 0) as (controller, edge, job):
         counters(network, edge, 11, 5, 7)
         assert used(controller, job.id).usage.packets_in == 0
-        controller.read_counters(job.id, 5)
+        controller.jobs.read_counters(job.id, 5)
         assert used(controller, job.id).usage == Usage(bytes_in=700, bytes_out=500, packets_in=7, packets_out=5)
         network.run(edge.disconnect)
-        until(lambda: not controller.switch(DPID).connected)
+        until(lambda: not controller.switches.find(DPID).connected)
         for known in (job.id, "0" * 16):
-            controller.read_counters(known, 5)
+            controller.jobs.read_counters(known, 5)
         assert used(controller, job.id).usage.packets_in == 7

@@ -49,7 +49,7 @@ def test_of_many_that_want_an_address_one_gets_it(store: Store) -> None:
         assert len(lost) == THREADS - 1
         assert {error.holder for error in lost} == {won[0].job.id}
     assert len(list(store.live_jobs())) == ROUNDS
-    assert len(store.audit_page(None, None, 100).entries) == ROUNDS
+    assert len(store.trail.page(None, None, 100).entries) == ROUNDS
 
 
 def test_two_addresses_taken_crosswise_never_block_for_good(store: Store) -> None:
@@ -99,7 +99,7 @@ def test_ends_renewals_and_registrations_at_once(store: Store) -> None:
     calls.append(lambda: list(store.live_jobs()))
     together(calls)
     assert list(store.live_jobs()) == []
-    assert len(store.audit_page(None, None, 100).entries) == 2 * THREADS
+    assert len(store.trail.page(None, None, 100).entries) == 2 * THREADS
 
 
 def test_controllers_that_start_at_once_migrate_once(empty_url: str) -> None:

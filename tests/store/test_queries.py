@@ -79,7 +79,7 @@ def test_a_cursor_that_is_none_is_not_found(store: Store, cursor: str) -> None:
     with pytest.raises(NotFoundError, match="cursor"):
         store.page(JobFilter(), cursor, 10)
     with pytest.raises(NotFoundError, match="cursor"):
-        store.audit_page(None, cursor, 10)
+        store.trail.page(None, cursor, 10)
 
 
 @given(st.integers(min_value=0, max_value=2**63 - 1))
@@ -141,27 +141,27 @@ def test_ads_and_ending_of_unknown_runs(store: Store, thirty: list[Job]) -> None
 
 def test_the_audit_trail_is_newest_first_and_paged(store: Store) -> None:
     for number in range(7):
-        store.audit(NOW + number, "alice", "drain", "worker1" if number % 2 else "worker2", f"{number}")
-    page = store.audit_page(None, None, 3)
+        store.trail.record(NOW + number, "alice", "drain", "worker1" if number % 2 else "worker2", f"{number}")
+    page = store.trail.page(None, None, 3)
     assert [entry.detail for entry in page.entries] == ["6", "5", "4"]
     assert (page.entries[0].at, page.entries[0].actor, page.entries[0].action) == (NOW + 6, "alice", "drain")
-    page = store.audit_page(None, page.next_cursor, 4)
+    page = store.trail.page(None, page.next_cursor, 4)
     assert [entry.detail for entry in page.entries] == ["3", "2", "1", "0"]
     assert page.next_cursor is None
-    assert [entry.detail for entry in store.audit_page("worker1", None, 10).entries] == ["5", "3", "1"]
+    assert [entry.detail for entry in store.trail.page("worker1", None, 10).entries] == ["5", "3", "1"]
 
 
 def test_policy_versions(store: Store) -> None:
-    assert store.latest_policy() is None
-    first = store.put_policy("version: 1\n", "d1", "alice", NOW)
-    assert store.put_policy("version: 1\n", "d1", "bob", NOW + 1) == first
-    second = store.put_policy("version: 1 # 🐦\n", "d2", "bob", NOW + 2)
-    third = store.put_policy("version: 1\n", "d1", "bob", NOW + 3)
+    assert store.trail.latest_policy() is None
+    first = store.trail.put_policy("version: 1\n", "d1", "alice", NOW)
+    assert store.trail.put_policy("version: 1\n", "d1", "bob", NOW + 1) == first
+    second = store.trail.put_policy("version: 1 # 🐦\n", "d2", "bob", NOW + 2)
+    third = store.trail.put_policy("version: 1\n", "d1", "bob", NOW + 3)
     assert (first.version, second.version, third.version) == (1, 2, 3)
-    assert store.latest_policy() == third == PolicyVersion(3, "version: 1\n", "d1", NOW + 3, "bob")
-    assert store.policy(2) == second
-    assert store.policy(4) is None
-    entries = store.audit_page("policy", None, 10).entries
+    assert store.trail.latest_policy() == third == PolicyVersion(3, "version: 1\n", "d1", NOW + 3, "bob")
+    assert store.trail.policy(2) == second
+    assert store.trail.policy(4) is None
+    entries = store.trail.page("policy", None, 10).entries
     assert [(entry.actor, entry.action) for entry in entries] == [
         ("bob", "policy"),
         ("bob", "policy"),
@@ -186,5 +186,5 @@ def test_pruning_removes_what_is_over_and_old(store: Store, thirty: list[Job]) -
 
 def test_more_rows_than_a_batch(store: Store) -> None:
     for number in range(4500):
-        store.audit(NOW, "alice", "note", str(number))
+        store.trail.record(NOW, "alice", "note", str(number))
     assert store.prune(NOW + 1) == Pruned(0, 4500)

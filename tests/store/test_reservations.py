@@ -105,7 +105,7 @@ def test_what_does_not_fit_changes_nothing(store: Store) -> None:
     assert store.release(first.id, NOW, "ops") is None
     assert store.change_reservation(first.id, to(1), NOW, "ops") is None
     assert store.reserved() == {}
-    assert [entry.action for entry in store.audit_page(first.id, None, 10).entries] == ["release", "change", "reserve"]
+    assert [entry.action for entry in store.trail.page(first.id, None, 10).entries] == ["release", "change", "reserve"]
 
 
 def test_pages_go_through_all(store: Store) -> None:

@@ -26,7 +26,7 @@ def put(store: Store, job: Job, now: float = NOW, job_ad: str = 'Owner = "x"') -
 
 
 def actions(store: Store, job: Job) -> list[str]:
-    return [entry.action for entry in store.audit_page(job.id, None, 100).entries][::-1]
+    return [entry.action for entry in store.trail.page(job.id, None, 100).entries][::-1]
 
 
 def state(store: Store, job: Job) -> JobState:
@@ -77,7 +77,7 @@ def test_a_second_post_completes_an_address_and_keeps_what_it_leaves_out(store: 
     third = put(store, a_run(ipv4=None, ipv6=None), job_ad='Owner = "x"\nMore = 1')
     assert third.job.ipv4 == address
     assert store.ads(first.job.id) == ('Owner = "x"\nMore = 1', 'Name = "slot1"')
-    assert store.audit_page(first.job.id, None, 1).entries[0].detail == "ads"
+    assert store.trail.page(first.job.id, None, 1).entries[0].detail == "ads"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_an_address_of_another_live_job_is_refused_and_nothing_is_written(
     assert raised.value.attribute == attribute
     assert raised.value.holder == holder.id
     assert list(store.live_jobs()) == [holder]
-    assert len(store.audit_page(None, None, 10).entries) == 1
+    assert len(store.trail.page(None, None, 10).entries) == 1
 
 
 def test_one_address_of_two_held_rolls_back_the_end_of_the_other_holder(store: Store) -> None:
@@ -276,7 +276,7 @@ def test_leases(store: Store) -> None:
     assert store.extend_leases(LEASE + 15) == 2
     assert store.expired(LEASE + 15) == []
     assert [job.lease_until for job in store.live_jobs()] == [LEASE + 15, LEASE + 20, LEASE + 15]
-    assert {entry.action for entry in store.audit_page(None, None, 100).entries} == {"register"}
+    assert {entry.action for entry in store.trail.page(None, None, 100).entries} == {"register"}
 
 
 def test_states_are_kept_in_batches(store: Store) -> None:

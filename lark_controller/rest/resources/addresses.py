@@ -29,4 +29,4 @@ def show(address: str) -> Joined:
     except ValueError:
         wrong = {"parameter": "address", "problem": "an IPv4 or IPv6 address is accepted"}
         raise Problem(422, f"address: {wrong['problem']}", "parameters", errors=[wrong]) from None
-    return joined(current().controls.job_at(str(known)))
+    return joined(current().controls.jobs.at(str(known)))

@@ -25,5 +25,5 @@ blueprint = resource("audit", "What changed, when, and by whom.")
 )
 def index(query: dict[str, Any]) -> dict[str, object]:
     """List the audit trail, newest first."""
-    page = current().controls.audit(query.get("subject"), query.get("cursor"), query["limit"])
+    page = current().controls.audit.page(query.get("subject"), query.get("cursor"), query["limit"])
     return {"entries": page.entries, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}

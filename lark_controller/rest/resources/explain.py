@@ -26,4 +26,4 @@ def show(query: dict[str, Any]) -> Any:
     """Explain, step by step, what happens to a packet from one address or job to another."""
     context = current()
     with context.waiting() as timeout:
-        return context.controls.explain(query["src"], query["dst"], timeout)
+        return context.controls.switches.explain(query["src"], query["dst"], timeout)

@@ -13,4 +13,4 @@ blueprint = resource("groups", "The accounting groups of the policy in force.")
 @operation(blueprint, "GET", "/groups", scopes=(Scope.HOOK, Scope.READ), answers={200: GroupListSchema})
 def index() -> dict[str, object]:
     """List the groups."""
-    return {"groups": current().controls.groups()}
+    return {"groups": current().controls.usage.groups()}

@@ -57,9 +57,9 @@ def show(query: dict[str, Any], host: str) -> dict[str, object]:
     """
     context = current()
     if not query["wait"]:
-        return _answer(context.controls.host_rules(host, query["after"], 0.0))
+        return _answer(context.controls.workers.rules(host, query["after"], 0.0))
     with context.polls.place() as free:
-        return _answer(context.controls.host_rules(host, query["after"], query["wait"] if free else 0.0))
+        return _answer(context.controls.workers.rules(host, query["after"], query["wait"] if free else 0.0))
 
 
 @operation(
@@ -88,7 +88,7 @@ def confirm(host: str) -> dict[str, object]:
         or not all(isinstance(job_id, str) for job_id in late)
     ):
         raise Problem(400, _EXPECTED)
-    return _answer(context.controls.host_confirmed(host, given["revision"], refused, late))
+    return _answer(context.controls.workers.confirmed(host, given["revision"], refused, late))
 
 
 def _answer(status: HostStatus) -> dict[str, object]:

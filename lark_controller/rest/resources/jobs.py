@@ -74,7 +74,7 @@ def register(query: dict[str, Any]) -> Response:
     if media == "application/json":
         refuse_malformed_json(body)
     job_ad, machine_ad = ads.parse_post(body, media, context.settings.max_ads_bytes)
-    registered = context.controls.register(job_ad, machine_ad, actor())
+    registered = context.controls.jobs.register(job_ad, machine_ad, actor())
     confirmation = confirm(registered.job.id, query["wait"])
     response = _answer(confirmation)
     response.status_code = 201 if registered.created else 200
@@ -97,8 +97,8 @@ def index(query: dict[str, Any]) -> dict[str, object]:
         query.get("global_job_id"),
         newest=query["order"] == "newest",
     )
-    page = current().controls.jobs(chosen, query.get("cursor"), query["limit"])
-    usages = current().controls.accounts.of_jobs(page.jobs)
+    page = current().controls.jobs.page(chosen, query.get("cursor"), query["limit"])
+    usages = current().controls.usage.of_jobs(page.jobs)
     jobs = [Joined(job, Used(usages.get(job.number))) for job in page.jobs]
     return {"jobs": jobs, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
 
@@ -118,14 +118,14 @@ def show(query: dict[str, Any], job_id: str) -> Joined:
     known = known_job(job_id)
     if query["fresh"]:
         with context.waiting() as timeout:
-            context.controls.read_counters(known, min(timeout, FRESH_SECONDS))
-    return joined(context.controls.job(known))
+            context.controls.jobs.read_counters(known, min(timeout, FRESH_SECONDS))
+    return joined(context.controls.jobs.detail(known))
 
 
 @operation(blueprint, "POST", "/jobs/<job_id>/renew", scopes=(Scope.HOOK,), answers={200: JobSchema}, problems=(404,))
 def renew(job_id: str) -> Any:
     """Renew a job's lease."""
-    return current().controls.renew(known_job(job_id), actor())
+    return current().controls.jobs.renew(known_job(job_id), actor())
 
 
 @operation(
@@ -144,7 +144,7 @@ def end(query: dict[str, Any], job_id: str) -> Any:
     context = current()
     known = known_job(job_id)
     exit_ad = read_kept_text(context.settings.max_ads_bytes, ("text/plain",), empty=True)
-    return context.controls.end(known, actor(), exit_ad, EndedBy(query["by"]))
+    return context.controls.jobs.end(known, actor(), exit_ad, EndedBy(query["by"]))
 
 
 @operation(
@@ -163,7 +163,7 @@ def forgery(job_id: str) -> dict[str, str]:
     """
     known = known_job(job_id)
     detail = " ".join(read_kept_text(MAX_NOTE, ("text/plain",)).split())
-    current().controls.forged(known, actor(), detail)
+    current().controls.jobs.forged(known, actor(), detail)
     return {"subject": known, "action": "forged ad"}
 
 
@@ -181,7 +181,7 @@ def lift(job_id: str) -> Any:
     Whatever the pool says against this run afterwards, it is not quarantined again. A job that is in no quarantine is
     left as it is, and the answer is 409.
     """
-    return current().controls.lift(known_job(job_id), actor())
+    return current().controls.jobs.lift(known_job(job_id), actor())
 
 
 def joined(detail: JobDetail) -> Joined:
@@ -201,11 +201,11 @@ def confirm(job_id: str, wait: float) -> Confirmation:
     """Wait for the switches' confirmation; not at all where too many requests wait already."""
     context = current()
     if not wait:
-        return context.controls.confirm(job_id, 0.0)
+        return context.controls.jobs.confirm(job_id, 0.0)
     with context.waits.place() as free:
         if not free:
             context.metrics.waits_refused.inc()
-        return context.controls.confirm(job_id, wait if free else 0.0)
+        return context.controls.jobs.confirm(job_id, wait if free else 0.0)
 
 
 def _answer(confirmation: Confirmation) -> Response:

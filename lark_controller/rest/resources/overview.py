@@ -85,9 +85,9 @@ class TokenSchema(Schema):
 def show() -> dict[str, object]:
     """Show the whole pool in a few numbers, and the switches that are worth a look."""
     controls = current().controls
-    switches = controls.switches()
-    counts = controls.job_counts()
-    readiness = controls.ready()
+    switches = controls.switches.all()
+    counts = controls.jobs.counts()
+    readiness = controls.health.ready()
     return {
         "at": time.time(),
         "ready": readiness.ready,
@@ -104,7 +104,7 @@ def show() -> dict[str, object]:
             "installed": sum(switch.installed for switch in switches),
         },
         "shown": heapq.nsmallest(NAMED, switches, key=_rank),
-        "policy": controls.policy(),
+        "policy": controls.policy.version,
     }
 
 

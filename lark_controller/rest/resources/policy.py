@@ -31,7 +31,7 @@ _BODIES = {"application/yaml": _YAML, "text/plain": _YAML}
 )
 def show() -> Any:
     """Show the policy in force; with ``Accept: application/yaml`` its text alone."""
-    policy = current().controls.policy()
+    policy = current().controls.policy.version
     wanted = request.accept_mimetypes.best_match(("application/json", *_TYPES), default="application/json")
     tag = {"ETag": f'"{policy.digest}"'}
     if wanted == "application/json":
@@ -54,7 +54,7 @@ def replace() -> Any:
     With ``If-Match: "DIGEST"`` it is put in place of the policy of that digest alone; where another is in force by
     now, nothing changes either (412).
     """
-    return current().controls.put_policy(_text(), actor(), _instead_of())
+    return current().controls.policy.put(_text(), actor(), _instead_of())
 
 
 @operation(
@@ -68,7 +68,7 @@ def replace() -> Any:
 )
 def check() -> dict[str, object]:
     """Find every mistake in a policy."""
-    mistakes = current().controls.check_policy(_text())
+    mistakes = current().controls.policy.mistakes(_text())
     return {"valid": not mistakes, "mistakes": mistakes}
 
 
@@ -83,7 +83,7 @@ def check() -> dict[str, object]:
 )
 def plan() -> Any:
     """Say what a policy would change on the running pool, before it does."""
-    return current().controls.plan_policy(_text())
+    return current().controls.policy.plan(_text())
 
 
 @operation(

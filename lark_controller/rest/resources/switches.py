@@ -18,7 +18,7 @@ blueprint = resource("switches", "The OpenFlow switches that the controller driv
 @operation(blueprint, "GET", "/switches", scopes=(Scope.READ,), answers={200: SwitchListSchema})
 def index() -> dict[str, object]:
     """List the switches."""
-    return {"switches": current().controls.switches()}
+    return {"switches": current().controls.switches.all()}
 
 
 @operation(
@@ -31,7 +31,7 @@ def index() -> dict[str, object]:
 )
 def show(datapath: str) -> Any:
     """Show a switch, by datapath id or name."""
-    return current().controls.switch(datapath)
+    return current().controls.switches.find(datapath)
 
 
 @operation(
@@ -48,6 +48,6 @@ def flows(query: dict[str, Any], datapath: str) -> dict[str, object]:
     context = current()
     chosen = FlowFilter(query.get("job"), query.get("table"), query["text"])
     with context.waiting() as timeout:
-        page = context.controls.flows(datapath, chosen, query.get("cursor"), query["limit"], timeout)
+        page = context.controls.switches.flows(datapath, chosen, query.get("cursor"), query["limit"], timeout)
     following = page.next_cursor
     return {"flows": page.flows, "tables": page.tables, "next": next_url(following), "next_cursor": following}

@@ -110,7 +110,7 @@ def usage(query: dict[str, Any]) -> Any:
     What was counted in the last minute may not be in it yet.
     """
     chosen = _chosen(query)
-    page = current().controls.accounts.page(chosen, query.get("cursor"), query["limit"])
+    page = current().controls.usage.page(chosen, query.get("cursor"), query["limit"])
     following = next_url(page.next_cursor)
     wanted = query.get("format") or request.accept_mimetypes.best_match(
         ("application/json", "text/csv"), default="application/json"
@@ -141,7 +141,7 @@ def usage(query: dict[str, Any]) -> Any:
 )
 def rates(query: dict[str, Any]) -> dict[str, object]:
     """What live jobs send and receive now, the most first."""
-    return {"rates": current().controls.accounts.flowing(query["by"], query["limit"])}
+    return {"rates": current().controls.usage.flowing(query["by"], query["limit"])}
 
 
 @operation(
@@ -152,7 +152,7 @@ def recent(job_id: str) -> dict[str, object]:
 
     Of an ended job, and of one that this controller has not read yet, there is nothing.
     """
-    found = current().controls.accounts.recent(known_job(job_id))
+    found = current().controls.usage.recent(known_job(job_id))
     return {"rates": [{"at": at, "rate": rate} for at, rate in found]}
 
 
@@ -184,7 +184,7 @@ def counters(job_id: str) -> dict[str, bool]:
     )  # fmt: skip
     wan = (said[_WAN[0]], said[_WAN[1]], said[_WAN[2]], said[_WAN[3]]) if _WAN[0] in said else None
     drops = (said[_POLICY[0]], said[_POLICY[1]]) if _POLICY[0] in said else None
-    return {"counted": current().controls.accounts.counted(known, WorkerCounts(port, wan, drops), said["final"])}
+    return {"counted": current().controls.usage.counted(known, WorkerCounts(port, wan, drops), said["final"])}
 
 
 def _chosen(query: dict[str, Any]) -> UsageFilter:

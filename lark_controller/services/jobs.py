@@ -1,14 +1,17 @@
-"""What is known of jobs, live and ended: the store's word, in the state that the loop knows. Called by REST threads."""
+"""Jobs, live and ended: the store's word, in the state that the loop has confirmed. Called by REST threads."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from ipaddress import ip_address
+from types import MappingProxyType
 
+from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.errors import NotFoundError
-from lark_common.runs import Address
-from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Waiting
-from lark_controller.jobs.job import Job
+from lark_common.runs import Address, EndedBy
+from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Registered, Waiting
+from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide, quarantined
 from lark_controller.reconcile.calls import LoopCalls, Waiter
 from lark_controller.reconcile.job_states import as_now
@@ -16,29 +19,56 @@ from lark_controller.reconcile.queues import QUEUES
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
 from lark_controller.reconcile.worker_revisions import FIRST
+from lark_controller.services.accountant import Accountant
 from lark_controller.services.policy import PolicyInForce
-from lark_controller.services.usage import Accountant
+from lark_controller.services.registration import Registration
 from lark_controller.store import Store
+from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 
-class JobLookup:
-    """Finds jobs. ``unwritten`` holds the states, by job id, that the store does not have yet. Thread-safe."""
+class Jobs:
+    """Operations on jobs. ``unwritten`` holds the states, by job id, that the store does not have yet. Thread-safe."""
 
     def __init__(
         self,
         store: Store,
-        loop: LoopCalls,
+        registration: Registration,
+        openflow: OpenFlow,
         reconciler: Reconciler,
         unwritten: Mapping[str, Job],
-        accounts: Accountant,
+        accountant: Accountant,
         policy: PolicyInForce,
     ) -> None:
         self._store = store
-        self._loop = loop
+        self._registration = registration
+        self._openflow = openflow
+        self._loop = LoopCalls(openflow)
         self._reconciler = reconciler
         self._unwritten = unwritten
-        self._accounts = accounts
+        self._accountant = accountant
         self._policy = policy
+
+    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
+        """Take a run in. Raises AdError, AddressError, CapacityError, PathError, StoreError."""
+        return self._registration.register(job_ad, machine_ad, actor)
+
+    def renew(self, job_id: str, actor: str) -> Job:
+        """Renew a live job's lease. Raises NotFoundError where no such job lives."""
+        return self._registration.renew(job_id)
+
+    def end(self, job_id: str, actor: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Job:
+        """End a job. Idempotent. Raises NotFoundError for an id never seen."""
+        return self._registration.end(job_id, actor, by.reason, exit_ad)
+
+    def forged(self, job_id: str, actor: str, detail: str) -> None:
+        """Write into the audit trail that a worker refused a forged ad for this job."""
+        self._store.trail.record(time.time(), actor, "forged ad", job_id, detail)
+
+    def lift(self, job_id: str, actor: str) -> Job:
+        """End a job's quarantine on an operator's word, for as long as the job lives. Raises NotFoundError."""
+        if self._registration.lift(job_id, "lifted by an operator", actor, vouched=True) is None:
+            raise NotFoundError(f"no live job has the id {job_id}")
+        return self.found(job_id)
 
     def live(self, job_id: str) -> Job | None:
         """The live job of that id, as the loop knows it."""
@@ -51,13 +81,6 @@ class JobLookup:
         if job is None:
             raise NotFoundError(f"no job has the id {job_id}")
         return as_now(job, now)
-
-    def number_of(self, job_id: str) -> int:
-        """The number of a live or ended job, whose account is open by then. Raises NotFoundError."""
-        number = self.found(job_id).number
-        # A worker may be quicker than the loop, which opens a job's account.
-        self._loop.call(lambda: None)
-        return number
 
     def confirm(self, job_id: str, timeout: float) -> Confirmation:
         """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
@@ -87,7 +110,7 @@ class JobLookup:
         ending = self._store.ending(job_id)
         confirmation = self._loop.call(lambda: self._confirmation(job))
         decision = quarantined(decide(job.facts, self._policy.policy), job)
-        usage = self._accounts.of_jobs([confirmation.job]).get(job.number)
+        usage = self._accountant.of_jobs([confirmation.job]).get(job.number)
         at = None if ending is None else ending.at
         return JobDetail(confirmation.job, decision, confirmation, job_ad, machine_ad, at, usage)
 
@@ -102,6 +125,22 @@ class JobLookup:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
         page = self._store.page(chosen, cursor, limit)
         return JobPage(tuple(as_now(job, self._now(job.id)) for job in page.jobs), page.next_cursor)
+
+    def counts(self) -> Mapping[JobState, int]:
+        """How many live jobs there are in each state."""
+        return MappingProxyType(dict(self._reconciler.directory.states))
+
+    def read_counters(self, job_id: str, timeout: float) -> None:
+        """Read a live job's counters at its switch now; nothing where it is at no switch that answers within
+        ``timeout`` seconds. Raises SwitchError."""
+
+        async def read() -> None:
+            job = self._reconciler.directory.by_id.get(job_id)
+            placed = None if job is None else self._reconciler.pool.placed.get(job.number)
+            if placed is not None:
+                await self._reconciler.polling.read(placed, timeout)
+
+        self._loop.wait(self._openflow.call(read()), timeout + 1.0)
 
     def _now(self, job_id: str) -> Job | None:
         """A job in the state that it has this moment, where the store may not have it yet. To be asked first."""

@@ -1,0 +1,122 @@
+"""The accounts between memory and store: what was counted is written every minute, and read back at a start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from lark_common.threads import StoppableThread
+from lark_controller.accounting.buckets import DAY, HOUR, MINUTE
+from lark_controller.accounting.ledger import Entry, Ledger
+from lark_controller.accounting.usage import JobUsage
+from lark_controller.jobs.job import Job
+from lark_controller.services.attempts import Attempts
+from lark_controller.store import Store
+
+# Jobs that are written in one transaction; what is to be written of them takes some 30 MB meanwhile.
+_BATCH: Final = 20_000
+# Seconds between looks for jobs that have ended, which are written without waiting for the next minute.
+_SOON: Final = 1.0
+_PRUNE_EVERY: Final = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How often counters are read (0: never) and use is written, in seconds, and for how many days what is kept; 0 days
+    is for ever."""
+
+    read_seconds: float = 10.0
+    write_seconds: float = 60.0
+    minute_days: float = 2.0
+    hour_days: float = 92.0
+    day_days: float = 1_830.0
+    job_days: float = 35.0
+
+
+# What is kept where nothing else is said.
+KEPT: Final = Keeping()
+
+
+class Accountant:
+    """Writes the ledger's accounts on a thread of its own, from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self, store: Store, ledger: Ledger, keeping: Keeping) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._keeping = keeping
+        self._thread = StoppableThread("lark-usage", self._run)
+        self._attempts = Attempts("use is not written", "use is written again")
+        self.written = time.time()
+        self._doubtful: list[Entry] = []
+
+    def load(self, jobs: Iterable[tuple[Job, str]]) -> None:
+        """Open the accounts of the live jobs, each with its group of the policy, where they were left. Raises
+        StoreError."""
+        live = {job.number: (job, treatment) for job, treatment in jobs}
+        over = []
+        for number, usage, readings, _ in self._store.unended_usage():
+            known = live.pop(number, None)
+            if known is None:
+                over.append(number)
+            else:
+                self._ledger.begin(known[0], known[1], readings, usage)
+        self._store.finish_usage(over)
+        for job, treatment in live.values():
+            self._ledger.begin(job, treatment)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is not written, and end the thread."""
+        self._thread.stop(patience=30.0)
+
+    def write(self, only_ended: bool = False) -> None:
+        """Write what is new, of every job or of those that have ended. Raises StoreError."""
+        if self._doubtful:
+            self._ledger.wrote(self._really_written(self._doubtful))
+            self._doubtful = []
+        numbers = iter(self._ledger.ended() if only_ended else self._ledger.changed())
+        while batch := list(islice(numbers, _BATCH)):
+            entries = self._doubtful = self._ledger.entries(batch)
+            self._store.write_usage(entries)
+            self._doubtful = []
+            self._ledger.wrote(entries)
+
+    def _really_written(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Which of these are in the store: a commit whose answer is lost has happened, or has not."""
+        there = self._store.usage_of([entry.number for entry in entries])
+        return [
+            entry
+            for entry in entries
+            if (known := there.get(entry.number)) is not None
+            and (known.usage, known.final, known.at) == (entry.usage, entry.final, entry.at)
+        ]
+
+    def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
+        """What jobs have used, by number. Raises StoreError."""
+        found = {job.number: usage for job in jobs if (usage := self._ledger.usage(job.number)) is not None}
+        missing = [job.number for job in jobs if job.number not in found and not job.live]
+        return {**self._store.usage_of(missing), **found} if missing else found
+
+    def _run(self) -> None:
+        written = pruned = time.monotonic()
+        while not self._thread.pause(min(_SOON, self._keeping.write_seconds)):
+            now = time.monotonic()
+            everything = now - written >= self._keeping.write_seconds
+            if self._attempts.succeed(partial(self.write, only_ended=not everything)) and everything:
+                written, self.written = now, time.time()
+            if now - pruned >= _PRUNE_EVERY and self._attempts.succeed(self._prune):
+                pruned = now
+        self._attempts.succeed(self.write)
+
+    def _prune(self) -> None:
+        now, keep = time.time(), self._keeping
+        widths = {MINUTE: keep.minute_days, HOUR: keep.hour_days, DAY: keep.day_days}
+        before = {seconds: now - days * DAY for seconds, days in widths.items() if days}
+        self._store.prune_usage(before, now - keep.job_days * DAY if keep.job_days else 0.0)
