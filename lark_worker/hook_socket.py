@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from lark_common import log
 from lark_common.errors import AdError, LarkError, SettingError
+from lark_common.exhausted import EXHAUSTED, exhausted
 from lark_common.limits import Buckets, Places
 from lark_worker.errors import CallerError, ForgedError, RefusedError
 from lark_worker.identity.processes import (
@@ -45,6 +46,8 @@ CONNECTIONS_OUTSIDE: Final = 4
 # Requests of a job: many of them go on to the controller, with a token that all jobs of the worker share.
 REQUESTS_A_SECOND: Final = 5.0
 REQUESTS_AT_ONCE: Final = 50
+# Seconds until a connection is accepted again where no descriptor was left.
+EXHAUSTED_SECONDS: Final = 0.5
 # Seconds without a byte after which a caller is no longer waited for.
 IDLE: Final = 10.0
 
@@ -85,6 +88,16 @@ class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self._thread.join(5)
         self.server_close()
         self._path.unlink(missing_ok=True)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; where no descriptor is left, the next is tried after a while."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in EXHAUSTED:
+                exhausted("hook socket", error)
+                time.sleep(EXHAUSTED_SECONDS)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """One connection, on its own thread; what is over a limit is closed at once, before it costs one."""

@@ -11,12 +11,16 @@ from lark_controller.rest.context import Context
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.tokens import Scope, Token
 
+# The name in the environment of what the server is to be told by when a request shows a valid token.
+AUTHENTICATED = "lark.authenticated"
 _REALM = 'Bearer realm="lark"'
 
 
 def require(context: Context, accepted: tuple[Scope, ...]) -> None:
     """Let the request pass only with a token of one of the scopes, and at its rate. Raises Problem: 401, 403, 429."""
     token = _token(context)
+    # Its connection and address are not a stranger's from now on.
+    request.environ.get(AUTHENTICATED, lambda: None)()
     if not token.allows(accepted):
         words = " or ".join(accepted)
         challenge = f'{_REALM}, error="insufficient_scope", scope="{" ".join(accepted)}"'

@@ -22,7 +22,7 @@ from lark_common.client import Client
 from lark_common.errors import SettingError
 from lark_controller import settings as table
 from lark_controller.rest.app import create_app
-from lark_controller.rest.server import waitress_server as serving
+from lark_controller.rest.server import admission
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
 from lark_controller.settings import Settings
@@ -147,7 +147,7 @@ def test_a_request_that_trickles_in_is_cut_off(running: Running, monkeypatch: py
     with running.connect() as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\n")
         assert running.get("/healthz")[0] == 200
-        monkeypatch.setattr(serving, "REQUEST_SECONDS", 0)
+        monkeypatch.setattr(admission, "HEAD_SECONDS", 0)
         slow.sendall(b"X-More: 1\r\n")
         # Bytes that the server did not read any more make the end a reset.
         with contextlib.suppress(ConnectionResetError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import threading
 
@@ -11,6 +13,7 @@ from os_ken.base import app_manager
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import SettingError
 from lark_controller.switches.openflow.loop_thread import LarkSwitches, OpenFlow
+from tests.fixtures.descriptors import no_descriptors
 from tests.fixtures.openflow import (
     OPTIONS,
     Recorder,
@@ -56,6 +59,26 @@ def test_os_ken_starts_no_thread_and_no_listener_of_its_own() -> None:
     assert app_manager.AppManager.get_instance().applications == {}
     openflow.start()  # and it can be started again
     openflow.stop()
+
+
+def test_without_descriptors_nothing_is_accepted_and_little_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder()
+    openflow = OpenFlow(OPTIONS, recorder)
+    openflow.start()
+    try:
+        with FakeNetwork() as network, contextlib.ExitStack() as opened, caplog.at_level("INFO"):
+            waiting = [opened.enter_context(socket.socket()) for _ in range(20)]
+            with no_descriptors():
+                for each in waiting:
+                    each.connect(openflow.addresses[0])
+                # The loop has tried, in vain, before it answers.
+                openflow.call(asyncio.sleep(1.5)).result(20)
+            told = [record for record in caplog.records if record.levelname == "ERROR"]
+            assert [record.getMessage() for record in told] == ["no connection can be accepted"]
+            network.call(FakeSwitch(1).connect(*openflow.addresses[0]))
+            openflow.call(recorder.link(1)).result(20)
+    finally:
+        openflow.stop()
 
 
 def test_an_address_in_use_is_a_setting_error() -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -23,6 +20,7 @@ import classad2
 import pytest
 
 from lark_common.errors import SettingError
+from lark_worker import hook_socket
 from lark_worker.controller_link import DEFAULT_LEASE, Link
 from lark_worker.dhcp.clients import steady_clock
 from lark_worker.errors import CallerError, NetworkError
@@ -44,6 +42,7 @@ from lark_worker.records.known_jobs import Jobs
 from lark_worker.records.state_lock import Claim
 from lark_worker.settings import load
 from lark_worker.worker import Worker
+from tests.fixtures.descriptors import no_descriptors
 from tests.worker.pool import NOBODY, Pool, eventually
 from tests.worker.test_jobs import value
 
@@ -156,6 +155,36 @@ def test_a_socket_on_which_somebody_listens_is_not_taken_away(tmp_path: Path) ->
     service.server_close()
 
 
+def test_without_descriptors_the_socket_is_tried_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hook_socket, "EXHAUSTED_SECONDS", 0.1)
+    service = Service(tmp_path / "hook.sock", cast(Worker, None), Programs(frozenset(), frozenset()))
+    tries = 0
+    accept = service.get_request
+
+    def tried() -> tuple[socket.socket, Any]:
+        nonlocal tries
+        tries += 1
+        return accept()
+
+    monkeypatch.setattr(service, "get_request", tried)
+    service.start()
+    try:
+        with caplog.at_level("ERROR"), socket.socket(socket.AF_UNIX) as waiting:
+            with no_descriptors():
+                waiting.connect(str(tmp_path / "hook.sock"))
+                began = time.monotonic()
+                eventually(lambda: tries >= 3)
+                assert tries <= 3 + (time.monotonic() - began) / 0.1
+            waiting.settimeout(20)
+            waiting.sendall(b"GET /nowhere HTTP/1.0\r\n\r\n")
+            assert waiting.recv(100)
+        assert [record.getMessage() for record in caplog.records] == ["no connection can be accepted"]
+    finally:
+        service.stop()
+
+
 def test_a_token_that_jobs_users_can_read_is_not_used(tmp_path: Path) -> None:
     token = tmp_path / "token"
     settings = load({"LARK_WORKER_TOKEN_FILE": str(token)})
@@ -179,24 +208,6 @@ def test_a_slots_attributes_that_are_no_text_are_passed_over() -> None:
 
 
 # --- descriptors and processes --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 3, hard))
-    held = []
-    try:
-        try:
-            while True:
-                held.append(os.dup(0))
-        except OSError:
-            pass
-        yield
-    finally:
-        for each in held:
-            os.close(each)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_service_without_descriptors_takes_no_job_for_ended() -> None:

@@ -21,20 +21,22 @@ from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer, UnixWSGIServer
-from waitress.task import ErrorTask, ThreadedTaskDispatcher
+from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
 from lark_common import log
 from lark_common.errors import SettingError
+from lark_common.exhausted import EXHAUSTED, exhausted
+from lark_controller.rest.auth import AUTHENTICATED
 from lark_controller.rest.problems import CONTENT_TYPE, document
+from lark_controller.rest.server.admission import Admission, places
 from lark_controller.rest.server.tls import TlsListener, server_context
 from lark_controller.settings import Listen, Settings
 
-# A request must have arrived whole this many seconds after its first byte, however fast its bytes come.
-REQUEST_SECONDS: Final = 30
-# A connection without a request is closed after so many seconds.
-IDLE_SECONDS: Final = 60
-CONNECTIONS: Final = 1000
-BACKLOG: Final = 256
+BACKLOG: Final = 1024
+# Connections that are taken in before others get their turn.
+_ACCEPTED: Final = 32
+# Where the process has no descriptor left, the next connection is taken in after so many seconds.
+ACCEPT_SECONDS: Final = 1.0
 HEADER_BYTES: Final = 32768
 # Whoever is in the socket's group may connect; the token decides what they may do.
 SOCKET_MODE: Final = 0o660
@@ -53,20 +55,46 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress publishes no type
         self.write(body)
 
 
-class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
-    """A connection whose requests must arrive in time."""
+class _Task(WSGITask):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
+    """A request, from which the application can say that it has shown a valid token."""
 
+    def get_environment(self) -> dict[str, Any]:
+        environ: dict[str, Any] = super().get_environment()
+        environ[AUTHENTICATED] = self.channel.show_token
+        return environ
+
+
+class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
+    """A connection, which keeps its place as :mod:`.admission` says."""
+
+    task_class = _Task
     error_task_class = _ErrorTask
-    _since = 0.0
+    authenticated = False
+    since: float | None = None
+    admission: Admission
+
+    @property
+    def answering(self) -> bool:
+        return bool(self.requests)
+
+    @property
+    def in_head(self) -> bool:
+        request = self.request
+        return request is not None and not request.headers_finished
+
+    def show_token(self) -> None:
+        self.admission.authenticated(self)
 
     def handle_read(self) -> None:
-        now = time.monotonic()
-        if self.request is None:
-            self._since = now
-        elif now - self._since > REQUEST_SECONDS:
-            self.handle_close()
-            return
         super().handle_read()
+        if self.request is None:
+            self.since = None
+        elif self.since is None:
+            self.since = time.time()
+
+    def del_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002  # waitress's name
+        super().del_channel(map)
+        self.admission.gone(self)
 
 
 class _TlsChannel(_Channel):
@@ -82,6 +110,49 @@ class _TlsChannel(_Channel):
     def handle_write(self) -> None:
         if self.socket.flush():
             super().handle_write()
+
+
+class _Accepting:
+    """What listeners on TCP and Unix sockets do with a connection: it is taken in where there is a place."""
+
+    admission: Admission
+    accept_from = 0.0
+
+    def readable(self) -> bool:
+        return bool(super().readable()) and time.monotonic() >= self.accept_from  # type: ignore[misc]  # of waitress
+
+    def handle_accept(self) -> None:
+        for _ in range(_ACCEPTED):
+            try:
+                accepted = self.accept()  # type: ignore[attr-defined]  # of waitress
+            except OSError as error:
+                if error.errno in EXHAUSTED:
+                    self.accept_from = time.monotonic() + ACCEPT_SECONDS
+                    exhausted("REST", error)
+                return
+            if accepted is None:
+                return
+            self._take_in(*accepted)
+
+    def _take_in(self, connection: Any, address: Any) -> None:
+        here: Any = self
+        try:
+            here.set_socket_options(connection)
+            connection.setblocking(False)
+            channel = here.channel_class(here, connection, here.fix_addr(address), here.adj, map=here._map)
+        except OSError:  # the peer has gone already
+            connection.close()
+            return
+        if not self.admission.admit(channel, address[0] if isinstance(address, tuple) else None):
+            channel.handle_close()
+
+
+class _TcpServer(_Accepting, TcpWSGIServer):  # type: ignore[misc]  # waitress publishes no types
+    """Listens on TCP."""
+
+
+class _UnixServer(_Accepting, UnixWSGIServer):  # type: ignore[misc]  # waitress publishes no types
+    """Listens on a Unix socket."""
 
 
 class Server:
@@ -103,6 +174,7 @@ class Server:
             self._release()
             raise
         self._map: dict[int, Any] = {}
+        self._admission = Admission(places(settings.rest_threads + settings.waiting_workers))
         self._pool = ThreadedTaskDispatcher()
         # It would warn of every request that waits a moment for a thread; /metrics says how long posts take.
         self._pool.queue_logger = logging.getLogger("lark.rest.queue")
@@ -125,9 +197,9 @@ class Server:
         adjustments = Adjustments(
             threads=(settings.rest_threads + settings.waiting_workers),
             url_scheme="https" if encrypted else "http",
-            connection_limit=CONNECTIONS,
-            channel_timeout=IDLE_SECONDS,
-            cleanup_interval=10,
+            # Connections have their limits and times in _Accepting and .admission.
+            connection_limit=1_000_000,
+            channel_timeout=86_400,
             backlog=BACKLOG,
             max_request_header_size=HEADER_BYTES,
             # Larger bodies are refused while they arrive; the application refuses what is over a route's own limit.
@@ -135,7 +207,7 @@ class Server:
             log_socket_errors=False,
             ident="lark",
         )
-        made = UnixWSGIServer if bound.family == socket.AF_UNIX else TcpWSGIServer
+        made = _UnixServer if bound.family == socket.AF_UNIX else _TcpServer
         server = made(
             app,
             map=self._map,
@@ -145,7 +217,10 @@ class Server:
             bind_socket=False,
             sockinfo=(bound.family, bound.type, bound.proto, bound.getsockname()),
         )
-        server.channel_class = _TlsChannel if encrypted else _Channel
+        server.admission = self._admission
+        # Channels close before anybody could give them their admission one by one.
+        kind = _TlsChannel if encrypted else _Channel
+        server.channel_class = type(kind.__name__, (kind,), {"admission": self._admission})
         return server
 
     @property
@@ -183,6 +258,9 @@ class Server:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            # Between two polls: a descriptor that is closed within one may be another's in its end.
+            for channel in self._admission.due(time.time()):
+                channel.handle_close()
             wasyncore.loop(timeout=1.0, use_poll=True, map=self._map, count=1)
         for server in self._listeners:
             server.accepting = False

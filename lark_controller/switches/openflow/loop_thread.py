@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast, overload
 from os_ken.base import app_manager
 from os_ken.ofproto import ofproto_v1_3
 
+from lark_common.exhausted import EXHAUSTED, exhausted
 from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.openflow.link import SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.server import Server
@@ -36,6 +37,7 @@ class LarkSwitches(app_manager.OSKenApp):
         self.name = f"{type(self).__name__}-{next(_numbers)}"
         self.server = Server(options, handler)
         self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_complain)
         self._thread = threading.Thread(target=self._run, name="openflow", daemon=True)
 
     def start(self) -> None:
@@ -65,6 +67,15 @@ class LarkSwitches(app_manager.OSKenApp):
             self.loop.run_until_complete(_end_tasks())
         finally:
             self.loop.close()
+
+
+def _complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What asyncio itself could not do. Without descriptors it says so once for each place in the listener's queue."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in EXHAUSTED:
+        exhausted("OpenFlow", error)
+    else:
+        loop.default_exception_handler(context)
 
 
 async def _end_tasks() -> None:

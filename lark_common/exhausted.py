@@ -1,0 +1,36 @@
+"""A process that has no descriptor left: which errors say so, and how it is logged by whoever accepts connections."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from typing import Final
+
+from lark_common import log
+
+# The process or the machine has no descriptor or no memory for another connection (accept(2)).
+EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# A listener that cannot accept is tried again and again; the log says it once in so many seconds.
+LOG_SECONDS: Final = 10.0
+
+_lock: Final = threading.Lock()
+_told: Final[dict[str, tuple[float, int]]] = {}
+
+
+def exhausted(listener: str, error: OSError) -> None:
+    """Log that a listener cannot accept a connection, with how often that was so since it was logged last."""
+    now = time.monotonic()
+    with _lock:
+        last, times = _told.get(listener, (-LOG_SECONDS, 0))
+        due = now - last >= LOG_SECONDS
+        _told[listener] = (now, 0) if due else (last, times + 1)
+    if due:
+        log.event(
+            "no connection can be accepted",
+            level=log.ERROR,
+            listener=listener,
+            error=error.strerror,
+            times=times + 1,
+            hint="LimitNOFILE of the unit, or ulimit -n",
+        )
