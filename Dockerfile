@@ -5,12 +5,11 @@ RUN python -m venv /opt/lark
 WORKDIR /src
 COPY requirements.txt ./
 RUN /opt/lark/bin/pip install --require-hashes -r requirements.txt
-COPY pyproject.toml requirements.in README.md LICENSE ./
+COPY pyproject.toml requirements.in requirements-own.in README.md LICENSE ./
 COPY lark_common lark_common
 COPY lark_controller lark_controller
-COPY lark_worker lark_worker
 COPY migrations migrations
-RUN /opt/lark/bin/pip install --no-deps --no-build-isolation .
+RUN /opt/lark/bin/pip install --no-deps --no-build-isolation ./lark_common .
 
 FROM python:3.12-slim-bookworm
 RUN groupadd --system --gid 10001 lark \

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint lab lab-test fuzz demo bench experiments docs lock clean
+.PHONY: help setup wheels test lint lab lab-test fuzz demo bench experiments docs lock clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
@@ -41,6 +41,9 @@ experiments: setup ## Run the papers' experiments in the lab, and write docs/exp
 
 docs: setup ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+wheels: setup ## Build the wheels of controller, worker service and what they share, into dist/
+	@scripts/wheels.sh
 
 lock: setup ## Lock the dependencies again after a change of requirements*.in
 	@scripts/lock.sh $(LOCK_ARGS)

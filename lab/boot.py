@@ -263,7 +263,8 @@ def _install_project(settings: LabSettings, root: rootfs.RootFs, directory: Path
     shutil.copytree(settings.source, directory / "source", ignore=ignore, symlinks=True)
     shutil.copytree(settings.source / "lab", directory / "code" / "lab", ignore=ignore)
     layer = directory / "project"
-    install = "/opt/lark/bin/pip install --no-cache-dir --no-index --no-deps --no-build-isolation -q /mnt"
+    distributions = "/mnt/lark_common /mnt/lark_worker /mnt"
+    install = f"/opt/lark/bin/pip install --no-cache-dir --no-index --no-deps --no-build-isolation -q {distributions}"
     rootfs.install(root.layers, layer, directory / "source", install)
     return layer
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Lock the dependencies: requirements.in -> requirements.txt, requirements-dev.in -> requirements-dev.txt.
+# Lock the dependencies: requirements.in -> requirements.txt, and the same for requirements-worker and requirements-dev.
 # One lock serves every platform and every Python from 3.11 on (what only some need carries a marker), with the hashes
 # of all files of a version, and without any address: it installs from whatever index the machine is set up for.
 set -eu
@@ -16,4 +16,5 @@ lock() {
     fi
 }
 lock requirements "$@"
+lock requirements-worker --constraint requirements.txt "$@"
 lock requirements-dev --constraint requirements.txt "$@"

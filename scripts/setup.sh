@@ -88,7 +88,7 @@ fi
 python=$(find_python) || die "no Python of 3.11 or newer with venv; set PYTHON=/path/to/python3.11"
 
 # What .venv is made from: the locks, what the package says of itself, and which Python.
-stamp=$({ cat requirements.txt requirements-dev.txt pyproject.toml; "$python" -V; pwd; } | sha256sum | cut -d' ' -f1)
+stamp=$({ cat requirements.txt requirements-dev.txt pyproject.toml lark_*/pyproject.toml; "$python" -V; pwd; } | sha256sum | cut -d' ' -f1)
 if [ "$(cat .venv/.lark-stamp 2>/dev/null)" = "$stamp" ] && [ -x .venv/bin/python ]; then
     exit 0
 fi
@@ -99,6 +99,6 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; }
 pip install --require-hashes -r requirements-dev.txt
-pip install --no-deps --no-build-isolation --editable .
+pip install --no-deps --no-build-isolation --editable ./lark_common --editable ./lark_worker --editable .
 printf '%s\n' "$stamp" >.venv/.lark-stamp
 say "done"

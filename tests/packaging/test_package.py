@@ -1,68 +1,151 @@
-"""What is installed is whole: every package, the migrations, and the files that are not Python."""
+"""The wheels: each holds all of its package and nothing else, no two hold the same file, and a worker's stand alone."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import os
+import re
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
+from collections import Counter
 from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import lark_controller
 
 ROOT = Path(__file__).parents[2]
+# The directory of each distribution's pyproject.toml, by its package.
+PROJECTS: Final = {"lark_common": ROOT / "lark_common", "lark_controller": ROOT, "lark_worker": ROOT / "lark_worker"}
+# Beside a package's files, and no part of it.
+NOT_PACKAGED: Final = {"pyproject.toml", "LICENSE"}
+# What only a controller needs, by the names that are imported.
+CONTROLLERS: Final = {"flask", "os_ken", "sqlalchemy", "eventlet", "paramiko", "lxml", "lark_controller"}
 
 
-def test_every_package_is_listed() -> None:
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+def project(package: str) -> dict[str, Any]:
+    return tomllib.loads((PROJECTS[package] / "pyproject.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The three wheels, by package."""
+    folder = tmp_path_factory.mktemp("wheels")
+    environment = {**os.environ, "PYTHON": sys.executable}
+    subprocess.run([ROOT / "scripts" / "wheels.sh", folder], env=environment, check=True)
+    return {path.name.partition("-")[0]: path for path in folder.glob("*.whl")}
+
+
+def held(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+@pytest.mark.parametrize("package", PROJECTS)
+def test_every_package_is_listed(package: str) -> None:
+    listed = project(package)["tool"]["setuptools"]["packages"]
     there = {
         ".".join(folder.relative_to(ROOT).parts)
-        for package in ("lark_common", "lark_controller", "lark_worker")
         for folder in (ROOT / package).glob("**/")
-        if any(folder.glob("*.py"))
+        if any(folder.glob("*.py")) and "build" not in folder.relative_to(ROOT).parts
     }
-    assert set(listed) == there | {"lark_controller.migrations", "lark_controller.migrations.versions"}
+    migrations = {"lark_controller.migrations", "lark_controller.migrations.versions"}
+    assert set(listed) == there | (migrations if package == "lark_controller" else set())
 
 
-def test_the_wheel_holds_what_the_checkout_holds(tmp_path: Path) -> None:
-    # Built from a copy: setuptools leaves its work beside the source.
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in (
-        "pyproject.toml",
-        "requirements.in",
-        "README.md",
-        "LICENSE",
-        "lark_common",
-        "lark_controller",
-        "lark_worker",
-        "migrations",
-    ):
-        subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "--no-build-isolation",
-            "-w",
-            str(tmp_path),
-            ".",
-        ],
-        cwd=source,
-        check=True,
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
+@pytest.mark.parametrize("package", PROJECTS)
+def test_a_wheel_holds_what_the_checkout_holds_of_its_package_and_nothing_else(
+    package: str, wheels: dict[str, Path]
+) -> None:
+    tracked = subprocess.run(["git", "ls-files", package], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = {name for name in tracked.stdout.splitlines() if name.removeprefix(f"{package}/") not in NOT_PACKAGED}
+    if package == "lark_controller":
+        files |= {f"lark_controller/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "migrations").rglob("*.py")}
+        files.add("lark_controller/migrations/script.py.mako")
+    assert held(wheels[package]) == files
+    assert f"{package}/py.typed" in files
 
-    wanted = {
-        path.relative_to(ROOT).as_posix()
-        for package in ("lark_common", "lark_controller", "lark_worker")
-        for path in (ROOT / package).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    wanted |= {f"lark_controller/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "migrations").rglob("*.py")}
-    wanted.add("lark_controller/migrations/script.py.mako")
-    assert wanted - held == set()
-    assert not [name for name in held if name.startswith(("tests/", "lab/", "demo/", "bench/", "fake_switch/"))]
+
+def test_no_two_wheels_hold_the_same_file(wheels: dict[str, Path]) -> None:
+    owners = Counter(name for wheel in wheels.values() for name in held(wheel))
+    assert [name for name, count in owners.items() if count > 1] == []
+
+
+def test_all_have_one_version_and_a_license(wheels: dict[str, Path]) -> None:
+    for package, wheel in wheels.items():
+        assert project(package)["project"]["version"] == lark_controller.__version__
+        assert any(name.endswith("/licenses/LICENSE") for name in zipfile.ZipFile(wheel).namelist()), package
+    own = f"lark-common=={lark_controller.__version__}"
+    assert own in (ROOT / "requirements-own.in").read_text().splitlines()
+    assert own in project("lark_worker")["project"]["dependencies"]
+
+
+def test_the_workers_wheel_asks_for_what_is_locked_for_it() -> None:
+    lines = (ROOT / "requirements-worker.in").read_text().splitlines()
+    third = {line.partition("#")[0].strip() for line in lines} - {""}
+    asked = {*project("lark_worker")["project"]["dependencies"], *project("lark_common")["project"]["dependencies"]}
+    assert {each for each in asked if not each.startswith("lark-")} == third
+
+
+IMPORT_ALL = """
+import importlib, importlib.metadata, json, pkgutil, sys
+for package in ("lark_common", "lark_worker"):
+    for found in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
+        importlib.import_module(found.name)
+installed = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
+imported = {name: module.__file__ for name, module in sys.modules.items() if getattr(module, "__file__", None)}
+print(json.dumps([installed, imported]))
+"""
+
+
+@pytest.fixture(scope="module")
+def workers_python(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Path:
+    """A virtual environment with what is locked for a worker, its two wheels, and nothing else.
+
+    The locked distributions are those of this environment, whose hashes the set-up has compared.
+    """
+    folder = tmp_path_factory.mktemp("worker")
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    where = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = Path(subprocess.run(where, capture_output=True, text=True, check=True).stdout.strip())
+    lock = (ROOT / "requirements-worker.txt").read_text()
+    for name, version in re.findall(r"(?m)^([A-Za-z0-9_.-]+)==([^\s;\\]+)", lock):
+        there = importlib.metadata.distribution(name)
+        assert there.version == version, f"{name} is not as it is locked: run make setup"
+        assert there.files is not None
+        for top in {path.parts[0] for path in there.files} - {".."}:
+            (packages / top).symlink_to(Path(str(there.locate_file(top))).resolve())
+    options = ["--disable-pip-version-check", "--python", str(python)]
+    install = ["install", "--quiet", "--no-index", "--no-deps", str(wheels["lark_common"]), str(wheels["lark_worker"])]
+    subprocess.run([sys.executable, "-m", "pip", *options, *install], check=True)
+    return python
+
+
+def test_the_worker_service_needs_its_own_locked_requirements_alone(workers_python: Path) -> None:
+    done = subprocess.run([str(workers_python), "-I", "-c", IMPORT_ALL], cwd="/", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    installed, imported = json.loads(done.stdout)
+    lock = dict(re.findall(r"(?m)^([A-Za-z0-9_.-]+)==([^\s;\\]+)", (ROOT / "requirements-worker.txt").read_text()))
+    own = dict.fromkeys(("lark-common", "lark-worker"), lark_controller.__version__)
+    assert installed == {**lock, **own}
+    assert not {name.partition(".")[0] for name in imported} & CONTROLLERS
+    modules = {path.relative_to(ROOT) for package in ("lark_common", "lark_worker") for path in tracked(package)}
+    assert {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in modules} <= imported.keys()
+    assert workers_python.parents[1] in Path(imported["lark_worker"]).parents
+
+
+def tracked(package: str) -> list[Path]:
+    return [path for path in (ROOT / package).rglob("*.py") if "build" not in path.parts]
+
+
+def test_the_workers_command_says_what_it_can_do(workers_python: Path) -> None:
+    command = [str(workers_python.with_name("lark-worker")), "--help"]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "run the service" in done.stdout
+    assert not workers_python.with_name("lark").exists()

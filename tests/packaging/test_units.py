@@ -35,7 +35,8 @@ def test_a_mistake_in_a_unit_would_be_found(tmp_path: Path) -> None:
 
 
 def test_what_units_start_is_installed_with_the_project() -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    distributions = (ROOT / "pyproject.toml", ROOT / "lark_worker" / "pyproject.toml")
+    scripts = {name for path in distributions for name in tomllib.loads(path.read_text())["project"]["scripts"]}
     started = {word for unit in UNITS for word in re.findall(rf"(?m)^ExecStart={BIN}(\S+)", unit.read_text())}
     assert {"lark", "lark-worker"} <= started
-    assert started <= set(scripts)
+    assert started <= scripts
