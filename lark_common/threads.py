@@ -18,6 +18,15 @@ class StoppableThread:
         self._thread = threading.Thread(target=work, name=name, daemon=True)
 
     @property
+    def name(self) -> str:
+        """The thread's name."""
+        return self._thread.name
+
+    def is_alive(self) -> bool:
+        """True while ``work`` runs."""
+        return self._thread.is_alive()
+
+    @property
     def stopping(self) -> bool:
         """True from :meth:`stop` on."""
         return self._stop.is_set()

@@ -130,6 +130,12 @@ class Controller:
             self._pool.start()
         self._accountant.start()
         self._openflow.call(self._reconciler.polling.start(self._read_seconds)).result()
+        self.health.needs(self._ovsdb.thread)
+        for service in (self._openflow, self._upkeep, self._accountant):
+            self.health.needs(*service.threads)
+        if self._pool is not None:
+            self.health.needs(*self._pool.threads)
+        self.health.start()
 
     def release(self) -> None:
         """Workers that wait for changes have their answer now: before the REST server stops."""
@@ -138,6 +144,7 @@ class Controller:
 
     def stop(self) -> None:
         """Stop listening; switches keep what they hold, the store what is known."""
+        self.health.stop()
         self._ovsdb.stop()
         if self._pool is not None:
             self._pool.stop()

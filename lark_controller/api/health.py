@@ -18,4 +18,4 @@ class HealthControls(Protocol):
     """Operations on the controller as a whole. Thread-safe."""
 
     def ready(self) -> Readiness:
-        """Whether store, policy and OpenFlow listener are up."""
+        """Whether the database takes writes, the loop turns and every thread lives; waits for none of them."""

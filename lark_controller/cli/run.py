@@ -98,6 +98,7 @@ class Service:
         gc.set_threshold(5_000, 10, 20)
         self.server.start()
         self.policy_file.start()
+        self.controller.health.needs(*self.policy_file.threads)
         log.event(
             "running",
             openflow=_joined(self.controller.openflow_addresses),

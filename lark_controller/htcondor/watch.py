@@ -76,6 +76,11 @@ class PoolWatch:
         """End; a question that is under way ends by itself, as nothing waits for it."""
         self._thread.stop(patience=0)
 
+    @property
+    def threads(self) -> tuple[StoppableThread, ...]:
+        """The threads that live from start to stop."""
+        return (self._thread,)
+
     def why_kept(self, job: Job) -> str:
         """Why a job whose lease is over is not ended; ``""`` where it may be. From any thread."""
         reading, now = self._reading, time.time()

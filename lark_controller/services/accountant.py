@@ -76,6 +76,11 @@ class Accountant:
         """Write what is not written, and end the thread."""
         self._thread.stop(patience=30.0)
 
+    @property
+    def threads(self) -> tuple[StoppableThread, ...]:
+        """The threads that live from start to stop."""
+        return (self._thread,)
+
     def write(self, only_ended: bool = False) -> None:
         """Write what is new, of every job or of those that have ended. Raises StoreError."""
         if self._doubtful:

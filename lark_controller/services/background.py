@@ -68,8 +68,13 @@ class Upkeep:
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in (self._writing, self._leasing, self._checking):
+        for thread in self.threads:
             thread.start()
+
+    @property
+    def threads(self) -> tuple[StoppableThread, ...]:
+        """The threads that live from start to stop."""
+        return (self._writing, self._leasing, *((self._checking,) if self._check_every else ()))
 
     def stop_watching(self) -> None:
         """End what asks or tells switches, while they can still be told; states are written on."""
@@ -140,7 +145,7 @@ class Upkeep:
             self._metrics.leases_expired.inc(count)
 
     def _check_switches(self) -> None:
-        while self._check_every and not self._checking.pause(GATHER):
+        while not self._checking.pause(GATHER):
             datapaths = self._datapaths()
             pause = self._check_every / max(1, len(datapaths))
             for datapath in datapaths:

@@ -70,6 +70,11 @@ class PolicyFile:
         """Stop watching."""
         self._thread.stop(patience=5.0)
 
+    @property
+    def threads(self) -> tuple[StoppableThread, ...]:
+        """The threads that live from start to stop."""
+        return (self._thread,)
+
     def reload(self) -> None:
         """Read the file now (once the watch has begun), whether it changed or not. For signal handlers, too."""
         self._asked.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +13,7 @@ from threading import Lock
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from lark_common.errors import StoreError
@@ -39,6 +40,9 @@ _LIBPQ: Final = {
     "keepalives_count": "4",
 }
 
+# A database whose disk has less room is about to refuse what is written: a post with its ads takes a part of it.
+_ROOM: Final = 1 << 20
+
 # PostgreSQL: serialization failure and deadlock; the transaction did nothing and may be tried again.
 _TRY_AGAIN_STATES: Final = frozenset({"40001", "40P01"})
 _ATTEMPTS: Final = 5
@@ -58,6 +62,8 @@ class Database:
         self.place = place
         self._password = password
         self._claim: Claim | None = None
+        # When a write failed last (monotonic), and the sentence.
+        self._failed: tuple[float, str] | None = None
         # SQLite has one writer at a time, and a thread that waits in its busy handler polls; a lock hands over at once.
         self._writer: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
 
@@ -98,6 +104,7 @@ class Database:
                         committing = True
                     return result
             except _FAILURES as error:
+                self._note_failure(error, attempt)
                 if committing:
                     raise StoreError(
                         f"{self.failure(error)} The change may or may not have been written; ask again."
@@ -105,6 +112,37 @@ class Database:
                 if not self._again(error, attempt):
                     raise self.failure(error) from error
         raise AssertionError("unreachable: the last attempt raises")
+
+    def failed_write(self, seconds: float) -> str:
+        """The sentence of a write that the database refused in the last ``seconds``; ``""`` where it refused none.
+
+        A write that failed for what was to be written says nothing about the database.
+        """
+        failed = self._failed
+        return "" if failed is None or time.monotonic() - failed[0] > seconds else failed[1]
+
+    def _note_failure(self, error: BaseException, attempt: int) -> None:
+        of_the_database = isinstance(error, (DBAPIError, PoolTimeoutError, OSError))
+        if of_the_database and not isinstance(error, (DataError, IntegrityError)) and not self._again(error, attempt):
+            self._failed = time.monotonic(), str(self.failure(error))
+
+    def check_writes(self) -> None:
+        """Write something that changes nothing. Raises StoreError where that fails."""
+        self.write(_write_nothing)
+
+    def check_room(self) -> None:
+        """Raise StoreError where the disk of SQLite's file has hardly any room, or as :meth:`check_file`. Asks the file
+        system alone."""
+        self.check_file()
+        if self._file is None:
+            return
+        try:
+            disk = os.statvfs(self._file.parent)
+        except OSError:
+            return
+        free = (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize
+        if free < _ROOM:
+            raise StoreError(f"{self.place}: its disk has {free // 1024} KiB left. Make room on the disk.")
 
     def check_file(self) -> None:
         """Raise StoreError where SQLite's file is not the one that was there at the first call.
@@ -163,6 +201,14 @@ class Database:
         return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) in _TRY_AGAIN_STATES
 
 
+def _write_nothing(connection: Connection) -> None:
+    if connection.dialect.name == "sqlite":
+        # Lark gives this number no meaning; writing it writes a page, so that a full disk shows.
+        connection.exec_driver_sql("PRAGMA user_version = 0")
+    else:
+        connection.execute(text("UPDATE runs SET live = live WHERE number < 0"))
+
+
 def _advice(said: str) -> str:
     """What to do about the failures that operators meet."""
     for sign, advice in (
@@ -174,6 +220,10 @@ def _advice(said: str) -> str:
         ('role "', "Create the role, or correct the user in LARK_DATABASE_URL."),
         ('database "', "Create the database, or correct its name in LARK_DATABASE_URL."),
         ("unable to open database file", "Check that the directory exists and that this user may write to it."),
+        (
+            "read-only transaction",
+            "The server takes no writes: it is a standby, or default_transaction_read_only is on.",
+        ),
         ("readonly database", "Let this user write to the file and its directory."),
         ("Permission denied", "Let this user read and write the directory."),
         ("permission denied", "Grant the rights to the role, or correct LARK_DATABASE_URL."),

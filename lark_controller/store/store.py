@@ -89,6 +89,18 @@ class Store:
         self._database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
         self._database.check_file()
 
+    def check_writes(self) -> None:
+        """Write something that changes nothing. Raises StoreError where the database takes no writes."""
+        self._database.check_writes()
+
+    def check_room(self) -> None:
+        """Raise StoreError where SQLite's file is gone or was replaced, or its disk is full. Asks no database."""
+        self._database.check_room()
+
+    def failed_write(self, seconds: float) -> str:
+        """The sentence of a write that the database refused in the last ``seconds``; ``""`` where it refused none."""
+        return self._database.failed_write(seconds)
+
     def claim(self) -> bool:
         """Claim the database for one controller, as long as the store is open; False where another may have it.
 

@@ -23,7 +23,7 @@ def healthz() -> dict[str, str]:
 
 @operation(blueprint, "GET", "/readyz", scopes=(), answers={200: ReadinessSchema, 503: ReadinessSchema})
 def readyz() -> Any:
-    """Say whether store, policy and OpenFlow listener are up (200), or what is missing (503)."""
+    """Say whether the controller can do its work (200), or what is missing (503)."""
     readiness = current().controls.health.ready()
     return readiness, 200 if readiness.ready else 503
 

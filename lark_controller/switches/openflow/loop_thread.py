@@ -56,6 +56,11 @@ class LarkSwitches(app_manager.OSKenApp):
             asyncio.run_coroutine_threadsafe(self.server.stop(), self.loop).result()
             self._end()
 
+    @property
+    def thread(self) -> threading.Thread:
+        """The thread of the loop."""
+        return self._thread
+
     def _end(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
@@ -114,6 +119,11 @@ class OpenFlow:
     def running(self) -> bool:
         """True between ``start`` and ``stop``."""
         return self._app is not None
+
+    @property
+    def threads(self) -> tuple[threading.Thread, ...]:
+        """The threads that live from start to stop."""
+        return (self._started().thread,)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

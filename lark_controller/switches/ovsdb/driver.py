@@ -143,7 +143,7 @@ class Ovsdb:
         self._wake, self._woken = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(self._woken, False)
-        self._thread = threading.Thread(target=self._run, name="ovsdb", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="ovsdb", daemon=True)
         for path, use in (
             (options.key, Stream.ssl_set_private_key_file),
             (options.cert, Stream.ssl_set_certificate_file),
@@ -154,19 +154,21 @@ class Ovsdb:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Close every connection and end the thread; what stands stays."""
         self._post(None)
-        if self._thread.ident is not None:
-            self._thread.join()
+        if self.thread.ident is not None:
+            self.thread.join()
 
     def want(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
         """From now on a switch should have these queues; may be called from any thread and does not wait."""
         self._post(_Wanted(datapath, revision, address, MappingProxyType(dict(ports))))
 
     def _post(self, item: _Wanted | None) -> None:
+        if self.thread.ident is not None and not self.thread.is_alive():
+            return  # its descriptors are closed, and their numbers may be somebody else's by now
         self._mail.put(item)
         try:
             os.write(self._woken, b"\0")
