@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -14,7 +15,8 @@ from lark_controller.flows.model import FLAG_SEND_FLOW_REM, Flow, FlowData, Flow
 from lark_controller.switches.openflow import link as links
 from lark_controller.switches.openflow.budgets import Allowance, PacketInBudget
 from lark_controller.switches.openflow.link import SwitchLink
-from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn, PortInfo
+from lark_controller.switches.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortInfo
+from lark_controller.switches.openflow.requests import ReplyRoom
 from tests.fixtures.openflow import Recorder, add, connected, flow, on_a_switch, scenario, serving
 
 QUIET = PacketIn(7, 2, 1, 99, 0, bytes(60))
@@ -117,5 +119,51 @@ def test_stray_errors_are_looked_at_now_and_then() -> None:
         await recorder.until(lambda: bool(recorder.packets))
         assert 20 <= len(recorder.errors) < 100
         assert (await link.apply(add(flow(1)))).complete
+
+    on_a_switch(play)
+
+
+class Endless(FakeSwitch):
+    """A switch whose dump of flows goes on and on."""
+
+    def _multipart(self, xid: int, message: bytes) -> None:
+        if int.from_bytes(message[8:10]) != ofp.OFPMP_FLOW:
+            super()._multipart(xid, message)
+            return
+        record = switchside.flow_record(FlowRecord(flow(1).key, flow(1).data, 1, 1, 1.0))
+        self.part = switchside.multipart_reply(xid, ofp.OFPMP_FLOW, record * 500, more=True)
+
+
+def test_dumps_without_end_do_not_add_up() -> None:
+    async def play() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as server:
+            server.room = ReplyRoom(4_000_000)
+            endless = [Endless(number) for number in (11, 12, 13)]
+            for each in endless:
+                await each.connect(*server.addresses[0])
+            while not all(hasattr(each, "part") for each in endless):
+                await asyncio.sleep(0)
+            # The one that has sent most goes, then the next; what remains is within the bound.
+            for _ in range(120):
+                for each in endless[: 1 if _ < 40 else 3]:
+                    if not each.closed.is_set():
+                        each.send_raw(each.part)
+                await asyncio.sleep(0.001)
+            await endless[0].closed.wait()
+            link = await connected(server, recorder, FakeSwitch(2))
+            assert (await link.apply(add(flow(1)))).complete
+            assert server.room._total <= 4_000_000
+
+    scenario(play)
+
+
+def test_a_reply_that_ends_gives_its_room_back() -> None:
+    async def play(_recorder: Recorder, _fake: FakeSwitch, link: SwitchLink) -> None:
+        assert (await link.apply(add(*(flow(number) for number in range(1, 2000))))).complete
+        for _ in range(3):
+            assert len((await link.dump()).program.flows) == 1999
+        assert link.requests._room._held == {}
+        assert link.requests._room._total == 0
 
     on_a_switch(play)

@@ -38,7 +38,7 @@ from lark_controller.switches.openflow.replies import (
     PortInfo,
     QueueCounters,
 )
-from lark_controller.switches.openflow.requests import Requests
+from lark_controller.switches.openflow.requests import ReplyRoom, Requests
 
 _REPLIES: Final = frozenset({ofp.OFPT_FEATURES_REPLY, ofp.OFPT_MULTIPART_REPLY})
 Counters = dict[FlowKey, tuple[int, int]]
@@ -123,9 +123,9 @@ class SwitchLink:
     datapath: int
     features: SwitchFeatures
 
-    def __init__(self, connection: Connection, handler: SwitchHandler) -> None:
+    def __init__(self, connection: Connection, handler: SwitchHandler, room: ReplyRoom) -> None:
         self.connection = connection
-        self.requests = Requests(connection)
+        self.requests = Requests(connection, room)
         self.hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.ready = False
         self._handler = handler

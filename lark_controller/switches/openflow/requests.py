@@ -16,8 +16,10 @@ from lark_controller.switches.openflow.replies import MULTIPART_BODY, ErrorMessa
 
 T = TypeVar("T")
 
-# A bound on one multipart reply: more than a million flows, far less than what would exhaust memory.
-_MAX_REPLY_BYTES: Final = 256 << 20
+# A bound on one multipart reply, some 250,000 flows, and on all that are under way together: decoded, a reply takes
+# about ten times its bytes.
+_MAX_REPLY_BYTES: Final = 32 << 20
+MAX_REPLIES_BYTES: Final = 128 << 20
 
 
 class RefusedError(SwitchError):
@@ -39,11 +41,43 @@ class _Waiting:
     size: int = 0
 
 
+class ReplyRoom:
+    """How much the unfinished replies of all switches hold together. Where it is too much, the switch that has sent
+    most is disconnected: several that never come to an end do not add up."""
+
+    def __init__(self, most: int = MAX_REPLIES_BYTES) -> None:
+        self._most = most
+        self._held: dict[Connection, int] = {}
+        self._total = 0
+
+    def take(self, connection: Connection, size: int) -> None:
+        """A connection holds so many bytes more."""
+        self._held[connection] = self._held.get(connection, 0) + size
+        self._total += size
+        while self._total > self._most:
+            largest = max(self._held, key=self._held.__getitem__)
+            held = self._held.pop(largest)
+            self._total -= held
+            largest.close(
+                f"garbage: {held} bytes of answers without an end, and {self._most} are held for all switches"
+            )
+
+    def give(self, connection: Connection, size: int) -> None:
+        """A connection holds so many bytes less."""
+        held = self._held.get(connection)
+        if held is not None:
+            self._total -= min(size, held)
+            self._held[connection] = held - size
+            if held <= size:
+                del self._held[connection]
+
+
 class Requests:
     """The outstanding requests of one connection. Futures end with the reply, RefusedError, or SwitchError."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, room: ReplyRoom) -> None:
         self._connection = connection
+        self._room = room
         self._waiting: dict[int, _Waiting] = {}
 
     def ask(
@@ -91,6 +125,7 @@ class Requests:
             raise WireError(f"{waiting.what} answered by multipart type {int.from_bytes(message[8:10])}")
         waiting.parts.extend(waiting.decode(message))
         waiting.size += len(message)
+        self._room.take(self._connection, len(message))
         if waiting.size > _MAX_REPLY_BYTES:
             raise WireError(f"{waiting.what} answered by more than {_MAX_REPLY_BYTES} bytes")
         if not int.from_bytes(message[10:12]) & ofp.OFPMPF_REPLY_MORE:
@@ -117,6 +152,7 @@ class Requests:
     def _done(self, xid: int) -> asyncio.Future[Any]:
         waiting = self._waiting.pop(xid)
         waiting.timer.cancel()
+        self._room.give(self._connection, waiting.size)
         if waiting.future.done():  # cancelled by whoever waited
             return asyncio.get_running_loop().create_future()
         return waiting.future

@@ -17,6 +17,7 @@ from lark_common.log import (
 from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake
 from lark_controller.switches.openflow.link import SUPERSEDED, SwitchHandler, SwitchLink
+from lark_controller.switches.openflow.requests import ReplyRoom
 
 # Switches that are compared at a time: what one holds and should hold takes megabytes meanwhile.
 _TURNS: Final = 16
@@ -68,6 +69,7 @@ class Server:
         self.links: dict[int, SwitchLink] = {}
         self.addresses: tuple[tuple[str, int], ...] = ()
         self.tls_addresses: tuple[tuple[str, int], ...] = ()
+        self.room = ReplyRoom()
         self._handler = handler
         self._servers: list[asyncio.Server] = []
         self._open: dict[Connection, SwitchLink] = {}
@@ -123,7 +125,7 @@ class Server:
         return Connection(self.options, self._opened, self._lost)
 
     def _opened(self, connection: Connection) -> None:
-        link = SwitchLink(connection, self._handler)
+        link = SwitchLink(connection, self._handler, self.room)
         self._open[connection] = link
         if len(self._handshakes) >= self.options.max_handshakes:
             self._refused += 1
