@@ -26,6 +26,7 @@ from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import Ruled, host_rules
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, GroupControl, Policy, SliceKey, WanAction
+from lark_controller.qos.worker_queues import Claim
 
 _LabelOf = Callable[[Placed], SliceKey | int | None]
 
@@ -63,10 +64,9 @@ class Pool:
     """The jobs that are admitted, the switches that are known, and one policy.
 
     ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy.
-    ``queues`` are the jobs' own queues that stand, by the job's number, and those of reserved flows, by the number of
-    the reservation below 0. ``ruled`` are the jobs whose workers enforce what is decided.
-    ``group_queues`` are the DSCPs of the groups whose queues stand, by core. What stands is taken over from the pool
-    ``before``.
+    ``queues`` are the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are the jobs whose
+    workers enforce what is decided. ``group_queues`` are the DSCPs of the groups whose queues stand, by core. What
+    stands is taken over from the pool ``before``.
     """
 
     def __init__(self, policy: Policy, before: Pool | None = None) -> None:
@@ -82,7 +82,7 @@ class Pool:
         self._classes: LabelledPrefixes = LabelledPrefixes()
         self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
         self._homeless: dict[str, set[int]] = {}
-        self.queues: dict[int, int] = {} if before is None else dict(before.queues)
+        self.queues: dict[Claim, int] = {} if before is None else dict(before.queues)
         self.group_queues: dict[int, frozenset[int]] = {} if before is None else dict(before.group_queues)
         self._inbound: LabelledPrefixes = LabelledPrefixes()
         cores = policy.switches.values()
@@ -137,10 +137,12 @@ class Pool:
         switch = None if datapath is None else self.switches.get(datapath)
         port = None if switch is None else switch.job_port(job.port)
         limited = decision.bandwidth is not None and decision.bandwidth.rate(job.bandwidth) is not None
-        queue = self.queues.get(job.number) if limited and port is not None else None
+        queue = self.queues.get(Claim.of_job(job.number)) if limited and port is not None else None
         if not job.reserved or port is None:
             return Placed(job, decision, datapath, port, queue)
-        reserved = [(flow.target, self.queues.get(-flow.number)) for flow in job.reserved if not flow.incoming]
+        reserved = [
+            (flow.target, self.queues.get(Claim.of_flow(flow.number))) for flow in job.reserved if not flow.incoming
+        ]
         stand = tuple((target, number) for target, number in reserved if number is not None)
         return Placed(job, decision, datapath, port, queue, stand)
 
@@ -246,24 +248,24 @@ class Pool:
 
     def remove(self, number: int) -> dict[int, Changes]:
         """A job goes; answers what changes on each known switch."""
-        self.queues.pop(number, None)
+        self.queues.pop(Claim.of_job(number), None)
         if (placed := self.placed.get(number)) is not None:
             for each in placed.job.reserved:
-                self.queues.pop(-each.number, None)
+                self.queues.pop(Claim.of_flow(each.number), None)
         return self._change(number, None)
 
-    def set_queue(self, number: int, queue: int | None, sender: int | None = None) -> dict[int, Changes]:
-        """A job's own queue at its worker's uplinks stands (None: no longer); answers what changes on each switch.
+    def set_queue(self, claim: Claim, queue: int | None, job: int | None) -> dict[int, Changes]:
+        """A queue at a worker's uplinks stands (None: no longer); answers what changes on each switch.
 
-        May be said of a job before it is put. ``sender`` is the job whose reserved flow it is, where it is one's.
+        ``job`` is the number of the job that sends through it, which may not be put yet; None where it is over.
         """
-        if self.queues.get(number) == queue:
+        if self.queues.get(claim) == queue:
             return {}
         if queue is None:
-            del self.queues[number]
+            del self.queues[claim]
         else:
-            self.queues[number] = queue
-        placed = self.placed.get(number if sender is None else sender)
+            self.queues[claim] = queue
+        placed = None if job is None else self.placed.get(job)
         return {} if placed is None else self.put(placed.job, placed.decision)
 
     def set_group_queues(self, datapath: int, dscps: frozenset[int]) -> Changes:

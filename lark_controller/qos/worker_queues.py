@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_controller.policies.model import InboundShares
 from lark_controller.qos.queues import DEFAULT_QUEUE, PortQueues, Queue, bits
@@ -30,17 +30,35 @@ class Way(Enum):
     IN = "in"
 
 
+class Claim(NamedTuple):
+    """Whose a queue is: a job's, or that of a reserved flow. Claims are ordered: flows were admitted, so they come
+    before jobs, and the older before the younger."""
+
+    is_job: bool
+    number: int
+
+    @classmethod
+    def of_job(cls, number: int) -> Claim:
+        """The claim of the job of that number."""
+        return cls(True, number)
+
+    @classmethod
+    def of_flow(cls, number: int) -> Claim:
+        """The claim of the flow whose reservation has that number."""
+        return cls(False, number)
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What one job asks of its worker. ``rate`` in Mb/s, None for a job that is not limited.
 
     ``number`` is its queue at the uplinks, ``port`` the name of its own port (None: nothing is done towards it).
     ``borrows`` is True where ``rate`` is guaranteed and not the limit; ``ceiling`` (Mb/s) then is the limit, None the
-    link. What is reserved for a flow (``way`` is not BOTH) is its limit, too. Order among demands is that of
-    ``order``: where the link cannot hold all, the last comes short.
+    link. What is reserved for a flow (``way`` is not BOTH) is its limit, too. Where the link cannot hold all, the last
+    ``claim`` comes short.
     """
 
-    order: int
+    claim: Claim
     number: int
     port: str | None
     rate: float | None = None
@@ -51,10 +69,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """The queues of a worker's ports, by the port's name, and what cannot be promised, by a demand's ``order``."""
+    """The queues of a worker's ports, by the port's name, and what cannot be promised, by claim."""
 
     ports: Mapping[str, PortQueues] = field(default_factory=lambda: MappingProxyType({}))
-    short: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    short: Mapping[Claim, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def host_plan(
@@ -65,20 +83,20 @@ def host_plan(
     No queue stands at an uplink while no job is limited. A demand that the link cannot hold beside those before it is
     limited to its rate, gets no guarantee, and is named in ``short``; so is every demand while a speed is not known.
     """
-    jobs = sorted(demands, key=lambda demand: demand.order)
+    jobs = sorted(demands, key=lambda demand: demand.claim)
     limited = [(each, each.rate) for each in jobs if each.rate is not None and each.way is not Way.IN]
     if not limited:
         return HostPlan()
-    short: dict[int, str] = {}
+    short: dict[Claim, str] = {}
     ports: dict[str, PortQueues] = {}
     unknown = sorted(name for name, speed in uplinks.items() if speed is None)
     known = [speed for speed in uplinks.values() if speed is not None]
     for name in unknown:
         for each, _ in limited:
-            short[each.order] = f"the speed of uplink {name} is not known; the policy can say it (speed)"
+            short[each.claim] = f"the speed of uplink {name} is not known; the policy can say it (speed)"
     if not uplinks:
         for each, _ in limited:
-            short[each.order] = "the switch has no uplink as the policy describes them"
+            short[each.claim] = "the switch has no uplink as the policy describes them"
     for name, speed in uplinks.items():
         if speed is not None:
             ports[name] = _uplink(limited, name, speed, short)
@@ -88,7 +106,7 @@ def host_plan(
     return HostPlan(MappingProxyType(ports), MappingProxyType(short))
 
 
-def _uplink(limited: list[tuple[Demand, float]], name: str, speed: float, short: dict[int, str]) -> PortQueues:
+def _uplink(limited: list[tuple[Demand, float]], name: str, speed: float, short: dict[Claim, str]) -> PortQueues:
     link, promised = bits(speed), 0
     queues: dict[int, Queue] = {}
     for each, rate in limited:
@@ -96,7 +114,7 @@ def _uplink(limited: list[tuple[Demand, float]], name: str, speed: float, short:
         fits = promised + wanted <= link
         if not fits:
             left = (link - promised) / 1e6
-            short[each.order] = (
+            short[each.claim] = (
                 f"uplink {name} of {speed:g} Mb/s has {left:g} Mb/s left, and this job needs {rate:g}; it is limited "
                 f"to what it needs, without a guarantee"
             )
@@ -113,14 +131,14 @@ def _most(demand: Demand, link: int) -> int:
 
 
 def _inbound(
-    jobs: list[Demand], link: float | None, short: Mapping[int, str], inbound: InboundShares
+    jobs: list[Demand], link: float | None, short: Mapping[Claim, str], inbound: InboundShares
 ) -> dict[str, PortQueues]:
     """Each job's own port: a cap is its rate; who may exceed it gets an even part of what nobody has requested."""
     sharers = [each for each in jobs if each.rate is None or each.borrows]
     promised = sum(
         bits(each.rate)
         for each in jobs
-        if each.rate is not None and each.way is not Way.OUT and each.order not in short
+        if each.rate is not None and each.way is not Way.OUT and each.claim not in short
     )
     part = None
     if link is not None and inbound is InboundShares.SPLIT and sharers:
@@ -128,7 +146,7 @@ def _inbound(
     ports = {}
     for each in jobs:
         most: int | None = None
-        if each.rate is not None and (not each.borrows or each.order in short):
+        if each.rate is not None and (not each.borrows or each.claim in short):
             most = bits(each.rate)
         elif part is not None:
             most = part if each.rate is None else min(bits(each.rate) + part, _most(each, bits(link or 0)))

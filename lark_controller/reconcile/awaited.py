@@ -1,143 +1,189 @@
-"""Which switches have confirmed which job's flows, and who waits for it. No I/O; used by the reconcile loop alone."""
+"""What each job waits for, what has been confirmed, and who waits for it. No I/O; for the reconcile loop alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 Waiter = Callable[[], None]
+# Values that many jobs have in common are shared; so many are remembered for that.
+_SHARED: Final = 65_536
 
 
-@dataclass(slots=True)
-class _Part:
-    """One switch's part in a job: barriers that are out, and why it is not confirmed (``""``: it is)."""
-
-    out: int = 0
-    reason: str = ""
+@dataclass(frozen=True, slots=True)
+class NoSwitch:
+    """A switch for the job's host, as long as none is known."""
 
 
-@dataclass(slots=True)
-class _Progress:
-    parts: dict[int, _Part] = field(default_factory=dict)
-    waiters: list[Waiter] = field(default_factory=list)
+@dataclass(frozen=True, slots=True)
+class FlowsAt:
+    """Flows at a switch, confirmed by barrier."""
+
+    datapath: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesAt:
+    """Queues at a switch."""
+
+    datapath: int
+
+
+@dataclass(frozen=True, slots=True)
+class RulesAt:
+    """Rules at a worker, which confirms a revision of them."""
+
+    host: str
+
+
+Awaited = NoSwitch | FlowsAt | QueuesAt | RulesAt
+NO_SWITCH: Final = NoSwitch()
+
+
+def rank(what: Awaited) -> tuple[int, int, str]:
+    """The order in which reasons are shown: switches, then queues, then workers."""
+    match what:
+        case NoSwitch():
+            return 0, 0, ""
+        case FlowsAt(datapath):
+            return 1, datapath, ""
+        case QueuesAt(datapath):
+            return 2, datapath, ""
+        case RulesAt(host):
+            return 3, 0, host
+
+
+class _Part(NamedTuple):
+    """One thing that a job needs: barriers that are out for it, and why it is not confirmed (``""``: it is)."""
+
+    what: Awaited
+    out: int
+    reason: str
 
 
 class Confirmations:
-    """For each job's number, each concerned datapath: confirmed by barrier, or the reason why not."""
+    """For each job's number what it needs: confirmed, or the reason why not."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, _Progress] = {}
-        self._open: dict[int, set[int]] = {}
-        # Jobs that wait for nothing: most of them, so they are kept small.
-        self._settled: dict[int, tuple[int, ...]] = {}
+        # Few parts a job, and mostly the same for many jobs, so that they are shared.
+        self._jobs: dict[int, tuple[_Part, ...]] = {}
+        self._shared: dict[tuple[_Part, ...], tuple[_Part, ...]] = {}
+        self._waiters: dict[int, list[Waiter]] = {}
+        self._open: dict[Awaited, set[int]] = {}
 
-    def sent(self, number: int, datapath: int) -> None:
-        """Flows of a job went to a switch; a barrier reply is due."""
-        part = self._part(number, datapath)
-        part.out += 1
-        part.reason = "has not confirmed yet"
-        self._open.setdefault(datapath, set()).add(number)
+    def sent(self, number: int, what: Awaited) -> None:
+        """Something was sent for a job; a confirmation is due."""
+        part = self._part(number, what)
+        out = 1 if part is None else part.out + 1
+        self._set(number, _Part(what, out, "has not confirmed yet"))
 
-    def blocked(self, number: int, datapath: int, reason: str) -> None:
-        """A switch cannot be told of a job now; ``reason`` is shown."""
-        part = self._part(number, datapath)
-        part.out = 0
-        part.reason = reason
-        self._open.setdefault(datapath, set()).add(number)
+    def blocked(self, number: int, what: Awaited, reason: str) -> None:
+        """Nothing can be sent for a job now; ``reason`` is shown."""
+        self._set(number, _Part(what, 0, reason))
 
-    def confirmed(self, number: int, datapath: int) -> bool:
-        """A barrier reply came; True if that was the last thing that the job waited for."""
-        progress = self._jobs.get(number)
-        part = None if progress is None else progress.parts.get(datapath)
-        if progress is None or part is None:
+    def confirmed(self, number: int, what: Awaited) -> bool:
+        """A confirmation came; True if that was the last thing that the job waited for."""
+        part = self._part(number, what)
+        if part is None or not part.reason:
             return False
-        part.out = max(0, part.out - 1)
-        if part.out or not part.reason:
-            return False
-        return self._close(number, datapath, progress, part)
+        out = max(0, part.out - 1)
+        self._set(number, _Part(what, out, part.reason if out else ""))
+        return not out and self._settled(number)
 
-    def synced(self, datapath: int, but: Container[int] = ()) -> Iterator[int]:
-        """A whole switch is in sync, ``but`` for some jobs: yields those that thereby wait for nothing more."""
-        for number in [number for number in self._open.get(datapath, ()) if number not in but]:
-            progress = self._jobs[number]
-            part = progress.parts[datapath]
-            if part.out == 0 and self._close(number, datapath, progress, part):
-                yield number
+    def synced(self, what: Awaited, but: Container[int] = ()) -> Iterator[int]:
+        """All of a switch is in sync, ``but`` for some jobs: yields those that thereby wait for nothing more."""
+        for number in [number for number in self._open.get(what, ()) if number not in but]:
+            part = self._part(number, what)
+            if part is not None and not part.out:
+                self._set(number, _Part(what, 0, ""))
+                if self._settled(number):
+                    yield number
 
-    def lost(self, datapath: int, reason: str) -> list[int]:
+    def lost(self, what: Awaited, reason: str) -> list[int]:
         """A switch is gone: what was sent and not confirmed waits for it to come back; the jobs concerned."""
-        numbers = list(self._open.get(datapath, ()))
+        numbers = list(self._open.get(what, ()))
         for number in numbers:
-            part = self._jobs[number].parts[datapath]
-            part.out, part.reason = 0, reason
+            self._set(number, _Part(what, 0, reason))
         return numbers
 
-    def waiting(self, number: int) -> dict[int, str]:
-        """The switches that have not confirmed, with the reason."""
-        progress = self._jobs.get(number)
-        return {} if progress is None else {dp: part.reason for dp, part in progress.parts.items() if part.reason}
+    def waiting(self, number: int) -> dict[Awaited, str]:
+        """What is not confirmed, with the reason, in the order of :func:`rank`."""
+        parts = [part for part in self._jobs.get(number, ()) if part.reason]
+        return {part.what: part.reason for part in sorted(parts, key=lambda part: rank(part.what))}
+
+    def awaits(self, number: int, what: Awaited) -> str:
+        """Why a thing that a job needs is not confirmed; ``""`` where it is, or is not needed."""
+        part = self._part(number, what)
+        return "" if part is None else part.reason
 
     def stuck(self, number: int) -> bool:
-        """True where a job waits for switches, and no barrier of it is under way to any."""
-        progress = self._jobs.get(number)
-        return progress is not None and not any(part.out for part in progress.parts.values())
+        """True where a job waits for something, and no confirmation is under way."""
+        parts = self._jobs.get(number, ())
+        return any(part.reason for part in parts) and not any(part.out for part in parts)
 
-    def done(self, number: int) -> list[int]:
-        """The switches that have confirmed."""
-        progress = self._jobs.get(number)
-        now = () if progress is None else [dp for dp, part in progress.parts.items() if not part.reason]
-        pending = () if progress is None else progress.parts
-        return sorted({*now, *(dp for dp in self._settled.get(number, ()) if dp not in pending)})
+    def done(self, number: int) -> list[Awaited]:
+        """What is confirmed, in the order of :func:`rank`."""
+        return sorted((part.what for part in self._jobs.get(number, ()) if not part.reason), key=rank)
 
     def when_settled(self, number: int, waiter: Waiter) -> None:
         """Call ``waiter`` once nothing more is waited for (at once if that is so now)."""
-        progress = self._jobs.get(number)
-        if progress is None or not any(part.reason for part in progress.parts.values()):
-            waiter()
+        if any(part.reason for part in self._jobs.get(number, ())):
+            self._waiters.setdefault(number, []).append(waiter)
         else:
-            progress.waiters.append(waiter)
+            waiter()
 
     def stop_waiting(self, number: int, waiter: Waiter) -> None:
         """Whoever waited for a job has given up."""
-        progress = self._jobs.get(number)
-        if progress is not None and waiter in progress.waiters:
-            progress.waiters.remove(waiter)
-
-    def release(self, number: int) -> None:
-        """Call all who wait for a job: there is nothing more to wait for (it was refused)."""
-        progress = self._jobs.get(number)
-        if progress is not None:
-            waiters, progress.waiters = progress.waiters, []
-            for waiter in waiters:
-                waiter()
+        waiters = self._waiters.get(number, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+        if not waiters:
+            self._waiters.pop(number, None)
 
     def forget(self, number: int) -> None:
-        """A job is over."""
-        self.release(number)
-        self._settled.pop(number, None)
-        progress = self._jobs.pop(number, None)
-        for datapath in () if progress is None else progress.parts:
-            numbers = self._open.get(datapath)
-            if numbers is not None:
-                numbers.discard(number)
-                if not numbers:
-                    del self._open[datapath]
+        """A job is over; whoever waits for it is called."""
+        for part in self._jobs.pop(number, ()):
+            if part.reason:
+                self._close(number, part.what)
+        self._call(number)
 
-    def _part(self, number: int, datapath: int) -> _Part:
-        return self._jobs.setdefault(number, _Progress()).parts.setdefault(datapath, _Part())
+    def __len__(self) -> int:
+        return len(self._jobs) + len(self._waiters) + len(self._open)
 
-    def _close(self, number: int, datapath: int, progress: _Progress, part: _Part) -> bool:
-        part.reason = ""
-        numbers = self._open.get(datapath)
+    def _part(self, number: int, what: Awaited) -> _Part | None:
+        for part in self._jobs.get(number, ()):
+            if part.what == what:
+                return part
+        return None
+
+    def _settled(self, number: int) -> bool:
+        """Whether a job waits for nothing more; whoever waited for that is called."""
+        if any(part.reason for part in self._jobs[number]):
+            return False
+        self._call(number)
+        return True
+
+    def _call(self, number: int) -> None:
+        for waiter in self._waiters.pop(number, ()):
+            waiter()
+
+    def _set(self, number: int, new: _Part) -> None:
+        old = self._jobs.get(number, ())
+        parts = tuple(new if part.what == new.what else part for part in old)
+        if new not in parts:
+            parts = (*parts, new)
+        if len(self._shared) >= _SHARED:
+            self._shared.clear()
+        self._jobs[number] = parts if new.out else self._shared.setdefault(parts, parts)
+        if new.reason:
+            self._open.setdefault(new.what, set()).add(number)
+        else:
+            self._close(number, new.what)
+
+    def _close(self, number: int, what: Awaited) -> None:
+        numbers = self._open.get(what)
         if numbers is not None:
             numbers.discard(number)
             if not numbers:
-                del self._open[datapath]
-        if any(other.reason for other in progress.parts.values()):
-            return False
-        waiters, progress.waiters = progress.waiters, []
-        del self._jobs[number]
-        self._settled[number] = tuple(sorted({*self._settled.get(number, ()), *progress.parts}))
-        for waiter in waiters:
-            waiter()
-        return True
+                del self._open[what]

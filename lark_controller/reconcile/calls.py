@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from lark_common.errors import SwitchError
+from lark_controller.reconcile.awaited import Waiter
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 # The loop answers in milliseconds; a caller that waited this long for it would rather know.
 LOOP_TIMEOUT: Final = 30.0
 
 T = TypeVar("T")
-Waiter = Callable[[], None]
 
 
 class LoopCalls:

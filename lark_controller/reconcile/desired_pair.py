@@ -13,6 +13,7 @@ from lark_controller.flows.worker_rules import unsupported
 from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Decision, Policy
+from lark_controller.qos.worker_queues import Claim
 
 # By pool (0: in force, 1: coming), then by datapath.
 PoolChanges = dict[int, dict[int, Changes]]
@@ -76,10 +77,9 @@ class Pools:
         for pool, _ in self.all():
             pool.refresh(job)
 
-    def set_queue(self, number: int, queue: int | None, sender: int | None = None) -> PoolChanges:
-        """A job's own queue, or that of a flow that ``sender`` has reserved, stands, or no longer; answers what that
-        changes in every pool."""
-        changes = {place: pool.set_queue(number, queue, sender) for place, (pool, _) in enumerate(self.all())}
+    def set_queue(self, claim: Claim, queue: int | None, job: int | None) -> PoolChanges:
+        """A queue through which ``job`` sends stands, or no longer; answers what that changes in every pool."""
+        changes = {place: pool.set_queue(claim, queue, job) for place, (pool, _) in enumerate(self.all())}
         return {place: change for place, change in changes.items() if change}
 
     def set_group_queues(self, datapath: int, dscps: frozenset[int]) -> PoolChanges:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lark_common.runs import NetworkType
-from lark_controller.jobs.job import Job
+from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import SwitchRole
-from lark_controller.reconcile.job_states import state_of
-from lark_controller.reconcile.queues import BEING_MADE, QUEUES, Queues
+from lark_controller.reconcile.awaited import NO_SWITCH, Awaited, FlowsAt, NoSwitch, QueuesAt, RulesAt
+from lark_controller.reconcile.queues import BEING_MADE, Queues
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, dpid_text
-from lark_controller.reconcile.worker_revisions import FIRST, HostStates
 
 
 class Progress:
-    """All live jobs' progress. ``on_state`` is told of every job whose state changed; ``hosts`` names workers."""
+    """All live jobs' progress. ``on_state`` is told of every job whose state changed."""
 
-    def __init__(self, loop: LoopState, queues: Queues, hosts: HostStates, on_state: Callable[[Job], None]) -> None:
+    def __init__(self, loop: LoopState, queues: Queues, on_state: Callable[[Job], None]) -> None:
         self._loop = loop
         self._queues = queues
-        self._hosts = hosts
         self._on_state = on_state
 
     def expect(self, job: Job) -> None:
@@ -31,18 +29,18 @@ class Progress:
         if loop.pool.is_classed(placed):
             for datapath, spec in loop.pool.policy.switches.items():
                 if spec.role is SwitchRole.CORE and not loop.connected(datapath):
-                    seen.blocked(job.number, datapath, self._why_away(datapath))
+                    seen.blocked(job.number, FlowsAt(datapath), self._why_away(datapath))
         if job.network_type is not NetworkType.OVS_BRIDGE:
             return
         if placed.datapath is None:
-            seen.blocked(job.number, 0, f"no switch is known for host {job.host}")
+            seen.blocked(job.number, NO_SWITCH, f"no switch is known for host {job.host}")
             return
-        seen.confirmed(job.number, 0)
+        seen.confirmed(job.number, NO_SWITCH)
         if not loop.connected(placed.datapath):
-            seen.blocked(job.number, placed.datapath, self._why_away(placed.datapath))
+            seen.blocked(job.number, FlowsAt(placed.datapath), self._why_away(placed.datapath))
         elif placed.port is None:
             why = loop.pool.switches[placed.datapath].why_no_job_port(job.port)
-            seen.blocked(job.number, placed.datapath, why)
+            seen.blocked(job.number, FlowsAt(placed.datapath), why)
         self._queues.expect(placed)
 
     def settle(self, number: int) -> None:
@@ -51,9 +49,9 @@ class Progress:
         if job is None:
             return
         for datapath, why in self._lacking(number).items():
-            self._loop.confirmations.blocked(number, datapath, why)
+            self._loop.confirmations.blocked(number, FlowsAt(datapath), why)
         waiting = self._loop.confirmations.waiting(number)
-        moving = all(self._moves(dp, why) for dp, why in waiting.items()) and not self._blocked(number)
+        moving = all(self._moves(what, why) for what, why in waiting.items()) and not self._blocked(number)
         state, reason = state_of(job, waiting, moving=moving, label=self._label)
         if (state, reason) != (job.state, job.reason):
             job = replace(job, state=state, reason=reason)
@@ -68,17 +66,23 @@ class Progress:
     def lost(self, state: SwitchState) -> None:
         """Nothing can be sent to a switch now, for the reason in its state: all that concerns it waits."""
         for placed in self._loop.pool.jobs_at(state.datapath):
-            self._loop.confirmations.blocked(placed.job.number, state.datapath, state.reason)
-        for number in self._loop.confirmations.lost(state.datapath, state.reason):
+            self._loop.confirmations.blocked(placed.job.number, FlowsAt(state.datapath), state.reason)
+        for number in self._loop.confirmations.lost(FlowsAt(state.datapath), state.reason):
             self.settle(number)
 
     def _why_away(self, datapath: int) -> str:
         state = self._loop.switches.get(datapath)
         return "has not connected yet" if state is None else state.reason
 
-    def _moves(self, waited: int, why: str) -> bool:
+    def _moves(self, what: Awaited, why: str) -> bool:
         """Whether what a job waits for is under way: a barrier reply of a switch, or queues."""
-        return why == BEING_MADE if waited & QUEUES else self._loop.connected(waited)
+        match what:
+            case QueuesAt():
+                return why == BEING_MADE
+            case FlowsAt(datapath):
+                return self._loop.connected(datapath)
+            case NoSwitch() | RulesAt():
+                return False
 
     def _blocked(self, number: int) -> bool:
         placed = self._loop.pool.placed.get(number)
@@ -96,9 +100,39 @@ class Progress:
             return {}
         return {placed.datapath: "has no connection tracking, which one-way connectivity needs; nothing passes"}
 
-    def _label(self, waited: int) -> str:
-        if waited >= FIRST:
-            return f"worker {self._hosts.name(waited)}"
-        datapath = waited & ~QUEUES
-        state = self._loop.switches.get(datapath)
-        return f"switch {dpid_text(datapath) if state is None else state.label(self._loop.pool_of(datapath))}"
+    def _label(self, what: Awaited) -> str:
+        match what:
+            case NoSwitch():
+                return ""
+            case RulesAt(host):
+                return f"worker {host}"
+            case FlowsAt(datapath) | QueuesAt(datapath):
+                state = self._loop.switches.get(datapath)
+                named = dpid_text(datapath) if state is None else state.label(self._loop.pool_of(datapath))
+                return f"switch {named}"
+
+
+def state_of(
+    job: Job, waiting: Mapping[Awaited, str], *, moving: bool, label: Callable[[Awaited], str]
+) -> tuple[JobState, str]:
+    """The state and the reason for it.
+
+    ``waiting`` holds what is not confirmed, with the reason, the first to be shown first; ``moving`` says that nothing
+    but confirmations is missing; ``label`` names what is awaited (``""``: the reason needs no name).
+    """
+    if job.quarantine:
+        return JobState.QUARANTINED, job.quarantine
+    if waiting:
+        what, why = next(iter(waiting.items()))
+        named = label(what)
+        return JobState.REGISTERING if moving else JobState.PENDING, f"{named}: {why}" if named else why
+    if not job.addresses and job.network_type is not NetworkType.NONE:
+        return JobState.PENDING, f"the address is not known yet ({job.address_type})"
+    return JobState.ENFORCED, ""
+
+
+def as_now(job: Job, now: Job | None) -> Job:
+    """A job as the store has it, in the state that it has now; what the store says has ended has ended."""
+    if now is None or job.state is JobState.ENDED:
+        return job
+    return replace(job, state=now.state, reason=now.reason)

@@ -34,12 +34,13 @@ from lark_controller.qos.queues import (
 from lark_controller.qos.topology import KILO, access_link
 from lark_controller.qos.worker_queues import (
     LEAST_REST,
+    Claim,
     Demand,
     HostPlan,
     Way,
     host_plan,
 )
-from lark_controller.reconcile.awaited import Confirmations
+from lark_controller.reconcile.awaited import Confirmations, QueuesAt
 from lark_controller.reconcile.desired_pair import PoolChanges, Pools
 from lark_controller.reconcile.switch import SwitchState, dpid_text
 from lark_controller.switches.openflow.link import Dump, SwitchLink
@@ -50,8 +51,6 @@ from lark_controller.switches.ovsdb.driver import (
     Report,
 )
 
-# A datapath id with this bit stands, among what a job waits for, for the queues of that switch.
-QUEUES: Final = 1 << 64
 NO_DATABASE: Final = "nobody has said where its database is (LARK_OVSDB)"
 BEING_MADE: Final = "its queues are being made"
 
@@ -99,14 +98,11 @@ class Promise:
 
 @dataclass(slots=True)
 class _State:
-    """One switch: its jobs' queue numbers and demands, those of jobs whose flows are not gone yet, plan and report.
+    """One switch: its jobs' queue numbers and demands, those of jobs whose flows are not gone yet, plan and report."""
 
-    Keys are the numbers of jobs, and for a job's reserved flows the numbers of reservations below 0.
-    """
-
-    numbers: dict[int, int] = field(default_factory=dict)
-    demands: dict[int, Demand] = field(default_factory=dict)
-    leaving: dict[int, Demand] = field(default_factory=dict)
+    numbers: dict[Claim, int] = field(default_factory=dict)
+    demands: dict[Claim, Demand] = field(default_factory=dict)
+    leaving: dict[Claim, Demand] = field(default_factory=dict)
     plan: HostPlan = field(default_factory=HostPlan)
     revision: int = 0
     address: str = ""
@@ -141,14 +137,14 @@ class Queues:
             placed = None if number is None else self._owner.pool_of(link.datapath).placed.get(number)
             if placed is None or placed.datapath != link.datapath or queue in state.numbers.values():
                 continue
-            key = placed.job.number
+            claim: Claim | None = Claim.of_job(placed.job.number)
             if queue >= FIRST_RESERVED_QUEUE:
                 # Whose flow it is stands in the number itself, unless another had it; then it is chosen anew.
-                keys = (-each.number for each in placed.job.reserved)
-                key = next((each for each in keys if _free(each, set()) == queue), 0)
-            if key and key not in state.numbers:
-                state.numbers[key] = queue
-                self._owner.pools.set_queue(key, queue, placed.job.number)
+                claims = (Claim.of_flow(each.number) for each in placed.job.reserved)
+                claim = next((each for each in claims if _free(each, set()) == queue), None)
+            if claim is not None and claim not in state.numbers:
+                state.numbers[claim] = queue
+                self._owner.pools.set_queue(claim, queue, placed.job.number)
 
     def refresh(self, datapath: int) -> None:
         """A switch's jobs, ports or policy changed: calculate its queues anew, and want them if they differ."""
@@ -158,10 +154,10 @@ class Queues:
             self._refresh_core(switch, state)
             return
         demands = self._demands(datapath, state)
-        gone = {number: each for number, each in state.demands.items() if number not in demands}
+        gone = {claim: each for claim, each in state.demands.items() if claim not in demands}
         state.demands = demands
-        for number, each in gone.items():
-            state.leaving[number] = replace(each, port=None)
+        for claim, each in gone.items():
+            state.leaving[claim] = replace(each, port=None)
         plan = self._plan(datapath, state)
         if plan.ports != state.plan.ports or not state.wanted:
             state.plan = plan
@@ -226,14 +222,14 @@ class Queues:
         for placed in self._owner.pool_of(report.datapath).jobs_at(report.datapath):
             number = placed.job.number
             concerned = False
-            for key in _keys(placed.job):
-                queue = state.numbers.get(key)
-                if queue is None or key not in state.demands:
+            for claim in _claims(placed.job):
+                queue = state.numbers.get(claim)
+                if queue is None or claim not in state.demands:
                     continue
                 concerned = True
                 if report.ports is not None:
                     stands = self._queue_stands(state, queue, report.ports)
-                    if changes := self._owner.pools.set_queue(key, queue if stands else None, number):
+                    if changes := self._owner.pools.set_queue(claim, queue if stands else None, number):
                         self._owner.send(changes, number)
             if concerned:
                 self._judge(placed, state)
@@ -247,10 +243,10 @@ class Queues:
             return {}
         groups = {group.dscp: group.name for group in pool.policy.groups}
         jobs = {
-            state.numbers[key]: placed.job.id
+            state.numbers[claim]: placed.job.id
             for placed in pool.jobs_at(datapath)
-            for key in _keys(placed.job)
-            if key in state.numbers
+            for claim in _claims(placed.job)
+            if claim in state.numbers
         }
         found = {}
         for port, held in state.report.ports.items():
@@ -275,7 +271,7 @@ class Queues:
             return {}
         report, owners = state.report, dict[Place, QueueOwner]()
         jobs = self._owner.pool_of(datapath).jobs_at(datapath)
-        numbers = {state.numbers.get(key): placed.job.number for placed in jobs for key in _keys(placed.job)}
+        numbers = {state.numbers.get(claim): placed.job.number for placed in jobs for claim in _claims(placed.job)}
         for port, number in {*report.dropped, *report.waited}:
             if number in numbers:
                 owners[port, number] = QueueOwner(numbers[number], inward=False)
@@ -310,7 +306,7 @@ class Queues:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _demands(self, datapath: int, state: _State) -> dict[int, Demand]:
+    def _demands(self, datapath: int, state: _State) -> dict[Claim, Demand]:
         pool = self._owner.pool_of(datapath)
         present = [placed for placed in pool.jobs_at(datapath) if placed.port is not None]
         present = [placed for placed in present if not placed.decision.isolated]
@@ -318,34 +314,34 @@ class Queues:
         if not pool.policy.bandwidths and not demands:
             return {}
         for placed in present:
-            job, share = placed.job, placed.decision.bandwidth
+            job, share, claim = placed.job, placed.decision.bandwidth, Claim.of_job(placed.job.number)
             rate = None if share is None else share.rate(job.bandwidth)
             if share is None or rate is None:
-                demands[job.number] = Demand(job.number, 0, job.port)
+                demands[claim] = Demand(claim, 0, job.port)
                 continue
-            queue = state.numbers.get(job.number)
+            queue = state.numbers.get(claim)
             if queue is None:
-                queue = state.numbers[job.number] = _free(job.number, set(state.numbers.values()))
-            demands[job.number] = Demand(job.number, queue, job.port, rate, share.borrows, share.ceiling)
+                queue = state.numbers[claim] = _free(claim, set(state.numbers.values()))
+            demands[claim] = Demand(claim, queue, job.port, rate, share.borrows, share.ceiling)
         return demands
 
-    def _reserved(self, present: Iterable[Placed], state: _State) -> dict[int, Demand]:
+    def _reserved(self, present: Iterable[Placed], state: _State) -> dict[Claim, Demand]:
         """What is reserved for flows from and to jobs; a flow that stays inside the worker takes no uplink."""
-        demands: dict[int, Demand] = {}
-        inside: set[int] = set()
+        demands: dict[Claim, Demand] = {}
+        inside: set[Claim] = set()
         for placed in present:
             for each in placed.job.reserved:
-                key = -each.number
-                if key in demands:
-                    inside.add(key)
+                claim = Claim.of_flow(each.number)
+                if claim in demands:
+                    inside.add(claim)
                     continue
                 queue = 0
                 if not each.incoming:
-                    queue = state.numbers.get(key) or _free(key, set(state.numbers.values()))
-                    state.numbers[key] = queue
+                    queue = state.numbers.get(claim) or _free(claim, set(state.numbers.values()))
+                    state.numbers[claim] = queue
                 way = Way.IN if each.incoming else Way.OUT
-                demands[key] = Demand(key, queue, None, each.kbps / KILO, way=way)
-        return {key: each for key, each in demands.items() if key not in inside}
+                demands[claim] = Demand(claim, queue, None, each.kbps / KILO, way=way)
+        return {claim: each for claim, each in demands.items() if claim not in inside}
 
     def _plan(self, datapath: int, state: _State) -> HostPlan:
         pool = self._owner.pool_of(datapath)
@@ -370,38 +366,38 @@ class Queues:
         known = self._owner.switches.get(datapath)
         return None if known is None else known.link
 
-    def _released(self, datapath: int, gone: Iterable[int]) -> None:
-        """The flows of these jobs are gone, so their queues may go."""
+    def _released(self, datapath: int, gone: Iterable[Claim]) -> None:
+        """The flows that used these queues are gone, so the queues may go."""
         state = self._states[datapath]
-        for number in gone:
-            state.leaving.pop(number, None)
-            if number not in state.demands:
-                state.numbers.pop(number, None)
-                if number < 0:
-                    self._owner.pools.set_queue(number, None)
+        for claim in gone:
+            state.leaving.pop(claim, None)
+            if claim not in state.demands:
+                state.numbers.pop(claim, None)
+                if not claim.is_job:
+                    self._owner.pools.set_queue(claim, None, None)
         self.refresh(datapath)
 
     def _judge(self, placed: Placed, state: _State) -> None:
         """Set what the job waits for as far as its queues are concerned."""
         number, datapath = placed.job.number, placed.datapath
         assert datapath is not None
-        seen, key = self._owner.confirmations, QUEUES | datapath
+        seen, queues = self._owner.confirmations, QueuesAt(datapath)
         why = self._why_not(placed, state)
         if not why:
-            seen.confirmed(number, key)
-        elif seen.waiting(number).get(key) != why:
-            seen.blocked(number, key, why)
+            seen.confirmed(number, queues)
+        elif seen.awaits(number, queues) != why:
+            seen.blocked(number, queues, why)
 
     def _why_not(self, placed: Placed, state: _State) -> str:
-        demands = [state.demands[key] for key in _keys(placed.job) if key in state.demands]
+        demands = [state.demands[claim] for claim in _claims(placed.job) if claim in state.demands]
         return next((why for each in demands if (why := self._why_not_this(each, state))), "")
 
     @staticmethod
     def _why_not_this(demand: Demand, state: _State) -> str:
         if demand.rate is None or demand.way is Way.IN:
             return ""
-        if demand.order in state.plan.short:
-            return f"bandwidth: {state.plan.short[demand.order]}"
+        if demand.claim in state.plan.short:
+            return f"bandwidth: {state.plan.short[demand.claim]}"
         if not state.wanted:
             return f"bandwidth: {NO_DATABASE}"
         report = state.report
@@ -453,19 +449,19 @@ def _ports_of(demand: Demand, ports: Mapping[str, PortQueues]) -> Iterator[tuple
             yield port, PortQueues(wanted.rate, {demand.number: wanted.queues[demand.number]})
 
 
-def _free(key: int, taken: set[int]) -> int:
-    """A queue number for a job or a reserved flow: the same on every controller unless another has it."""
-    first, last = (FIRST_JOB_QUEUE, LAST_JOB_QUEUE) if key > 0 else (FIRST_RESERVED_QUEUE, MAX_QUEUE)
+def _free(claim: Claim, taken: set[int]) -> int:
+    """A queue number for a claim: the same on every controller unless another has it."""
+    first, last = (FIRST_JOB_QUEUE, LAST_JOB_QUEUE) if claim.is_job else (FIRST_RESERVED_QUEUE, MAX_QUEUE)
     count = last - first + 1
-    queue = abs(key) % count
+    queue = claim.number % count
     while queue + first in taken:
         queue = (queue + 1) % count
     return queue + first
 
 
-def _keys(job: Job) -> list[int]:
-    """The keys of what a job may have of its worker: its bandwidth, and its reserved flows."""
-    return [job.number, *(-each.number for each in job.reserved if not each.incoming)]
+def _claims(job: Job) -> list[Claim]:
+    """What a job may have queues for at its worker: its bandwidth, and the reserved flows that it sends."""
+    return [Claim.of_job(job.number), *(Claim.of_flow(each.number) for each in job.reserved if not each.incoming)]
 
 
 def _groups_that_choose(dump: Dump) -> frozenset[int]:

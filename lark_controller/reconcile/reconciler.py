@@ -55,7 +55,7 @@ class Reconciler(LoopState):
         self.workers = Workers(self)
         self.queues = Queues(self, driver, ovsdb)
         self.polling = Polling(ledger, self.switches, lambda datapath: self.pool_of(datapath).jobs_at(datapath))
-        self._progress = Progress(self, self.queues, self.workers.states, on_state)
+        self._progress = Progress(self, self.queues, on_state)
         self._sending = Sending(self, self._progress, self.workers, self._reactions, self.refuse, metrics)
         self.events = SwitchEvents(self, self._progress, self._sending, self.queues, self.polling, self._reactions)
         self.switchover = Switchover(self, self._sending, self.queues, self.workers, self.polling, self._reactions)

@@ -16,6 +16,7 @@ from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.jobs.job import Job
+from lark_controller.reconcile.awaited import FlowsAt
 from lark_controller.reconcile.desired_pair import PoolChanges
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.progress import Progress
@@ -63,11 +64,11 @@ class Sending:
         state = self._loop.switches.get(datapath)
         if state is None or state.link is None or not state.told:
             if number is not None and state is not None:
-                self._loop.confirmations.blocked(number, datapath, state.reason)
+                self._loop.confirmations.blocked(number, FlowsAt(datapath), state.reason)
             return
         link = state.link
         if number is not None:
-            self._loop.confirmations.sent(number, datapath)
+            self._loop.confirmations.sent(number, FlowsAt(datapath))
         link.apply(change).add_done_callback(
             lambda done: self.applied(state, link, number, done.result()) if not done.cancelled() else None
         )
@@ -110,13 +111,13 @@ class Sending:
             state.in_sync = False
             state.reason = outcome.reason or "did not confirm in time"
             if number is not None and number in self._loop.directory.by_number:
-                seen.blocked(number, state.datapath, state.reason)
+                seen.blocked(number, FlowsAt(state.datapath), state.reason)
                 self._progress.settle(number)
             link.close(f"a change was not confirmed: {state.reason}")
             return
         pool = self._loop.pool_of(state.datapath)
         state.installed = pool.rules.get(state.datapath, state.installed)
-        if number is not None and (seen.confirmed(number, state.datapath) or seen.stuck(number)):
+        if number is not None and (seen.confirmed(number, FlowsAt(state.datapath)) or seen.stuck(number)):
             self._progress.settle(number)
 
     def refused(self, state: SwitchState, errors: Sequence[FlowError]) -> str:

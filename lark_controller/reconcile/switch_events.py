@@ -15,6 +15,7 @@ from lark_common.log import event
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.diff import diff
 from lark_controller.flows.tracked import tracked
+from lark_controller.reconcile.awaited import FlowsAt
 from lark_controller.reconcile.counters import Polling
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.progress import Progress
@@ -117,7 +118,7 @@ class SwitchEvents:
         portless = {placed.job.number for placed in pool.jobs_at(state.datapath) if placed.port is None}
         for number in portless:
             self._progress.expect(pool.placed[number].job)
-        for number in self._loop.confirmations.synced(state.datapath, portless):
+        for number in self._loop.confirmations.synced(FlowsAt(state.datapath), portless):
             self._progress.settle(number)
         for placed in pool.jobs_at(state.datapath):
             self._progress.settle(placed.job.number)
@@ -152,7 +153,7 @@ class SwitchEvents:
                 arrived = [n for n in waiting if (p := pool.placed.get(n)) is not None and p.port is not None]
                 for number in arrived:
                     self._polling.begin(pool.placed[number])
-                    loop.confirmations.sent(number, link.datapath)
+                    loop.confirmations.sent(number, FlowsAt(link.datapath))
                 link.apply(changes).add_done_callback(partial(self._arrived, state, link, arrived))
         for number in (*waiting, *held):
             placed = loop.pool.placed.get(number)

@@ -13,12 +13,11 @@ from lark_common.runs import Address, EndedBy
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Registered, Waiting
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide, quarantined
-from lark_controller.reconcile.calls import LoopCalls, Waiter
-from lark_controller.reconcile.job_states import as_now
-from lark_controller.reconcile.queues import QUEUES
+from lark_controller.reconcile.awaited import FlowsAt, QueuesAt, Waiter
+from lark_controller.reconcile.calls import LoopCalls
+from lark_controller.reconcile.progress import as_now
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
-from lark_controller.reconcile.worker_revisions import FIRST
 from lark_controller.services.accountant import Accountant
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
@@ -150,10 +149,11 @@ class Jobs:
         job = as_now(job, self._now(job.id))
         seen = self._reconciler.confirmations
         waiting = tuple(
-            Waiting(dpid_text(datapath & ~QUEUES) if 0 < datapath < FIRST else "", reason)
-            for datapath, reason in sorted(seen.waiting(job.number).items())
+            Waiting(dpid_text(what.datapath) if isinstance(what, FlowsAt | QueuesAt) else "", reason)
+            for what, reason in seen.waiting(job.number).items()
         )
-        return Confirmation(job, tuple(dpid_text(dp) for dp in seen.done(job.number) if 0 < dp < QUEUES), waiting)
+        done = tuple(dpid_text(what.datapath) for what in seen.done(job.number) if isinstance(what, FlowsAt))
+        return Confirmation(job, done, waiting)
 
 
 def _address(text: str) -> Address:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lark_controller.api.workers import HostStatus
+from lark_controller.reconcile.awaited import RulesAt
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
 
@@ -43,10 +44,10 @@ class Workers:
     def _status(self, host: str, after: str) -> HostStatus:
         """A worker's rules; left out where their revision is ``after``. On the loop's thread."""
         states, pool = self._reconciler.workers.states, self._reconciler.pool
-        revision, number = states.revision(host), states.number(host)
+        revision, rules = states.revision(host), RulesAt(host)
         waiting = tuple(
             placed.job.id
             for placed in pool.ruled_at(host)
-            if number in self._reconciler.confirmations.waiting(placed.job.number)
+            if self._reconciler.confirmations.awaits(placed.job.number, rules)
         )
         return HostStatus(host, revision, None if revision == after else pool.host_rules(host), waiting)

@@ -20,6 +20,7 @@ from lark_controller.jobs.job import Facts, Job, ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.policies.model import SliceKey
+from lark_controller.qos.worker_queues import Claim
 
 CORE = 0xC0
 EDGES = (1, 2, 3)
@@ -146,9 +147,11 @@ steps = st.lists(
         jobs.map(lambda job: ("put", job)),
         numbers.map(lambda number: ("remove", number)),
         st.tuples(st.sampled_from(EDGES), st.integers(2, 41)).map(lambda pair: ("ports", pair)),
-        st.tuples(numbers, st.sampled_from([None, 1, 2])).map(lambda pair: ("queue", pair)),
+        st.tuples(numbers, st.sampled_from([None, 1, 2])).map(
+            lambda pair: ("queue", (Claim.of_job(pair[0]), pair[1], pair[0]))
+        ),
         st.tuples(numbers, st.integers(0, 1), st.sampled_from([None, 32768, 32769])).map(
-            lambda three: ("queue", (-2 * three[0] - three[1], three[2], three[0]))
+            lambda three: ("queue", (Claim.of_flow(2 * three[0] + three[1]), three[2], three[0]))
         ),
         st.sets(st.integers(1, 2)).map(lambda dscps: ("groups", frozenset(dscps))),
     ),

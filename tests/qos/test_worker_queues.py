@@ -12,6 +12,7 @@ from lark_controller.policies.model import InboundShares
 from lark_controller.qos.queues import DEFAULT_QUEUE
 from lark_controller.qos.worker_queues import (
     LEAST_REST,
+    Claim,
     Demand,
     HostPlan,
     host_plan,
@@ -22,7 +23,7 @@ SPLIT, OPEN = InboundShares.SPLIT, InboundShares.OPEN
 
 
 def demand(number: int, rate: float | None = None, *, borrows: bool = False, ceiling: float | None = None) -> Demand:
-    return Demand(number, number, f"p{number}", rate, borrows, ceiling)
+    return Demand(Claim.of_job(number), number, f"p{number}", rate, borrows, ceiling)
 
 
 def table(plan: HostPlan) -> dict[str, dict[int, tuple[float, float]]]:
@@ -76,17 +77,17 @@ def test_what_stands(
 
 def test_the_last_comes_short_where_a_link_cannot_hold_all_and_is_limited_all_the_same() -> None:
     plan = host_plan([demand(1, 700), demand(2, 400, borrows=True), demand(3, 200)], UPLINK)
-    assert list(plan.short) == [2]
-    assert "has 300 Mb/s left, and this job needs 400" in plan.short[2]
+    assert list(plan.short) == [Claim.of_job(2)]
+    assert "has 300 Mb/s left, and this job needs 400" in plan.short[Claim.of_job(2)]
     assert table(plan)["eth0"] == {0: (100, 1000), 1: (700, 700), 2: (0, 400), 3: (200, 200)}
     assert table(plan)["p2"] == {0: (400, 400)}
 
 
 def test_an_unknown_speed_and_a_missing_uplink_are_said() -> None:
     plan = host_plan([demand(1, 100)], {"eth0": None})
-    assert "the speed of uplink eth0 is not known" in plan.short[1]
+    assert "the speed of uplink eth0 is not known" in plan.short[Claim.of_job(1)]
     assert table(plan) == {"p1": {0: (100, 100)}}
-    assert "no uplink" in host_plan([demand(1, 100)], {}).short[1]
+    assert "no uplink" in host_plan([demand(1, 100)], {}).short[Claim.of_job(1)]
 
 
 rates = st.one_of(st.none(), st.integers(1, 1500).map(float))
@@ -113,12 +114,12 @@ def test_nobody_is_promised_what_a_link_does_not_have(jobs: list[Demand], speed:
     assert uplink.queues.keys() == {DEFAULT_QUEUE, *(each.number for each in limited)}
     for each in limited:
         queue = uplink.queues[each.number]
-        assert queue.least == (0 if each.order in plan.short else each.rate * 1e6)  # type: ignore[operator]  # limited
+        assert queue.least == (0 if each.claim in plan.short else each.rate * 1e6)  # type: ignore[operator]  # limited
         if not each.borrows:
             assert queue.most <= each.rate * 1e6  # type: ignore[operator]  # limited
         assert queue.least <= queue.most <= link
     if inbound is InboundShares.SPLIT:
-        towards = sum(plan.ports[each.port].rate for each in jobs if each.port and each.order not in plan.short)
+        towards = sum(plan.ports[each.port].rate for each in jobs if each.port and each.claim not in plan.short)
         assert towards <= link * (1 + LEAST_REST) + len(jobs)
 
 

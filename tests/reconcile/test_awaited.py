@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from lark_controller.reconcile.awaited import Confirmations
-from lark_controller.reconcile.worker_revisions import HostStates
+from lark_controller.reconcile.awaited import Confirmations, FlowsAt
+from lark_controller.reconcile.workers import HostStates
 
 
 def test_whoever_has_given_up_is_not_called_and_not_kept() -> None:
     seen, called = Confirmations(), []
-    seen.blocked(7, 1, "is away")
+    seen.blocked(7, FlowsAt(1), "is away")
 
     def patient() -> None:
         called.append("patient")
@@ -20,7 +20,7 @@ def test_whoever_has_given_up_is_not_called_and_not_kept() -> None:
         seen.when_settled(7, waiter)
     seen.stop_waiting(7, impatient)
     seen.stop_waiting(8, impatient)
-    assert seen.confirmed(7, 1)
+    assert seen.confirmed(7, FlowsAt(1))
     assert called == ["patient"]
     seen.stop_waiting(7, impatient)
 
