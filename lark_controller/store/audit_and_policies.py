@@ -13,10 +13,13 @@ from lark_controller.store.schema import audit, policy_versions
 
 POLICY_SUBJECT: Final = "policy"
 
+_RECORD: Final = insert(audit).inline()
+
 
 def record(connection: Connection, at: float, actor: str, action: str, subject: str, detail: str = "") -> None:
     """Write one line of the audit trail in the caller's transaction."""
-    connection.execute(insert(audit).values(at=at, actor=actor, action=action, subject=subject, detail=detail).inline())
+    values = {"at": at, "actor": actor, "action": action, "subject": subject, "detail": detail}
+    connection.execute(_RECORD, values)
 
 
 def page(connection: Connection, subject: str | None, cursor: str | None, limit: int) -> AuditPage:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from lark_controller.api.jobs import JobFilter, JobPage
 from lark_controller.jobs.job import Job
@@ -13,7 +13,8 @@ from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.rows import JOB_COLUMNS, job_from
 from lark_controller.store.schema import LIVE, run_ads, runs
 
-_ROWS_AT_ONCE = 2_000
+_ROWS_AT_ONCE: Final = 2_000
+_BY_ID: Final = select(*JOB_COLUMNS).where(runs.c.id == bindparam("job_id"))
 
 
 class LiveAds(NamedTuple):
@@ -42,7 +43,7 @@ def live_jobs(connection: Connection) -> Iterator[Job]:
 
 def find(connection: Connection, job_id: str) -> Job | None:
     """The run of that id, live or not."""
-    row = connection.execute(select(*JOB_COLUMNS).where(runs.c.id == job_id)).one_or_none()
+    row = connection.execute(_BY_ID, {"job_id": job_id}).one_or_none()
     return None if row is None else job_from(row)
 
 

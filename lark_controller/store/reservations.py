@@ -36,6 +36,17 @@ _ADVISORY_KEY: Final = 0x726F6F6D
 # SQLite takes at most 32,766 variables in a statement.
 _BATCH: Final = 1_000
 
+# Asked at each post or end, and mostly answered with no: made once.
+_OF_JOBS: Final = or_(
+    reservations.c.job.in_(bindparam("jobs", expanding=True)),
+    reservations.c.peer.in_(bindparam("jobs", expanding=True)),
+)
+_ANY_OF_JOBS: Final = select(reservations.c.number).where(_OF_JOBS).limit(1)
+_BANDWIDTH_OF_JOB: Final = select(reservations.c.number).where(
+    reservations.c.kind == ReservationKind.JOB, reservations.c.job == bindparam("job_id")
+)
+_PAST: Final = select(reservations.c.number).where(reservations.c.until <= bindparam("now")).limit(1)
+
 
 def admit(connection: Connection, booking: Booking, now: float, actor: str) -> Reservation:
     """Admit a booking; a job's RequestBandwidth takes the place of what the same job had. Raises CapacityError,
@@ -93,28 +104,25 @@ def release_of_jobs(connection: Connection, job_ids: Collection[str]) -> None:
     chosen = list(job_ids)
     for start in range(0, len(chosen), _BATCH):
         part = chosen[start : start + _BATCH]
-        theirs = or_(reservations.c.job.in_(part), reservations.c.peer.in_(part))
         # Most jobs have none, and their ends need not wait for each other.
-        if connection.execute(select(reservations.c.number).where(theirs).limit(1)).first() is not None:
+        if connection.execute(_ANY_OF_JOBS, {"jobs": part}).first() is not None:
             _lock(connection)
-            _remove(connection, theirs)
+            _remove(connection, or_(reservations.c.job.in_(part), reservations.c.peer.in_(part)))
 
 
 def release_of_job(connection: Connection, job_id: str) -> None:
     """Release a job's RequestBandwidth; its flows stay."""
-    theirs = (reservations.c.kind == ReservationKind.JOB) & (reservations.c.job == job_id)
-    if connection.execute(select(reservations.c.number).where(theirs)).first() is not None:
+    if connection.execute(_BANDWIDTH_OF_JOB, {"job_id": job_id}).first() is not None:
         _lock(connection)
-        _remove(connection, theirs)
+        _remove(connection, (reservations.c.kind == ReservationKind.JOB) & (reservations.c.job == job_id))
 
 
 def sweep(connection: Connection, now: float) -> int:
     """Release what is past its end; returns how many reservations."""
-    past = reservations.c.until <= now
-    if connection.execute(select(reservations.c.number).where(past).limit(1)).first() is None:
+    if connection.execute(_PAST, {"now": now}).first() is None:
         return 0
     _lock(connection)
-    gone = _remove(connection, past)
+    gone = _remove(connection, reservations.c.until <= now)
     for each in gone:
         record(connection, now, "lark", "expire", each.id, "the time that was reserved is over")
     return len(gone)

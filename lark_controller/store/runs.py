@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from lark_common.errors import AddressError
 from lark_common.runs import Address
@@ -23,6 +23,26 @@ _ENDING_ACTIONS: Final = {SUPERSEDED: "supersede", LEASE_EXPIRED: "expire"}
 
 # What changes without being worth a line in the audit trail.
 _UNAUDITED: Final = frozenset({"lease_until", "facts"})
+
+# Statements of each post and each end are made once: SQLAlchemy takes longer to put one together than a database takes
+# to carry it out.
+_JOBS: Final = select(*JOB_COLUMNS).with_for_update()
+_BY_ID: Final = _JOBS.where(runs.c.id == bindparam("job_id"))
+_HOLDERS: Final = {
+    version: _JOBS.where(HOLDS_ADDRESS, column == bindparam("address"), runs.c.id != bindparam("but"))
+    for version, column in ((4, runs.c.ipv4), (6, runs.c.ipv6))
+}
+_RIVALS: Final = _JOBS.where(
+    LIVE, runs.c.slot == bindparam("at_slot"), runs.c.host == bindparam("at_host"), runs.c.id != bindparam("but")
+).order_by(runs.c.number)
+_INSERT: Final = insert(runs).returning(runs.c.number)
+_INSERT_ADS: Final = insert(run_ads)
+_END: Final = (
+    update(runs)
+    .where(runs.c.number == bindparam("run"))
+    .values(state=JobState.ENDED.value, live=False, reason=bindparam("why"), ended_at=bindparam("at"))
+)
+_LOCK_SLOT: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("name"), 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +101,7 @@ def register(connection: Connection, post: Post) -> Registration:
 def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str, actor: str, detail: str = "") -> Job:
     """End a run that has not ended, and what is reserved for it, in the caller's transaction; returns it as it is
     then."""
-    connection.execute(
-        update(runs)
-        .where(runs.c.number == job.number)
-        .values(state=JobState.ENDED.value, live=False, reason=why, ended_at=now)
-    )
+    connection.execute(_END, {"run": job.number, "why": why, "at": now})
     keep_exit_ad(connection, job.number, exit_ad)
     record(connection, now, actor, _ENDING_ACTIONS.get(why, "end"), job.id, detail or why)
     reservations.release_of_jobs(connection, [job.id])
@@ -115,18 +131,14 @@ def set_address(connection: Connection, wanted: Job, actor: str, now: float) -> 
 
 def find_for_update(connection: Connection, job_id: str) -> Job | None:
     """The run of that id, locked until the transaction ends (SQLite: the whole database is)."""
-    row = connection.execute(_jobs().where(runs.c.id == job_id)).one_or_none()
+    row = connection.execute(_BY_ID, {"job_id": job_id}).one_or_none()
     return None if row is None else job_from(row)
-
-
-def _jobs() -> Select[*tuple[object, ...]]:
-    return select(*JOB_COLUMNS).with_for_update()
 
 
 def _lock_slot(connection: Connection, slot: str) -> None:
     """Let two registrations on one slot happen one after the other. SQLite has one writer anyway."""
     if connection.dialect.name == "postgresql":
-        connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(slot, 0))))
+        connection.execute(_LOCK_SLOT, {"name": slot})
 
 
 def _merged(stored: Job, said: Job) -> Job:
@@ -181,16 +193,14 @@ def _free_addresses(connection: Connection, wanted: Job, actor: str, now: float)
 
 
 def _holder(connection: Connection, wanted: Job, address: Address) -> Job | None:
-    column = runs.c.ipv4 if address.version == 4 else runs.c.ipv6
-    query = _jobs().where(HOLDS_ADDRESS, column == str(address), runs.c.id != wanted.id)
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(_HOLDERS[address.version], {"address": str(address), "but": wanted.id}).one_or_none()
     return None if row is None else job_from(row)
 
 
 def _rivals(connection: Connection, wanted: Job) -> tuple[Job | None, list[Job]]:
     """The live run on the same slot that started later, if there is one, and those that started earlier."""
-    query = _jobs().where(LIVE, runs.c.slot == wanted.run.slot, runs.c.host == wanted.host, runs.c.id != wanted.id)
-    rivals = [job_from(row) for row in connection.execute(query.order_by(runs.c.number))]
+    where = {"at_slot": wanted.run.slot, "at_host": wanted.host, "but": wanted.id}
+    rivals = [job_from(row) for row in connection.execute(_RIVALS, where)]
     newer = max((rival for rival in rivals if rival.run.started > wanted.run.started), key=_started, default=None)
     return newer, [rival for rival in rivals if rival.run.started < wanted.run.started]
 
@@ -220,10 +230,9 @@ def _insert(connection: Connection, post: Post, job: Job) -> Job:
         "facts_for": post.facts_for,
         "ended_at": post.now if job.state is JobState.ENDED else None,
     }
-    number = connection.execute(insert(runs).values(values).returning(runs.c.number)).scalar_one()
-    connection.execute(
-        insert(run_ads).values(number=number, job_ad=post.job_ad, machine_ad=post.machine_ad, exit_ad="")
-    )
+    number = connection.execute(_INSERT, values).scalar_one()
+    ads = {"number": number, "job_ad": post.job_ad, "machine_ad": post.machine_ad, "exit_ad": ""}
+    connection.execute(_INSERT_ADS, ads)
     detail = f"{job.run.global_job_id} of {job.owner} on {job.run.slot}"
     record(connection, post.now, post.actor, "register", job.id, detail)
     return replace(job, number=number)
