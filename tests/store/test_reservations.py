@@ -242,7 +242,7 @@ def test_many_threads_race_for_a_link(store: Store, store_url: str) -> None:
 
 PROGRAM = """
 import sys
-from lark_controller.errors import CapacityError
+from lark_common.errors import CapacityError
 from lark_controller.store import Store
 from tests.test_store_reservations import NOW, flow
 store = Store.open(sys.argv[1])
