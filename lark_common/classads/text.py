@@ -1,4 +1,4 @@
-"""ClassAd text and JSON -> ``classad2.ClassAd`` with nothing dropped on the way, and evaluation with a bound.
+"""ClassAd text and JSON -> ``classad2.ClassAd`` with nothing dropped on the way.
 
 ``classad2.parseOne`` stops at the first line that it does not understand, drops what follows a complete expression,
 turns integers of more than 64 bits into 0, and its C++ code overflows the stack on chains of some 50,000 operators.
@@ -21,12 +21,6 @@ MAX_DEPTH: Final = 64
 # Characters of one expression outside its string literals. Trees are freed recursively: 50,000 operators in a chain
 # overflow an 8 MiB stack, and an operator takes at least one character.
 MAX_EXPRESSION: Final = 16384
-# Characters of an expression once every attribute it refers to is written out (see :func:`evaluate`).
-MAX_EXPANSION: Final = 8192
-# Functions whose result can be far longer than what they are given, or that parse text as an expression.
-UNBOUNDED_FUNCTIONS: Final = frozenset(
-    {"eval", "evalineachcontext", "countmatches", "replace", "replaceall", "regexps", "regexpmember"}
-)
 # HTCondor's private attributes are capabilities; they are kept out of what is stored and shown.
 PRIVATE_ATTRIBUTES: Final = frozenset(
     {
@@ -57,23 +51,12 @@ _OLD_LITERAL = re.compile(
 )
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\'[^\'\\]*+(?:\\.[^\'\\]*+)*+\'?', re.DOTALL)
 _LONG_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[0-9]{19,}(?![.0-9])")
-_REFERENCE = re.compile(
-    r"(?:\b(MY|SELF|TARGET|OTHER)\s*\.\s*)?([A-Za-z_][A-Za-z0-9_]*|'[^'\\]*+(?:\\.[^'\\]*+)*+')", re.IGNORECASE
-)
-# A single equals sign, which outside strings only a record has.
-_RECORD = re.compile(r"(?<![=!<>?])=(?![=?!])")
-_CALL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(")
 _EXPR_JSON = re.compile(r"/Expr\((.*)\)/", re.DOTALL)
 
 
 def without_strings(text: str) -> str:
     """The expression with every string literal emptied, for looking at its structure."""
     return _STRING.sub('""', text)
-
-
-def called_functions(text: str) -> frozenset[str]:
-    """The names of the functions that an expression calls, in lower case."""
-    return frozenset(name.lower() for name in _CALL.findall(without_strings(text)))
 
 
 def _structure_problem(expression: str) -> str:
@@ -228,13 +211,16 @@ def _parse_new(text: str) -> tuple[classad2.ClassAd, str]:
 def _structure_problem_of_record(text: str) -> str:
     """As :func:`_structure_problem`, for a whole record: its attributes are what stands between semicolons."""
     bare = without_strings(text)
-    for part in bare.split(";"):
-        if len(part) > MAX_EXPRESSION:
-            return f"an expression of {len(part)} characters outside strings; at most {MAX_EXPRESSION} are accepted"
-    deepest = depth = 0
-    for character in bare:
-        depth += (character in "([{") - (character in ")]}")
-        deepest = max(deepest, depth)
+    longest = deepest = depth = start = 0
+    for place, character in enumerate(bare):
+        if character == ";" and depth <= 1:
+            longest, start = max(longest, place - start), place + 1
+        else:
+            depth += (character in "([{") - (character in ")]}")
+            deepest = max(deepest, depth)
+    longest = max(longest, len(bare) - start)
+    if longest > MAX_EXPRESSION:
+        return f"an expression of {longest} characters outside strings; at most {MAX_EXPRESSION} are accepted"
     if deepest > MAX_DEPTH:
         return f"nested too deeply; at most {MAX_DEPTH} levels are accepted"
     return _long_number_problem(bare)
@@ -250,7 +236,23 @@ def _checked(ad: classad2.ClassAd) -> tuple[classad2.ClassAd, str]:
     strange = not_text(ad)
     if strange:
         raise AdError(strange[0], "its escapes make something other than UTF-8")
-    return ad, ad_text(ad)
+    text = ad_text(ad)
+    _check_reads_back(text)
+    return ad, text
+
+
+def _check_reads_back(text: str) -> None:
+    """Raise AdError where :func:`parse_ad` would refuse the text: the limits for ads in JSON are not quite the same."""
+    if text.startswith("["):
+        problem = _structure_problem_of_record(text)
+        if problem:
+            raise AdError("", problem)
+        return
+    for line in text.split("\n"):
+        name, _, expression = line.partition(" = ")
+        problem = "" if _OLD_LITERAL.fullmatch(expression) else _structure_problem(expression)
+        if problem:
+            raise AdError(name, problem)
 
 
 def ad_text(ad: classad2.ClassAd) -> str:
@@ -325,81 +327,6 @@ def _json_value(name: str, value: Any, depth: int) -> Any:
             raise AdError(name, "a nested name that is not one: letters, digits, '_' and '.' are accepted")
         record[key] = _json_value(name, item, depth + 1)
     return record
-
-
-def evaluate(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
-    """The value of an attribute with ``ad`` as MY and ``target`` as TARGET; None where it is absent or Undefined.
-
-    An Error is ``classad2.Value.Error``. Ads come from users, and an expression of a few lines can take for ever
-    (``a1 = a0 + a0; a2 = a1 + a1; …``), so what the attributes referred to amount to is measured first: AdError where
-    that is more than :data:`MAX_EXPANSION` characters, is circular, or calls a function without a bound.
-    """
-    value = ad.get(name)
-    if isinstance(value, classad2.ExprTree):
-        _expansion(str(value), (ad, target), 0, {}, name)
-        try:
-            value = value.eval(ad, target)
-        except classad2.ClassAdException:
-            return classad2.Value.Error
-    if value is classad2.Value.Undefined:
-        return None
-    return value
-
-
-def _expansion(
-    text: str,
-    ads: tuple[classad2.ClassAd, classad2.ClassAd],
-    side: int,
-    sizes: dict[tuple[int, str], int | None],
-    name: str,
-) -> int:
-    """How many characters ``text``, an expression of ``ads[side]``, has once attributes are written out."""
-    if called_functions(text) & UNBOUNDED_FUNCTIONS:
-        raise AdError(name, f"calls a function that is not accepted here ({', '.join(sorted(UNBOUNDED_FUNCTIONS))})")
-    if _RECORD.search(without_strings(text)):
-        # Its attributes may refer to each other, out of sight of what is measured here.
-        raise AdError(name, "has a record, [ Name = value; … ], inside an expression")
-    total = _bounded(len(text), name)
-    bare = _STRING.sub(lambda found: found.group() if found.group().startswith("'") else '""', text)
-    for scope, identifier in _REFERENCE.findall(bare):
-        attribute = identifier.strip("'").lower()
-        where = side
-        if scope.upper() in ("TARGET", "OTHER") or (not scope and attribute not in ads[side]):
-            where = 1 - side
-        key = (where, attribute)
-        if key not in sizes:
-            sizes[key] = None
-            if len(sizes) > MAX_DEPTH:
-                raise AdError(name, f"refers to more than {MAX_DEPTH} attributes")
-            value = ads[where].get(attribute)
-            if isinstance(value, str):
-                sizes[key] = len(value)
-            elif value is None:
-                sizes[key] = 0
-            else:
-                sizes[key] = _expansion(str(ads[where].lookup(attribute)), ads, where, sizes, name)
-        size = sizes[key]
-        if size is None:
-            raise AdError(name, f"refers to itself through {identifier}")
-        total = _bounded(total + size, name)
-    return total
-
-
-def _bounded(total: int, name: str) -> int:
-    if total > MAX_EXPANSION:
-        raise AdError(name, f"amounts to more than {MAX_EXPANSION} characters once its attributes are written out")
-    return total
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value holds no expression at any depth, so that using it costs no more than its size."""
-    if isinstance(value, classad2.ExprTree):
-        return False
-    if isinstance(value, list):
-        return all(is_plain(item) for item in value)
-    if isinstance(value, classad2.ClassAd):
-        return all(is_plain(value.get(name)) for name in value)
-    return True
 
 
 def literal(value: Any) -> str:

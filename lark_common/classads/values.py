@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 
 import classad2
 
-from lark_common.classads.text import evaluate, literal
+from lark_common.classads.evaluation import evaluate
+from lark_common.classads.text import literal
 from lark_common.errors import AdError
 
 # What is written (in lower case) -> what it means. "null" is the paper's word for no network (section IV).

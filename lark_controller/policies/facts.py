@@ -7,7 +7,8 @@ from typing import Any, Final
 import classad2
 
 from lark_common.classads.ads import JobAd, MachineAd
-from lark_common.classads.text import evaluate, is_plain, literal
+from lark_common.classads.evaluation import evaluate, is_plain
+from lark_common.classads.text import literal
 from lark_common.classads.values import PREFIXED
 from lark_common.errors import AdError
 from lark_controller.jobs.job import Facts

@@ -6,21 +6,31 @@ Undefined and Error are not true; a number is true unless it is zero.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import classad2
 
-from lark_common.classads.text import called_functions, literal, parse_expression
+from lark_common.classads import evaluation
+from lark_common.classads.text import literal, parse_expression
 from lark_common.errors import AdError
 from lark_controller.jobs.job import Facts
+from lark_controller.policies import regexp
 
 _MY: Final = frozenset({"my", "self"})
 _TARGET: Final = frozenset({"target", "other"})
-# The same job must get the same decision whenever it is decided, and what an expression refers to must be seen.
-REFUSED_FUNCTIONS: Final = frozenset(
+_NOW: Final = re.compile(r"\babsTime\(\s*+\)", re.IGNORECASE)
+# What a predicate may call beside the functions of ads.
+FUNCTIONS: Final = evaluation.FUNCTIONS | regexp.FUNCTIONS
+# The same job must get the same decision whenever it is decided.
+_OF_THE_MOMENT: Final = frozenset(
     {"time", "currenttime", "random", "eval", "evalineachcontext", "countmatches", "daytime", "timezoneoffset"}
 )
+# A fact has at most 4,096 characters (facts.MAX_FACT), so this bounds what one evaluation handles.
+MAX_REFERENCES: Final = 256
+# Characters of an expression, strings among them; expressions are kept as long as others do not take their place.
+MAX_LENGTH: Final = 16384
 
 
 class References(NamedTuple):
@@ -41,17 +51,49 @@ class Ads(NamedTuple):
     machine: classad2.ClassAd
 
 
+class Compiled(NamedTuple):
+    """An expression that may be evaluated: ``tree`` refers to what its ``calls`` of regular expressions answer."""
+
+    tree: classad2.ExprTree
+    calls: tuple[regexp.Call, ...]
+
+
 @lru_cache(maxsize=1024)
-def compiled(text: str) -> classad2.ExprTree:
-    """The expression, parsed once. Raises AdError where the text is not one complete expression."""
-    return parse_expression(text)
+def compiled(text: str) -> Compiled:
+    """The expression, parsed once.
+
+    Raises AdError where the text is not one complete expression, or work and memory of its evaluation have no bound.
+    """
+    if len(text) > MAX_LENGTH:
+        raise AdError("", f"an expression of {len(text)} characters; at most {MAX_LENGTH} are accepted")
+    # HTCondor's own text: no comments, and function names without quotes.
+    plain = repr(parse_expression(text))
+    found = evaluation.contents(plain)
+    refused = evaluation.refused_functions(found.functions, FUNCTIONS)
+    if refused:
+        raise AdError("", f"{refused}() cannot be used: {_reason(refused)}")
+    if "abstime" in (name.lower() for name in found.functions) and _NOW.search(plain):
+        raise AdError("", "absTime() without a time cannot be used: a decision may depend on the two ads alone")
+    if found.has_record:
+        raise AdError("", "a record, [ Name = value; … ], cannot be used in an expression of a policy")
+    if len(found.references) > MAX_REFERENCES:
+        raise AdError("", f"{len(found.references)} names of attributes; at most {MAX_REFERENCES} are accepted")
+    changed, calls = regexp.without_calls(plain)
+    return Compiled(classad2.ExprTree(changed), calls)
+
+
+def _reason(function: str) -> str:
+    if function.lower() in _OF_THE_MOMENT:
+        return "a decision may depend on the two ads alone"
+    return "accepted are functions with a bound on work and result, such as stringListMember, strcat, regexp"
 
 
 @lru_cache(maxsize=1024)
 def references(text: str) -> References:
     """The attributes that an expression refers to. Raises AdError as :func:`compiled` does."""
+    compiled(text)
     try:
-        written = [name for name in classad2.ClassAd().externalRefs(compiled(text)) if name]
+        written = [name for name in classad2.ClassAd().externalRefs(parse_expression(text)) if name]
     except ValueError:
         raise AdError("", "what the expression refers to cannot be told") from None
     job: set[str] = set()
@@ -75,9 +117,6 @@ def problem(text: str) -> str:
     except AdError as error:
         single = text.count("=") == 1
         return f"{error.reason}; {hint}" if single else error.reason
-    refused = sorted(called_functions(text) & REFUSED_FUNCTIONS)
-    if refused:
-        return f"{refused[0]}() cannot be used: a decision may depend on the two ads alone"
     if not needed.written and text.strip().lower() not in ("true", "false"):
         return f"{text.strip()} is a constant: it is the same for every job; {hint} (or write true, for every job)"
     return ""
@@ -89,9 +128,6 @@ def expression_problem(text: str) -> str:
         needed = references(text)
     except AdError as error:
         return error.reason
-    refused = sorted(called_functions(text) & REFUSED_FUNCTIONS)
-    if refused:
-        return f"{refused[0]}() cannot be used: a decision may depend on the two ads alone"
     if not needed.written:
         return f"{text.strip()} is a constant: every job would be in one slice; name an attribute, as in 'by: Owner'"
     return ""
@@ -108,8 +144,18 @@ def _ad(entries: tuple[tuple[str, str], ...]) -> classad2.ClassAd:
 
 def value(text: str, ads: Ads) -> Any:
     """The value of an expression; Undefined and Error are ``classad2.Value`` members."""
+    tree, calls = compiled(text)
+    for call in calls:
+        subject = _evaluated(call.subject, ads)
+        if isinstance(subject, list):
+            subject = [_evaluated(item, ads) if isinstance(item, classad2.ExprTree) else item for item in subject]
+        ads.job[call.attribute] = regexp.result(call, subject)
+    return _evaluated(tree, ads)
+
+
+def _evaluated(tree: classad2.ExprTree, ads: Ads) -> Any:
     try:
-        return compiled(text).eval(ads.job, ads.machine)
+        return tree.eval(ads.job, ads.machine)
     except classad2.ClassAdException:
         return classad2.Value.Error
 

@@ -15,7 +15,8 @@ from typing import Any, Final
 import classad2
 
 from lark_common.classads.ads import SEPARATOR
-from lark_common.classads.text import ad_text, evaluate, is_plain, parse_ad
+from lark_common.classads.evaluation import evaluate, is_plain
+from lark_common.classads.text import ad_text, parse_ad
 from lark_common.classads.values import (
     ADDRESS_TYPES,
     NETWORK_TYPES,

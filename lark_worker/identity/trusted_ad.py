@@ -85,12 +85,12 @@ def _compare(given: classad2.ClassAd, own: classad2.ClassAd) -> None:
             # A group that the startd does not know of is claimed, not had.
             reason = f"the ad says {_shown(said)}, and the startd knows of none (its STARTD_JOB_ATTRS must hold {name})"
             raise ForgedError(name, reason)
-        if str(said) != literal(known):
+        if repr(said) != literal(known):
             raise ForgedError(name, f"the ad says {_shown(said)}, the startd {literal(known)}")
 
 
 def _shown(value: object) -> str:
-    text = str(value)
+    text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

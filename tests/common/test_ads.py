@@ -20,7 +20,8 @@ from lark_common.classads.ads import (
     parse_post,
     reparse,
 )
-from lark_common.classads.text import evaluate, parse_ad
+from lark_common.classads.evaluation import evaluate
+from lark_common.classads.text import parse_ad
 from lark_common.errors import AdError
 from lark_common.runs import AddressType, NetworkType
 

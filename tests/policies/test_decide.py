@@ -87,7 +87,6 @@ def test_names_mean_the_same_whatever_was_parsed_before() -> None:
         ("other.Z && self.W", {"w"}, {"z", "w"}),
         ('stringListMember("x", Foo)', {"foo"}, {"foo"}),
         ("'a b' == 1", {"a b"}, {"a b"}),
-        ("[a = q].a", {"q"}, {"q"}),
         ("true", set(), set()),
     ],
 )

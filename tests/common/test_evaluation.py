@@ -1,0 +1,179 @@
+"""What users write is evaluated only where its work has a bound; everything else is refused before it is begun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import classad2
+import pytest
+
+from lark_common.classads import evaluation
+from lark_common.classads.ads import JobAd, MachineAd, parse_post
+from lark_common.classads.evaluation import contents, evaluate
+from lark_common.classads.text import parse_ad
+from lark_common.errors import AdError
+from lark_controller.policies.facts import facts
+
+JOB = 'Owner = "bob"\nGlobalJobId = "s1#12.3#1700000000"\n'
+MACHINE = 'Machine = "w1.example"\nLarkInnerAddressIPv4 = "10.64.0.5"\n'
+BACKTRACKING = r'regexp("(?=(.*))(.*)(.*)\\1[xy]", "' + "a" * 1500 + '")'
+
+
+def post(job: str = "", machine: str = "") -> tuple[JobAd, MachineAd]:
+    return parse_post(f"{JOB}{job}------\n{MACHINE}{machine}".encode(), "text/plain")
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The expressions that reach HTCondor's evaluation."""
+    seen: list[str] = []
+    evaluate_it = classad2.ExprTree.eval
+
+    def noted(tree: Any, *ads: Any) -> Any:
+        seen.append(repr(tree))
+        return evaluate_it(tree, *ads)
+
+    monkeypatch.setattr(classad2.ExprTree, "eval", noted)
+    return seen
+
+
+# Each with a piece of the reason for its refusal. None of them may ever be evaluated: most would not end.
+HOSTILE = [
+    (BACKTRACKING, "regexp()"),
+    ('REGEXP("(a+)+$", strcat("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "!"))', "REGEXP()"),
+    ('regexps("(a|aa)+$", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", "x")', "regexps()"),
+    ('regexpMember("(a+)+$", { "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!" })', "regexpMember()"),
+    ('stringList_regexpMember("(a+)+$", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaa!,b")', "stringList_regexpMember()"),
+    ('ifThenElse(false, 1, regexp("(a+)+$", "aaaaaaaaaaaaaaaaaaaaaaaaaaaa!"))', "regexp()"),
+    ("false && " + BACKTRACKING, "regexp()"),
+    ("{ 1, { 2, " + BACKTRACKING + " } }[1][1]", "regexp()"),
+    ('userHome("postgres")', "userHome()"),
+    ('strcat("", userHome("root"))', "userHome()"),
+    ('userMap("m", "bob")', "userMap()"),
+    ('replaceAll("a", "aaaaaaaaaa", replaceAll("a", "aaaaaaaaaa", "aaaaaaaaaa"))', "replaceAll()"),
+    ('replace(".*", "aa", "b")', "replace()"),
+    ("join(" * 40 + '"a"' + ")" * 40, "join()"),
+    ('join("aaaaaaaaaaaaa", { 1, 1, 1, 1, 1, 1, 1, 1, 1 })', "join()"),
+    ('eval("regexp(\\"(a+)+$\\", Long)")', "eval()"),
+    ('evalInEachContext(A, { "a" })', "evalInEachContext()"),
+    ("countMatches(true, { 1 })", "countMatches()"),
+    ("unparse(Owner)", "unparse()"),
+    ("unresolved(Owner)", "unresolved()"),
+    ("debug(Owner)", "debug()"),
+    ("random()", "random()"),
+    ("time()", "time()"),
+    ('mergeEnvironment("a=b")', "mergeEnvironment()"),
+    ("noSuchFunction(1)", "noSuchFunction()"),
+    ("[a = 1; b = a + a; c = b + b].c", "record"),
+    ("[].Owner", "record"),
+    ("TARGET.MY.Machine", "selects"),
+    ("MY.TARGET.Machine", "selects"),
+    ("MY.R.a", "selects"),
+    ("R.a.b", "selects"),
+    (".Owner", "selects"),
+    ("'TARGET'.'MY'.Machine", "selects"),
+    (" + ".join(["Owner"] * 1500), "8192 characters"),
+]
+ATTRIBUTES = ["InboundConnectivity", "RequestBandwidth", "JobPrio", "NetworkAccounting"]
+
+
+@pytest.mark.parametrize(("expression", "reason"), HOSTILE, ids=lambda text: text[:30])
+def test_an_expression_without_a_bound_is_refused_and_never_evaluated(
+    expression: str, reason: str, evaluated: list[str]
+) -> None:
+    for attribute in ATTRIBUTES:
+        with pytest.raises(AdError) as caught:
+            post(f"{attribute} = {expression}\n")
+        assert caught.value.attribute == attribute
+        assert reason in caught.value.reason
+    with pytest.raises(AdError) as caught:
+        post(machine=f"NetworkType = {expression}\n")
+    assert reason in caught.value.reason
+    assert evaluated == []
+
+
+@pytest.mark.parametrize("through", ["A", "MY.A", "'A'", "size({ A })", "ifThenElse(A, 1, 2)", "-A", "A ?: 1", "B"])
+def test_an_attribute_in_between_hides_nothing(through: str, evaluated: list[str]) -> None:
+    with pytest.raises(AdError, match=r"regexp\(\)"):
+        post(f"RequestBandwidth = {through}\nA = {BACKTRACKING}\nB = A\n")
+    with pytest.raises(AdError, match=r"regexp\(\)"):
+        post(f"A = {BACKTRACKING}\nB = A\n", f"NetworkType = {through.replace('MY.', 'TARGET.')}\n")
+    assert evaluated == []
+
+
+@pytest.mark.parametrize("quoted", ['\'regexp\'("a", "b") /* */', '/* " */ regexp /* ( */ ("a", "b") /* " */'])
+def test_comments_and_quotes_hide_nothing(quoted: str, evaluated: list[str]) -> None:
+    with pytest.raises(AdError, match=r"regexp\(\)"):
+        parse_post(f"[ {JOB.replace(chr(10), ';')} JobPrio = {quoted} ]\n------\n{MACHINE}".encode(), "text/plain")
+    assert evaluated == []
+
+
+def test_doubling_through_attributes_of_both_ads_is_refused(evaluated: list[str]) -> None:
+    chain = "".join(f"A{n} = TARGET.A{n + 1} + TARGET.A{n + 1}\n" for n in range(40))
+    with pytest.raises(AdError):
+        post(f"JobPrio = A0\n{chain}", chain)
+    strings = "".join(f"A{n} = strcat(A{n + 1}, A{n + 1})\n" for n in range(40)) + 'A40 = "a"\n'
+    with pytest.raises(AdError):
+        post(f"RequestBandwidth = size(A0)\n{strings}")
+    lists = "".join(f"A{n} = {{ A{n + 1}, A{n + 1} }}\n" for n in range(40)) + "A40 = 1\n"
+    with pytest.raises(AdError):
+        post(f"RequestBandwidth = size({{ A0, A0 }})\n{lists}")
+    assert evaluated == []
+
+
+def test_what_nobody_evaluates_may_be_anything() -> None:
+    job, _ = post(f"Requirements = {BACKTRACKING} && regexp(TARGET.Machine, eval(Owner))\nR = [a = b; b = a]\n")
+    assert "regexp" in job.text
+
+
+def test_an_attribute_that_a_policy_asks_for_is_an_error_there(evaluated: list[str]) -> None:
+    job, machine = post(f'Site = {BACKTRACKING}\nL = {{ 1, userHome("root") }}\nGood = strcat("a", "b")\n')
+    found = facts(job, machine, (frozenset({"site", "l", "good"}), frozenset({"site"})))
+    assert dict(found.job) == {"site": "error", "l": "error", "good": '"ab"'}
+    assert evaluated == ['strcat("a","b")']
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ('stringListMember("b", "a,b")', True),
+        ("ifThenElse(TARGET.Machine =!= undefined, 5, 6)", 5),
+        ('versionGE("10.2", "9.1")', True),
+        ("{ 1, 2, 3 }[1] + size({ 1, 2 }) * MY.Two", 6),
+        ('toUpper(substr("abc", 1)) == "bc"', True),
+        ('split("a b")[1]', "b"),
+        ("Two is 2 && Three isnt 3", True),
+        ("strcat('Two', \"[a = 1; b = a]\")", "2[a = 1; b = a]"),
+        ('"regexp(" == "regexp("', True),
+    ],
+)
+def test_what_real_ads_have_is_evaluated(expression: str, value: Any) -> None:
+    ad, _ = parse_ad(f"A = {expression}\nTwo = 2\nThree = 4\n")
+    assert evaluate(ad, "A", parse_ad('Machine = "w"')[0]) == value
+
+
+def test_contents_are_those_of_the_text() -> None:
+    found = contents("f(MY.a,\"g(b)\") + TARGET.'c d' + L[0] + 1.0E+00 + h")
+    assert found.functions == ("f",)
+    assert found.references == (("my", "a"), ("target", "c d"), ("", "L"), ("", "h"))
+    assert (found.has_record, found.selects) == (False, False)
+
+
+@pytest.mark.parametrize("function", sorted(evaluation.FUNCTIONS))
+def test_every_accepted_function_evaluates_its_arguments_once(function: str) -> None:
+    """Nested 40 times, a function that evaluated an argument twice would take for ever; the tests' time limit is the
+    judge. join(x) is such a function."""
+    for arguments in ("{}", "{}, 1", '{}, "a"', "{{ {} }}", "1, {}", '"a", {}', '"a", {{ {} }}', '"==", {{ {} }}, 1'):
+        expression = "1"
+        for _ in range(40):
+            expression = f"{function}({arguments.format(expression)})"
+        try:
+            tree = classad2.ExprTree(expression)
+        except classad2.ClassAdException:
+            # A literal of this function that cannot be one: absTime("a").
+            assert function in ("abstime", "reltime")
+            continue
+        try:
+            tree.eval(classad2.ClassAd(), classad2.ClassAd())
+        except classad2.ClassAdException:
+            continue

@@ -1,0 +1,121 @@
+"""Predicates match regular expressions in linear time, and refuse what has no bound before anything is evaluated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import classad2
+import pytest
+
+from lark_common.errors import PolicyError
+from lark_controller.jobs.job import Facts
+from lark_controller.policies import predicate
+from lark_controller.policies.file import load
+
+ADS = Facts(
+    (("owner", '"Bob"'), ("groups", '{ "cms", "atlas" }'), ("mixed", '{ "cms", 3 }'), ("n", "3"), ("lines", '"a\\nb"')),
+    (("machine", '"w1.example.org"'),),
+)
+
+
+def value(text: str) -> Any:
+    return predicate.value(text, predicate.ads_of(ADS))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'regexp("^b.b$", Owner)',
+        'regexp("^b.b$", Owner, "i")',
+        'regexp("O", MY.Owner) || regexp("^W", TARGET.Machine)',
+        'regexp("^(alice|bob)$", toLower(Owner))',
+        'regexp("a.b", Lines)',
+        'regexp("a.b", Lines, "s")',
+        'regexp("^b", Lines, "m")',
+        'regexp("^b", Lines, "im")',
+        'regexp("x", Nowhere)',
+        'regexp("x", N)',
+        'regexp("x", error)',
+        'regexpMember("^at", Groups)',
+        'regexpMember("^xt", Groups)',
+        'regexpMember("^xt", Mixed)',
+        'regexpMember("^cms", Mixed)',
+        'regexpMember("x", Owner)',
+        'regexpMember("x", {})',
+        'regexpMember("x", { "a", Nowhere })',
+        'regexp("x", { "x" })',
+        r'regexps("^(.)(.*)$", Owner, "\\2-\\1")',
+        r'regexps("^(.)(x?)b", Owner, "<\\2>")',
+        'regexps("^x", Owner, "y")',
+        'regexps("^x", Nowhere, "y")',
+        r'regexp("^w[0-9]+$", regexps("^(\\w+)[.]", TARGET.Machine, "\\1"))',
+        'regexp("^bob$", strcat(Owner, "")) ?: 7',
+        '(regexp("a", Owner) is undefined) || regexp("[)]", ")") || regexp("[(]", "(")',
+    ],
+)
+def test_a_match_is_what_htcondor_says(text: str) -> None:
+    ads = predicate.ads_of(ADS)
+    assert value(text) == classad2.ExprTree(text).eval(ads.job, ads.machine)
+
+
+REFUSED = [
+    ('regexp("(?=(.*))(.*)(.*)\\\\1[xy]", Owner)', "RE2"),
+    ('regexp("(a)\\\\1", Owner)', "RE2"),
+    ('regexp("(", Owner)', "RE2"),
+    ('regexp("(a{500}){9}", Owner)', "repetition"),
+    ('regexp("((a{0,100}){0,9}b)", Owner)', "repeats too much"),
+    ('regexp("\\\\pL{1,200}", Owner)', "repeats too much"),
+    ('regexp("' + "a" * 513 + '", Owner)', "513 characters"),
+    ("regexp(Pattern, Owner)", "an expression"),
+    ('regexp(strcat("(a+", ")+$"), Owner)', "an expression"),
+    ('regexp("a", Owner, Options)', "an expression"),
+    ('regexp("a", Owner, "x")', "i, m and s"),
+    ('regexp("a")', "2 or 3"),
+    ('regexps("a", Owner, "\\\\1")', "0 groups"),
+    ('regexps("a", Owner)', "3 or 4"),
+    (" || ".join(['regexp("a", Owner)'] * 17), "more than 16"),
+    ('replaceAll("a", "aa", replaceAll("a", "aa", Owner)) == "b"', "replaceAll()"),
+    ('replace("a", "aa", Owner) == "b"', "replace()"),
+    ('stringList_regexpMember("a", Owner)', "stringList_regexpMember()"),
+    ("join(" * 30 + "Owner" + ")" * 30 + ' == "a"', "join()"),
+    ('userHome(Owner) == "/"', "userHome()"),
+    ('unparse(Owner) == "a"', "unparse()"),
+    ('formatTime(N) == "a"', "formatTime()"),
+    ("debug(Owner == 1)", "debug()"),
+    ("N < time()", "time()"),
+    ("N < 'time'()", "time()"),
+    ("N < time /* a */ ()", "time()"),
+    ('N < /* " */ time() /* " */', "time()"),
+    ("absTime() > N", "absTime()"),
+    ("[a = N; b = a + a; c = b + b].c > 1", "record"),
+    (" || ".join(f"A{n}" for n in range(257)), "257 names"),
+    ('Owner == "' + "a" * 16400 + '"', "16384"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), REFUSED, ids=lambda text: text[:40])
+def test_a_predicate_without_a_bound_is_refused(text: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no(*_: object) -> None:
+        raise AssertionError("evaluated")
+
+    if "regexp(" not in text and "regexps(" not in text:
+        monkeypatch.setattr(classad2.ExprTree, "eval", no)
+    assert reason in predicate.problem(text)
+    assert reason in predicate.expression_problem(text)
+    quoted = text.replace("'", "''")
+    with pytest.raises(PolicyError) as caught:
+        load(f"version: 1\npolicies: [{{block: {{when: '{quoted}'}}}}, {{slice: {{by: '{quoted}'}}}}]")
+    assert [reason in mistake.problem for mistake in caught.value.mistakes] == [True, True]
+
+
+def test_a_match_is_evaluated_for_each_job() -> None:
+    for owner, expected in (("bob", True), ("eve", False), ("rob", True)):
+        ads = predicate.ads_of(Facts((("owner", f'"{owner}"'),), ()))
+        assert predicate.holds('regexp("ob$", Owner) && true', ads) is expected
+        assert predicate.values_met('regexp("ob$", Owner)', ads) == (("Owner", f'"{owner}"'),)
+
+
+def test_a_text_that_is_too_long_is_an_error() -> None:
+    ads = predicate.ads_of(Facts((("owner", '"' + "a" * 4000 + '"'),), ()))
+    assert predicate.value('regexp("a", Owner)', ads) is True
+    assert predicate.value('regexp("a", strcat(Owner, Owner))', ads) is classad2.Value.Error
