@@ -244,7 +244,7 @@ PROGRAM = """
 import sys
 from lark_common.errors import CapacityError
 from lark_controller.store import Store
-from tests.test_store_reservations import NOW, flow
+from tests.store.test_reservations import NOW, flow
 store = Store.open(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
