@@ -268,7 +268,7 @@ def oracle(directory: Path, text: str, chosen: list[int]) -> dict[int, str]:
     store = Store.open(sqlite_in(directory))
     in_force = load(text)
     pool, decider = Pool(in_force), Decider(in_force)
-    for job in store.live_jobs():
+    for job in store.runs.live():
         pool.put(job, decider.decide(job.facts))
     store.close()
     digests = {}

@@ -135,7 +135,7 @@ def _ask(store: Store, url: str, name: str, chosen: UsageFilter, requests: int) 
     rows = 0
     for _ in range(requests):
         started = time.perf_counter()
-        rows = len(store.usage_page(chosen, None, 1000).rows)
+        rows = len(store.usage.page(chosen, None, 1000).rows)
         took.append((time.perf_counter() - started) * 1000)
     took.sort()
     query = jobs_query(chosen, None, 1000) if chosen.by == "job" else buckets_query(chosen, None, 1000)

@@ -115,9 +115,9 @@ class Controller:
         """Load the live jobs, then listen for switches. Raises StoreError, SettingError."""
         names = needed_attributes(self.policy.policy)
         refresh_facts(self._store, names)
-        self._store.extend_leases(time.time() + self._lease)
+        self._store.runs.extend_leases(time.time() + self._lease)
         decider = self._reconciler.decider
-        jobs = [replace(job, facts=decider.shared(job.facts)) for job in self._store.live_jobs()]
+        jobs = [replace(job, facts=decider.shared(job.facts)) for job in self._store.runs.live()]
         self._registration.use(self.policy.policy, names, jobs)
         self._reconciler.load([self.reservations.with_flows(job) for job in jobs])
         decided = ((job, decider.decide(job.facts)) for job in jobs)

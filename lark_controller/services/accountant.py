@@ -58,13 +58,13 @@ class Accountant:
         StoreError."""
         live = {job.number: (job, treatment) for job, treatment in jobs}
         over = []
-        for number, usage, readings, _ in self._store.unended_usage():
+        for number, usage, readings, _ in self._store.usage.unended():
             known = live.pop(number, None)
             if known is None:
                 over.append(number)
             else:
                 self._ledger.begin(known[0], known[1], readings, usage)
-        self._store.finish_usage(over)
+        self._store.usage.finish(over)
         for job, treatment in live.values():
             self._ledger.begin(job, treatment)
 
@@ -89,13 +89,13 @@ class Accountant:
         numbers = iter(self._ledger.ended() if only_ended else self._ledger.changed())
         while batch := list(islice(numbers, _BATCH)):
             entries = self._doubtful = self._ledger.entries(batch)
-            self._store.write_usage(entries)
+            self._store.usage.write(entries)
             self._doubtful = []
             self._ledger.wrote(entries)
 
     def _really_written(self, entries: Sequence[Entry]) -> list[Entry]:
         """Which of these are in the store: a commit whose answer is lost has happened, or has not."""
-        there = self._store.usage_of([entry.number for entry in entries])
+        there = self._store.usage.of_jobs([entry.number for entry in entries])
         return [
             entry
             for entry in entries
@@ -107,7 +107,7 @@ class Accountant:
         """What jobs have used, by number. Raises StoreError."""
         found = {job.number: usage for job in jobs if (usage := self._ledger.usage(job.number)) is not None}
         missing = [job.number for job in jobs if job.number not in found and not job.live]
-        return {**self._store.usage_of(missing), **found} if missing else found
+        return {**self._store.usage.of_jobs(missing), **found} if missing else found
 
     def _run(self) -> None:
         written = pruned = time.monotonic()
@@ -124,4 +124,4 @@ class Accountant:
         now, keep = time.time(), self._keeping
         widths = {MINUTE: keep.minute_days, HOUR: keep.hour_days, DAY: keep.day_days}
         before = {seconds: now - days * DAY for seconds, days in widths.items() if days}
-        self._store.prune_usage(before, now - keep.job_days * DAY if keep.job_days else 0.0)
+        self._store.usage.prune(before, now - keep.job_days * DAY if keep.job_days else 0.0)

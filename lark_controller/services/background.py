@@ -111,7 +111,7 @@ class Upkeep:
 
     def _store_states(self, found: Mapping[str, Job]) -> None:
         chosen = [job for job in found.values() if job.state is not JobState.REFUSED or self._registration.refused(job)]
-        self._store.set_states([(job.id, job.state, job.reason) for job in chosen])
+        self._store.runs.set_states([(job.id, job.state, job.reason) for job in chosen])
         for job in found.values():
             if self.unwritten.get(job.id) is job:
                 del self.unwritten[job.id]
@@ -130,7 +130,9 @@ class Upkeep:
             # SQLite goes on with a file that somebody has deleted: nothing but this would tell.
             if not self._attempts.succeed(self._store.ping, "the database itself"):
                 continue
-            if anew and not self._attempts.succeed(partial(self._store.extend_leases, now + self._lease), "leases"):
+            if anew and not self._attempts.succeed(
+                partial(self._store.runs.extend_leases, now + self._lease), "leases"
+            ):
                 continue
             anew = False
             self._attempts.succeed(partial(self._expire, now), "leases")

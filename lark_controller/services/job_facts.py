@@ -19,12 +19,12 @@ def refresh_facts(store: Store, names: Names, tell: Callable[[dict[str, Facts]],
     by job id. Raises StoreError."""
     digest = names_digest(names)
     number = 0
-    while batch := store.ads_of_live(number, _BATCH, stale_for=digest):
+    while batch := store.runs.ads_of_live(number, _BATCH, stale_for=digest):
         found = {}
         for entry in batch:
             number = entry.number
             job_ad, machine_ad = ads.reparse(entry.job_ad, entry.machine_ad)
             found[entry.id] = facts(job_ad, machine_ad, names)
-        store.update_facts(list(found.items()), digest)
+        store.runs.update_facts(list(found.items()), digest)
         if tell is not None:
             tell(found)

@@ -76,7 +76,7 @@ class Jobs:
     def found(self, job_id: str) -> Job:
         """A live or ended job. Raises NotFoundError."""
         now = self._now(job_id)
-        job = self._store.find(job_id)
+        job = self._store.runs.find(job_id)
         if job is None:
             raise NotFoundError(f"no job has the id {job_id}")
         return as_now(job, now)
@@ -105,8 +105,8 @@ class Jobs:
     def detail(self, job_id: str) -> JobDetail:
         """Everything that is known of a live or ended job. Raises NotFoundError."""
         job = self.found(job_id)
-        job_ad, machine_ad = self._store.ads(job_id) or ("", "")
-        ending = self._store.ending(job_id)
+        job_ad, machine_ad = self._store.runs.ads(job_id) or ("", "")
+        ending = self._store.runs.ending(job_id)
         confirmation = self._loop.call(lambda: self._confirmation(job))
         decision = quarantined(decide(job.facts, self._policy.policy), job)
         usage = self._accountant.of_jobs([confirmation.job]).get(job.number)
@@ -122,7 +122,7 @@ class Jobs:
 
     def page(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
-        page = self._store.page(chosen, cursor, limit)
+        page = self._store.runs.page(chosen, cursor, limit)
         return JobPage(tuple(as_now(job, self._now(job.id)) for job in page.jobs), page.next_cursor)
 
     def counts(self) -> Mapping[JobState, int]:

@@ -127,7 +127,7 @@ class Registration:
             if job.address_type is AddressType.CONTROLLER and job.has_pool_address:
                 job, assigned = self._addressed(policy, job, known)
             try:
-                registration = self._store.register(
+                registration = self._store.runs.register(
                     job, job_ad.text, machine_ad.text, actor, now, names_digest(self._names), booking
                 )
             except BaseException as error:
@@ -143,7 +143,7 @@ class Registration:
                 self._reservations.ended(old.id)
             job = registration.job
             if machine_ad.lease_over and job.live and job.ipv4 is not None:
-                job = self._store.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
+                job = self._store.runs.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
             if job.live:
                 if known is not None:
                     self._release(known)
@@ -194,7 +194,7 @@ class Registration:
             return self._end(job_id, actor, why, exit_ad)
 
     def _end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
-        job = self._store.end(job_id, time.time(), why, exit_ad, actor)
+        job = self._store.runs.end(job_id, time.time(), why, exit_ad, actor)
         if job is None:
             raise NotFoundError(f"no job has the id {job_id}")
         live = self._jobs.get(job_id)
@@ -228,7 +228,7 @@ class Registration:
             leases, self._leases = self._leases, {}
         try:
             if leases:
-                self._store.renew_many(list(leases.items()))
+                self._store.runs.renew_many(list(leases.items()))
         except BaseException:
             with self._lock:
                 self._leases = {**leases, **self._leases}
@@ -238,10 +238,10 @@ class Registration:
         """End the jobs whose lease is over, but for those that are kept; answers how many ended."""
         self.write_leases()
         count = 0
-        for job in self._store.expired(now):
+        for job in self._store.runs.expired(now):
             if self._why_kept(job):
                 # As long as nobody knows better, its address is not to be taken either.
-                self._store.renew(job.id, now + min(self._lease, KEPT_SECONDS))
+                self._store.runs.renew(job.id, now + min(self._lease, KEPT_SECONDS))
                 continue
             with self._lock:
                 # A renewal, or the same run's ads once more, may have come since the store was asked.
@@ -259,7 +259,7 @@ class Registration:
     def quarantine(self, job_id: str, reason: str, actor: str) -> Job | None:
         """Let nothing pass of a live job; None where it does not live any more. Raises StoreError."""
         with self._lock:
-            job = self._store.quarantine(job_id, reason, actor, time.time())
+            job = self._store.runs.quarantine(job_id, reason, actor, time.time())
             return self._changed(job, "job quarantined", WARNING, reason, actor)
 
     def lift(self, job_id: str, reason: str, actor: str, *, vouched: bool = False) -> Job | None:
@@ -269,7 +269,7 @@ class Registration:
         where the job is in no quarantine.
         """
         with self._lock:
-            job = self._store.lift(job_id, reason, actor, time.time(), vouched=vouched)
+            job = self._store.runs.lift(job_id, reason, actor, time.time(), vouched=vouched)
             return self._changed(job, "job released from quarantine", INFO, reason, actor)
 
     def _changed(self, stored: Job | None, what: str, level: int, reason: str, actor: str) -> Job | None:
@@ -342,7 +342,7 @@ class Registration:
 
     def _given_up(self, job_id: str) -> Job | None:
         """The run where its lease has ended it: if it still runs, then with the addresses that it was given."""
-        stored = self._store.find(job_id)
+        stored = self._store.runs.find(job_id)
         if stored is None or stored.state is not JobState.ENDED or stored.reason != LEASE_EXPIRED:
             return None
         return stored

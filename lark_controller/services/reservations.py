@@ -96,11 +96,11 @@ class Reservations:
         if self._coming is None:
             return
         policy, live = self._coming
-        capacities = self._store.worker_capacities()
+        capacities = self._store.reservations.worker_capacities()
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
         promised = {} if topology is None else self._promised(policy, topology, live)
-        lost = self._store.reroute(partial(_demand_in, topology), promised, time.time())
-        flows = self._store.reserved_flows(time.time())
+        lost = self._store.reservations.reroute(partial(_demand_in, topology), promised, time.time())
+        flows = self._store.reservations.flows(time.time())
         is_first, self._coming = self._policy is None, None
         self._policy, self._topology, self._capacities = policy, topology, capacities
         before, self._flows, self._of_job = self._flows, {}, {}
@@ -180,7 +180,9 @@ class Reservations:
                 raise PathError("a reservation between hosts needs a duration: no job ends it")
             self._check_new(source, destination)
             until = None if wish.duration is None else now + wish.duration
-            made = self._store.reserve(flow_booking(source, destination, wish.rate, until, topology), now, actor)
+            made = self._store.reservations.admit(
+                flow_booking(source, destination, wish.rate, until, topology), now, actor
+            )
             self._keep(made)
             self._flows_changed(made)
         event("reserved", job=made.job, reservation=made.id, rate=made.rate, to=made.destination, actor=actor)
@@ -204,7 +206,7 @@ class Reservations:
 
         with self._lock:
             self._go_over()
-            made = self._store.change_reservation(reservation_id, rebook, now, actor)
+            made = self._store.reservations.change(reservation_id, rebook, now, actor)
             if made is None:
                 raise _missing(reservation_id)
             if made.kind is ReservationKind.FLOW:
@@ -218,10 +220,10 @@ class Reservations:
         """Release a reservation. Raises NotFoundError, StoreError."""
         now = time.time()
         with self._lock:
-            before = self._store.reservation(reservation_id, now)
+            before = self._store.reservations.find(reservation_id, now)
             if before is not None:
                 _check_owner(before, of_job)
-                before = self._store.release(reservation_id, now, actor)
+                before = self._store.reservations.release(reservation_id, now, actor)
             if before is None:
                 raise _missing(reservation_id)
             self._drop(reservation_id)
@@ -239,7 +241,7 @@ class Reservations:
         """Release what is past its end; returns how many reservations. Raises StoreError."""
         with self._lock:
             self._go_over()
-        count = self._store.release_expired(now)
+        count = self._store.reservations.sweep(now)
         with self._lock:
             past = [each for each in self._flows.values() if each.until is not None and each.until <= now]
             for each in past:
@@ -269,21 +271,21 @@ class Reservations:
 
     def find(self, reservation_id: str) -> Reservation:
         """A valid reservation. Raises NotFoundError, StoreError."""
-        found = self._store.reservation(reservation_id, time.time())
+        found = self._store.reservations.find(reservation_id, time.time())
         if found is None:
             raise _missing(reservation_id)
         return found
 
     def page(self, job: str | None, cursor: str | None, limit: int) -> ReservationPage:
         """A page of valid reservations. Raises NotFoundError, StoreError."""
-        return self._store.reservations(job, time.time(), cursor, limit)
+        return self._store.reservations.page(job, time.time(), cursor, limit)
 
     def links(self) -> tuple[LinkStatus, ...]:
         """What the links carry, and what is reserved of each. Raises StoreError."""
         topology = self._topology
         if topology is None:
             return ()
-        ledger = Ledger(self._store.reserved())
+        ledger = Ledger(self._store.reservations.use())
         held = {key.partition(" ")[0].removeprefix(ACCESS) for key in ledger.reserved if key.startswith(ACCESS)}
         return tuple(
             LinkStatus(
@@ -316,7 +318,7 @@ class Reservations:
         topology = self._topology
         if self._capacities.get(node) == available or not (topology is None or topology.learns_from(node)):
             return
-        self._store.set_worker_capacity(node, available)
+        self._store.reservations.set_worker_capacity(node, available)
         self._capacities[node] = available
         if topology is not None:
             self._topology = topology.with_worker(node, available)

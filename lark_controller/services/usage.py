@@ -61,7 +61,7 @@ class Accounts:
 
     def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
         """A page of the history. Raises NotFoundError for a cursor that is none, StoreError."""
-        return self._store.usage_page(chosen, cursor, limit)
+        return self._store.usage.page(chosen, cursor, limit)
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """What live jobs send and receive now by group, user, host or job, the most first."""

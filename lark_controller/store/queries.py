@@ -65,7 +65,7 @@ def ads(connection: Connection, job_id: str) -> tuple[str, str] | None:
     return None if row is None else (row.job_ad, row.machine_ad)
 
 
-def ads_of_live(connection: Connection, after_number: int, limit: int, stale_for: str | None) -> list[LiveAds]:
+def ads_of_live(connection: Connection, after_number: int, limit: int, stale_for: str | None = None) -> list[LiveAds]:
     """The next live runs after a number, with their ads; with ``stale_for`` only those without facts for it."""
     query = (
         select(runs.c.number, runs.c.id, run_ads.c.job_ad, run_ads.c.machine_ad)

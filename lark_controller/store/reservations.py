@@ -216,9 +216,9 @@ def worker_capacities(connection: Connection) -> dict[str, float]:
 
 def set_worker_capacity(connection: Connection, host: str, megabits: float) -> None:
     """Keep what a machine ad says of its worker's access link."""
-    query = update(worker_links).where(worker_links.c.host == host).values(megabits=megabits)
+    query = update(worker_links).where(worker_links.c.host == host.lower()).values(megabits=megabits)
     if not connection.execute(query).rowcount:
-        connection.execute(insert(worker_links).values(host=host, megabits=megabits))
+        connection.execute(insert(worker_links).values(host=host.lower(), megabits=megabits))
 
 
 def _lock(connection: Connection) -> None:

@@ -1,16 +1,19 @@
-"""What happens to runs while they live and after: leases, states, facts, and the removal of what is old."""
+"""What happens to runs while they live and after: leases, states, facts, quarantine, and the removal of what is old."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, delete, or_, select, update
 
-from lark_controller.jobs.job import Facts, JobState
+from lark_common.errors import StateError
+from lark_controller.jobs.job import Facts, Job, JobState
 from lark_controller.store import reservations
+from lark_controller.store.audit_and_policies import record
 from lark_controller.store.rows import facts_text
+from lark_controller.store.runs import find_for_update
 from lark_controller.store.schema import LIVE, audit, runs
 
 _BY_ID: Final = runs.c.id == bindparam("job_id")
@@ -38,18 +41,19 @@ def renew_many(connection: Connection, leases: Collection[tuple[str, float]]) ->
 
 
 def extend_leases(connection: Connection, until: float) -> int:
-    """Let no live run's lease end before ``until``; returns how many were extended."""
+    """Let no live run's lease end before ``until`` (after a start, before workers could renew); returns how many were
+    extended."""
     query = update(runs).where(LIVE, runs.c.lease_until < until).values(lease_until=until)
     return connection.execute(query).rowcount
 
 
 def set_states(connection: Connection, states: Collection[tuple[str, JobState, str]]) -> int:
     """Set state and reason of live runs; returns how many of them live. A refused run gives up its address and
-    what is reserved for it."""
+    what is reserved for it, and lives again only when it is registered again. Raises ValueError for ``ended``."""
     rows: list[dict[str, Any]] = []
     for job_id, state, reason in states:
         if state is JobState.ENDED:
-            raise ValueError("a run is ended by Store.end, which says why and by whom")
+            raise ValueError("a run is ended by runs.end, which says why and by whom")
         rows.append({"job_id": job_id, "to": state.value, "why": reason, "lives": state is not JobState.REFUSED})
     query = (
         update(runs).where(_BY_ID, LIVE).values(state=bindparam("to"), reason=bindparam("why"), live=bindparam("lives"))
@@ -64,6 +68,34 @@ def update_facts(connection: Connection, facts: Collection[tuple[str, Facts]], f
     query = update(runs).where(_BY_ID, LIVE).values(facts=bindparam("taken"), facts_for=bindparam("taken_for"))
     rows = [{"job_id": job_id, "taken": facts_text(of_job), "taken_for": facts_for} for job_id, of_job in facts]
     return connection.execute(query, rows).rowcount if rows else 0
+
+
+def quarantine(connection: Connection, job_id: str, reason: str, actor: str, now: float) -> Job | None:
+    """Note against a live run what speaks against it; None where no such run lives."""
+    job = find_for_update(connection, job_id)
+    if job is None or not job.live:
+        return None
+    if job.quarantine == reason:
+        return job
+    connection.execute(update(runs).where(runs.c.number == job.number).values(quarantine=reason))
+    record(connection, now, actor, "quarantine", job_id, reason)
+    return replace(job, quarantine=reason)
+
+
+def lift(connection: Connection, job_id: str, reason: str, actor: str, now: float, vouched: bool = False) -> Job | None:
+    """End a live run's quarantine; None where no such run lives. With ``vouched`` it will not be in one again, and
+    StateError is raised for a run that is in none: nothing speaks against it that anybody could vouch for."""
+    job = find_for_update(connection, job_id)
+    if job is None or not job.live:
+        return None
+    if vouched and not job.quarantine:
+        raise StateError(f"job {job_id} is in no quarantine, so there is none to lift")
+    after = replace(job, quarantine="", vouched=job.vouched or vouched)
+    if after == job:
+        return job
+    connection.execute(update(runs).where(runs.c.number == job.number).values(quarantine="", vouched=after.vouched))
+    record(connection, now, actor, "lift", job_id, reason)
+    return after
 
 
 def prune_runs(connection: Connection, before: float, limit: int) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from lark_common.errors import AddressError
+from lark_common.errors import AddressError, NotFoundError
 from lark_common.runs import Address
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.qos.reservation import Booking
@@ -69,10 +70,31 @@ class Post:
     booking: Booking | None = None
 
 
-def register(connection: Connection, post: Post) -> Registration:
-    """Take a run in, or what is new about a run that is there. A run that its lease alone has ended lives again: it
-    was given up because nothing was heard of it. Raises AddressError, CapacityError. See ``Store.register``."""
-    job, actor, now = post.job, post.actor, post.now
+def register(
+    connection: Connection,
+    job: Job,
+    job_ad: str,
+    machine_ad: str,
+    actor: str,
+    now: float,
+    facts_for: str = "",
+    booking: Booking | None = None,
+) -> Registration:
+    """Take a run in; ``job.number`` and ``job.created`` are the store's to say.
+
+    A run that is there already (the same id) is updated with what this post says, and keeps what it leaves out; a
+    refused one, or one that its lease has ended, is taken in again; any other ended one stays ended and comes back
+    as it is, with ``created`` False.
+
+    A live run with one of the addresses loses it, and ends, where its lease is over or where it is an older run on the
+    same slot and port; otherwise AddressError names it. An older live run on the same slot ends whatever its address.
+    A run that started before one that lives on its slot is recorded as ended. ``facts_for`` is the digest of the
+    attribute names that ``job.facts`` were taken for.
+
+    ``booking`` is the bandwidth that the run needs: where there is no room for it, CapacityError says so and nothing
+    of the run is kept. Without one the run gives up what it had.
+    """
+    post = Post(job, job_ad, machine_ad, actor, now, facts_for, booking)
     _lock_slot(connection, job.run.slot)
     stored = find_for_update(connection, job.id)
     if stored is not None and stored.state is JobState.ENDED and stored.reason != LEASE_EXPIRED:
@@ -116,8 +138,36 @@ def keep_exit_ad(connection: Connection, number: int, exit_ad: str) -> None:
         )
 
 
-def set_address(connection: Connection, wanted: Job, actor: str, now: float) -> tuple[Job, ...]:
-    """Write a live job's addresses and blocks; returns the runs that ended for it. Raises AddressError."""
+def end(connection: Connection, job_id: str, now: float, why: str, exit_ad: str, actor: str) -> Job | None:
+    """End a run and free its address; None where there is none. Idempotent: an ended run keeps why and when it ended,
+    and takes an exit ad if it has none."""
+    job = find_for_update(connection, job_id)
+    if job is None:
+        return None
+    if job.state is JobState.ENDED:
+        keep_exit_ad(connection, job.number, exit_ad)
+        return job
+    return end_run(connection, job, now, why, exit_ad, actor)
+
+
+def set_address(
+    connection: Connection,
+    job_id: str,
+    ipv4: IPv4Address | None,
+    ipv6: IPv6Address | None,
+    blocks: tuple[IPv4Network | None, IPv6Network | None],
+    actor: str,
+    now: float,
+) -> Registration:
+    """Give a live run its addresses and the blocks that they came from; None takes one away.
+
+    A run that holds an address loses it as in :func:`register`. Raises AddressError where the holder has the right to
+    it, NotFoundError where no such run lives.
+    """
+    job = find_for_update(connection, job_id)
+    if job is None or not job.live:
+        raise NotFoundError(f"no live job has the id {job_id}")
+    wanted = replace(job, ipv4=ipv4, ipv6=ipv6, ipv4_block=blocks[0], ipv6_block=blocks[1])
     ended = _free_addresses(connection, wanted, actor, now)
     values = columns_of(wanted)
     connection.execute(
@@ -126,7 +176,7 @@ def set_address(connection: Connection, wanted: Job, actor: str, now: float) -> 
         .values({name: values[name] for name in ("ipv4", "ipv6", "ipv4_block", "ipv6_block")})
     )
     record(connection, now, actor, "address", wanted.id, ", ".join(map(str, wanted.addresses)) or "none")
-    return tuple(ended)
+    return Registration(wanted, False, tuple(ended))
 
 
 def find_for_update(connection: Connection, job_id: str) -> Job | None:

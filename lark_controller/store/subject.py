@@ -1,9 +1,15 @@
-"""How a function on a connection becomes an operation of the store: one transaction, on any thread."""
+"""How a function on a connection becomes an operation of the store, for any thread: in a transaction of its own.
+
+class Runs(Subject):
+find = Reads(queries.find)     # find(connection, job_id) is asked as store.runs.find(job_id)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Generator, Iterator
+from functools import partial
+from itertools import islice
+from typing import Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
@@ -12,34 +18,74 @@ from lark_controller.store.database import Database
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# How many rows one transaction changes at most, so that other writers get their turn.
+BATCH: Final = 2_000
+
 
 class Subject:
     """One subject of the store. Its operations raise StoreError where the database cannot be reached or refuses."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def run(self, work: Callable[[Connection], T], writes: bool) -> T:
-        """What ``work`` answers in a transaction of its own."""
-        return (self._database.write if writes else self._database.read)(work)
+        self.database = database
 
 
 class Reads(Generic[P, T]):
-    """A function that reads, as an operation of a subject."""
-
-    writes = False
+    """A function that reads."""
 
     def __init__(self, work: Callable[Concatenate[Connection, P], T]) -> None:
         self._work = work
 
     def __get__(self, subject: Subject, owner: type[Subject]) -> Callable[P, T]:
         def operation(*args: P.args, **kwargs: P.kwargs) -> T:
-            return subject.run(lambda connection: self._work(connection, *args, **kwargs), self.writes)
+            return subject.database.read(lambda connection: self._work(connection, *args, **kwargs))
 
         return operation
 
 
-class Writes(Reads[P, T]):
-    """A function that changes rows, as an operation of a subject; where it raises, nothing has changed."""
+class Writes(Generic[P, T]):
+    """A function that changes rows; where it raises, nothing has changed."""
 
-    writes = True
+    def __init__(self, work: Callable[Concatenate[Connection, P], T]) -> None:
+        self._work = work
+
+    def __get__(self, subject: Subject, owner: type[Subject]) -> Callable[P, T]:
+        def operation(*args: P.args, **kwargs: P.kwargs) -> T:
+            return subject.database.write(lambda connection: self._work(connection, *args, **kwargs))
+
+        return operation
+
+
+class WritesMany(Generic[T, P]):
+    """A function that changes rows, many of them, and returns how many it changed: a transaction a batch."""
+
+    def __init__(self, work: Callable[Concatenate[Connection, Collection[T], P], int]) -> None:
+        self._work = work
+
+    def __get__(self, subject: Subject, owner: type[Subject]) -> Callable[Concatenate[Collection[T], P], int]:
+        def operation(items: Collection[T], /, *args: P.args, **kwargs: P.kwargs) -> int:
+            def change(connection: Connection, part: Collection[T]) -> int:
+                return self._work(connection, part, *args, **kwargs)
+
+            return sum(subject.database.write(partial(change, part=part)) for part in _batches(items))
+
+        return operation
+
+
+class Streams(Generic[T]):
+    """A function that reads piece by piece."""
+
+    def __init__(self, work: Callable[[Connection], Iterator[T]]) -> None:
+        self._work = work
+
+    def __get__(self, subject: Subject, owner: type[Subject]) -> Callable[[], Generator[T, None, None]]:
+        def operation() -> Generator[T, None, None]:
+            with subject.database.stream() as connection:
+                yield from self._work(connection)
+
+        return operation
+
+
+def _batches(items: Collection[T]) -> Iterator[list[T]]:
+    rest = iter(items)
+    while batch := list(islice(rest, BATCH)):
+        yield batch

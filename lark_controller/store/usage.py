@@ -80,13 +80,14 @@ def unended(connection: Connection) -> Iterator[Readings]:
             yield Readings(number, Usage(*sums), readings, at)
 
 
-def finish(connection: Connection, numbers: Collection[int]) -> None:
-    """These jobs are over, and nobody has counted since their last reading."""
+def finish(connection: Connection, numbers: Collection[int]) -> int:
+    """These jobs are over, and what is written of them is all; returns how many they were."""
     query = (
         update(usage_jobs).where(usage_jobs.c.number == bindparam("job")).values(ended_at=usage_jobs.c.at, readings="")
     )
     if numbers:
         connection.execute(query, [{"job": number} for number in sorted(numbers)])
+    return len(numbers)
 
 
 def of_jobs(connection: Connection, numbers: Collection[int]) -> dict[int, JobUsage]:

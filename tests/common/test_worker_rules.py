@@ -376,7 +376,7 @@ def test_after_a_restart_workers_are_told_anew_and_running_jobs_stay_enforced(tm
         until(lambda: controller.workers.rules(HOST, "", 0).waiting)
         revision = controller.workers.rules(HOST, "", 0).revision
         controller.workers.confirmed(HOST, revision, {})
-        until(lambda: controller._store.find(job.id).state is JobState.ENFORCED)  # type: ignore[union-attr]  # it is there
+        until(lambda: controller._store.runs.find(job.id).state is JobState.ENFORCED)  # type: ignore[union-attr]  # it is there
     with ruling(tmp_path) as controller:
         found = controller.workers.rules(HOST, revision, 0)
         assert found.rules is not None

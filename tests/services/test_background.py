@@ -83,7 +83,7 @@ def test_states_are_written_after_a_mistake(
 ) -> None:
     with kept_up(tmp_path) as (store, upkeep):
         job = put(store, a_run(1, lease_until=time.time() + 900)).job
-        real, calls = store.set_states, []
+        real, calls = store.runs.set_states, []
 
         def fail_once(states: list[tuple[str, JobState, str]]) -> int:
             calls.append(states)
@@ -91,9 +91,9 @@ def test_states_are_written_after_a_mistake(
                 raise ZeroDivisionError("a mistake")
             return real(states)
 
-        monkeypatch.setattr(store, "set_states", fail_once)
+        monkeypatch.setattr(store.runs, "set_states", fail_once)
         upkeep.state_changed(replace(job, state=JobState.PENDING))
-        until(lambda: next(iter(store.live_jobs())).state is JobState.PENDING)
+        until(lambda: next(iter(store.runs.live())).state is JobState.PENDING)
         assert upkeep.unwritten == {}
     assert ("upkeep failed", "states") in errors(caplog)
 
@@ -106,8 +106,8 @@ def test_a_clock_that_jumps_or_a_machine_that_stood_still_ends_no_job(
         job = put(store, a_run(1, lease_until=time.time() + 20)).job
         ahead[0] = 10_000.0
         until(lambda: any("leases begin anew" in record.getMessage() for record in caplog.records))
-        until(lambda: (found := store.find(job.id)) is not None and found.lease_until > time.time() + 10_000)
-        found = store.find(job.id)
+        until(lambda: (found := store.runs.find(job.id)) is not None and found.lease_until > time.time() + 10_000)
+        found = store.runs.find(job.id)
         assert found is not None
         assert found.live
 

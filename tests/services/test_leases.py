@@ -147,8 +147,8 @@ def test_what_is_heard_of_a_job_while_leases_are_looked_through_is_not_lost(
     registered: tuple[Store, Registration, Job], monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
     store, registration, job = registered
-    assert store.renew(job.id, 5.0)
-    look = store.expired
+    assert store.runs.renew(job.id, 5.0)
+    look = store.runs.expired
 
     def expired(now: float) -> list[Job]:
         found = look(now)
@@ -158,11 +158,11 @@ def test_what_is_heard_of_a_job_while_leases_are_looked_through_is_not_lost(
             a_post(registration, "alice")
         return found
 
-    monkeypatch.setattr(store, "expired", expired)
+    monkeypatch.setattr(store.runs, "expired", expired)
     # The job was posted longer ago than a lease, and renewed since.
     registration._jobs[job.id] = replace(job, lease_until=5.0)
     assert registration.expire(time.time()) == 0
-    found = store.find(job.id)
+    found = store.runs.find(job.id)
     assert found is not None
     assert found.live
 

@@ -36,20 +36,20 @@ WHY = "the pool says that the job on slot1 is mallory's"
 
 def test_quarantine_is_an_input_that_the_store_keeps(store: Store) -> None:
     job = put(store, a_run(1)).job
-    quarantined = store.quarantine(job.id, WHY, "pool", NOW + 1)
+    quarantined = store.runs.quarantine(job.id, WHY, "pool", NOW + 1)
     assert quarantined == replace(job, quarantine=WHY)
-    assert store.quarantine(job.id, WHY, "pool", NOW + 2) == quarantined
+    assert store.runs.quarantine(job.id, WHY, "pool", NOW + 2) == quarantined
     assert put(store, a_run(1)).job == quarantined
-    assert list(store.live_jobs()) == [quarantined]
-    assert store.lift(job.id, "the pool agrees", "pool", NOW + 3) == job
-    assert store.lift(job.id, "the pool agrees", "pool", NOW + 4) == job
+    assert list(store.runs.live()) == [quarantined]
+    assert store.runs.lift(job.id, "the pool agrees", "pool", NOW + 3) == job
+    assert store.runs.lift(job.id, "the pool agrees", "pool", NOW + 4) == job
     with pytest.raises(StateError, match="in no quarantine"):
-        store.lift(job.id, "lifted", "ann", NOW + 5, vouched=True)
-    assert store.quarantine(job.id, WHY, "pool", NOW + 5) == quarantined
-    lifted = store.lift(job.id, "lifted", "ann", NOW + 5, vouched=True)
+        store.runs.lift(job.id, "lifted", "ann", NOW + 5, vouched=True)
+    assert store.runs.quarantine(job.id, WHY, "pool", NOW + 5) == quarantined
+    lifted = store.runs.lift(job.id, "lifted", "ann", NOW + 5, vouched=True)
     assert lifted == replace(job, vouched=True)
     with pytest.raises(StateError, match="in no quarantine"):
-        store.lift(job.id, "lifted", "ann", NOW + 5, vouched=True)
+        store.runs.lift(job.id, "lifted", "ann", NOW + 5, vouched=True)
     lines = store.trail.page(job.id, None, 10).entries
     assert [(line.actor, line.action, line.detail) for line in lines[:4]] == [
         ("ann", "lift", "lifted"),
@@ -58,10 +58,10 @@ def test_quarantine_is_an_input_that_the_store_keeps(store: Store) -> None:
         ("pool", "quarantine", WHY),
     ]
     assert len(lines) == 5
-    store.end(job.id, NOW + 6, "over", "", "hook")
-    assert store.quarantine(job.id, WHY, "pool", NOW + 7) is None
-    assert store.lift(job.id, WHY, "pool", NOW + 7) is None
-    assert store.quarantine("0" * 16, WHY, "pool", NOW + 7) is None
+    store.runs.end(job.id, NOW + 6, "over", "", "hook")
+    assert store.runs.quarantine(job.id, WHY, "pool", NOW + 7) is None
+    assert store.runs.lift(job.id, WHY, "pool", NOW + 7) is None
+    assert store.runs.quarantine("0" * 16, WHY, "pool", NOW + 7) is None
 
 
 def test_a_quarantined_job_passes_nothing_and_its_slice_forgets_it(tmp_path: Path, network: FakeNetwork) -> None:

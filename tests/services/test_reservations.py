@@ -300,7 +300,7 @@ def test_what_jobs_were_promised_before_there_was_a_topology_counts_on_it(tmp_pa
         assert left(controller, "access:worker1", "worker1").reserved == 910
 
 
-@pytest.mark.parametrize("step", ["worker_capacities", "reroute", "reserved_flows"])
+@pytest.mark.parametrize("step", ["worker_capacities", "reroute", "flows"])
 def test_a_database_that_goes_away_while_the_policy_changes_lets_nobody_in_unseen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -311,7 +311,7 @@ def test_a_database_that_goes_away_while_the_policy_changes_lets_nobody_in_unsee
     with running(tmp_path, POLICY) as controller:
         job = start(controller, 1, rate=400)
         with monkeypatch.context() as patched:
-            patched.setattr(controller._store, step, away)
+            patched.setattr(controller._store.reservations, step, away)
             assert controller.policy.put(smaller, "ops").text == smaller
             for refused in (lambda: start(controller, 2, rate=1), lambda: controller.reservations.expire(0.0)):
                 with pytest.raises(StoreError):

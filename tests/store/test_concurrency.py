@@ -35,7 +35,7 @@ def together(calls: list[Callable[[], T]]) -> list[T | AddressError]:
 
 
 def put(store: Store, job: Job) -> Callable[[], Registration]:
-    return lambda: store.register(job, "job ad", "machine ad", "hook", NOW)
+    return lambda: store.runs.register(job, "job ad", "machine ad", "hook", NOW)
 
 
 def test_of_many_that_want_an_address_one_gets_it(store: Store) -> None:
@@ -48,7 +48,7 @@ def test_of_many_that_want_an_address_one_gets_it(store: Store) -> None:
         assert len(won) == 1
         assert len(lost) == THREADS - 1
         assert {error.holder for error in lost} == {won[0].job.id}
-    assert len(list(store.live_jobs())) == ROUNDS
+    assert len(list(store.runs.live())) == ROUNDS
     assert len(store.trail.page(None, None, 100).entries) == ROUNDS
 
 
@@ -77,28 +77,28 @@ def test_the_same_run_posted_by_many_is_one_row(store: Store) -> None:
         assert len(registered) == THREADS
         assert sum(result.created for result in registered) == 1
         assert len({result.job for result in registered}) == 1
-    assert len(list(store.live_jobs())) == ROUNDS
+    assert len(list(store.runs.live())) == ROUNDS
 
 
 def test_of_many_runs_on_one_slot_the_latest_lives(store: Store) -> None:
     runs = [a_run(number, started=1000 + number, slot="slot1@worker0", host="worker0") for number in range(THREADS)]
     results = together([put(store, run) for run in runs])
     assert all(isinstance(result, Registration) for result in results)
-    assert [job.id for job in store.live_jobs()] == [runs[-1].id]
-    assert all((found := store.find(run.id)) is not None and found.state is JobState.ENDED for run in runs[:-1])
+    assert [job.id for job in store.runs.live()] == [runs[-1].id]
+    assert all((found := store.runs.find(run.id)) is not None and found.state is JobState.ENDED for run in runs[:-1])
 
 
 def test_ends_renewals_and_registrations_at_once(store: Store) -> None:
-    jobs = [store.register(a_run(number), "", "", "hook", NOW).job for number in range(THREADS)]
+    jobs = [store.runs.register(a_run(number), "", "", "hook", NOW).job for number in range(THREADS)]
     calls: list[Callable[[], object]] = []
     for job in jobs:
-        calls.append(partial(store.end, job.id, NOW, "exited", "", "hook"))
-        calls.append(partial(store.renew, job.id, NOW + 1000))
-    calls.append(lambda: store.set_states([(job.id, JobState.ENFORCED, "") for job in reversed(jobs)]))
-    calls.append(lambda: store.set_states([(job.id, JobState.PENDING, "x") for job in jobs]))
-    calls.append(lambda: list(store.live_jobs()))
+        calls.append(partial(store.runs.end, job.id, NOW, "exited", "", "hook"))
+        calls.append(partial(store.runs.renew, job.id, NOW + 1000))
+    calls.append(lambda: store.runs.set_states([(job.id, JobState.ENFORCED, "") for job in reversed(jobs)]))
+    calls.append(lambda: store.runs.set_states([(job.id, JobState.PENDING, "x") for job in jobs]))
+    calls.append(lambda: list(store.runs.live()))
     together(calls)
-    assert list(store.live_jobs()) == []
+    assert list(store.runs.live()) == []
     assert len(store.trail.page(None, None, 100).entries) == 2 * THREADS
 
 
@@ -124,5 +124,5 @@ def test_two_processes_share_a_database(store: Store, store_url: str) -> None:
     calls = [put(one, a_run(number)) for number in range(THREADS // 2) for one in (store, other)]
     results = [result for result in together(calls) if isinstance(result, Registration)]
     assert sum(result.created for result in results) == THREADS // 2
-    assert list(other.live_jobs()) == list(store.live_jobs())
+    assert list(other.runs.live()) == list(store.runs.live())
     other.close()

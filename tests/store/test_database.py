@@ -72,7 +72,7 @@ def test_a_database_without_tables_says_so(empty_url: str) -> None:
     store = Store.open(empty_url)
     assert store.schema_version() is None
     with pytest.raises(StoreError, match="run `lark db upgrade`"):
-        store.page(JobFilter(), None, 10)
+        store.runs.page(JobFilter(), None, 10)
     store.close()
 
 
@@ -119,7 +119,7 @@ def test_down_and_up_again(store: Store, store_url: str) -> None:
     assert store.schema_version() is None
     store.migrate()
     assert database.read(tables) == full
-    assert store.register(a_run(), "", "", "hook", NOW).created
+    assert store.runs.register(a_run(), "", "", "hook", NOW).created
     database.close()
 
 
@@ -143,7 +143,7 @@ def test_the_alembic_command_uses_the_database_of_the_environment(empty_url: str
 
 def test_addresses_and_slots_are_found_by_index(store: Store, store_url: str) -> None:
     for number in range(200):
-        store.register(a_run(number), "", "", "hook", NOW)
+        store.runs.register(a_run(number), "", "", "hook", NOW)
     database = connect(store_url)
     prefix = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
 
@@ -180,29 +180,29 @@ def test_what_was_registered_survives_kill_9(store: Store, store_url: str) -> No
         "from tests.fixtures.databases import NOW, a_run\n"
         "store = Store.open(sys.argv[1])\n"
         "for number in range(50):\n"
-        "    store.register(a_run(number), 'job ad', 'machine ad', 'hook', NOW)\n"
+        "    store.runs.register(a_run(number), 'job ad', 'machine ad', 'hook', NOW)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ran = subprocess.run([sys.executable, "-c", program, store_url], cwd=ROOT, check=False)
     assert ran.returncode == -9
-    assert [job.id for job in store.live_jobs()] == [a_run(number).id for number in range(50)]
+    assert [job.id for job in store.runs.live()] == [a_run(number).id for number in range(50)]
 
 
 @pytest.mark.postgres
 def test_a_restarted_postgresql_is_found_again(postgres_server: PostgresServer) -> None:
     url = postgres_server.new_database("lark_template")
     store = Store.open(url)
-    job = store.register(a_run(1), "", "", "hook", NOW).job
+    job = store.runs.register(a_run(1), "", "", "hook", NOW).job
     postgres_server.stop()
     try:
         with pytest.raises(StoreError, match="Start the server"):
-            store.register(a_run(2), "", "", "hook", NOW)
+            store.runs.register(a_run(2), "", "", "hook", NOW)
         with pytest.raises(StoreError, match="Start the server"):
             store.ping()
     finally:
         postgres_server.start()
-    assert store.register(a_run(2), "", "", "hook", NOW).created
-    assert store.find(job.id) == job
+    assert store.runs.register(a_run(2), "", "", "hook", NOW).created
+    assert store.runs.find(job.id) == job
     store.close()
     postgres_server.drop_database(url)
 
@@ -244,10 +244,10 @@ def test_a_database_held_by_another_process_is_a_store_error(tmp_path: Path, mon
     holder = sqlite3.connect(tmp_path / "lark.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match="locked"):
-        store.register(a_run(), "", "", "hook", NOW)
-    assert list(store.live_jobs()) == []
+        store.runs.register(a_run(), "", "", "hook", NOW)
+    assert list(store.runs.live()) == []
     holder.execute("ROLLBACK")
-    assert store.register(a_run(), "", "", "hook", NOW).created
+    assert store.runs.register(a_run(), "", "", "hook", NOW).created
     holder.close()
     store.close()
 

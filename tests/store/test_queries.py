@@ -22,10 +22,11 @@ from tests.fixtures.databases import NOW, a_run
 def thirty(store: Store) -> list[Job]:
     """Thirty runs, every fifth of them ended."""
     jobs = [
-        store.register(a_run(number), f"job {number}", f"machine {number}", "hook", NOW).job for number in range(30)
+        store.runs.register(a_run(number), f"job {number}", f"machine {number}", "hook", NOW).job
+        for number in range(30)
     ]
     for index in range(0, 30, 5):
-        ended = store.end(jobs[index].id, NOW + index, "exited", "", "hook")
+        ended = store.runs.end(jobs[index].id, NOW + index, "exited", "", "hook")
         assert ended is not None
         jobs[index] = ended
     return jobs
@@ -61,7 +62,7 @@ def test_pages_hold_what_the_filter_chooses_once_and_in_order(
     seen: list[Job] = []
     cursor = None
     while True:
-        page = store.page(chosen, cursor, 4)
+        page = store.runs.page(chosen, cursor, 4)
         assert len(page.jobs) <= 4
         seen += page.jobs
         cursor = page.next_cursor
@@ -69,15 +70,17 @@ def test_pages_hold_what_the_filter_chooses_once_and_in_order(
             break
         assert len(page.jobs) == 4
     assert seen == [job for job in thirty if fits(job)]
-    first = store.page(replace(chosen, newest=True), None, 4)
-    second = () if first.next_cursor is None else store.page(replace(chosen, newest=True), first.next_cursor, 4).jobs
+    first = store.runs.page(replace(chosen, newest=True), None, 4)
+    second = (
+        () if first.next_cursor is None else store.runs.page(replace(chosen, newest=True), first.next_cursor, 4).jobs
+    )
     assert [*first.jobs, *second] == seen[::-1][:8]
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "n12", "bjE5OTk=", "bi0x", "bjAx", "🐦", "A" * 1000, cursor_for(1) + "\n"])
 def test_a_cursor_that_is_none_is_not_found(store: Store, cursor: str) -> None:
     with pytest.raises(NotFoundError, match="cursor"):
-        store.page(JobFilter(), cursor, 10)
+        store.runs.page(JobFilter(), cursor, 10)
     with pytest.raises(NotFoundError, match="cursor"):
         store.trail.page(None, cursor, 10)
 
@@ -89,19 +92,19 @@ def test_a_cursor_holds_its_number(number: int) -> None:
 
 def test_live_jobs_are_the_live_ones_in_order_and_may_be_left_half_read(store: Store, thirty: list[Job]) -> None:
     live = [job for job in thirty if job.live]
-    assert list(store.live_jobs()) == live
+    assert list(store.runs.live()) == live
     for _ in range(100):
-        half = store.live_jobs()
+        half = store.runs.live()
         assert next(half) == live[0]
         half.close()
-    reading = store.live_jobs()
+    reading = store.runs.live()
     next(reading)
-    assert store.renew(live[0].id, NOW)
+    assert store.runs.renew(live[0].id, NOW)
     assert len(list(reading)) == len(live) - 1
 
 
 def test_equal_facts_are_one_object(store: Store, thirty: list[Job]) -> None:
-    jobs = list(store.live_jobs())
+    jobs = list(store.runs.live())
     assert len({id(job.facts) for job in jobs}) == len({job.facts for job in jobs}) == 3
 
 
@@ -117,26 +120,26 @@ def test_facts_come_back(job: tuple[tuple[str, str], ...], machine: tuple[tuple[
 
 def test_ads_of_live_runs_and_facts_for_a_new_policy(store: Store, thirty: list[Job]) -> None:
     live = [job for job in thirty if job.live]
-    first = store.ads_of_live(0, 10)
-    rest = store.ads_of_live(first[-1].number, 100)
+    first = store.runs.ads_of_live(0, 10)
+    rest = store.runs.ads_of_live(first[-1].number, 100)
     assert [ads.id for ads in first + rest] == [job.id for job in live]
     assert first[0].job_ad == f"job {live[0].cluster}"
     assert first[0].machine_ad == f"machine {live[0].cluster}"
 
     facts = Facts((("jobprio", "10"),))
-    assert store.update_facts([(job.id, facts) for job in live[:5]], "digest") == 5
-    stale = store.ads_of_live(0, 100, stale_for="digest")
+    assert store.runs.update_facts([(job.id, facts) for job in live[:5]], "digest") == 5
+    stale = store.runs.ads_of_live(0, 100, stale_for="digest")
     assert [ads.id for ads in stale] == [job.id for job in live[5:]]
-    assert list(store.live_jobs())[:5] == [replace(job, facts=facts) for job in live[:5]]
-    made = store.register(a_run(99), "", "", "hook", NOW, facts_for="digest").job
-    assert made.id not in {ads.id for ads in store.ads_of_live(0, 100, stale_for="digest")}
+    assert list(store.runs.live())[:5] == [replace(job, facts=facts) for job in live[:5]]
+    made = store.runs.register(a_run(99), "", "", "hook", NOW, facts_for="digest").job
+    assert made.id not in {ads.id for ads in store.runs.ads_of_live(0, 100, stale_for="digest")}
 
 
 def test_ads_and_ending_of_unknown_runs(store: Store, thirty: list[Job]) -> None:
-    assert store.ads("0" * 16) is None
-    assert store.ending("0" * 16) is None
-    assert store.ending(thirty[1].id) is None
-    assert store.ads(thirty[0].id) == ("job 0", "machine 0")
+    assert store.runs.ads("0" * 16) is None
+    assert store.runs.ending("0" * 16) is None
+    assert store.runs.ending(thirty[1].id) is None
+    assert store.runs.ads(thirty[0].id) == ("job 0", "machine 0")
 
 
 def test_the_audit_trail_is_newest_first_and_paged(store: Store) -> None:
@@ -171,16 +174,16 @@ def test_policy_versions(store: Store) -> None:
 
 def test_pruning_removes_what_is_over_and_old(store: Store, thirty: list[Job]) -> None:
     refused = thirty[1]
-    store.set_states([(refused.id, JobState.REFUSED, "no capacity")])
+    store.runs.set_states([(refused.id, JobState.REFUSED, "no capacity")])
     # Of the ended, those of index 0, 5 and 10 ended before NOW + 11; all 30 lines "register" are older than that, too.
     assert store.prune(NOW + 11) == Pruned(runs=3, audit=33)
-    assert store.find(thirty[10].id) is None
-    assert store.ads(thirty[10].id) is None
-    assert store.find(thirty[15].id) == thirty[15]
-    assert store.find(refused.id) is not None
+    assert store.runs.find(thirty[10].id) is None
+    assert store.runs.ads(thirty[10].id) is None
+    assert store.runs.find(thirty[15].id) == thirty[15]
+    assert store.runs.find(refused.id) is not None
     assert store.prune(refused.lease_until + 1) == Pruned(runs=4, audit=3)
-    assert store.find(refused.id) is None
-    assert list(store.live_jobs()) == [job for job in thirty if job.live and job != refused]
+    assert store.runs.find(refused.id) is None
+    assert list(store.runs.live()) == [job for job in thirty if job.live and job != refused]
     assert store.prune(NOW + 1000) == Pruned(0, 0)
 
 

@@ -60,11 +60,11 @@ def to(rate: float, until: float | None = None) -> Callable[[Reservation], tuple
 
 
 def out(store: Store) -> int:
-    return store.reserved().get("out core>wan", 0)
+    return store.reservations.use().get("out core>wan", 0)
 
 
 def test_a_reservation_is_what_was_booked(store: Store, store_url: str) -> None:
-    job = store.register(a_run(1), "", "", "hook", NOW).job
+    job = store.runs.register(a_run(1), "", "", "hook", NOW).job
     booking = Booking(
         ReservationKind.FLOW,
         asked_rate(10.5),
@@ -75,81 +75,81 @@ def test_a_reservation_is_what_was_booked(store: Store, store_url: str) -> None:
         target=(ip_network("10.64.0.7/32"), ip_network("2001:db8::/64")),
         until=NOW + 60,
     )
-    made = store.reserve(booking, NOW, "ops")
+    made = store.reservations.admit(booking, NOW, "ops")
     assert (made.rate, made.job, made.target, made.until) == (10.5, job.id, booking.target, NOW + 60)
     assert made.holds == {"access:worker0 worker0>core": 10_500, "access:worker1 core>worker1": 10_500}
-    assert store.reservation(made.id, NOW) == made
-    assert store.reserved_flows(NOW) == [made]
-    assert store.reservations(job.id, NOW, None, 10).reservations == (made,)
-    assert store.reservations("other", NOW, None, 10).reservations == ()
+    assert store.reservations.find(made.id, NOW) == made
+    assert store.reservations.flows(NOW) == [made]
+    assert store.reservations.page(job.id, NOW, None, 10).reservations == (made,)
+    assert store.reservations.page("other", NOW, None, 10).reservations == ()
     store.close()
     again = Store.open(store_url)
-    assert again.reservation(made.id, NOW) == made
-    assert again.reserved() == made.holds
+    assert again.reservations.find(made.id, NOW) == made
+    assert again.reservations.use() == made.holds
     again.close()
 
 
 def test_what_does_not_fit_changes_nothing(store: Store) -> None:
-    first = store.reserve(flow(70), NOW, "ops")
+    first = store.reservations.admit(flow(70), NOW, "ops")
     with pytest.raises(CapacityError, match=r"link out .core to wan. has 30 of 100 Mb/s left, and 31 are asked"):
-        store.reserve(flow(31), NOW, "ops")
+        store.reservations.admit(flow(31), NOW, "ops")
     with pytest.raises(CapacityError):
-        store.change_reservation(first.id, to(101), NOW, "ops")
+        store.reservations.change(first.id, to(101), NOW, "ops")
     assert out(store) == 70_000
-    assert store.reservations(None, NOW, None, 10).reservations == (first,)
-    changed = store.change_reservation(first.id, to(100), NOW, "ops")
+    assert store.reservations.page(None, NOW, None, 10).reservations == (first,)
+    changed = store.reservations.change(first.id, to(100), NOW, "ops")
     assert changed is not None
     assert changed.id == first.id
     assert out(store) == 100_000
-    assert store.release(first.id, NOW, "ops") == changed
-    assert store.release(first.id, NOW, "ops") is None
-    assert store.change_reservation(first.id, to(1), NOW, "ops") is None
-    assert store.reserved() == {}
+    assert store.reservations.release(first.id, NOW, "ops") == changed
+    assert store.reservations.release(first.id, NOW, "ops") is None
+    assert store.reservations.change(first.id, to(1), NOW, "ops") is None
+    assert store.reservations.use() == {}
     assert [entry.action for entry in store.trail.page(first.id, None, 10).entries] == ["release", "change", "reserve"]
 
 
 def test_pages_go_through_all(store: Store) -> None:
-    made = [store.reserve(flow(1), NOW, "ops") for _ in range(5)]
-    first = store.reservations(None, NOW, None, 2)
-    second = store.reservations(None, NOW, first.next_cursor, 2)
-    third = store.reservations(None, NOW, second.next_cursor, 2)
+    made = [store.reservations.admit(flow(1), NOW, "ops") for _ in range(5)]
+    first = store.reservations.page(None, NOW, None, 2)
+    second = store.reservations.page(None, NOW, first.next_cursor, 2)
+    third = store.reservations.page(None, NOW, second.next_cursor, 2)
     assert [*first.reservations, *second.reservations, *third.reservations] == made
     assert third.next_cursor is None
 
 
 def test_an_expired_reservation_frees_its_capacity(store: Store) -> None:
-    made = store.reserve(flow(WAN, NOW + 60), NOW, "ops")
+    made = store.reservations.admit(flow(WAN, NOW + 60), NOW, "ops")
     with pytest.raises(CapacityError):
-        store.reserve(flow(WAN), NOW + 59, "ops")
-    assert store.reservation(made.id, NOW + 60) is None
-    assert store.reservations(None, NOW + 60, None, 10).reservations == ()
-    store.reserve(flow(WAN, NOW + 120), NOW + 60, "ops")
-    assert store.release_expired(NOW + 120) == 1
-    assert store.release_expired(NOW + 120) == 0
-    assert store.reserved() == {}
+        store.reservations.admit(flow(WAN), NOW + 59, "ops")
+    assert store.reservations.find(made.id, NOW + 60) is None
+    assert store.reservations.page(None, NOW + 60, None, 10).reservations == ()
+    store.reservations.admit(flow(WAN, NOW + 120), NOW + 60, "ops")
+    assert store.reservations.sweep(NOW + 120) == 1
+    assert store.reservations.sweep(NOW + 120) == 0
+    assert store.reservations.use() == {}
 
 
 def test_a_job_without_room_is_not_registered(store: Store) -> None:
     first, second = a_run(1), a_run(2)
-    store.register(first, "", "", "hook", NOW, booking=of_job(first.id, 60))
+    store.runs.register(first, "", "", "hook", NOW, booking=of_job(first.id, 60))
     with pytest.raises(CapacityError, match="RequestBandwidth = 60 Mb/s on worker0"):
-        store.register(second, "", "", "hook", NOW, booking=of_job(second.id, 60))
-    assert store.find(second.id) is None
+        store.runs.register(second, "", "", "hook", NOW, booking=of_job(second.id, 60))
+    assert store.runs.find(second.id) is None
     assert out(store) == 60_000
-    store.end(first.id, NOW, "exited", "", "hook")
-    assert store.reserved() == {}
-    store.register(second, "", "", "hook", NOW, booking=of_job(second.id, 60))
+    store.runs.end(first.id, NOW, "exited", "", "hook")
+    assert store.reservations.use() == {}
+    store.runs.register(second, "", "", "hook", NOW, booking=of_job(second.id, 60))
     assert out(store) == 60_000
 
 
 def test_a_job_posted_again_has_one_reservation_of_its_latest_rate(store: Store) -> None:
     run = a_run(1)
     for rate in (60, 60, 90, 30):
-        store.register(run, "", "", "hook", NOW, booking=of_job(run.id, rate))
+        store.runs.register(run, "", "", "hook", NOW, booking=of_job(run.id, rate))
         assert out(store) == rate * 1000
-    assert len(store.reservations(run.id, NOW, None, 10).reservations) == 1
-    store.register(run, "", "", "hook", NOW)
-    assert store.reserved() == {}
+    assert len(store.reservations.page(run.id, NOW, None, 10).reservations) == 1
+    store.runs.register(run, "", "", "hook", NOW)
+    assert store.reservations.use() == {}
 
 
 def test_whatever_ends_a_job_ends_what_is_reserved_for_it(store: Store) -> None:
@@ -157,32 +157,32 @@ def test_whatever_ends_a_job_ends_what_is_reserved_for_it(store: Store) -> None:
     superseded = a_run(2, slot="slot1@worker0", started=1000)
     refused = a_run(3)
     for run in (expired, superseded, refused):
-        store.register(run, "", "", "hook", NOW, booking=of_job(run.id, 10))
-        store.reserve(flow(5, job=run.id), NOW, "hook")
-        store.reserve(flow(5, peer=run.id), NOW, "hook")
+        store.runs.register(run, "", "", "hook", NOW, booking=of_job(run.id, 10))
+        store.reservations.admit(flow(5, job=run.id), NOW, "hook")
+        store.reservations.admit(flow(5, peer=run.id), NOW, "hook")
     assert out(store) == 60_000
-    store.set_states([(refused.id, JobState.REFUSED, "no room in the switch")])
+    store.runs.set_states([(refused.id, JobState.REFUSED, "no room in the switch")])
     assert out(store) == 40_000
-    store.register(a_run(4, slot="slot1@worker0", started=2000, host="worker0"), "", "", "hook", NOW)
+    store.runs.register(a_run(4, slot="slot1@worker0", started=2000, host="worker0"), "", "", "hook", NOW)
     assert out(store) == 20_000
-    store.register(a_run(5, ipv4=expired.ipv4), "", "", "hook", NOW + 2)
-    assert store.reserved() == {}
-    assert store.reservations(None, NOW, None, 10).reservations == ()
+    store.runs.register(a_run(5, ipv4=expired.ipv4), "", "", "hook", NOW + 2)
+    assert store.reservations.use() == {}
+    assert store.reservations.page(None, NOW, None, 10).reservations == ()
 
 
 def test_a_flow_of_a_job_that_has_ended_is_not_reserved(store: Store) -> None:
     run = a_run(1)
-    store.register(run, "", "", "hook", NOW)
-    store.end(run.id, NOW, "exited", "", "hook")
+    store.runs.register(run, "", "", "hook", NOW)
+    store.runs.end(run.id, NOW, "exited", "", "hook")
     for booking in (flow(1, job=run.id), flow(1, peer=run.id)):
         with pytest.raises(NotFoundError, match="no live job"):
-            store.reserve(booking, NOW, "ops")
-    assert store.reserved() == {}
+            store.reservations.admit(booking, NOW, "ops")
+    assert store.reservations.use() == {}
 
 
 def test_a_new_topology_counts_all_anew_and_takes_nothing_away(store: Store) -> None:
-    made = store.reserve(flow(80), NOW, "ops")
-    gone = store.reserve(flow(10, source="worker1"), NOW, "ops")
+    made = store.reservations.admit(flow(80), NOW, "ops")
+    gone = store.reservations.admit(flow(10, source="worker1"), NOW, "ops")
     smaller = network(50.0, Duplex.HALF)
 
     def demand_of(held: Reservation) -> Demand:
@@ -190,19 +190,19 @@ def test_a_new_topology_counts_all_anew_and_takes_nothing_away(store: Store) -> 
             return Topology(TopologySpec(), {}).flow("worker1", "wan", held.kbps)
         return smaller.flow(held.source, held.destination, held.kbps)
 
-    assert store.reroute(demand_of, {}, NOW) == [gone.id]
-    assert store.reserved() == {"access:worker0 worker0>core": 80_000, "out": 80_000}
-    assert store.reroute(demand_of, {}, NOW) == [gone.id]
-    store.release(made.id, NOW, "ops")
-    store.release(gone.id, NOW, "ops")
-    assert store.reserved() == {}
+    assert store.reservations.reroute(demand_of, {}, NOW) == [gone.id]
+    assert store.reservations.use() == {"access:worker0 worker0>core": 80_000, "out": 80_000}
+    assert store.reservations.reroute(demand_of, {}, NOW) == [gone.id]
+    store.reservations.release(made.id, NOW, "ops")
+    store.reservations.release(gone.id, NOW, "ops")
+    assert store.reservations.use() == {}
 
 
 def test_what_machine_ads_say_of_links_is_kept(store: Store) -> None:
-    store.set_worker_capacity("Worker1", 1000.0)
-    store.set_worker_capacity("worker1", 10_000.0)
-    store.set_worker_capacity("worker2", 1000.0)
-    assert store.worker_capacities() == {"worker1": 10_000.0, "worker2": 1000.0}
+    store.reservations.set_worker_capacity("Worker1", 1000.0)
+    store.reservations.set_worker_capacity("worker1", 10_000.0)
+    store.reservations.set_worker_capacity("worker2", 1000.0)
+    assert store.reservations.worker_capacities() == {"worker1": 10_000.0, "worker2": 1000.0}
 
 
 def test_many_threads_race_for_a_link(store: Store, store_url: str) -> None:
@@ -219,11 +219,11 @@ def test_many_threads_race_for_a_link(store: Store, store_url: str) -> None:
         for turn in range(12):
             try:
                 if len(held) < 2:
-                    held.append(mine.reserve(flow(7 + number, source=f"worker{number}"), NOW, "ops"))
+                    held.append(mine.reservations.admit(flow(7 + number, source=f"worker{number}"), NOW, "ops"))
                 elif turn % 3:
-                    mine.change_reservation(held[0].id, to(3 + turn), NOW, "ops")
+                    mine.reservations.change(held[0].id, to(3 + turn), NOW, "ops")
                 else:
-                    mine.release(held.pop().id, NOW, "ops")
+                    mine.reservations.release(held.pop().id, NOW, "ops")
             except CapacityError as error:
                 refused.append(error)
             assert out(mine) <= WAN * 1000
@@ -232,11 +232,11 @@ def test_many_threads_race_for_a_link(store: Store, store_url: str) -> None:
         for _ in pool.map(work, range(threads)):
             pass
     assert refused
-    left = store.reservations(None, NOW, None, 100).reservations
+    left = store.reservations.page(None, NOW, None, 100).reservations
     assert 0 < sum(each.kbps for each in left) == out(store) <= WAN * 1000
     for each in left:
-        other.release(each.id, NOW, "ops")
-    assert store.reserved() == {}
+        other.reservations.release(each.id, NOW, "ops")
+    assert store.reservations.use() == {}
     other.close()
 
 
@@ -251,7 +251,7 @@ sys.stdin.readline()
 won = 0
 for _ in range(30):
     try:
-        store.reserve(flow(1.5), NOW, "ops")
+        store.reservations.admit(flow(1.5), NOW, "ops")
         won += 1
     except CapacityError:
         pass
@@ -294,26 +294,26 @@ def test_no_order_of_steps_and_crashes_overloads_a_link_or_loses_capacity(
     store.migrate()
     for what, which, rate in steps:
         now += 1
-        known = store.reservations(None, now, None, 100).reservations
+        known = store.reservations.page(None, now, None, 100).reservations
         chosen = known[which % len(known)] if known else None
-        jobs = list(store.live_jobs())
+        jobs = list(store.runs.live())
         try:
             if what == "flow":
-                store.reserve(flow(rate, now + 5 if which % 2 else None), now, "ops")
+                store.reservations.admit(flow(rate, now + 5 if which % 2 else None), now, "ops")
             elif what == "job":
                 number += 1
                 run = a_run(number, lease_until=now + 1000)
-                store.register(run, "", "", "hook", now, booking=of_job(run.id, rate))
-                store.reserve(flow(rate / 8, job=run.id), now, "hook")
+                store.runs.register(run, "", "", "hook", now, booking=of_job(run.id, rate))
+                store.reservations.admit(flow(rate / 8, job=run.id), now, "hook")
             elif what == "change" and chosen is not None and chosen.kind is ReservationKind.FLOW:
-                store.change_reservation(chosen.id, to(rate, chosen.until), now, "ops")
+                store.reservations.change(chosen.id, to(rate, chosen.until), now, "ops")
             elif what == "release" and chosen is not None:
-                store.release(chosen.id, now, "ops")
+                store.reservations.release(chosen.id, now, "ops")
             elif what == "end" and jobs:
-                store.end(jobs[which % len(jobs)].id, now, "exited", "", "hook")
+                store.runs.end(jobs[which % len(jobs)].id, now, "exited", "", "hook")
             elif what == "expire":
                 now += 5
-                store.release_expired(now)
+                store.reservations.sweep(now)
             elif what == "crash":
                 _die_halfway(url, which, rate, now, None if chosen is None else chosen.id)
             elif what == "restart":
@@ -321,17 +321,17 @@ def test_no_order_of_steps_and_crashes_overloads_a_link_or_loses_capacity(
                 store = Store.open(url)
         except CapacityError:
             pass
-        store.release_expired(now)
-        left = store.reservations(None, now, None, 100).reservations
+        store.reservations.sweep(now)
+        left = store.reservations.page(None, now, None, 100).reservations
         total: dict[str, int] = {}
         for each in left:
             for channel, kbps in each.holds.items():
                 total[channel] = total.get(channel, 0) + kbps
-        assert store.reserved() == total
+        assert store.reservations.use() == total
         assert out(store) <= WAN * 1000
-    for each in store.reservations(None, now, None, 100).reservations:
-        store.release(each.id, now, "ops")
-    assert store.reserved() == {}
+    for each in store.reservations.page(None, now, None, 100).reservations:
+        store.reservations.release(each.id, now, "ops")
+    assert store.reservations.use() == {}
     store.close()
 
 
@@ -353,8 +353,8 @@ def _die_halfway(url: str, which: int, rate: int, now: float, chosen: str | None
 @pytest.mark.parametrize("store_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 def test_whoever_waits_for_a_job_holds_up_no_other_reservation(store: Store, store_url: str) -> None:
     """Two transactions that lock a job and the sums of links in different orders would wait for each other."""
-    job = store.register(a_run(1), "", "", "hook", NOW).job
-    made = store.reserve(of_job(job.id, 10), NOW, "hook")
+    job = store.runs.register(a_run(1), "", "", "hook", NOW).job
+    made = store.reservations.admit(of_job(job.id, 10), NOW, "hook")
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
@@ -363,8 +363,8 @@ def test_whoever_waits_for_a_job_holds_up_no_other_reservation(store: Store, sto
         with engine.connect() as ending, engine.connect() as watching:
             watching.execution_options(isolation_level="AUTOCOMMIT")
             ending.execute(select(runs.c.id).where(runs.c.id == job.id).with_for_update())
-            released = pool.submit(store.release, made.id, NOW, "ops")
+            released = pool.submit(store.reservations.release, made.id, NOW, "ops")
             wait(lambda: watching.scalar(waiting) == 1)
-            assert pool.submit(store.reserve, flow(10), NOW, "ops").result(20).rate == 10
+            assert pool.submit(store.reservations.admit, flow(10), NOW, "ops").result(20).rate == 10
         assert released.result(20) == made
     engine.dispose()

@@ -22,7 +22,7 @@ from tests.fixtures.databases import (
 
 
 def put(store: Store, job: Job, now: float = NOW, job_ad: str = 'Owner = "x"') -> Registration:
-    return store.register(job, job_ad, 'Name = "slot1"', "hook", now)
+    return store.runs.register(job, job_ad, 'Name = "slot1"', "hook", now)
 
 
 def actions(store: Store, job: Job) -> list[str]:
@@ -30,7 +30,7 @@ def actions(store: Store, job: Job) -> list[str]:
 
 
 def state(store: Store, job: Job) -> JobState:
-    found = store.find(job.id)
+    found = store.runs.find(job.id)
     assert found is not None
     return found.state
 
@@ -40,8 +40,8 @@ def test_a_run_comes_back_as_it_was_registered(store: Store) -> None:
     assert made.created
     assert made.superseded == ()
     assert made.job == replace(FULL, number=made.job.number, created=NOW)
-    assert store.find(FULL.id) == made.job
-    assert list(store.live_jobs()) == [made.job]
+    assert store.runs.find(FULL.id) == made.job
+    assert list(store.runs.live()) == [made.job]
     assert actions(store, FULL) == ["register"]
 
 
@@ -53,8 +53,8 @@ def test_the_full_run_leaves_no_field_at_its_default() -> None:
 
 def test_a_run_without_anything_optional_comes_back(store: Store) -> None:
     bare = Job(0, FULL.run, FULL.id, "bob", "", "", 0, 0, "worker1", NetworkType.NONE, lease_until=LEASE)
-    assert store.find(bare.id) is None
-    assert put(store, bare).job == store.find(bare.id)
+    assert store.runs.find(bare.id) is None
+    assert put(store, bare).job == store.runs.find(bare.id)
 
 
 def test_posting_the_same_run_twice_is_the_same_job_and_extends_the_lease(store: Store) -> None:
@@ -62,7 +62,7 @@ def test_posting_the_same_run_twice_is_the_same_job_and_extends_the_lease(store:
     second = put(store, a_run(lease_until=LEASE + 60), NOW + 60)
     assert not second.created
     assert second.job == replace(first.job, lease_until=LEASE + 60)
-    assert store.find(first.job.id) == second.job
+    assert store.runs.find(first.job.id) == second.job
     assert put(store, a_run(lease_until=LEASE), NOW + 61).job.lease_until == LEASE + 60
     assert actions(store, first.job) == ["register"]
 
@@ -76,7 +76,7 @@ def test_a_second_post_completes_an_address_and_keeps_what_it_leaves_out(store: 
     assert actions(store, first.job) == ["register", "update"]
     third = put(store, a_run(ipv4=None, ipv6=None), job_ad='Owner = "x"\nMore = 1')
     assert third.job.ipv4 == address
-    assert store.ads(first.job.id) == ('Owner = "x"\nMore = 1', 'Name = "slot1"')
+    assert store.runs.ads(first.job.id) == ('Owner = "x"\nMore = 1', 'Name = "slot1"')
     assert store.trail.page(first.job.id, None, 1).entries[0].detail == "ads"
 
 
@@ -92,7 +92,7 @@ def test_an_address_of_another_live_job_is_refused_and_nothing_is_written(
         put(store, replace(a_run(2, ipv4=holder.ipv4, ipv6=holder.ipv6), **changes))
     assert raised.value.attribute == attribute
     assert raised.value.holder == holder.id
-    assert list(store.live_jobs()) == [holder]
+    assert list(store.runs.live()) == [holder]
     assert len(store.trail.page(None, None, 10).entries) == 1
 
 
@@ -115,7 +115,7 @@ def test_addresses_behind_nat_may_be_equal(store: Store) -> None:
     address = IPv4Address("192.168.1.2")
     for number, kind in ((1, NetworkType.NAT), (2, NetworkType.NAT), (3, NetworkType.OVS_BRIDGE), (4, NetworkType.NAT)):
         assert put(store, a_run(number, network_type=kind, ipv4=address)).created
-    assert len(list(store.live_jobs())) == 4
+    assert len(list(store.runs.live())) == 4
 
 
 def test_an_address_whose_lease_is_over_goes_to_the_next(store: Store) -> None:
@@ -123,22 +123,22 @@ def test_an_address_whose_lease_is_over_goes_to_the_next(store: Store) -> None:
     made = put(store, a_run(2, ipv4=old.ipv4, ipv6=None))
     assert [job.id for job in made.superseded] == [old.id]
     assert made.superseded[0].state is JobState.ENDED
-    assert store.find(old.id) == made.superseded[0]
+    assert store.runs.find(old.id) == made.superseded[0]
     assert actions(store, old) == ["register", "expire"]
-    ending = store.ending(old.id)
+    ending = store.runs.ending(old.id)
     assert ending is not None
     assert ending == (NOW, LEASE_EXPIRED, "")
 
 
 def test_a_run_that_its_lease_has_ended_lives_again_when_posted_and_another_ended_run_does_not(store: Store) -> None:
     first = put(store, a_run(1)).job
-    store.end(first.id, NOW, LEASE_EXPIRED, "", "lark")
+    store.runs.end(first.id, NOW, LEASE_EXPIRED, "", "lark")
     again = put(store, a_run(1, ipv4=None, ipv6=None), NOW + 1)
     assert (again.created, again.job) == (False, first)
-    assert store.find(first.id) == first
-    assert store.ending(first.id) is None
+    assert store.runs.find(first.id) == first
+    assert store.runs.ending(first.id) is None
     assert actions(store, first) == ["register", "expire", "update"]
-    store.end(first.id, NOW + 2, "ended by its hook", "", "hook")
+    store.runs.end(first.id, NOW + 2, "ended by its hook", "", "hook")
     assert put(store, a_run(1), NOW + 3).job.state is JobState.ENDED
 
 
@@ -166,7 +166,7 @@ def test_a_later_run_on_the_same_slot_supersedes(store: Store, other_address: bo
     made = put(store, later)
     assert made.created
     assert [(job.id, job.state, job.reason) for job in made.superseded] == [(old.id, JobState.ENDED, SUPERSEDED)]
-    assert [job.id for job in store.live_jobs()] == [later.id]
+    assert [job.id for job in store.runs.live()] == [later.id]
     assert actions(store, old) == ["register", "supersede"]
 
 
@@ -189,8 +189,8 @@ def test_an_earlier_run_neither_takes_the_address_nor_the_slot_of_a_later(store:
     late = put(store, a_run(2, started=1000, slot="slot1@worker0"))
     assert late.created
     assert (late.job.state, late.job.reason) == (JobState.ENDED, SUPERSEDED)
-    assert store.find(late.job.id) == late.job
-    assert list(store.live_jobs()) == [later]
+    assert store.runs.find(late.job.id) == late.job
+    assert list(store.runs.live()) == [later]
     assert actions(store, late.job) == ["register", "supersede"]
 
 
@@ -202,38 +202,38 @@ def test_nodes_of_a_parallel_job_do_not_evict_each_other(store: Store) -> None:
     assert len({node.run.global_job_id for node in nodes}) == 1
     for node in nodes:
         assert put(store, node).superseded == ()
-    assert len(list(store.live_jobs())) == 4
-    page = store.page(JobFilter(global_job_id=nodes[0].run.global_job_id), None, 10)
+    assert len(list(store.runs.live())) == 4
+    page = store.runs.page(JobFilter(global_job_id=nodes[0].run.global_job_id), None, 10)
     assert [job.id for job in page.jobs] == [node.id for node in nodes]
 
 
 def test_an_ended_run_stays_ended_and_frees_its_address(store: Store) -> None:
     job = put(store, a_run(1)).job
-    ended = store.end(job.id, NOW + 1, "exited", "", "hook")
+    ended = store.runs.end(job.id, NOW + 1, "exited", "", "hook")
     assert ended == replace(job, state=JobState.ENDED, reason="exited")
-    assert store.end(job.id, NOW + 2, "again", "ExitCode = 0", "hook") == ended
-    assert store.end(job.id, NOW + 3, "again", "ExitCode = 1", "hook") == ended
-    assert store.ending(job.id) == (NOW + 1, "exited", "ExitCode = 0")
+    assert store.runs.end(job.id, NOW + 2, "again", "ExitCode = 0", "hook") == ended
+    assert store.runs.end(job.id, NOW + 3, "again", "ExitCode = 1", "hook") == ended
+    assert store.runs.ending(job.id) == (NOW + 1, "exited", "ExitCode = 0")
     assert put(store, a_run(1), NOW + 4) == Registration(ended, False)
     assert put(store, a_run(2, ipv4=job.ipv4, ipv6=job.ipv6)).created
     assert actions(store, job) == ["register", "end"]
-    assert not store.renew(job.id, LEASE)
-    assert store.end("0" * 16, NOW, "exited", "", "hook") is None
+    assert not store.runs.renew(job.id, LEASE)
+    assert store.runs.end("0" * 16, NOW, "exited", "", "hook") is None
 
 
 def test_a_refused_run_frees_its_address_and_may_be_posted_again(store: Store) -> None:
     job = put(store, a_run(1)).job
-    assert store.set_states([(job.id, JobState.REFUSED, "rule limit")])
-    assert list(store.live_jobs()) == []
-    assert not store.set_states([(job.id, JobState.ENFORCED, "")])
+    assert store.runs.set_states([(job.id, JobState.REFUSED, "rule limit")])
+    assert list(store.runs.live()) == []
+    assert not store.runs.set_states([(job.id, JobState.ENFORCED, "")])
     again = put(store, a_run(1))
     assert not again.created
     assert again.job == job
-    assert store.set_states([(job.id, JobState.REFUSED, "rule limit")])
+    assert store.runs.set_states([(job.id, JobState.REFUSED, "rule limit")])
     assert put(store, a_run(2, ipv4=job.ipv4)).created
     with pytest.raises(AddressError):
         put(store, a_run(1))
-    ended = store.end(job.id, NOW, "exited", "", "hook")
+    ended = store.runs.end(job.id, NOW, "exited", "", "hook")
     assert ended is not None
     assert ended.state is JobState.ENDED
 
@@ -242,12 +242,12 @@ def test_a_run_that_is_refused_at_once_holds_nothing(store: Store) -> None:
     holder = put(store, a_run(1)).job
     refused = put(store, a_run(2, ipv4=holder.ipv4, state=JobState.REFUSED, reason="bad address"))
     assert refused.created
-    assert list(store.live_jobs()) == [holder]
+    assert list(store.runs.live()) == [holder]
 
 
 def test_numbers_are_not_used_again(store: Store) -> None:
     first = put(store, a_run(1)).job
-    store.end(first.id, NOW, "exited", "", "hook")
+    store.runs.end(first.id, NOW, "exited", "", "hook")
     assert store.prune(NOW + 1).runs == 1
     assert put(store, a_run(2)).job.number > first.number
 
@@ -256,36 +256,36 @@ def test_set_address(store: Store) -> None:
     job = put(store, a_run(1, ipv4=None, ipv6=None)).job
     other = put(store, a_run(2)).job
     address, block = FULL.ipv4, (FULL.ipv4_block, FULL.ipv6_block)
-    done = store.set_address(job.id, address, FULL.ipv6, block, "controller", NOW)
-    assert done.job == store.find(job.id)
+    done = store.runs.set_address(job.id, address, FULL.ipv6, block, "controller", NOW)
+    assert done.job == store.runs.find(job.id)
     assert done.job.addresses == FULL.addresses
     assert (done.job.ipv4_block, done.job.ipv6_block) == block
     assert actions(store, job) == ["register", "address"]
     with pytest.raises(AddressError):
-        store.set_address(job.id, other.ipv4, None, (None, None), "controller", NOW)
+        store.runs.set_address(job.id, other.ipv4, None, (None, None), "controller", NOW)
     with pytest.raises(NotFoundError):
-        store.set_address("0" * 16, address, None, (None, None), "controller", NOW)
+        store.runs.set_address("0" * 16, address, None, (None, None), "controller", NOW)
 
 
 def test_leases(store: Store) -> None:
     jobs = [put(store, a_run(number)).job for number in range(1, 4)]
-    assert store.renew(jobs[0].id, LEASE + 10)
-    assert store.renew_many([(jobs[1].id, LEASE + 20), ("0" * 16, LEASE)]) == 1
-    assert store.renew_many([]) == 0
-    assert [job.id for job in store.expired(LEASE + 15)] == [jobs[0].id, jobs[2].id]
-    assert store.extend_leases(LEASE + 15) == 2
-    assert store.expired(LEASE + 15) == []
-    assert [job.lease_until for job in store.live_jobs()] == [LEASE + 15, LEASE + 20, LEASE + 15]
+    assert store.runs.renew(jobs[0].id, LEASE + 10)
+    assert store.runs.renew_many([(jobs[1].id, LEASE + 20), ("0" * 16, LEASE)]) == 1
+    assert store.runs.renew_many([]) == 0
+    assert [job.id for job in store.runs.expired(LEASE + 15)] == [jobs[0].id, jobs[2].id]
+    assert store.runs.extend_leases(LEASE + 15) == 2
+    assert store.runs.expired(LEASE + 15) == []
+    assert [job.lease_until for job in store.runs.live()] == [LEASE + 15, LEASE + 20, LEASE + 15]
     assert {entry.action for entry in store.trail.page(None, None, 100).entries} == {"register"}
 
 
 def test_states_are_kept_in_batches(store: Store) -> None:
     jobs = [put(store, a_run(number)).job for number in range(1, 4)]
     states = [(job.id, JobState.ENFORCED, "") for job in jobs] + [("0" * 16, JobState.PENDING, "x")]
-    assert store.set_states(states) == 3
-    assert {job.state for job in store.live_jobs()} == {JobState.ENFORCED}
-    with pytest.raises(ValueError, match=r"Store\.end"):
-        store.set_states([(jobs[0].id, JobState.ENDED, "")])
+    assert store.runs.set_states(states) == 3
+    assert {job.state for job in store.runs.live()} == {JobState.ENFORCED}
+    with pytest.raises(ValueError, match=r"runs\.end"):
+        store.runs.set_states([(jobs[0].id, JobState.ENDED, "")])
 
 
 @pytest.mark.parametrize(
@@ -307,4 +307,4 @@ def test_ads_with_nul_or_surrogates_are_store_errors(store: Store) -> None:
             put(store, a_run(1), job_ad=ad)
     text = 'Owner = "🐦 \\"é\\" \u202e"\r\n\x01'
     assert put(store, a_run(1), job_ad=text).created
-    assert store.ads(a_run(1).id) == (text, 'Name = "slot1"')
+    assert store.runs.ads(a_run(1).id) == (text, 'Name = "slot1"')

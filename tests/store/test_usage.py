@@ -41,7 +41,7 @@ def entry(number: int = 1, at: float = DAY_ONE + 30, new: Usage = USE, **changes
 
 def asked(store: Store, by: str, start: float, end: float, bucket: str | None = None, **chosen: str) -> UsagePage:
     seconds = width_for(start, end, bucket)
-    return store.usage_page(UsageFilter(by, start, end, seconds, bucket, **chosen), None, 1000)
+    return store.usage.page(UsageFilter(by, start, end, seconds, bucket, **chosen), None, 1000)
 
 
 def times(usage: Usage, count: int) -> Usage:
@@ -49,21 +49,21 @@ def times(usage: Usage, count: int) -> Usage:
 
 
 def test_new_use_is_added_and_readings_are_replaced(store: Store) -> None:
-    store.write_usage([entry(), entry(2)])
-    store.write_usage([entry(at=DAY_ONE + 90, usage=times(USE, 2), readings='{"at":2}')])
-    first, second = store.unended_usage()
+    store.usage.write([entry(), entry(2)])
+    store.usage.write([entry(at=DAY_ONE + 90, usage=times(USE, 2), readings='{"at":2}')])
+    first, second = store.usage.unended()
     assert (first.number, first.usage, first.readings, first.at) == (1, times(USE, 2), '{"at":2}', DAY_ONE + 90)
     assert second.usage == USE
-    assert store.usage_of([1, 2, 3]) == {
+    assert store.usage.of_jobs([1, 2, 3]) == {
         1: JobUsage(times(USE, 2), at=DAY_ONE + 90),
         2: JobUsage(USE, at=DAY_ONE + 30),
     }
-    store.write_usage([entry(at=DAY_ONE + 99, new=Usage(), readings="", final=True)])
-    assert [each.number for each in store.unended_usage()] == [2]
-    assert store.usage_of([1])[1].final
-    store.finish_usage([2])
-    assert list(store.unended_usage()) == []
-    assert store.usage_of([2]) == {2: JobUsage(USE, at=DAY_ONE + 30, final=True)}
+    store.usage.write([entry(at=DAY_ONE + 99, new=Usage(), readings="", final=True)])
+    assert [each.number for each in store.usage.unended()] == [2]
+    assert store.usage.of_jobs([1])[1].final
+    store.usage.finish([2])
+    assert list(store.usage.unended()) == []
+    assert store.usage.of_jobs([2]) == {2: JobUsage(USE, at=DAY_ONE + 30, final=True)}
 
 
 def test_counters_that_are_nonsense_keep_nobody_elses_use_from_being_written(store: Store) -> None:
@@ -75,8 +75,8 @@ def test_counters_that_are_nonsense_keep_nobody_elses_use_from_being_written(sto
             ledger.read(number, NOW + step, PortReading(said, said, said, said), [FlowReading(Kind.WAN_IN, said, said)])
     ledger.read(7, NOW + 1, PortReading(1, 2, 3, 4))
     for _ in range(2):
-        store.write_usage(ledger.entries([1, 4, 7]))
-    found = store.usage_of([1, 7])
+        store.usage.write(ledger.entries([1, 4, 7]))
+    found = store.usage.of_jobs([1, 7])
     assert found[1].usage.bytes_in == MOST
     assert found[7].usage.bytes_in == 8
     (row,) = asked(store, "host", NOW - DAY, NOW + DAY).rows
@@ -87,15 +87,15 @@ def test_the_longest_names_fit_into_every_index(store: Store) -> None:
     # PostgreSQL presses repetitions together before it looks whether a key fits.
     chosen = Random(1)
     name = "".join(chr(chosen.randrange(0x400, 0x500)) for _ in range(MAX_NAME_BYTES // 2))
-    store.write_usage([entry(group=name, user=name, owner=name, host=name)])
+    store.usage.write([entry(group=name, user=name, owner=name, host=name)])
     assert asked(store, "user", DAY_ONE, DAY_ONE + DAY).rows[0].group == name
 
 
 def test_names_with_any_character_are_written_as_they_are(store: Store) -> None:
     name = "a\tb\\c\nd\re\\N 'x' \"ü\" 🐦 \\."
     for _ in range(2):
-        store.write_usage([entry(user=name, group=name, host=name, readings=name), entry(2, user="\\N", group="")])
-    first, second = store.unended_usage()
+        store.usage.write([entry(user=name, group=name, host=name, readings=name), entry(2, user="\\N", group="")])
+    first, second = store.usage.unended()
     assert (first.readings, first.usage, second.usage) == (name, times(USE, 2), times(USE, 2))
     rows = asked(store, "user", DAY_ONE, DAY_ONE + HOUR).rows
     assert sorted((row.user, row.group, row.usage) for row in rows) == sorted(
@@ -105,7 +105,7 @@ def test_names_with_any_character_are_written_as_they_are(store: Store) -> None:
 
 def test_each_width_has_every_use_once(store: Store) -> None:
     for minute in range(0, 48 * 60, 30):
-        store.write_usage([entry(number, DAY_ONE + minute * 60 + 1) for number in (1, 2, 3)])
+        store.usage.write([entry(number, DAY_ONE + minute * 60 + 1) for number in (1, 2, 3)])
     end = DAY_ONE + 2 * DAY
     for by in ("group", "user", "host"):
         for bucket, rows in (("minute", 96), ("hour", 48), ("day", 2)):
@@ -129,7 +129,7 @@ def test_each_width_has_every_use_once(store: Store) -> None:
 @pytest.mark.parametrize(("first", "last"), [(0, 96), (5, 90), (24, 72), (30, 40), (23, 49), (70, 96)])
 def test_one_sum_over_a_stretch_is_the_sum_of_its_hours(store: Store, first: int, last: int) -> None:
     for hour in range(96):
-        store.write_usage([entry(1, DAY_ONE + hour * HOUR + 7, Usage(bytes_in=2**hour % 1_000_003))])
+        store.usage.write([entry(1, DAY_ONE + hour * HOUR + 7, Usage(bytes_in=2**hour % 1_000_003))])
     start, end = DAY_ONE + first * HOUR, DAY_ONE + last * HOUR
     (whole,) = asked(store, "group", start, end).rows
     assert whole.usage.bytes_in == sum(2**hour % 1_000_003 for hour in range(first, last))
@@ -137,7 +137,7 @@ def test_one_sum_over_a_stretch_is_the_sum_of_its_hours(store: Store, first: int
 
 
 def test_users_are_told_apart_by_group(store: Store) -> None:
-    store.write_usage([entry(1), entry(4), entry(7, user="user1@example")])
+    store.usage.write([entry(1), entry(4), entry(7, user="user1@example")])
     rows = asked(store, "user", DAY_ONE, DAY_ONE + HOUR).rows
     assert [(row.user, row.group, row.usage.bytes_in) for row in rows] == [
         ("user1@example", "group0", 1),
@@ -149,7 +149,7 @@ def test_users_are_told_apart_by_group(store: Store) -> None:
 
 def test_jobs_come_in_the_order_of_their_end_and_live_ones_last(store: Store) -> None:
     for number in range(1, 8):
-        store.write_usage([entry(number, at=DAY_ONE + 1000 - number, final=number != 4)])
+        store.usage.write([entry(number, at=DAY_ONE + 1000 - number, final=number != 4)])
     jobs = asked(store, "job", DAY_ONE, DAY_ONE + HOUR).rows
     assert [int(row.job or "", 16) for row in jobs] == [7, 6, 5, 3, 2, 1, 4]
     assert [row.final for row in jobs] == [True] * 6 + [False]
@@ -166,13 +166,13 @@ def test_jobs_come_in_the_order_of_their_end_and_live_ones_last(store: Store) ->
 @pytest.mark.parametrize(("by", "bucket"), [("job", None), ("group", "minute"), ("user", None), ("host", "hour")])
 def test_pages_hold_every_row_once(store: Store, by: str, bucket: str | None) -> None:
     for number in range(1, 12):
-        store.write_usage([entry(number, DAY_ONE + number * 400, final=number % 4 != 0)])
+        store.usage.write([entry(number, DAY_ONE + number * 400, final=number % 4 != 0)])
     chosen = UsageFilter(by, DAY_ONE, DAY_ONE + 2 * HOUR, width_for(DAY_ONE, DAY_ONE + HOUR, bucket), bucket)
-    whole = store.usage_page(chosen, None, 1000)
+    whole = store.usage.page(chosen, None, 1000)
     found: list[UsageRow] = []
     cursor = None
     while True:
-        page = store.usage_page(chosen, cursor, 3)
+        page = store.usage.page(chosen, cursor, 3)
         found.extend(page.rows)
         cursor = page.next_cursor
         if cursor is None:
@@ -180,13 +180,13 @@ def test_pages_hold_every_row_once(store: Store, by: str, bucket: str | None) ->
     assert tuple(found) == whole.rows
     assert len(found) > 3
     with pytest.raises(NotFoundError, match="cursor"):
-        store.usage_page(chosen, "bm9uc2Vuc2U", 3)
+        store.usage.page(chosen, "bm9uc2Vuc2U", 3)
 
 
 def test_what_is_old_goes_width_by_width(store: Store) -> None:
-    store.write_usage([entry(1, DAY_ONE + 30, final=True), entry(2, DAY_ONE + 3 * DAY, final=True), entry(3)])
-    assert store.prune_usage({}, 0.0) == 0
-    assert store.prune_usage({MINUTE: DAY_ONE + DAY, HOUR: DAY_ONE + DAY}, DAY_ONE + DAY) == 11
+    store.usage.write([entry(1, DAY_ONE + 30, final=True), entry(2, DAY_ONE + 3 * DAY, final=True), entry(3)])
+    assert store.usage.prune({}, 0.0) == 0
+    assert store.usage.prune({MINUTE: DAY_ONE + DAY, HOUR: DAY_ONE + DAY}, DAY_ONE + DAY) == 11
     assert asked(store, "group", DAY_ONE, DAY_ONE + DAY, "minute").rows == ()
     assert asked(store, "group", DAY_ONE, DAY_ONE + DAY, "day").rows != ()
-    assert set(store.usage_of([1, 2, 3])) == {2, 3}
+    assert set(store.usage.of_jobs([1, 2, 3])) == {2, 3}
