@@ -176,12 +176,25 @@ class Client:
         return self._json("GET", f"/v1/hosts/{_part(host)}/rules", query, timeout=self._timeout + wait)
 
     def confirm_rules(
-        self, host: str, revision: str, refused: Mapping[str, str] | None = None, late: Iterable[str] = ()
+        self,
+        host: str,
+        revision: str,
+        refused: Mapping[str, str] | None = None,
+        late: Iterable[str] = (),
+        uplinks: Mapping[str, float | None] | None = None,
     ) -> Answer:
         """Say that a worker has a revision of its rules in place, but for jobs that it refuses (id, reason) and jobs
-        that are late, since their networks are still to be made."""
-        body = json.dumps({"revision": revision, "refused": dict(refused or {}), "late": sorted(late)})
+        that are late, since their networks are still to be made. ``uplinks`` are its interfaces that lead away, with
+        their speeds in Mb/s."""
+        said = {"revision": revision, "refused": dict(refused or {}), "late": sorted(late)}
+        body = json.dumps({**said, "uplinks": dict(uplinks or {})})
         return self._json("PUT", f"/v1/hosts/{_part(host)}/rules", None, body, "application/json")
+
+    def delivered(self, host: str, at: int, queues: Iterable[Mapping[str, str | int]]) -> Answer:
+        """Say what the queues of jobs on a worker have delivered until ``at`` (milliseconds of any clock that only
+        grows), by the names of the reference."""
+        body = json.dumps({"at": at, "queues": list(queues)})
+        return self._json("POST", f"/v1/hosts/{_part(host)}/delivered", None, body, "application/json")
 
     def groups(self) -> list[Answer]:
         """The accounting groups of the policy in force."""

@@ -19,7 +19,41 @@ from lark_common.runs import Address, Network, NetworkType
 RULED: Final = frozenset({NetworkType.BRIDGE, NetworkType.NAT})
 
 _ID: Final = re.compile(r"[0-9a-f]{16}")
+_KEY: Final = re.compile(r"[0-9a-f]{16}(/[0-9]{1,18})?")
+# 10 Tb/s and more is nobody's interface.
+_MOST_BITS: Final = 10**14
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a queue gets whenever it has packets (``least``) and at most (``most``), in bits a second of L2 frames; and
+    the bits that it may send at once (``burst``)."""
+
+    least: int
+    most: int
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Uplink:
+    """What leaves a worker by one interface: ``rate`` bits a second altogether.
+
+    ``shares`` are those of jobs, by the job's id, and of flows that jobs have reserved, by :attr:`ReservedShare.key`;
+    ``rest`` is that of all others together.
+    """
+
+    rate: int
+    rest: Share
+    shares: Mapping[str, Share] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedShare:
+    """A flow of a job that has a share of its own at the uplinks: what it sends to ``target`` (empty: to the WAN)."""
+
+    key: str
+    target: tuple[Network, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +63,8 @@ class JobRules:
     ``addresses`` are what it may send from. ``slice`` is a key of :attr:`HostRules.slices` (0: not sliced), ``wan`` one
     of :attr:`HostRules.exceptions` (0: its WAN traffic is not dropped). ``inbound`` and ``outbound`` say in which
     direction connections may be opened; ``isolated``: nothing passes at all. ``dscp`` overwrites that of everything
-    that the job sends (None: the policy has no groups). ``dhcp``: the job may ask a DHCP server.
+    that the job sends (None: the policy has no groups). ``dhcp``: the job may ask a DHCP server. ``inward`` limits
+    what is sent to the job (None: nothing does), and ``reserved`` are the flows that it has reserved.
     """
 
     id: str
@@ -44,6 +79,8 @@ class JobRules:
     inbound: bool = True
     outbound: bool = True
     dscp: int | None = None
+    inward: Share | None = None
+    reserved: tuple[ReservedShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +88,8 @@ class HostRules:
     """The rules of one worker.
 
     ``job_networks`` are closed to sliced jobs but for the prefixes of their slice and the ``hosts`` in them.
-    ``local_networks`` are what is not the WAN.
+    ``local_networks`` are what is not the WAN. ``uplinks`` are the worker's by the interface's name; None where the
+    controller does not know them yet, so that the queues that stand are to stay.
     """
 
     job_networks: tuple[Network, ...] = ()
@@ -60,6 +98,7 @@ class HostRules:
     exceptions: Mapping[int, tuple[Network, ...]] = field(default_factory=lambda: MappingProxyType({}))
     slices: Mapping[int, tuple[Network, ...]] = field(default_factory=lambda: MappingProxyType({}))
     jobs: tuple[JobRules, ...] = ()
+    uplinks: Mapping[str, Uplink] | None = None
 
 
 def to_json(rules: HostRules) -> dict[str, Any]:
@@ -84,9 +123,21 @@ def to_json(rules: HostRules) -> dict[str, Any]:
                 "inbound": job.inbound,
                 "outbound": job.outbound,
                 "dscp": job.dscp,
+                "inward": None if job.inward is None else _parts(job.inward),
+                "reserved": [{"key": each.key, "target": _texts(each.target)} for each in job.reserved],
             }
             for job in rules.jobs
         ],
+        "uplinks": None
+        if rules.uplinks is None
+        else {
+            name: {
+                "rate": each.rate,
+                "rest": _parts(each.rest),
+                "shares": {key: _parts(share) for key, share in each.shares.items()},
+            }
+            for name, each in rules.uplinks.items()
+        },
     }
 
 
@@ -100,6 +151,7 @@ def from_json(given: Mapping[str, Any]) -> HostRules:
             {int(number): _networks(texts) for number, texts in given["exceptions"].items()},
             {int(number): _networks(texts) for number, texts in given["slices"].items()},
             tuple(_job(job) for job in given["jobs"]),
+            None if given["uplinks"] is None else {name: _uplink(each) for name, each in given["uplinks"].items()},
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not the rules of a host: {error!r}") from None
@@ -121,7 +173,24 @@ def _job(given: Mapping[str, Any]) -> JobRules:
         _flag(given["inbound"]),
         _flag(given["outbound"]),
         None if given["dscp"] is None else _number(given["dscp"], 63),
+        None if given["inward"] is None else _share(given["inward"]),
+        tuple(ReservedShare(_key(each["key"]), _networks(each["target"])) for each in given["reserved"]),
     )
+
+
+def _uplink(given: Mapping[str, Any]) -> Uplink:
+    shares = {_key(key): _share(each) for key, each in given["shares"].items()}
+    return Uplink(_number(given["rate"], _MOST_BITS), _share(given["rest"]), shares)
+
+
+def _share(given: Mapping[str, Any]) -> Share:
+    return Share(*(_number(given[name], _MOST_BITS) for name in ("least", "most", "burst")))
+
+
+def _key(text: str) -> str:
+    if not _KEY.fullmatch(text):
+        raise ValueError(f"no key of a share: {text!r}")
+    return text
 
 
 def _number(value: Any, most: int) -> int:
@@ -134,6 +203,10 @@ def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{value!r} is neither true nor false")
     return value
+
+
+def _parts(share: Share) -> dict[str, int]:
+    return {"least": share.least, "most": share.most, "burst": share.burst}
 
 
 def _texts(values: tuple[Address, ...] | tuple[Network, ...]) -> list[str]:

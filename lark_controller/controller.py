@@ -103,7 +103,7 @@ class Controller:
             self.policy,
         )
         self.switches = Switches(self._openflow, self._reconciler)
-        self.workers = Workers(self._loop, self._reconciler)
+        self.workers = Workers(self._loop, self._reconciler, self._guarantees, store.trail)
         self.usage = Accounts(
             store, ledger, self._accountant, self.jobs, self._loop, self._reconciler, self._shared_drops
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -21,6 +21,8 @@ from lark_common.errors import SettingError
 from lark_common.runs import Address, EndedBy
 from lark_common.worker_rules import HostRules, from_json
 from lark_worker.errors import AwayError, RefusedError
+from lark_worker.queues.shaping import Seen
+from lark_worker.rules.firewall import Applied
 from lark_worker.settings import Settings
 
 Value = TypeVar("Value")
@@ -124,14 +126,30 @@ class Link:
         except (KeyError, TypeError, ValueError) as error:
             raise AwayError(f"{self._settings.url} does not give rules as a Lark controller does: {error}") from None
 
-    def rules_confirmed(self, host: str, revision: str, refused: Mapping[str, str], late: Iterable[str]) -> None:
-        """Say that a revision of the rules is in place, but for the jobs ``refused`` (id, reason) and ``late``."""
-        self._ask(lambda client: client.confirm_rules(host, revision, refused, late))
+    def rules_confirmed(self, host: str, revision: str, applied: Applied) -> None:
+        """Say that a revision of the rules is in place, and what became of it."""
+        self._ask(lambda client: client.confirm_rules(host, revision, applied.refused, applied.late, applied.uplinks))
 
     def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> None:
         """Say what was counted for a job since its start; a job that the controller does not know has no use for it."""
         with contextlib.suppress(_UnknownError):
             self._ask(lambda client: client.counters(job_id, counted, final))
+
+    def delivered(self, host: str, at: float, queues: Mapping[tuple[str, str], Seen]) -> None:
+        """Say what jobs' queues at this worker's uplinks have delivered until ``at`` (seconds of any clock that only
+        grows), by the job's id and the queue's name."""
+        said: list[dict[str, str | int]] = [
+            {
+                "job": job_id,
+                "queue": name,
+                "promised": each.promised,
+                "sent": each.sent,
+                "dropped": each.dropped,
+                "waited": round(1000 * each.waited),
+            }
+            for (job_id, name), each in queues.items()
+        ]
+        self._ask(lambda client: client.delivered(host, round(1000 * at), said))
 
     def passed(self, call: Callable[[Client], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
         """What the controller says to a job's own request: 200 and the answer, or status and problem document."""

@@ -25,6 +25,7 @@ from lark_worker.life.registration import Registrations
 from lark_worker.life.spool import Spool
 from lark_worker.network.job_network import Networks
 from lark_worker.queues.fair_queues import Leaves
+from lark_worker.queues.shaping import Shaping
 from lark_worker.records.known_jobs import Jobs, Key, key_of
 from lark_worker.records.records import Record
 from lark_worker.records.state_lock import Claim
@@ -53,9 +54,12 @@ class Worker:
         self._watch = Watch()
         self._dhcp = DhcpJobs(settings, self._jobs, self._again)
         self._firewall = Firewall(settings)
-        self._rules = RulesFeed(link, self._firewall, self._jobs.all)
+        self._shaping = Shaping(settings.external_interface, settings.prefix)
+        self._rules = RulesFeed(link, self._firewall, self._shaping, self._jobs.all)
         devices = DeviceCounters(settings.ovs_database)
-        self._accounts = Accounts(link, self._firewall, devices, self._jobs.all, settings.counter_seconds, leaves.tell)
+        self._accounts = Accounts(
+            link, self._firewall, self._shaping, devices, self._jobs.all, settings.counter_seconds, leaves.tell
+        )
         self._endings = Endings(
             self._jobs, link, networks, self._spool, self._watch, self._dhcp, self._rules, self._accounts
         )
@@ -89,6 +93,7 @@ class Worker:
                 self._spool.add(record.slot, record.id)
             elif record.over:
                 self._jobs.forget(record)
+        self._shaping.start()
         self._rules.start()
         self._accounts.start()
         log.event("jobs taken up", live=len(live), known=len(known))
@@ -100,6 +105,7 @@ class Worker:
         self._leases.stop()
         self._metering.stop()
         self._rules.stop()
+        self._shaping.stop()
         self._accounts.stop()
         self._dhcp.stop()
         self._spool.stop()

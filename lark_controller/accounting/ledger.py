@@ -65,6 +65,7 @@ class WorkerCounts(NamedTuple):
     port: PortReading
     wan: tuple[int, int, int, int] | None = None  # bytes in, bytes out, packets in, packets out
     policy_drops: tuple[int, int] | None = None  # packets in, packets out
+    queues: QueueReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

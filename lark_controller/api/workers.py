@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from lark_common.worker_rules import HostRules
+from lark_controller.qos.delivery import Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What a queue of a job on its worker is promised (bits a second), and what was counted of it."""
+
+    promised: int
+    counted: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,5 +38,17 @@ class WorkerControls(Protocol):
     def rules(self, host: str, after: str, timeout: float) -> HostStatus:
         """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""
 
-    def confirmed(self, host: str, revision: str, refused: Mapping[str, str], late: Sequence[str] = ()) -> HostStatus:
-        """A worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made yet."""
+    def confirmed(
+        self,
+        host: str,
+        revision: str,
+        refused: Mapping[str, str],
+        late: Sequence[str] = (),
+        uplinks: Mapping[str, float | None] = MappingProxyType({}),
+    ) -> HostStatus:
+        """A worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made yet;
+        ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
+
+    def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
+        """A worker's own queues, by the job's id and the queue's name, have delivered this; answers how many of its
+        guarantees were missed. Raises StoreError."""

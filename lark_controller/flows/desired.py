@@ -8,7 +8,7 @@ the two against each other on random histories. No I/O, no clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from lark_common.runs import Network, NetworkType
@@ -150,12 +150,13 @@ class Pool:
         """The jobs of a host whose policy their worker enforces, by number."""
         return [self.placed[number] for number in sorted(self.ruled.numbers(host))]
 
-    def host_rules(self, host: str) -> HostRules:
-        """The rules that a worker enforces for its jobs that are at no switch."""
+    def host_rules(self, host: str, speeds: Mapping[str, float | None] | None = None) -> HostRules:
+        """The rules that a worker enforces for its jobs that are at no switch; ``speeds`` as in
+        :func:`~lark_controller.flows.worker_rules.host_rules`."""
         jobs = self.ruled_at(host)
         keys = {placed.decision.slice for placed in jobs} - {None}
         prefixes = {key: self._slices.prefixes(key) for key in keys if key is not None}
-        return host_rules(self.policy, jobs, prefixes, self._dscp)
+        return host_rules(self.policy, host, jobs, prefixes, self._dscp, speeds)
 
     def build(self, datapath: int) -> Program:
         """Everything that a known switch should hold, from scratch. Raises KeyError for an unknown one."""

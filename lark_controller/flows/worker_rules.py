@@ -12,11 +12,12 @@ from ipaddress import ip_network
 from typing import Final
 
 from lark_common.runs import Address, AddressType, Network, NetworkType
-from lark_common.worker_rules import RULED, HostRules, JobRules
+from lark_common.worker_rules import RULED, HostRules, JobRules, Share
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.prefixes import Prefix, minimal_cover
 from lark_controller.flows.tags import assign_tags
 from lark_controller.flows.wan import local_networks
+from lark_controller.flows.worker_shares import reserved_shares, worker_shares
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, Policy, SliceKey, WanAction
 
@@ -89,13 +90,22 @@ def _enforced_alike(old: Placed, new: Placed) -> bool:
 
 
 def _of(job: Job, decision: Decision) -> tuple[object, ...]:
-    return (job.host, job.network_type, job.address_type, job.addresses, job.mac, job.vlan, decision)
+    return (
+        job.host, job.network_type, job.address_type, job.addresses, job.mac, job.vlan, decision, job.bandwidth,
+        job.reserved,
+    )  # fmt: skip
 
 
 def host_rules(
-    policy: Policy, jobs: Iterable[Placed], prefixes: Mapping[SliceKey, Iterable[Prefix]], dscps: Mapping[str, int]
+    policy: Policy,
+    host: str,
+    jobs: Iterable[Placed],
+    prefixes: Mapping[SliceKey, Iterable[Prefix]],
+    dscps: Mapping[str, int],
+    speeds: Mapping[str, float | None] | None = None,
 ) -> HostRules:
-    """The rules of a host: its jobs, and the prefixes of each of their slices; ``dscps`` are those of the groups.
+    """The rules of a host: its jobs, and the prefixes of each of their slices; ``dscps`` are those of the groups, and
+    ``speeds`` those of the interfaces that lead away from the worker, None where it has not told.
 
     Jobs behind NAT have addresses of their worker's own, which are job addresses there and nowhere else; jobs of one
     slice on one worker reach each other by them.
@@ -108,6 +118,7 @@ def host_rules(
     for placed in jobs:
         if placed.job.network_type is NetworkType.NAT and (key := _slice_of(placed)) is not None:
             behind.setdefault(key, []).extend(placed.job.addresses)
+    shares = worker_shares(policy, host, jobs, speeds)
     return HostRules(
         job_networks=(
             *policy.job_networks,
@@ -122,7 +133,8 @@ def host_rules(
             tags[key]: minimal_cover([*(_network(each) for each in prefixes.get(key, ())), *behind.get(key, ())])
             for key in sorted(keys)
         },
-        jobs=tuple(_job(placed, policy, tags, dropping.keys(), dscps) for placed in jobs),
+        jobs=tuple(_job(placed, policy, tags, dropping.keys(), dscps, shares.inward) for placed in jobs),
+        uplinks=shares.uplinks,
     )
 
 
@@ -135,7 +147,12 @@ def _network(prefix: Prefix) -> Network:
 
 
 def _job(
-    placed: Placed, policy: Policy, tags: Mapping[SliceKey, int], dropping: Iterable[int], dscps: Mapping[str, int]
+    placed: Placed,
+    policy: Policy,
+    tags: Mapping[SliceKey, int],
+    dropping: Iterable[int],
+    dscps: Mapping[str, int],
+    inward: Mapping[str, Share],
 ) -> JobRules:
     job, decision = placed.job, placed.decision
     key = _slice_of(placed)
@@ -152,6 +169,8 @@ def _job(
         inbound=decision.inbound,
         outbound=decision.outbound,
         dscp=dscps.get(decision.group, 0) if policy.groups else None,
+        inward=inward.get(job.id),
+        reserved=() if decision.isolated else reserved_shares(job),
     )
 
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
+
+# A queue: the port's name and the number, or whose it is and the queue's name.
+Key = TypeVar("Key", bound=tuple[str, str | int])
 
 # Of what was promised, what counts as delivered: rates are kept within some 2 %, and looked at for a while only.
 DELIVERED: Final = 0.95
@@ -46,16 +49,16 @@ class Delivery:
     missed: bool
 
 
-def at_both(before: Mapping[tuple[str, int], int], now: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+def at_both(before: Mapping[Key, int], now: Mapping[Key, int]) -> dict[Key, int]:
     """What was promised from one look to the next, by port and queue; of a guarantee that changed, the lesser one."""
     return {key: min(before[key], least) for key, least in now.items() if key in before}
 
 
 def deliveries(
-    before: Mapping[tuple[str, int], Counters],
-    now: Mapping[tuple[str, int], Counters],
-    promised: Mapping[tuple[str, int], int],
-) -> Iterator[tuple[tuple[str, int], Delivery]]:
+    before: Mapping[Key, Counters],
+    now: Mapping[Key, Counters],
+    promised: Mapping[Key, int],
+) -> Iterator[tuple[Key, Delivery]]:
     """How each guarantee (bits a second, by port and queue) was kept; queues that were made anew are left out."""
     for key, least in promised.items():
         first, last = before.get(key), now.get(key)

@@ -14,8 +14,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from lark_controller.policies.model import InboundShares
+from lark_controller.policies.model import Duplex, InboundShares, Policy
 from lark_controller.qos.queues import DEFAULT_QUEUE, PortQueues, Queue, bits
+from lark_controller.qos.topology import access_link
 
 # What the default queue has at least, as a share of the link: over it the worker talks to its pool and to the switch's
 # controller, and HTB serves a queue up to its own rate whatever the others do.
@@ -96,7 +97,7 @@ def host_plan(
             short[each.claim] = f"the speed of uplink {name} is not known; the policy can say it (speed)"
     if not uplinks:
         for each, _ in limited:
-            short[each.claim] = "the switch has no uplink as the policy describes them"
+            short[each.claim] = "the worker has no uplink as the policy describes them"
     for name, speed in uplinks.items():
         if speed is not None:
             ports[name] = _uplink(limited, name, speed, short)
@@ -104,6 +105,21 @@ def host_plan(
     link = min(known, default=None)
     ports |= _inbound(jobs, link, short, inbound)
     return HostPlan(MappingProxyType(ports), MappingProxyType(short))
+
+
+def carried(
+    speeds: Mapping[str, float | None], policy: Policy, host: str, demands: Iterable[Demand]
+) -> dict[str, float | None]:
+    """What each uplink carries away from the worker, in Mb/s: its speed, and no more than the policy's topology gives
+    the worker. Of a half-duplex link, what is promised towards the worker is not there."""
+    link = access_link(policy.topology, host)
+    if link is None or link.capacity is None:
+        return dict(speeds)
+    most = link.capacity
+    if link.duplex is Duplex.HALF:
+        towards = sum(each.rate for each in demands if each.rate is not None and each.way is not Way.OUT)
+        most = max(most - towards, most * LEAST_REST)
+    return {name: most if speed is None else min(speed, most) for name, speed in speeds.items()}
 
 
 def _uplink(limited: list[tuple[Demand, float]], name: str, speed: float, short: dict[Claim, str]) -> PortQueues:

@@ -14,6 +14,7 @@ from lark_common.errors import SwitchError
 from lark_common.log import WARNING, event
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.switches import SwitchProblem
+from lark_controller.api.workers import Delivered
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import SetQueue
 from lark_controller.qos.delivery import (
@@ -49,6 +50,13 @@ class _Look(NamedTuple):
     promised: Mapping[tuple[str, int], int]
 
 
+class _Told(NamedTuple):
+    """As :class:`_Look`, of a worker's queues, by job and the queue's name."""
+
+    counted: Mapping[tuple[str, str], Counters]
+    promised: Mapping[tuple[str, str], int]
+
+
 _NEVER: Final = _Look({}, {})
 
 
@@ -59,6 +67,7 @@ class Guarantees:
         self._loop = loop
         self._metrics = metrics
         self._before: dict[int, _Look] = {}
+        self._before_at: dict[str, _Told] = {}
         self._told: dict[str, float] = {}
 
     async def look(self, datapath: int) -> list[Missed]:
@@ -86,6 +95,28 @@ class Guarantees:
                     found.append(missed)
         return found
 
+    def told(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> tuple[int, list[Missed]]:
+        """A worker's queues have sent this; answers how many guarantees were missed since it was told last, and those
+        that nobody has been told of for a while."""
+        jobs = {placed.job.id for placed in self._loop.pool.ruled_at(host)}
+        known = {key: each for key, each in queues.items() if key[0] in jobs}
+        if not known:
+            self._before_at.pop(host, None)
+            return 0, []
+        now = _Told(
+            {key: each.counted for key, each in known.items()}, {key: each.promised for key, each in known.items()}
+        )
+        before, self._before_at[host] = self._before_at.get(host, _Told({}, {})), now
+        count, found = 0, []
+        for (job, queue), delivery in deliveries(before.counted, now.counted, at_both(before.promised, now.promised)):
+            self._metrics.guarantees_checked.inc()
+            if delivery.missed:
+                count += 1
+                self._missed_event({"host": host, "queue": queue, "job": job}, delivery)
+                if self._is_new(job):
+                    found.append(Missed(job, _sentence(f"job {job}", f"uplink {queue} of {host}", delivery)))
+        return count, found
+
     def _is_new(self, whose: str) -> bool:
         now = time.monotonic()
         if now - self._told.get(whose, -TELL_SECONDS) < TELL_SECONDS:
@@ -97,28 +128,24 @@ class Guarantees:
         return True
 
     def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> Missed:
-        self._metrics.guarantees_missed.inc()
-        promised, delivered = delivery.promised / 1e6, delivery.delivered / 1e6
-        event(
-            "guarantee missed",
-            level=WARNING,
-            datapath=dpid_text(datapath),
-            port=key[0],
-            queue=key[1],
-            job=promise.job,
-            group=promise.group,
-            promised=f"{promised:g}",
-            delivered=f"{delivered:.1f}",
-            seconds=f"{delivery.seconds:.0f}",
-        )
+        where = {"datapath": dpid_text(datapath), "port": key[0], "queue": key[1]}
+        self._missed_event({**where, "job": promise.job, "group": promise.group}, delivery)
         whose = f"job {promise.job}" if promise.job else f"group {promise.group}"
-        text = (
-            f"{whose} got {delivered:.1f} of {promised:g} Mb/s at port {key[0]} for {delivery.seconds:.0f} s, and had "
-            f"more to send"
-        )
+        text = _sentence(whose, f"port {key[0]}", delivery)
         problem = SwitchProblem(time.time(), f"guarantee missed: {text}", "", promise.job)
         self._loop.switches[datapath].problems.append(problem)
         return Missed(promise.job or dpid_text(datapath), text)
+
+    def _missed_event(self, where: Mapping[str, object], delivery: Delivery) -> None:
+        self._metrics.guarantees_missed.inc()
+        event(
+            "guarantee missed",
+            level=WARNING,
+            **where,
+            promised=f"{delivery.promised / 1e6:g}",
+            delivered=f"{delivery.delivered / 1e6:.1f}",
+            seconds=f"{delivery.seconds:.0f}",
+        )
 
     async def _count(self, link: SwitchLink, queues: Queues) -> dict[tuple[str, int], Counters]:
         names = {port.number: port.name for port in link.features.ports.values()}
@@ -151,3 +178,10 @@ class Guarantees:
                 if isinstance(action, SetQueue):
                     offered[action.queue] = offered.get(action.queue, 0) + size
         return offered
+
+
+def _sentence(whose: str, where: str, delivery: Delivery) -> str:
+    return (
+        f"{whose} got {delivery.delivered / 1e6:.1f} of {delivery.promised / 1e6:g} Mb/s at {where} for"
+        f" {delivery.seconds:.0f} s, and had more to send"
+    )

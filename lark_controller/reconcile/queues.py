@@ -22,7 +22,7 @@ from lark_controller.flows.desired import Pool
 from lark_controller.flows.model import FlowData, SetQueue
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import Duplex, GroupControl, InboundShares, Policy
+from lark_controller.policies.model import GroupControl, InboundShares
 from lark_controller.qos.queues import (
     DEFAULT_QUEUE,
     FIRST_JOB_QUEUE,
@@ -31,13 +31,13 @@ from lark_controller.qos.queues import (
     MAX_QUEUE,
     PortQueues,
 )
-from lark_controller.qos.topology import KILO, access_link
+from lark_controller.qos.topology import KILO
 from lark_controller.qos.worker_queues import (
-    LEAST_REST,
     Claim,
     Demand,
     HostPlan,
     Way,
+    carried,
     host_plan,
 )
 from lark_controller.reconcile.awaited import Confirmations, QueuesAt
@@ -352,7 +352,7 @@ class Queues:
         # Without a rule for jobs nobody wants anything limited that comes in.
         inbound = pool.policy.edge_inbound if pool.policy.bandwidths else InboundShares.OPEN
         host = next((placed.job.host for placed in pool.jobs_at(datapath)), switch.name)
-        return host_plan(demands, _uplinks(switch, pool.policy, host, demands), inbound)
+        return host_plan(demands, carried(_speeds(switch), pool.policy, host, demands), inbound)
 
     def _want(self, datapath: int, state: _State) -> None:
         state.wanted = bool(state.address)
@@ -425,19 +425,9 @@ def _limited(placed: Placed) -> bool:
     return share is not None and share.rate(placed.job.bandwidth) is not None and not isolated
 
 
-def _uplinks(switch: Switch, policy: Policy, host: str, demands: Iterable[Demand]) -> dict[str, float | None]:
-    """What each uplink carries away from the worker, in Mb/s: as the switch or the policy says, and no more than the
-    policy's topology gives the worker. Of a half-duplex link, what is promised towards the worker is not there."""
+def _speeds(switch: Switch) -> dict[str, float | None]:
     names = {number: name for name, number in switch.ports.items()}
-    speeds = {names[number]: switch.speeds.get(number) for number in switch.uplinks}
-    link = access_link(policy.topology, host)
-    if link is None or link.capacity is None:
-        return speeds
-    most = link.capacity
-    if link.duplex is Duplex.HALF:
-        towards = sum(each.rate for each in demands if each.rate is not None and each.way is not Way.OUT)
-        most = max(most - towards, most * LEAST_REST)
-    return {name: most if speed is None else min(speed, most) for name, speed in speeds.items()}
+    return {names[number]: switch.speeds.get(number) for number in switch.uplinks}
 
 
 def _ports_of(demand: Demand, ports: Mapping[str, PortQueues]) -> Iterator[tuple[str, PortQueues]]:

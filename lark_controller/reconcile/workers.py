@@ -9,10 +9,13 @@ import re
 import secrets
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Protocol
 
-from lark_common.worker_rules import RULED
+from lark_common.worker_rules import RULED, HostRules
 from lark_controller.flows.desired import Pool
+from lark_controller.flows.placement import Placed
+from lark_controller.flows.worker_shares import is_limited, worker_shares
 from lark_controller.jobs.job import Directory, Job
 from lark_controller.reconcile.awaited import Confirmations, RulesAt, Waiter
 
@@ -48,6 +51,12 @@ class Workers:
     def __init__(self, owner: Owner) -> None:
         self.states = HostStates()
         self._owner = owner
+        # By host, what each worker has told of the interfaces that lead away from it: Mb/s, None where not known.
+        self._speeds: dict[str, Mapping[str, float | None]] = {}
+
+    def rules(self, host: str) -> HostRules:
+        """The rules of a worker as they should be now."""
+        return self._owner.pool.host_rules(host, self._speeds.get(host))
 
     def tell(self) -> None:
         """Workers whose rules changed have a new revision to put in place, and jobs with new rules wait for it."""
@@ -63,18 +72,57 @@ class Workers:
         for host in ruled.hosts():
             self.states.changed(host, ())
 
-    def confirmed(self, host: str, revision: str, refused: Mapping[str, str], late: Iterable[str] = ()) -> None:
+    def confirmed(
+        self,
+        host: str,
+        revision: str,
+        refused: Mapping[str, str],
+        late: Iterable[str] = (),
+        uplinks: Mapping[str, float | None] = MappingProxyType({}),
+    ) -> None:
         """A worker has a revision of its rules in place, but for the jobs that it refuses, each with the reason, and
-        those that are ``late``: their networks are not made yet."""
+        those that are ``late``: their networks are not made yet. ``uplinks`` are its interfaces that lead away, with
+        their speeds in Mb/s."""
         for job_id, reason in refused.items():
             job = self._owner.directory.by_id.get(job_id)
             if job is not None and job.host == host and job.network_type in RULED:
                 self._owner.refuse(job, f"worker {host}: {reason}")
         directory = self._owner.directory.by_id
         waiting = {directory[job_id].number for job_id in late if job_id in directory}
-        for number in self.states.confirmed(host, revision, waiting):
+        limited = [placed for placed in self._owner.pool.ruled_at(host) if is_limited(placed)]
+        if self._learn(host, uplinks) and limited:
+            # What the jobs' shares are follows from that.
+            self.states.changed(host, [placed.job.number for placed in limited])
+            for placed in limited:
+                self._owner.confirmations.blocked(placed.job.number, RulesAt(host), NOT_YET)
+        done = self.states.confirmed(host, revision, waiting)
+        for number in done:
             self._owner.confirmations.confirmed(number, RulesAt(host))
+        self._judge(host, limited)
+        for number in {*done, *(placed.job.number for placed in limited)}:
             self._owner.settle(number)
+
+    def _learn(self, host: str, uplinks: Mapping[str, float | None]) -> bool:
+        """Keep what a worker tells of its uplinks; True where that is news, and the worker has jobs."""
+        if self._speeds.get(host) == uplinks or not self._owner.pool.ruled.numbers(host):
+            return False
+        self._speeds[host] = MappingProxyType(dict(uplinks))
+        return True
+
+    def _judge(self, host: str, limited: Iterable[Placed]) -> None:
+        """Jobs whose bandwidth the worker's uplinks cannot hold wait for room, all others no longer."""
+        key, seen = RulesAt(host), self._owner.confirmations
+        owner = self._owner
+        short = worker_shares(owner.pool.policy, host, owner.pool.ruled_at(host), self._speeds.get(host)).short
+        for placed in limited:
+            number = placed.job.number
+            if self.states.needs(host, number):
+                continue
+            why = short.get(placed.job.id)
+            if why is not None:
+                seen.blocked(number, key, f"bandwidth: {why}")
+            else:
+                seen.confirmed(number, key)
 
 
 @dataclass(slots=True)
@@ -125,6 +173,11 @@ class HostStates:
         for number in done:
             del state.needs[number]
         return done
+
+    def needs(self, host: str, number: int) -> bool:
+        """Whether a job's own rules are not confirmed yet."""
+        state = self._states.get(host)
+        return state is not None and number in state.needs
 
     def forget(self, host: str, number: int) -> None:
         """A job is over."""

@@ -53,7 +53,10 @@ class Accounts:
 
         Raises NotFoundError for an id never seen, StoreError.
         """
-        return self._ledger.report(self._number_of(job_id), time.time(), report, final)
+        number = self._number_of(job_id)
+        if report.queues is not None:
+            self._ledger.queues(number, report.queues)
+        return self._ledger.report(number, time.time(), report, final)
 
     def recent(self, job_id: str) -> Sequence[tuple[float, Rate]]:
         """A live job's rates at its last readings. Raises NotFoundError for an id never seen, StoreError."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from lark_controller.api.workers import HostStatus
+from lark_controller.api.workers import Delivered, HostStatus
 from lark_controller.reconcile.awaited import RulesAt
 from lark_controller.reconcile.calls import LoopCalls
+from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.store.store import Trail
 
 
 class Workers:
     """Operations on workers. Thread-safe."""
 
-    def __init__(self, loop: LoopCalls, reconciler: Reconciler) -> None:
+    def __init__(self, loop: LoopCalls, reconciler: Reconciler, guarantees: Guarantees, trail: Trail) -> None:
         self._loop = loop
         self._reconciler = reconciler
+        self._guarantees = guarantees
+        self._trail = trail
 
     def rules(self, host: str, after: str, timeout: float) -> HostStatus:
         """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""
@@ -28,14 +34,30 @@ class Workers:
             )
         return self._loop.call(lambda: self._status(host, after))
 
-    def confirmed(self, host: str, revision: str, refused: Mapping[str, str], late: Sequence[str] = ()) -> HostStatus:
-        """A worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made yet."""
+    def confirmed(
+        self,
+        host: str,
+        revision: str,
+        refused: Mapping[str, str],
+        late: Sequence[str] = (),
+        uplinks: Mapping[str, float | None] = MappingProxyType({}),
+    ) -> HostStatus:
+        """A worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made yet;
+        ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
 
         def note() -> HostStatus:
-            self._reconciler.workers.confirmed(host, revision, refused, late)
+            self._reconciler.workers.confirmed(host, revision, refused, late, uplinks)
             return self._status(host, revision)
 
         return self._loop.call(note)
+
+    def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
+        """A worker's own queues have delivered this; answers how many of its guarantees were missed. Raises
+        StoreError."""
+        missed, new = self._loop.call(lambda: self._guarantees.told(host, queues))
+        for each in new:
+            self._trail.record(time.time(), "controller", "guarantee missed", each.subject, each.text)
+        return missed
 
     def release(self) -> None:
         """Answer workers that wait for changes now. Raises SwitchError."""
@@ -50,4 +72,4 @@ class Workers:
             for placed in pool.ruled_at(host)
             if self._reconciler.confirmations.awaits(placed.job.number, rules)
         )
-        return HostStatus(host, revision, None if revision == after else pool.host_rules(host), waiting)
+        return HostStatus(host, revision, None if revision == after else self._reconciler.workers.rules(host), waiting)

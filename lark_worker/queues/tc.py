@@ -23,7 +23,7 @@ _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST, _ACK, _DUMP, _CREATE, _REPLACE = 0x1, 0x4, 0x300, 0x400, 0x100
 TC_H_ROOT: Final = 0xFFFFFFFF
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
-_STATS_QUEUE = 3
+_STATS_BASIC, _STATS_QUEUE = 1, 3
 _HTB_PARMS, _HTB_RATE64, _HTB_CEIL64 = 1, 6, 7
 _FQ_CODEL_TARGET, _FQ_CODEL_INTERVAL = 1, 3
 _CAKE_DIFFSERV_MODE, _CAKE_FLOW_MODE, _CAKE_RTT, _CAKE_TARGET, _CAKE_SPLIT_GSO = 3, 5, 7, 8, 17
@@ -54,7 +54,7 @@ class HtbClass:
     """A class of HTB: its device by index, its id and its parent's, its leaf's handle (0: the kernel's own FIFO).
 
     ``rate`` (guaranteed) and ``ceiling`` are bytes a second. ``backlog`` is what waits in it and what its leaf did not
-    take in. ``options`` are its options as the kernel gave them.
+    take in, ``sent`` the bytes that have left it. ``options`` are its options as the kernel gave them.
     """
 
     device: int
@@ -66,6 +66,7 @@ class HtbClass:
     quantum: int
     backlog: Backlog
     options: bytes
+    sent: int = 0
 
 
 def leaves() -> dict[tuple[int, int], Backlog]:
@@ -80,6 +81,26 @@ def leaves() -> dict[tuple[int, int], Backlog]:
         if parent not in (TC_H_ROOT, 0):
             found[device, parent] = _backlog(dict(_attributes(body[_TCMSG.size :])))
     return found
+
+
+def roots() -> dict[int, tuple[str, int]]:
+    """The queueing discipline of every device, by its index: kind, and handle (0 for what the kernel chose itself).
+
+    Raises NetworkError.
+    """
+    found = {}
+    for _, body in _ask(RTM_GETQDISC, _DUMP, _TCMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
+        _, device, handle, parent, _ = _TCMSG.unpack_from(body)
+        if parent == TC_H_ROOT:
+            kind = dict(_attributes(body[_TCMSG.size :])).get(_TCA_KIND, b"")
+            found[device] = (kind.rstrip(b"\0").decode("ascii", "replace"), handle)
+    return found
+
+
+def _sent(attributes: Mapping[int, bytes]) -> int:
+    # struct gnet_stats_basic: bytes (64 bits), packets.
+    basic = dict(_attributes(attributes.get(_TCA_STATS2, b""))).get(_STATS_BASIC, b"")
+    return int(struct.unpack_from("=Q", basic)[0]) if len(basic) >= 8 else 0
 
 
 def _backlog(attributes: Mapping[int, bytes]) -> Backlog:
@@ -107,7 +128,8 @@ def classes(device: int) -> list[HtbClass]:
         )
         given = attributes[_TCA_OPTIONS]
         backlog = _backlog(attributes)
-        found.append(HtbClass(index, handle, parent, info, rate, ceiling, fields[_QUANTUM], backlog, given))
+        sent = _sent(attributes)
+        found.append(HtbClass(index, handle, parent, info, rate, ceiling, fields[_QUANTUM], backlog, given, sent))
     return found
 
 

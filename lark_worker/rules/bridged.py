@@ -32,8 +32,8 @@ def table(name: str, prefix: str, rules: HostRules, ports: Iterable[Port]) -> Ta
             chains |= render.isolated(port)
             continue
         chains[port.chain("f")] = Chain(tuple(_admit(port)))
-        out = (*render.decision(port, out=True, arp=True), *render.marked(port), *render.counted(port, out=True))
-        chains[port.chain("o")] = Chain(out)
+        out = (*render.decision(port, out=True, arp=True), *render.marked(port), *render.classed(port))
+        chains[port.chain("o")] = Chain((*out, *render.counted(port, out=True)))
         chains[port.chain("t")] = Chain((*_deliver(port), "drop"))
         come = (*render.decision(port, out=False, arp=True), *render.counted(port, out=False))
         chains[port.chain("i")] = Chain(come)

@@ -17,6 +17,7 @@ from lark_common.threads import StoppableThread
 from lark_common.worker_rules import HostRules
 from lark_worker.controller_link import Link
 from lark_worker.errors import AwayError, NetworkError, RefusedError
+from lark_worker.queues.shaping import Shaping
 from lark_worker.records.records import Record
 from lark_worker.rules.events import TableWatch
 from lark_worker.rules.firewall import Firewall, is_ruled
@@ -43,15 +44,18 @@ class RulesFeed:
     ``records`` answers the jobs that are known.
     """
 
-    def __init__(self, link: Link, firewall: Firewall, records: Callable[[], tuple[Record, ...]]) -> None:
+    def __init__(
+        self, link: Link, firewall: Firewall, shaping: Shaping, records: Callable[[], tuple[Record, ...]]
+    ) -> None:
         self._link = link
         self._firewall = firewall
+        self._shaping = shaping
         self._records = records
         self._changed = threading.Condition()
         self._dirty = False
         self._wanted = threading.Event()
         self._given: _Given | None = None
-        self._confirmed: tuple[str, frozenset[str]] = ("", frozenset())
+        self._confirmed: tuple[object, ...] = ()
         self._watch = TableWatch(firewall.name, self._table_deleted)
         self._asking = StoppableThread("rules asked", self._ask, wake=self._wanted.set)
         self._putting = StoppableThread("rules put", self._put, wake=self._notify)
@@ -60,6 +64,7 @@ class RulesFeed:
         """Begin; jobs that are there already have their rules in the kernel."""
         if not any(True for _ in self._live()):
             self._firewall.remove()
+            self._shaping.remove()
         self._watch.start()
         self._asking.start()
         self._putting.start()
@@ -156,10 +161,14 @@ class RulesFeed:
             else:
                 self._firewall.remove()
             return
-        applied = self._firewall.apply(given.rules, live)
-        said = (given.revision, applied.late)
+        # A class is there before packets are sent through it.
+        shaped = self._shaping.apply(given.rules, live)
+        applied = self._firewall.apply(given.rules, live, shaped)
+        if not live:
+            self._shaping.remove()
+        said = (given.revision, applied.late, tuple(applied.uplinks.items()))
         if self._confirmed == said:
             return
-        self._link.rules_confirmed(given.host, given.revision, applied.refused, applied.late)
+        self._link.rules_confirmed(given.host, given.revision, applied)
         self._confirmed = said
         log.event("rules in place", revision=given.revision, jobs=len(given.rules.jobs) - len(applied.refused))

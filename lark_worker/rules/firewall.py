@@ -20,6 +20,7 @@ from lark_worker.errors import NetworkError
 from lark_worker.network.commands import NETNS, inside, run
 from lark_worker.network.forwarding import Forwarding
 from lark_worker.network.nat import first_of
+from lark_worker.queues.shaping import Shaped
 from lark_worker.records.records import Record
 from lark_worker.rules import bridged, render, routed
 from lark_worker.rules.render import Port, one_way
@@ -73,10 +74,12 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of rules: the jobs that cannot be enforced (id, reason), and those whose network is not made yet."""
+    """What became of rules: the jobs that cannot be enforced (id, reason), those whose network is not made yet, and the
+    worker's uplinks with their speeds in Mb/s."""
 
     refused: Mapping[str, str]
     late: frozenset[str]
+    uplinks: Mapping[str, float | None]
 
 
 class Firewall:
@@ -119,16 +122,12 @@ class Firewall:
                 if self._known(family) is None:
                     self._put(self._table(family, HostRules(), []))
 
-    def apply(self, rules: HostRules, records: Iterable[Record]) -> Applied:
-        """Put the rules of these live jobs in place. Raises NetworkError where the kernel does not take them."""
+    def apply(self, rules: HostRules, records: Iterable[Record], shaped: Shaped) -> Applied:
+        """Put the rules of these live jobs in place, but for those whose bandwidth cannot be ``shaped``. Raises
+        NetworkError where the kernel does not take them."""
         with self._lock:
             self._rules = rules
-            return self._apply(list(records))
-
-    def again(self, records: Iterable[Record]) -> Applied:
-        """The rules that were given last, for other jobs: some have ended, or are made by now. Raises NetworkError."""
-        with self._lock:
-            return self._apply(list(records))
+            return self._apply(list(records), shaped)
 
     def lost(self, family: str) -> bool:
         """Somebody deleted a table of this name: True where ours is gone, and is to be put in place again."""
@@ -170,7 +169,7 @@ class Firewall:
             found[what] = Count(sum(part.packets for part in parts), sum(part.bytes for part in parts))
         return Counters(**found)
 
-    def _apply(self, records: list[Record]) -> Applied:
+    def _apply(self, records: list[Record], shaped: Shaped) -> Applied:
         live = {record.id: record for record in records if record.network_type in FAMILIES and not record.over}
         refused: dict[str, str] = {}
         late = set()
@@ -183,10 +182,11 @@ class Firewall:
                 late.add(job.id)
             elif job.network_type != record.network_type or job.mac != record.mac:
                 refused[job.id] = "the controller's rules are of another network type or MAC address than the job"
-            elif (why := self._enter(record, job)) != "":
+            elif (why := shaped.refused.get(job.id) or self._enter(record, job)) != "":
                 refused[job.id] = why
             else:
-                ports[job.network_type].append(Port(job, record.port))
+                own = {key: chosen for key in _keys(job) if (chosen := shaped.classes.get(key)) is not None}
+                ports[job.network_type].append(Port(job, record.port, own))
         for kind, family in FAMILIES.items():
             if any(record.network_type == kind for record in live.values()):
                 self._put(self._table(family, self._rules, ports[kind]))
@@ -196,7 +196,7 @@ class Firewall:
             if job.id in live and job.id not in refused and job.id not in late and one_way(self.name, job) is None:
                 self._leave(live[job.id])
         self._forget(set(live))
-        return Applied(refused, frozenset(late))
+        return Applied(refused, frozenset(late), shaped.uplinks)
 
     def _table(self, family: str, rules: HostRules, ports: list[Port]) -> Table:
         if family == bridged.FAMILY:
@@ -294,6 +294,11 @@ def _counts(listed: Mapping[str, Any]) -> dict[str, Count]:
     """The counters of a listing. The kernel counts without Ethernet headers, switches with them."""
     parts = (entry["counter"] for entry in listed["nftables"] if "counter" in entry)
     return {part["name"]: Count(part["packets"], part["bytes"] + ETHERNET * part["packets"]) for part in parts}
+
+
+def _keys(job: JobRules) -> tuple[str, ...]:
+    """The keys of the shares that a job may have."""
+    return (job.id, *(each.key for each in job.reserved))
 
 
 def is_ruled(record: Record) -> bool:

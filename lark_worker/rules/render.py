@@ -6,9 +6,10 @@ what is for the job and hands it to ``i_ID``, which decides. What they refer to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses
+from types import MappingProxyType
 from typing import Final
 
 from lark_common.runs import Address, Network
@@ -26,10 +27,14 @@ COUNTED_INSIDE: Final = ("out_dropped", "in_dropped")
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A job at its device: ``mac`` as the worker gave it."""
+    """A job at its device: ``mac`` as the worker gave it.
+
+    ``classes`` are those at the uplinks that what it sends goes through, by the key of its share.
+    """
 
     rules: JobRules
     device: str
+    classes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def ipv4(self) -> list[Address]:
@@ -100,6 +105,22 @@ def marked(port: Port) -> Iterator[str]:
     if port.rules.dscp is not None:
         yield f"ip dscp set {port.rules.dscp}"
         yield f"ip6 dscp set {port.rules.dscp}"
+
+
+def classed(port: Port) -> Iterator[str]:
+    """Which class at the uplinks a packet goes through (tc-htb(8)): the job's own, or that of a flow that it has
+    reserved; a longer prefix wins."""
+    own = port.classes.get(port.rules.id)
+    if own is not None:
+        yield f"meta priority set {own}"
+    reserved = [(each, chosen) for each in port.rules.reserved if (chosen := port.classes.get(each.key)) is not None]
+    for each, chosen in reserved:
+        if not each.target:
+            for protocol, version in (("ip", 4), ("ip6", 6)):
+                yield f"{protocol} daddr != @local{version} meta priority set {chosen}"
+    flows = [(network, chosen) for each, chosen in reserved for network in each.target]
+    for network, chosen in sorted(flows, key=lambda flow: flow[0].prefixlen):
+        yield f"{'ip' if network.version == 4 else 'ip6'} daddr {network} meta priority set {chosen}"
 
 
 def counted(port: Port, *, out: bool) -> Iterator[str]:

@@ -10,7 +10,7 @@ from lark_common.runs import Address, Network
 from lark_common.worker_rules import HostRules
 from lark_worker.rules import render
 from lark_worker.rules.render import Port
-from lark_worker.rules.table import Chain, Table
+from lark_worker.rules.table import Chain, Set, Table
 
 FAMILY: Final = "inet"
 # What a router must not forward, or nobody has (RFC 1122, 3927, 1112; 4291): also not through a worker that would.
@@ -56,6 +56,16 @@ def table(
         # What comes in carries the job's group as well: nothing behind could tell it by an address.
         come = (*render.decision(port, out=False, arp=False), *render.marked(port), *render.counted(port, out=False))
         chains[port.chain("i")] = Chain(come)
+    # Where a packet is routed its priority is set anew, from its TOS; so it is chosen behind that.
+    classes = [(port, tuple(render.classed(port))) for port in ports if not port.rules.isolated]
+    classes = [(port, chosen) for port, chosen in classes if chosen]
+    chains |= {port.chain("q"): Chain(chosen) for port, chosen in classes}
+    maps["classes"] = Set(
+        "type ifname : verdict;",
+        tuple(f'"{port.device}" : goto {port.chain("q")}' for port, _ in classes),
+        keyed=True,
+    )
+    chains["classed"] = Chain((f'oifname != "{prefix}*" iifname vmap @classes',), _hook("filter", "postrouting", "0"))
     chains["forwarded"] = Chain(tuple(_forwarded(prefix, external, routes)), _hook("filter", "forward", "0"))
     masquerade = (
         f'{_ip(network.network_address)} saddr {network} oifname "{external}" masquerade' for network in networks

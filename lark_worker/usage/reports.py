@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from lark_common import log
 from lark_common.threads import StoppableThread
 from lark_worker.controller_link import Link
 from lark_worker.errors import AwayError, NetworkError
+from lark_worker.queues.shaping import Shaping
 from lark_worker.records.records import Record
 from lark_worker.rules.firewall import Firewall, is_ruled
 from lark_worker.usage.device_counters import DeviceCounters
@@ -23,6 +25,7 @@ class Accounts:
         self,
         link: Link,
         firewall: Firewall,
+        shaping: Shaping,
         devices: DeviceCounters,
         records: Callable[[], tuple[Record, ...]],
         seconds: float,
@@ -31,6 +34,7 @@ class Accounts:
         self._link = link
         self._devices = devices
         self._firewall = firewall
+        self._shaping = shaping
         self._records = records
         self._seconds = seconds
         self._tell_queues = tell_queues
@@ -56,7 +60,7 @@ class Accounts:
             self._tell_queues()
             return self._devices.last(record)
         try:
-            return self._firewall.counters(record).report()
+            return self._firewall.counters(record).report() | self._shaping.of_jobs().get(record.id, {})
         except NetworkError as error:
             log.failure("the last counters of a job are not known", error, job=record.id)
             return {}
@@ -82,12 +86,23 @@ class Accounts:
         while not self._thread.pause(self._seconds):
             try:
                 live = [record for record in self._records() if is_ruled(record) and record.made and not record.over]
-                counted = {job_id: each.report() for job_id, each in self._firewall.all_counters(live).items()}
+                seen = self._shaping.of_jobs()
+                counted = {
+                    job_id: each.report() | seen.get(job_id, {})
+                    for job_id, each in self._firewall.all_counters(live).items()
+                }
                 self._tell(counted)
+                self._tell_delivered(live)
             except (AwayError, NetworkError) as error:
                 log.event("counters are not told; the next ones hold them too", level=log.WARNING, reason=error)
             except Exception as error:  # the next round must find somebody who tells
                 log.failure("counters are not told; the next ones hold them too", error)
+
+    def _tell_delivered(self, live: list[Record]) -> None:
+        """What was promised to whom, and delivered, so that the controller notices a guarantee that is missed."""
+        queues = self._shaping.promises()
+        if queues and live:
+            self._link.delivered(live[0].machine, time.monotonic(), queues)
 
     def _tell(self, counted: dict[str, dict[str, int]]) -> None:
         self._told = {job_id: said for job_id, said in self._told.items() if job_id in counted}

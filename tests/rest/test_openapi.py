@@ -53,7 +53,7 @@ def test_the_api_does_what_its_openapi_document_says(tmp_path: Path) -> None:
 
         conforms()
         tried.add(operation.label)
-    assert len(tried) == 36
+    assert len(tried) == 37
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -40,6 +40,7 @@ GUARDED = [
     ("GET", f"/v1/switches/{DPID}/flows", {"read", "operate"}),
     ("GET", "/v1/hosts/worker1/rules", {"hook", "read", "operate"}),
     ("PUT", "/v1/hosts/worker1/rules", {"hook"}),
+    ("POST", "/v1/hosts/worker1/delivered", {"hook"}),
     ("GET", "/v1/policy", {"read", "operate"}),
     ("PUT", "/v1/policy", {"operate"}),
     ("POST", "/v1/policy/check", {"read", "operate"}),
@@ -337,10 +338,14 @@ def test_a_worker_gets_its_rules_and_confirms_them(api: Api) -> None:
     assert from_json(found["rules"]) == api.controls.workers.rules("worker1", "", 0).rules
     known = api.get("/v1/hosts/worker1/rules?after=5f0e12ab.17&wait=0", scope="hook").json
     assert known["rules"] is None
-    sent = {"revision": "5f0e12ab.17", "refused": {"0123456789abcdef": "why"}, "late": ["fedcba9876543210"]}
+    sent: dict[str, object] = {"revision": "5f0e12ab.17", "refused": {"0123456789abcdef": "why"}}
+    sent |= {"late": ["fedcba9876543210"], "uplinks": {"eth0": 1000, "eth1": None}}
     answer = api.client.put("/v1/hosts/worker1/rules", json=sent, headers=bearer("hook"))
     assert answer.status_code == 200
-    assert api.controls.workers.reports == [("worker1", "5f0e12ab.17", {"0123456789abcdef": "why"}, "fedcba9876543210")]
+    uplinks = (("eth0", 1000), ("eth1", None))
+    assert api.controls.workers.reports == [
+        ("worker1", "5f0e12ab.17", {"0123456789abcdef": "why"}, "fedcba9876543210", *uplinks)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -351,6 +356,8 @@ def test_a_worker_gets_its_rules_and_confirms_them(api: Api) -> None:
         '{"revision": 1}',
         '{"revision": "a", "refused": {"b": 1}}',
         '{"revision": "a", "late": [1]}',
+        '{"revision": "a", "uplinks": {"eth0": -1}}',
+        '{"revision": "a", "uplinks": {"eth0": true}}',
         '{"revision": "a", "more": 1}',
         "{",
     ],

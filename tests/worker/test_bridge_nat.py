@@ -66,7 +66,7 @@ class Site:
 
 
 @contextmanager
-def a_site(ovs: OpenVSwitch, net: Net, **extra: str) -> Iterator[tuple[Pool, Site]]:
+def a_site(ovs: OpenVSwitch, net: Net, policy: str = POLICY, **extra: str) -> Iterator[tuple[Pool, Site]]:
     site = Site(net)
     settings = {
         "linux_bridge": site.bridge,
@@ -77,7 +77,7 @@ def a_site(ovs: OpenVSwitch, net: Net, **extra: str) -> Iterator[tuple[Pool, Sit
         **extra,
     }
     try:
-        with temporary_directory() as folder, a_pool(Path(folder), ovs, net, policy=POLICY, **settings) as pool:
+        with temporary_directory() as folder, a_pool(Path(folder), ovs, net, policy=policy, **settings) as pool:
             yield pool, site
     finally:
         site.close()

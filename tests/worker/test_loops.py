@@ -104,7 +104,8 @@ def test_counters_are_told() -> None:
     told: list[str] = []
     firewall = some(all_counters=Fails(lambda live: {job.id: some(report=lambda: {"bytes": 1}) for job in live}))
     link = some(counters=Fails(lambda job_id, _said: told.append(job_id)))
-    with started(Accounts(link, firewall, some(), Fails(lambda: JOBS), 0.01, lambda: None)):
+    shaping = some(of_jobs=dict, promises=dict)
+    with started(Accounts(link, firewall, shaping, some(), Fails(lambda: JOBS), 0.01, lambda: None)):
         wait(lambda: set(told) == set(IDS))
     assert told[0] == IDS[1], "one job's trouble does not cost the other its account"
 
@@ -116,14 +117,14 @@ def test_rules_are_asked_for_and_put_in_place(monkeypatch: pytest.MonkeyPatch) -
     firewall = some(
         name="lark-test",
         remove=lambda: None,
-        apply=Fails(lambda _rules, _live: some(refused={}, late=())),
+        apply=Fails(lambda _rules, _live, _shaped: some(refused={}, late=(), uplinks={})),
     )
     link = some(
         rules=Fails(lambda _host, known, _hold: ("r1", None if known else some(jobs=()))),
-        rules_confirmed=Fails(lambda _host, revision, _refused, _late: confirmed.append(revision)),
+        rules_confirmed=Fails(lambda _host, revision, _applied: confirmed.append(revision)),
     )
     # The first to ask for the jobs is who starts it.
-    with started(RulesFeed(link, firewall, Fails(lambda: JOBS, at=2))):
+    with started(RulesFeed(link, firewall, some(apply=lambda _rules, _live: None), Fails(lambda: JOBS, at=2))):
         wait(lambda: confirmed == ["r1"])
 
 

@@ -6,20 +6,24 @@ import json
 from typing import Any, Final
 
 from lark_common.worker_rules import to_json
-from lark_controller.api.workers import HostStatus
+from lark_controller.api.workers import Delivered, HostStatus
+from lark_controller.qos.delivery import Counters
 from lark_controller.rest.api import operation, resource
-from lark_controller.rest.bodies import read, refuse_malformed_json
+from lark_controller.rest.bodies import read, read_json, refuse_malformed_json
 from lark_controller.rest.context import current
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.queries import RulesQuery
-from lark_controller.rest.schemas.worker_rules import HostSchema
+from lark_controller.rest.schemas.worker_rules import DeliveredAnswerSchema, DeliveredSchema, HostSchema
 from lark_controller.rest.tokens import Scope
 
 blueprint = resource("hosts", "The rules that workers enforce for their jobs without a port on a switch.")
 
 MAX_REASON: Final = 1024
+MAX_UPLINKS: Final = 64
+# 10 Tb/s: more is nobody's link.
+MAX_SPEED: Final = 10_000_000
 
-_EXPECTED: Final = 'The body is not {"revision": …, "refused": {id: reason}, "late": [id, …]}.'
+_EXPECTED: Final = 'The body is not {"revision": …, "refused": {id: reason}, "late": [id, …], "uplinks": {name: Mb/s}}.'
 _CONFIRMATION: Final = {
     "type": "object",
     "properties": {
@@ -34,8 +38,36 @@ _CONFIRMATION: Final = {
             "items": {"type": "string"},
             "description": "Ids of jobs whose networks are still to be made; they wait on",
         },
+        "uplinks": {
+            "type": "object",
+            "additionalProperties": {"type": ["number", "null"]},
+            "description": "The worker's interfaces that lead away from it: name, speed in Mb/s (null: not known)",
+        },
     },
     "required": ["revision"],
+    "additionalProperties": False,
+}
+
+_QUEUE: Final = {
+    "type": "object",
+    "properties": {
+        "job": {"type": "string", "description": "Whose queue it is"},
+        "queue": {"type": "string", "description": "The uplink, and behind a slash the reservation of a reserved flow"},
+        "promised": {"type": "integer", "minimum": 0, "description": "What it is guaranteed, bits a second"},
+        "sent": {"type": "integer", "minimum": 0, "description": "Bytes that have left it"},
+        "dropped": {"type": "integer", "minimum": 0, "description": "Packets that it has dropped"},
+        "waited": {"type": "integer", "minimum": 0, "description": "Time with packets waiting in it, milliseconds"},
+    },
+    "required": ["job", "queue", "promised", "sent", "dropped", "waited"],
+    "additionalProperties": False,
+}
+_DELIVERED: Final = {
+    "type": "object",
+    "properties": {
+        "at": {"type": "integer", "minimum": 0, "description": "When, in milliseconds of a clock that only grows"},
+        "queues": {"type": "array", "items": _QUEUE},
+    },
+    "required": ["at", "queues"],
     "additionalProperties": False,
 }
 
@@ -77,18 +109,52 @@ def confirm(host: str) -> dict[str, object]:
     body, _ = read(context.settings.max_ads_bytes, ("application/json",))
     refuse_malformed_json(body)
     given = json.loads(body)
-    if not isinstance(given, dict) or given.keys() - {"revision", "refused", "late"}:
+    if not isinstance(given, dict) or given.keys() - {"revision", "refused", "late", "uplinks"}:
         raise Problem(400, _EXPECTED)
-    refused, late = given.get("refused", {}), given.get("late", [])
+    refused, late, uplinks = given.get("refused", {}), given.get("late", []), given.get("uplinks", {})
     if (
         not isinstance(given.get("revision"), str)
         or not isinstance(refused, dict)
         or not all(isinstance(reason, str) and len(reason) <= MAX_REASON for reason in refused.values())
         or not isinstance(late, list)
         or not all(isinstance(job_id, str) for job_id in late)
+        or not isinstance(uplinks, dict)
+        or len(uplinks) > MAX_UPLINKS
+        or not all(_is_speed(speed) for speed in uplinks.values())
     ):
         raise Problem(400, _EXPECTED)
-    return _answer(context.controls.workers.confirmed(host, given["revision"], refused, late))
+    return _answer(context.controls.workers.confirmed(host, given["revision"], refused, late, uplinks))
+
+
+def _is_speed(value: object) -> bool:
+    """Whether a value is a speed in Mb/s, or null."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_SPEED)
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/hosts/<host>/delivered",
+    scopes=(Scope.HOOK,),
+    bodies={"application/json": _DELIVERED},
+    answers={200: DeliveredAnswerSchema},
+    problems=(400, 413, 415, 422),
+)
+def delivered(host: str) -> dict[str, int]:
+    """Take what a worker's own queues have delivered.
+
+    Two of these posts in turn tell which guarantees of its jobs were missed meanwhile.
+    """
+    context = current()
+    said = read_json(context.settings.max_ads_bytes, DeliveredSchema())
+    at = said["at"] / 1000
+    found = {
+        (each["job"], each["queue"]): Delivered(
+            each["promised"], Counters(at, each["sent"], each["dropped"], None, each["waited"] / 1000)
+        )
+        for each in said["queues"]
+    }
+    return {"missed": context.controls.workers.delivered(host, found)}
 
 
 def _answer(status: HostStatus) -> dict[str, object]:

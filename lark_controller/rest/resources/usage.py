@@ -12,7 +12,7 @@ from flask import Response, request
 from marshmallow import fields, validate
 
 from lark_controller.accounting.buckets import NAMES, width_for
-from lark_controller.accounting.ledger import PortReading, WorkerCounts
+from lark_controller.accounting.ledger import PortReading, QueueReading, WorkerCounts
 from lark_controller.api.usage import UsageFilter, UsageRow
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import known_job, next_url, read_json
@@ -53,6 +53,8 @@ _DAY = 86_400.0
 _MAX_COUNTERS = 4096
 _WAN = ("wan_bytes_in", "wan_bytes_out", "wan_packets_in", "wan_packets_out")
 _POLICY = ("policy_drops_in", "policy_drops_out")
+# In the order of QueueReading.
+_QUEUES = ("queue_drops_in", "queue_drops_out", "waited_in", "waited_out")
 
 
 def _meta(meaning: str) -> dict[str, str]:
@@ -169,11 +171,11 @@ def counters(job_id: str) -> dict[str, bool]:
     """Take what a worker has counted for a job since the job's start.
 
     Every post has the whole sums, so one that is lost or comes twice changes nothing. The four of `wan` go
-    together, and so do the two of `policy_drops`.
+    together, and so do the two of `policy_drops` and the four of its queues.
     """
     known = known_job(job_id)
     said = read_json(_MAX_COUNTERS, CountersSchema())
-    for names in (_WAN, _POLICY):
+    for names in (_WAN, _POLICY, _QUEUES):
         given = [name for name in names if name in said]
         if given and len(given) < len(names):
             wrong = [{"parameter": name, "problem": "needed beside " + given[0]} for name in names if name not in said]
@@ -184,7 +186,9 @@ def counters(job_id: str) -> dict[str, bool]:
     )  # fmt: skip
     wan = (said[_WAN[0]], said[_WAN[1]], said[_WAN[2]], said[_WAN[3]]) if _WAN[0] in said else None
     drops = (said[_POLICY[0]], said[_POLICY[1]]) if _POLICY[0] in said else None
-    return {"counted": current().controls.usage.counted(known, WorkerCounts(port, wan, drops), said["final"])}
+    queues = QueueReading(*(said[name] for name in _QUEUES)) if _QUEUES[0] in said else None
+    counts = WorkerCounts(port, wan, drops, queues)
+    return {"counted": current().controls.usage.counted(known, counts, said["final"])}
 
 
 def _chosen(query: dict[str, Any]) -> UsageFilter:

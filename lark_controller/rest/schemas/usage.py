@@ -187,6 +187,10 @@ class CountersSchema(Schema):
     policy_drops_out = _given(_COUNTS["policy_drops_out"])
     rate_drops_in = _given(_COUNTS["rate_drops_in"])
     rate_drops_out = _given(_COUNTS["rate_drops_out"])
+    queue_drops_in = _given("Packets for it that its queue on the worker dropped")
+    queue_drops_out = _given("Packets from it that its queues on the worker dropped")
+    waited_in = _given("Time with packets waiting in the queue towards it, milliseconds")
+    waited_out = _given("Time with packets waiting in its queues at the uplinks, milliseconds")
     final = _Flag(load_default=False, metadata=_meta("Nothing will be counted after this"))
 
 

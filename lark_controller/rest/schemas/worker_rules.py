@@ -7,6 +7,7 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from lark_common.runs import NetworkType
+from lark_controller.rest.schemas.usage import LARGEST
 
 
 def _meta(meaning: str) -> dict[str, str]:
@@ -29,6 +30,34 @@ def _flag(meaning: str) -> fields.Boolean:
     return fields.Boolean(required=True, metadata=_meta(meaning))
 
 
+class ShareSchema(Schema):
+    """What a queue gets."""
+
+    least = _number("Whenever it has packets, bits a second")
+    most = _number("At most, bits a second")
+    burst = _number("At once, bits")
+
+
+class ReservedShareSchema(Schema):
+    """A flow of a job that has a share of its own."""
+
+    key = _text("Its key in the uplinks' shares")
+    target = fields.List(fields.String, required=True, metadata=_meta("Where it goes; empty: to the WAN"))
+
+
+class UplinkSchema(Schema):
+    """What leaves a worker by one interface."""
+
+    rate = _number("Altogether, bits a second")
+    rest = fields.Nested(ShareSchema, required=True, metadata=_meta("What all have together that have no share"))
+    shares = fields.Dict(
+        keys=fields.String(),
+        values=fields.Nested(ShareSchema),
+        required=True,
+        metadata=_meta("By the job's id, and for a reserved flow a slash and the reservation's number behind it"),
+    )
+
+
 class JobRulesSchema(Schema):
     """What one job may do, as its worker enforces it."""
 
@@ -44,6 +73,12 @@ class JobRulesSchema(Schema):
     inbound = _flag("May be called")
     outbound = _flag("May call")
     dscp = _maybe_number("DSCP of everything that it sends; null: as the job sets it")
+    inward = fields.Nested(
+        ShareSchema, required=True, allow_none=True, metadata=_meta("Limits what is sent to it; null: nothing does")
+    )
+    reserved = fields.List(
+        fields.Nested(ReservedShareSchema), required=True, metadata=_meta("Flows that it has reserved")
+    )
 
 
 def _prefixes(meaning: str) -> fields.List[Any]:
@@ -65,6 +100,13 @@ class RulesSchema(Schema):
     jobs = fields.List(
         fields.Nested(JobRulesSchema), required=True, metadata=_meta("The jobs, in order of registration")
     )
+    uplinks = fields.Dict(
+        keys=fields.String(),
+        values=fields.Nested(UplinkSchema),
+        required=True,
+        allow_none=True,
+        metadata=_meta("The worker's uplinks, by name; null: the queues that stand are to stay"),
+    )
 
 
 class HostSchema(Schema):
@@ -76,3 +118,31 @@ class HostSchema(Schema):
         RulesSchema, required=True, allow_none=True, metadata=_meta("The rules; null where the revision is known")
     )
     waiting = fields.List(fields.String, required=True, metadata=_meta("Ids of the jobs whose rules are not confirmed"))
+
+
+class _Count(fields.Integer):
+    """A whole number that the store and the arithmetic can hold."""
+
+    def __init__(self) -> None:
+        super().__init__(required=True, strict=True, validate=validate.Range(0, LARGEST))
+
+
+class DeliveredQueueSchema(Schema):
+    """What one queue of a job on its worker has delivered."""
+
+    job = _text("Whose it is", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
+    queue = _text("Its name", validate=validate.Length(1, 64))
+    promised, sent, dropped, waited = _Count(), _Count(), _Count(), _Count()
+
+
+class DeliveredSchema(Schema):
+    """What the queues of a worker have delivered."""
+
+    at = _Count()
+    queues = fields.List(fields.Nested(DeliveredQueueSchema), required=True)
+
+
+class DeliveredAnswerSchema(Schema):
+    """What came of it."""
+
+    missed = _number("How many guarantees were missed since the last post")

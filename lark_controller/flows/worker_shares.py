@@ -1,0 +1,130 @@
+"""Bandwidth of a worker's jobs that have no port on a switch: what the worker's own queues are to be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Final
+
+from lark_common.worker_rules import ReservedShare, Share, Uplink
+from lark_controller.flows.placement import Placed
+from lark_controller.jobs.job import Job, ReservedFlow
+from lark_controller.policies.model import InboundShares, Policy
+from lark_controller.qos.queues import DEFAULT_QUEUE, Queue
+from lark_controller.qos.topology import KILO
+from lark_controller.qos.worker_queues import Claim, Demand, Way, carried, host_plan
+
+# Jobs that are neither limited nor have anything reserved are in no class of their own.
+_NO_QUEUE: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShares:
+    """The shares of a worker's jobs.
+
+    ``uplinks`` are None where nothing is known of them though a job is limited. ``inward`` limits what is sent to a
+    job, by its id; ``short`` says by its id why a job's bandwidth cannot be promised.
+    """
+
+    uplinks: Mapping[str, Uplink] | None = field(default_factory=lambda: MappingProxyType({}))
+    inward: Mapping[str, Share] = field(default_factory=lambda: MappingProxyType({}))
+    short: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def is_limited(placed: Placed) -> bool:
+    """Whether a job's bandwidth is enforced, or it has reserved some for what it sends."""
+    if placed.decision.isolated:
+        return False
+    return _rate(placed) is not None or any(not each.incoming for each in placed.job.reserved)
+
+
+def worker_shares(
+    policy: Policy, host: str, jobs: Iterable[Placed], speeds: Mapping[str, float | None] | None
+) -> WorkerShares:
+    """The shares of these jobs of one worker, whose interfaces that lead away have these ``speeds`` (Mb/s, None where
+    one is not known). ``speeds`` None: the worker has not told."""
+    present = [placed for placed in jobs if not placed.decision.isolated]
+    keys: list[str] = []
+    demands = list(_demands(present, keys, shared=bool(policy.bandwidths)))
+    if not any(is_limited(placed) for placed in present):
+        return WorkerShares()
+    if speeds is None:
+        return WorkerShares(None)
+    chosen = {name: each for name, each in speeds.items() if _is_uplink(name, policy)} or speeds
+    known = {name: each if policy.edge_speed is None else policy.edge_speed for name, each in chosen.items()}
+    inbound = policy.edge_inbound if policy.bandwidths else InboundShares.OPEN
+    plan = host_plan(demands, carried(known, policy, host, demands), inbound)
+    jobs_of = {Claim.of_job(placed.job.number): placed.job.id for placed in present}
+    jobs_of |= {Claim.of_flow(each.number): placed.job.id for placed in present for each in placed.job.reserved}
+    return WorkerShares(
+        {
+            name: Uplink(
+                plan.ports[name].rate,
+                _share(plan.ports[name].queues[DEFAULT_QUEUE]),
+                {
+                    keys[number - 1]: _share(queue)
+                    for number, queue in plan.ports[name].queues.items()
+                    if number != DEFAULT_QUEUE
+                },
+            )
+            for name in known
+            if name in plan.ports
+        },
+        {
+            placed.job.id: _share(plan.ports[placed.job.id].queues[DEFAULT_QUEUE])
+            for placed in present
+            if placed.job.id in plan.ports
+        },
+        {jobs_of[claim]: why for claim, why in plan.short.items()},
+    )
+
+
+def reserved_shares(job: Job) -> tuple[ReservedShare, ...]:
+    """The flows that a job has reserved, each with the key of its share."""
+    return tuple(ReservedShare(_key(job, each), each.target) for each in job.reserved if not each.incoming)
+
+
+def _demands(present: Iterable[Placed], keys: list[str], *, shared: bool) -> Iterable[Demand]:
+    """What the jobs ask; ``keys`` receives the key of each that has a queue. A flow between two of them takes no
+    uplink."""
+    seen: dict[int, int] = {}
+    for placed in present:
+        for each in placed.job.reserved:
+            seen[each.number] = seen.get(each.number, 0) + 1
+    for placed in present:
+        job = placed.job
+        for each in job.reserved:
+            if seen[each.number] > 1:
+                continue
+            way = Way.IN if each.incoming else Way.OUT
+            number = _NO_QUEUE
+            if not each.incoming:
+                keys.append(_key(job, each))
+                number = len(keys)
+            yield Demand(Claim.of_flow(each.number), number, None, each.kbps / KILO, way=way)
+        rate, share, claim = _rate(placed), placed.decision.bandwidth, Claim.of_job(job.number)
+        if rate is None or share is None:
+            if shared:
+                yield Demand(claim, _NO_QUEUE, job.id)
+            continue
+        keys.append(job.id)
+        yield Demand(claim, len(keys), job.id, rate, share.borrows, share.ceiling)
+
+
+def _rate(placed: Placed) -> float | None:
+    share = placed.decision.bandwidth
+    return None if share is None else share.rate(placed.job.bandwidth)
+
+
+def _key(job: Job, flow: ReservedFlow) -> str:
+    return f"{job.id}/{flow.number}"
+
+
+def _is_uplink(name: str, policy: Policy) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in policy.edge_uplinks)
+
+
+def _share(queue: Queue) -> Share:
+    return Share(queue.least, queue.most, queue.burst)

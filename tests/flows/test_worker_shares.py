@@ -1,0 +1,154 @@
+"""What a worker's own queues are to be for its bridge and nat jobs: tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+
+from lark_common.runs import NetworkType
+from lark_common.worker_rules import from_json, to_json
+from lark_controller.flows.desired import Pool
+from lark_controller.flows.worker_shares import worker_shares
+from lark_controller.jobs.job import Job, ReservedFlow
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.file import load
+from tests.flows.test_desired import a_job
+
+HOST = "worker1"
+Table = dict[str, dict[str, tuple[float, float]]]
+
+
+def policy(rule: str = "{mode: cap}", edge: str = "") -> str:
+    return f"""
+version: 1
+networks: {{jobs: [10.64.0.0/16], local: [10.0.0.0/8]}}
+edge: {{inbound: open{edge}}}
+policies:
+  - block: {{when: 'Owner == "mallory"'}}
+{f"  - bandwidth: {rule}" if rule else ""}
+"""
+
+
+def a_ruled_job(number: int, rate: float | None = None, owner: str = "alice", *flows: ReservedFlow) -> Job:
+    job = a_job(number, owner=owner, datapath=None, network_type=NetworkType.NAT)
+    return replace(job, bandwidth=rate, host=HOST, reserved=flows)
+
+
+def pool_of(text: str, *jobs: Job) -> Pool:
+    loaded = load(text)
+    pool, decider = Pool(loaded), Decider(loaded)
+    for job in jobs:
+        pool.put(job, decider.decide(job.facts))
+    return pool
+
+
+def table(pool: Pool, speeds: dict[str, float | None]) -> tuple[Table, dict[str, float], dict[str, str]]:
+    """Shares at the uplinks and towards jobs in Mb/s, and who comes short, by the job's number."""
+    found = worker_shares(pool.policy, HOST, pool.ruled_at(HOST), speeds)
+    assert found.uplinks is not None
+    numbers = {placed.job.id: str(placed.job.number) for placed in pool.placed.values()}
+
+    def named(key: str) -> str:
+        job, _, flow = key.partition("/")
+        return numbers[job] + (f"/{flow}" if flow else "")
+
+    uplinks = {
+        name: {"": (each.rest.least / 1e6, each.rest.most / 1e6)}
+        | {named(key): (share.least / 1e6, share.most / 1e6) for key, share in each.shares.items()}
+        for name, each in found.uplinks.items()
+    }
+    inward = {numbers[job]: share.most / 1e6 for job, share in found.inward.items()}
+    return uplinks, inward, {numbers[job]: why for job, why in found.short.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "jobs", "uplinks", "inward"),
+    [
+        # Who asks for nothing has no queue, and where nobody asks there is none.
+        (policy(), [a_ruled_job(1)], {}, {}),
+        (policy(""), [a_ruled_job(1, 30)], {}, {}),
+        (policy(), [a_ruled_job(1, 30), a_ruled_job(2)], {"eth0": {"": (70, 100), "1": (30, 30)}}, {"1": 30}),
+        (
+            policy("{mode: guarantee, ceiling: 50}"),
+            [a_ruled_job(1, 30), a_ruled_job(2, 10)],
+            {"eth0": {"": (60, 100), "1": (30, 50), "2": (10, 50)}},
+            {"1": 50, "2": 50},
+        ),
+        # A blocked job sends nothing.
+        (
+            policy(), [a_ruled_job(1, 30, "mallory"), a_ruled_job(2, 10)],
+            {"eth0": {"": (90, 100), "2": (10, 10)}}, {"2": 10},
+        ),
+        # The policy's word of the speed wins over the interface's.
+        (policy(edge=", speed: 1Gbit"), [a_ruled_job(1, 30)], {"eth0": {"": (970, 1000), "1": (30, 30)}}, {"1": 30}),
+        # What comes in is split among those that nobody limits, where the policy says so.
+        (
+            policy().replace("inbound: open", "inbound: split"),
+            [a_ruled_job(1, 40), a_ruled_job(2), a_ruled_job(3)],
+            {"eth0": {"": (60, 100), "1": (40, 40)}},
+            {"1": 40, "2": 30, "3": 30},
+        ),
+        # Flows that are reserved have shares of their own, also where the policy limits no job.
+        (
+            policy(""),
+            [a_ruled_job(1, None, "alice", ReservedFlow(7, 20_000, (ip_network("10.0.0.5/32"),)))],
+            {"eth0": {"": (80, 100), "1/7": (20, 20)}},
+            {},
+        ),
+        # Between two jobs of one worker no uplink is crossed.
+        (
+            policy(),
+            [
+                a_ruled_job(1, 30, "alice", ReservedFlow(7, 20_000, (ip_network("10.64.0.2/32"),))),
+                a_ruled_job(2, None, "alice", ReservedFlow(7, 20_000, incoming=True)),
+            ],
+            {"eth0": {"": (70, 100), "1": (30, 30)}},
+            {"1": 30},
+        ),
+    ],
+)  # fmt: skip
+def test_the_shares_of_a_worker(text: str, jobs: list[Job], uplinks: Table, inward: dict[str, float]) -> None:
+    pool = pool_of(text, *jobs)
+    assert table(pool, {"eth0": 100.0}) == (uplinks, inward, {})
+    rules = pool.host_rules(HOST, {"eth0": 100.0})
+    assert from_json(to_json(rules)) == rules
+
+
+def test_what_does_not_fit_comes_short_and_is_limited() -> None:
+    uplinks, inward, short = table(pool_of(policy(), a_ruled_job(1, 70), a_ruled_job(2, 40)), {"eth0": 100.0})
+    assert uplinks == {"eth0": {"": (30, 100), "1": (70, 70), "2": (0, 40)}}
+    assert inward == {"1": 70, "2": 40}
+    assert short.keys() == {"2"}
+    assert "has 30 Mb/s left, and this job needs 40" in short["2"]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "reason"),
+    [
+        ({"eth0": None}, "the speed of uplink eth0 is not known; the policy can say it (speed)"),
+        ({}, "the worker has no uplink as the policy describes them"),
+    ],
+)
+def test_without_a_link_or_its_speed_nothing_is_promised(speeds: dict[str, float | None], reason: str) -> None:
+    uplinks, _, short = table(pool_of(policy(), a_ruled_job(1, 10)), speeds)
+    assert (uplinks, short) == ({}, {"1": reason})
+
+
+def test_the_policys_uplinks_are_chosen_among_those_that_the_worker_tells() -> None:
+    text = policy(edge=", uplinks: [eth*]")
+    uplinks, _, _ = table(pool_of(text, a_ruled_job(1, 10)), {"eth1": 100.0, "tap0": 10.0})
+    assert uplinks.keys() == {"eth1"}
+
+
+def test_a_topology_says_what_the_access_link_carries() -> None:
+    text = policy() + "topology:\n  hosts: {default: {switch: rack, capacity: 50}}\n"
+    uplinks, _, _ = table(pool_of(text, a_ruled_job(1, 10)), {"eth0": 100.0})
+    assert uplinks == {"eth0": {"": (40, 50), "1": (10, 10)}}
+
+
+def test_before_the_worker_has_told_its_uplinks_what_stands_stays() -> None:
+    pool = pool_of(policy(), a_ruled_job(1, 10))
+    assert pool.host_rules(HOST).uplinks is None
+    assert pool_of(policy(), a_ruled_job(1)).host_rules(HOST).uplinks == {}
