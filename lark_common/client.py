@@ -60,12 +60,19 @@ class _UnixConnection(http.client.HTTPConnection):
 class Client:
     """One controller. Every call makes a connection of its own, so a client may be used from several threads.
 
+    ``cert`` is a certificate (PEM) to show over TLS, with its private key in ``key`` or in the same file.
     ``timeout`` is in seconds, for each step of a request; a post with ``wait`` gets that much more. Every call raises
     UnreachableError where nothing answers, and ProblemError for what the controller refuses.
     """
 
     def __init__(
-        self, url: str, token: str | None = None, ca: str | os.PathLike[str] | None = None, timeout: float = TIMEOUT
+        self,
+        url: str,
+        token: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        timeout: float = TIMEOUT,
+        cert: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
     ) -> None:
         try:
             parts = urlsplit(url)
@@ -80,6 +87,8 @@ class Client:
         try:
             self._port = parts.port
             self._tls = ssl.create_default_context(cafile=ca) if parts.scheme == "https" else None
+            if self._tls is not None and cert is not None:
+                self._tls.load_cert_chain(cert, key)
         except (ValueError, OSError) as error:
             raise SettingError(f"{url!r} cannot be used: {error}") from None
         self._url = url

@@ -90,6 +90,13 @@ class Settings:
         Path | None, About("Certificate (PEM) of the REST API; with it every TCP address of the API speaks TLS.")
     ] = None
     rest_tls_key: Annotated[Path | None, About("Private key (PEM) of that certificate.")] = None
+    rest_tls_ca: Annotated[
+        Path | None,
+        About(
+            "Authorities (PEM) of workers' certificates; with them a hook's token is good for the hosts that the "
+            "certificate names, and over TCP for none without one."
+        ),
+    ] = None
     tokens_file: Annotated[
         Path, About("The API's bearer tokens (their hashes), made by `lark token`; read again when it changes.")
     ] = Path("/etc/lark/tokens.yaml")
@@ -249,6 +256,8 @@ def _together(settings: Settings) -> Iterator[str]:
         )
     if (settings.rest_tls_cert is None) != (settings.rest_tls_key is None):
         yield "LARK_REST_TLS_CERT and LARK_REST_TLS_KEY: accepted only together"
+    if settings.rest_tls_ca is not None and settings.rest_tls_cert is None:
+        yield "LARK_REST_TLS_CA: needs LARK_REST_TLS_CERT and LARK_REST_TLS_KEY"
     tls = (settings.openflow_tls_cert, settings.openflow_tls_key, settings.openflow_tls_ca)
     if settings.openflow_tls_listen and None in tls:
         yield "LARK_OPENFLOW_TLS_LISTEN: needs LARK_OPENFLOW_TLS_CERT, LARK_OPENFLOW_TLS_KEY and LARK_OPENFLOW_TLS_CA"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from lark_common.client import (
@@ -54,7 +53,7 @@ class Link:
         self._settings = settings
         self._client: Client | None = None
         self.lease = DEFAULT_LEASE
-        _refuse_shared(settings.token_file)
+        _refuse_shared_secrets(settings)
 
     def register(self, body: str, wait: float = 0.0) -> Answer:
         """Post a job. Raises RefusedError where the controller will not have it."""
@@ -183,9 +182,16 @@ class Link:
             raise AwayError(str(error)) from None
 
     def _connect(self) -> Client:
-        _refuse_shared(self._settings.token_file)
+        _refuse_shared_secrets(self._settings)
         token = read_token(self._settings.token_file) if self._settings.token_file else None
-        return Client(self._settings.url, token, self._settings.ca_file, self._settings.timeout)
+        return Client(
+            self._settings.url,
+            token,
+            self._settings.ca_file,
+            self._settings.timeout,
+            self._settings.cert_file,
+            self._settings.key_file,
+        )
 
 
 class _UnknownError(AwayError):
@@ -203,10 +209,11 @@ def _lease(answer: dict[str, Any], ahead: float) -> float:
     return max(LEAST_LEASE, (until - datetime.now(UTC)).total_seconds() - ahead)
 
 
-def _refuse_shared(token_file: Path | None) -> None:
-    with contextlib.suppress(OSError):  # a file that is not there yet is missed when it is needed
-        if token_file is not None and (mode := stat.S_IMODE(token_file.stat().st_mode)) & 0o077:
-            raise SettingError(
-                f"LARK_WORKER_TOKEN_FILE={token_file}: group or others may read or write it (mode {mode:o}),"
-                f" jobs' users among them; accepted: mode 0600 (chmod 600 {token_file})"
-            )
+def _refuse_shared_secrets(settings: Settings) -> None:
+    for variable, file in (("TOKEN_FILE", settings.token_file), ("KEY_FILE", settings.key_file)):
+        with contextlib.suppress(OSError):  # a file that is not there yet is missed when it is needed
+            if file is not None and (mode := stat.S_IMODE(file.stat().st_mode)) & 0o077:
+                raise SettingError(
+                    f"LARK_WORKER_{variable}={file}: group or others may read or write it (mode {mode:o}),"
+                    f" jobs' users among them; accepted: mode 0600 (chmod 600 {file})"
+                )

@@ -33,6 +33,11 @@ class Settings:
     ca_file: Annotated[
         Path | None, About("PEM file of the authorities that may have signed the controller's certificate.")
     ] = None
+    cert_file: Annotated[
+        Path | None,
+        About("Certificate (PEM) that is shown to the controller, with this host's name, where that asks for one."),
+    ] = None
+    key_file: Annotated[Path | None, About("Private key (PEM) of that certificate, mode 0600.")] = None
     socket: Annotated[Path, About("The Unix socket on which hooks and wrapper ask.")] = Path(
         "/run/lark-worker/worker.sock"
     )

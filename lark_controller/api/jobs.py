@@ -93,10 +93,13 @@ class JobControls(Protocol):
         """Write into the audit trail that a worker refused a forged ad for this job."""
 
     def lift(self, job_id: str, actor: str) -> Job:
-        """End a job's quarantine on an operator's word, for as long as the job lives. Idempotent.
+        """End a job's quarantine on an operator's word, for as long as the job lives.
 
-        Raises NotFoundError where no such job lives.
+        Raises NotFoundError where no such job lives, StateError where it is in no quarantine.
         """
+
+    def host_of(self, job_id: str) -> str:
+        """The host of a live or ended job; cheap for one that lives. Raises NotFoundError."""
 
     def detail(self, job_id: str) -> JobDetail:
         """A live or ended job. Raises NotFoundError."""

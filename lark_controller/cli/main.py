@@ -25,7 +25,8 @@ from lark_common.client import (
 )
 from lark_common.errors import LarkError, PolicyError, SettingError
 from lark_controller import __version__
-from lark_controller.cli import own_name, printing
+from lark_controller.cli import own_name, printing, tokens
+from lark_controller.cli.text_files import read_text
 from lark_controller.settings import load, table
 
 if TYPE_CHECKING:
@@ -116,15 +117,37 @@ def parser() -> argparse.ArgumentParser:
     _policy_commands(commands)
     _database_commands(commands)
 
-    token = _command(commands, "token", _token, "Make an API token, print it once, and store its hash.")
-    token.add_argument("name")
-    token.add_argument("--scope", action="append", required=True, choices=("hook", "read", "operate"))
-    token.add_argument("--expires", type=date.fromisoformat, metavar="YYYY-MM-DD", help="not valid from this day on")
-    token.add_argument("--file", type=Path, help="the tokens file [LARK_TOKENS_FILE]")
-    _with_json(token)
+    _token_command(commands)
 
     _command(commands, "schema", _schema, "Print the JSON Schema of policy files.")
     return top
+
+
+def _token_command(commands: Any) -> None:
+    token = _command(
+        commands,
+        "token",
+        tokens.run,
+        "Make an API token, print it once, store its hash; or make those of all workers, each in a file; or list them.",
+    )
+    token.add_argument("name", nargs="?", help="what the audit trail calls whoever uses it")
+    token.add_argument("--scope", action="append", choices=("hook", "read", "operate"))
+    token.add_argument(
+        "--host",
+        action="append",
+        metavar="HOST",
+        help="with the scope hook: good for the jobs of this host alone, a name or a pattern such as *.example",
+    )
+    token.add_argument("--expires", type=date.fromisoformat, metavar="YYYY-MM-DD", help="not valid from this day on")
+    token.add_argument(
+        "--output", type=Path, metavar="FILE", help="write it to this file, mode 0600; nothing is printed"
+    )
+    token.add_argument("--workers", type=Path, metavar="FILE", help="a token for each host of this list, one a line")
+    token.add_argument("--directory", type=Path, metavar="DIR", help="where --workers puts them, each in HOST.token")
+    token.add_argument("--owner", metavar="USER", help="whose the written files are")
+    token.add_argument("--list", action="store_true", help="list the tokens of the file, and what each is good for")
+    token.add_argument("--file", type=Path, help="the tokens file [LARK_TOKENS_FILE]")
+    _with_json(token)
 
 
 def _reserve_commands(commands: Any) -> None:
@@ -210,7 +233,7 @@ def _run(arguments: Arguments) -> int:
 def _check(arguments: Arguments) -> int:
     from lark_controller.policies import file
 
-    text = _read(arguments.file)
+    text = read_text(arguments.file)
     try:
         file.load(text, str(arguments.file))
         mistakes: list[dict[str, Any]] = []
@@ -236,7 +259,7 @@ def _check(arguments: Arguments) -> int:
 
 
 def _plan(arguments: Arguments) -> int:
-    plan = _client(arguments).plan_policy(_read(arguments.file))
+    plan = _client(arguments).plan_policy(read_text(arguments.file))
     return _show(arguments, plan, printing.plan, no=bool(plan["refusals"]))
 
 
@@ -326,7 +349,7 @@ def _policy_show(arguments: Arguments) -> int:
 
 
 def _policy_put(arguments: Arguments) -> int:
-    found = _client(arguments).put_policy(_read(arguments.file))
+    found = _client(arguments).put_policy(read_text(arguments.file))
     return _show(arguments, found, lambda policy: print(f"version {policy['version']} is in force"))
 
 
@@ -353,28 +376,11 @@ def _on_database(arguments: Arguments, work: Callable[[Store], None]) -> int:
     return _show(arguments, found, lambda found: print(found["version"] or "none"), found["version"] != found["newest"])
 
 
-def _token(arguments: Arguments) -> int:
-    from lark_controller.rest.tokens import Scope, add
-
-    path = arguments.file or Path(os.environ.get("LARK_TOKENS_FILE") or _default("tokens_file"))
-    secret = add(path, arguments.name, {Scope(word) for word in arguments.scope}, arguments.expires)
-    if arguments.json:
-        printing.json_out({"name": arguments.name, "token": secret, "file": str(path)})
-    else:
-        print(secret)
-        print(f"Its hash is in {path}; the token itself is shown this once.", file=sys.stderr)
-    return OK
-
-
 def _schema(arguments: Arguments) -> int:
     from lark_controller.policies.schema import schema
 
     printing.json_out(schema())
     return OK
-
-
-def _default(name: str) -> str:
-    return next(row.default for row in table() if row.name == name)
 
 
 def _show(arguments: Arguments, found: Any, show: Callable[[Any], None], no: bool = False) -> int:
@@ -383,15 +389,6 @@ def _show(arguments: Arguments, found: Any, show: Callable[[Any], None], no: boo
     else:
         show(found)
     return NO if no else OK
-
-
-def _read(path: Path) -> str:
-    try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-    except OSError as error:
-        raise SettingError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{path}: byte {error.start} is not UTF-8") from None
 
 
 def _say(error: LarkError, code: int) -> int:

@@ -44,7 +44,7 @@ def jobs(found: Sequence[Answer]) -> None:
         (job["id"], job["state"], job["owner"], job["group"], job["host"], _addresses(job), job["reason"])
         for job in found
     ]
-    _table(("JOB", "STATE", "OWNER", "GROUP", "HOST", "ADDRESSES", "REASON"), rows)
+    table(("JOB", "STATE", "OWNER", "GROUP", "HOST", "ADDRESSES", "REASON"), rows)
 
 
 def job(found: Answer) -> None:
@@ -106,7 +106,7 @@ def rates(found: Sequence[Answer], by: str) -> None:
         )
         for each in found
     ]
-    _table(head, rows)
+    table(head, rows)
     if not rows:
         print("No job sends or receives anything now.")
 
@@ -138,7 +138,7 @@ def switches(found: Sequence[Answer]) -> None:
         )
         for each in found
     ]
-    _table(("DATAPATH", "NAME", "ROLE", "CONNECTED", "IN SYNC", "JOBS", "FLOWS", "LIMIT", "REASON"), rows)
+    table(("DATAPATH", "NAME", "ROLE", "CONNECTED", "IN SYNC", "JOBS", "FLOWS", "LIMIT", "REASON"), rows)
 
 
 def switch(found: Answer) -> None:
@@ -146,7 +146,7 @@ def switch(found: Answer) -> None:
     switches([found])
     print()
     rows = [(port["number"], port["name"], port["role"], port["job"] or "") for port in found["ports"]]
-    _table(("PORT", "NAME", "ROLE", "JOB"), rows)
+    table(("PORT", "NAME", "ROLE", "JOB"), rows)
     for problem in found["problems"]:
         print(_clean(f"{problem['at']} {problem['problem']} {problem['flow']} {problem['job'] or ''}".rstrip()))
 
@@ -165,13 +165,13 @@ def flows(found: Sequence[Answer]) -> None:
         )
         for each in found
     ]
-    _table(("TABLE", "PRIORITY", "MATCH", "ACTIONS", "PACKETS", "STATE", "ORIGIN"), rows)
+    table(("TABLE", "PRIORITY", "MATCH", "ACTIONS", "PACKETS", "STATE", "ORIGIN"), rows)
 
 
 def audit(found: Sequence[Answer]) -> None:
     """A table of the audit trail."""
     rows = [(each["at"], each["actor"], each["action"], each["subject"], each["detail"]) for each in found]
-    _table(("WHEN", "WHO", "WHAT", "CONCERNS", "DETAIL"), rows)
+    table(("WHEN", "WHO", "WHAT", "CONCERNS", "DETAIL"), rows)
 
 
 def reservations(found: Sequence[Answer]) -> None:
@@ -188,7 +188,7 @@ def reservations(found: Sequence[Answer]) -> None:
         )
         for each in found
     ]
-    _table(("RESERVATION", "KIND", "MBIT/S", "FROM", "TO", "JOB", "UNTIL"), rows)
+    table(("RESERVATION", "KIND", "MBIT/S", "FROM", "TO", "JOB", "UNTIL"), rows)
 
 
 def reservation(found: Answer) -> None:
@@ -218,7 +218,7 @@ def links(found: Sequence[Answer]) -> None:
         )
         for each in found
     ]
-    _table(("LINK", "DIRECTION", "MBIT/S", "RESERVED", "BEST EFFORT"), rows)
+    table(("LINK", "DIRECTION", "MBIT/S", "RESERVED", "BEST EFFORT"), rows)
 
 
 def policy(found: Answer) -> None:
@@ -290,7 +290,8 @@ def _word(text: str) -> str:
     return f"\x1b[{colour}m{text}\x1b[0m"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Rows under a head, in columns."""
     texts = [[_clean(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [list(head), *texts]) for column in range(len(head))]
     for row in [list(head), *texts]:

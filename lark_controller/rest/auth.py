@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Final
 
 from flask import g, request
 
 from lark_common import log
 from lark_controller.rest.context import Context
 from lark_controller.rest.problems import Problem
-from lark_controller.rest.tokens import Scope, Token
+from lark_controller.rest.tokens import Scope, Token, is_among
 
 # The name in the environment of what the server is to be told by when a request shows a valid token.
 AUTHENTICATED = "lark.authenticated"
+# The name in the environment of the names in the client's certificate: none where it showed none, and absent where the
+# server asks for none (or over a Unix socket).
+CERTIFICATE: Final = "lark.certificate"
+_NO_CERTIFICATE: Final = "A worker's request needs a certificate of its host (LARK_REST_TLS_CA is set)."
+_NAMED: Final = 5
 _REALM = 'Bearer realm="lark"'
 
 
@@ -31,6 +38,41 @@ def require(context: Context, accepted: tuple[Scope, ...]) -> None:
         detail = f"The token {token.name} makes more than {context.settings.rate_limit:g} requests a second."
         raise Problem(429, detail, "rate", {"Retry-After": _seconds(short)})
     g.lark_token = token
+    g.lark_by_hook = not token.allows(scope for scope in accepted if scope is not Scope.HOOK)
+
+
+def require_host(host: str) -> None:
+    """Let a request that is a hook's go on only where its token, and its certificate over mutual TLS, are good for a
+    host. Raises Problem 403."""
+    if not g.lark_by_hook:
+        return
+    token: Token = g.lark_token
+    if token.hosts is not None and not is_among(host, token.hosts):
+        raise _elsewhere(f"The token {token.name} is good for {_listed(token.hosts)}, not for {host}.")
+    names = request.environ.get(CERTIFICATE)
+    if names is not None and not is_among(host, names):
+        shown = f"The certificate is that of {_listed(names)}, not of {host}." if names else _NO_CERTIFICATE
+        raise _elsewhere(shown)
+
+
+def is_bound() -> bool:
+    """Whether the request is a hook's that is good for some hosts alone."""
+    return g.lark_by_hook and (g.lark_token.hosts is not None or request.environ.get(CERTIFICATE) is not None)
+
+
+def require_host_of(context: Context, job_id: str) -> None:
+    """As :func:`require_host`, for the host of a job. Raises Problem 403, NotFoundError."""
+    if is_bound():
+        require_host(context.controls.jobs.host_of(job_id))
+
+
+def _elsewhere(detail: str) -> Problem:
+    return Problem(403, detail, "host")
+
+
+def _listed(hosts: Sequence[str]) -> str:
+    named = ", ".join(hosts[:_NAMED])
+    return f"{named} and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else named
 
 
 def _token(context: Context) -> Token:

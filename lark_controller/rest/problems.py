@@ -230,5 +230,6 @@ _TITLES: Final[Mapping[str, str]] = {
     "rate": "Too many requests",
     "token": "A valid token is needed",
     "scope": "The token does not allow this",
+    "host": "The token is for another host",
 }
 KINDS: Final = tuple(_TITLES)

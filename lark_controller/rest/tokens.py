@@ -1,20 +1,19 @@
-"""Bearer tokens (RFC 6750): a file of names, SHA-256 hashes, scopes and expiry dates.
+"""Bearer tokens (RFC 6750): a file of names, SHA-256 hashes, scopes, hosts and expiry dates.
 
-One line a token, ``name: {sha256: …, scopes: [hook], expires: 2027-01-01}``. The file holds no token, only hashes; it
-must not be readable by group or world, since whoever may write it may do everything.
+One line a token, ``name: {sha256: …, scopes: [hook], hosts: [worker1.example], expires: 2027-01-01}``. The file holds
+no token, only hashes; it must not be readable by group or world, since whoever may write it may do everything.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import re
 import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
@@ -26,9 +25,15 @@ import yaml
 from lark_common import log
 from lark_common.errors import SettingError
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,252}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_KEYS: Final = frozenset({"sha256", "scopes", "expires"})
+_HOST: Final = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9._*-]{0,252}[A-Za-z0-9*])?")
+_KEYS: Final = frozenset({"sha256", "scopes", "hosts", "expires"})
+# Ten times as quick where PyYAML has its C parts: the file has a line for every worker.
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+# Names in one line of the log.
+_NAMED: Final = 10
 
 
 class Scope(StrEnum):
@@ -43,12 +48,19 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as the file knows it. ``expires`` is seconds since 1970, None for never."""
+    """A token as the file has it. ``expires`` is seconds since 1970, None for never; ``hosts`` are those whose jobs a
+    hook's token is good for, each a name or a pattern with one ``*``, None for every host."""
 
     name: str
     sha256: str
     scopes: frozenset[Scope]
     expires: float | None = None
+    hosts: tuple[str, ...] | None = None
+
+    @property
+    def is_good_for_every_host(self) -> bool:
+        """True of a hook's token that is bound to no host: whoever has it acts for all jobs of the pool."""
+        return Scope.HOOK in self.scopes and (self.hosts is None or "*" in self.hosts)
 
     def allows(self, accepted: Iterable[Scope]) -> bool:
         """True where one of the scopes is the token's; operate includes read."""
@@ -59,7 +71,8 @@ class Token:
 class Tokens:
     """The tokens of a file, read again when the file changes. Safe to use from several threads.
 
-    A file that became unusable changes nothing (the error is logged); a file that is gone holds no tokens.
+    A file that became unusable changes nothing (the error is logged); a file that is gone holds no tokens. Tokens that
+    are good for every host are named in the log.
 
     Raises:
         SettingError: at construction, with every mistake in the file.
@@ -70,24 +83,23 @@ class Tokens:
         self._clock = clock
         self._lock = threading.Lock()
         self._seen = _identity(path)
-        self._tokens = read(path) if self._seen else ()
+        self._tokens: dict[str, Token] = {}
+        self._take(read(path) if self._seen else ())
         if not self._seen:
             log.event("no tokens", level=log.WARNING, file=path, hint="lark token NAME --scope hook")
 
     def find(self, secret: str) -> Token | None:
-        """The token whose secret this is, expired ones too. Compares in constant time."""
-        digest = hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-        found = None
-        for token in self._current():
-            if hmac.compare_digest(token.sha256, digest):
-                found = token
-        return found
+        """The token whose secret this is, expired ones too.
+
+        It is found by its hash. How long that takes may say something of the hash, of which nobody can choose a part.
+        """
+        return self._current().get(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest())
 
     def expired(self, token: Token) -> bool:
         """True from the token's expiry date on."""
         return token.expires is not None and self._clock() >= token.expires
 
-    def _current(self) -> tuple[Token, ...]:
+    def _current(self) -> Mapping[str, Token]:
         seen = _identity(self._path)
         if seen != self._seen:
             with self._lock:
@@ -97,11 +109,38 @@ class Tokens:
 
     def _reload(self, seen: tuple[int, ...] | None) -> None:
         try:
-            self._tokens = read(self._path) if seen else ()
+            self._take(read(self._path) if seen else ())
             log.event("tokens read", file=self._path, tokens=len(self._tokens))
         except SettingError as error:
             log.event("tokens not read, the former stay", level=log.ERROR, file=self._path, error=error)
         self._seen = seen
+
+    def _take(self, tokens: Iterable[Token]) -> None:
+        found = {token.sha256: token for token in tokens}
+        unbound = [token.name for token in found.values() if token.is_good_for_every_host]
+        if unbound:
+            log.event(
+                "tokens are good for every host",
+                level=log.WARNING,
+                names=",".join(unbound[:_NAMED]),
+                tokens=len(unbound),
+                hint="lark token NAME --scope hook --host HOST",
+            )
+        self._tokens = found
+
+
+def is_among(host: str, accepted: Iterable[str]) -> bool:
+    """Whether a host is one of these names and patterns: ``*`` is any characters, capitals are as small letters."""
+    name = host.lower().rstrip(".")
+    for each in accepted:
+        first, star, last = each.lower().rstrip(".").partition("*")
+        if (
+            name == first
+            if not star
+            else len(name) >= len(first + last) and name.startswith(first) and name.endswith(last)
+        ):
+            return True
+    return False
 
 
 def read(path: Path) -> tuple[Token, ...]:
@@ -114,7 +153,7 @@ def read(path: Path) -> tuple[Token, ...]:
         with path.open("rb") as file:
             _refuse_shared(path, os.fstat(file.fileno()).st_mode)
             text = file.read().decode("utf-8")
-        document = yaml.safe_load(text)
+        document = yaml.load(text, _LOADER)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: cannot be read: {error}") from None
     except yaml.YAMLError as error:
@@ -125,7 +164,7 @@ def read(path: Path) -> tuple[Token, ...]:
     if document is None:
         return ()
     if not isinstance(document, dict):
-        raise SettingError(f"{path}: lines `name: {{sha256: …, scopes: [hook]}}` are expected")
+        raise SettingError(f"{path}: lines `name: {{sha256: …, scopes: [hook], hosts: […]}}` are expected")
     mistakes: list[str] = []
     tokens = tuple(
         token for name, entry in document.items() if (token := _token(str(name), entry, mistakes)) is not None
@@ -135,27 +174,59 @@ def read(path: Path) -> tuple[Token, ...]:
     return tokens
 
 
-def add(path: Path, name: str, scopes: Iterable[Scope], expires: date | None = None) -> str:
+def add(
+    path: Path, name: str, scopes: Iterable[Scope], expires: date | None = None, hosts: Sequence[str] | None = None
+) -> str:
     """Make a token, write its hash to the file (made with mode 0600 if absent) and return the token itself.
 
     Raises:
-        SettingError: the name cannot be used or is taken, or the file cannot be read or written.
+        SettingError: name, hosts or date cannot be used, the name is taken, or the file cannot be read or written.
     """
-    if not _NAME.fullmatch(name):
-        raise SettingError(f"{name!r} cannot be a token's name; accepted: letters, digits and . _ @ -, at most 64")
-    present = read(path) if path.exists() else ()
-    if any(token.name == name for token in present):
-        raise SettingError(f"{path} has a token {name} already; remove its line first, or take another name")
-    secret = "lark_" + secrets.token_urlsafe(32)
-    digest = hashlib.sha256(secret.encode()).hexdigest()
-    until = f", expires: {expires.isoformat()}" if expires else ""
-    line = f"{name}: {{sha256: {digest}, scopes: [{', '.join(sorted(scopes))}]{until}}}\n"
+    return add_all(path, {name: hosts}, scopes, expires)[name]
+
+
+def add_all(
+    path: Path,
+    wanted: Mapping[str, Sequence[str] | None],
+    scopes: Iterable[Scope],
+    expires: date | None = None,
+    keep: Callable[[Mapping[str, str]], None] = lambda _: None,
+) -> dict[str, str]:
+    """Make tokens by name, each for these hosts, as :func:`add` does; all or none. ``keep`` is given them before their
+    hashes are written. Raises SettingError."""
+    words = [str(scope) for scope in sorted(scopes)]
+    if expires is not None and (at := _expiry(expires)) is not None and at <= time.time():
+        raise SettingError(f"{expires.isoformat()} has passed (UTC); a token that expires then would never be valid")
+    present = {token.name for token in read(path)} if path.exists() else set()
+    made, lines = {}, []
+    for name, hosts in wanted.items():
+        if not _NAME.fullmatch(name):
+            raise SettingError(f"{name!r} cannot be a token's name; accepted: letters, digits and . _ @ -, at most 253")
+        if name in present:
+            raise SettingError(f"{path} has a token {name} already; remove its line first, or take another name")
+        mistakes = [] if hosts is None else list(_host_mistakes(list(hosts), words))
+        if mistakes:
+            raise SettingError(f"{name}: {mistakes[0]}")
+        made[name] = "lark_" + secrets.token_urlsafe(32)
+        entry: dict[str, object] = {"sha256": hashlib.sha256(made[name].encode()).hexdigest(), "scopes": words}
+        if hosts is not None:
+            entry["hosts"] = list(hosts)
+        if expires is not None:
+            entry["expires"] = expires
+        lines.append(f"{_yaml(name)}: {_yaml(entry)}\n")
+    keep(made)
     try:
         before = path.read_text("utf-8") if path.exists() else ""
-        _replace(path, before + ("" if before.endswith("\n") or not before else "\n") + line)
+        _replace(path, before + ("" if before.endswith("\n") or not before else "\n") + "".join(lines))
     except OSError as error:
         raise SettingError(f"{path}: cannot be written: {error}") from None
-    return secret
+    return made
+
+
+def _yaml(value: object) -> str:
+    """A value in one line of YAML."""
+    said = yaml.dump(value, Dumper=_DUMPER, default_flow_style=True, sort_keys=False, width=1 << 20)
+    return str(said).partition("\n")[0]
 
 
 def _replace(path: Path, text: str) -> None:
@@ -210,12 +281,27 @@ def _token(name: str, entry: Any, mistakes: list[str]) -> Token | None:
     known = [str(scope) for scope in Scope]
     if not isinstance(words, list) or not words or any(word not in known for word in words):
         mistakes.append(f"{name}: scopes must be a list of {', '.join(Scope)}")
+    hosts = entry.get("hosts")
+    if "hosts" in entry:
+        mistakes += [f"{name}: {mistake}" for mistake in _host_mistakes(hosts, words)]
     expires = _expiry(entry.get("expires"))
     if "expires" in entry and expires is None:
         mistakes.append(f"{name}: expires must be a date such as 2027-01-01")
     if len(mistakes) > before:
         return None
-    return Token(name, str(digest), frozenset(Scope(word) for word in words or ()), expires)
+    bound = None if hosts is None else tuple(hosts)
+    return Token(name, str(digest), frozenset(Scope(word) for word in words or ()), expires, bound)
+
+
+def _host_mistakes(hosts: Any, scopes: Any) -> Iterable[str]:
+    if not isinstance(hosts, list) or not hosts or not all(isinstance(host, str) for host in hosts):
+        yield "hosts must be a list of names, or of patterns such as *.example"
+        return
+    wrong = [host for host in hosts if not _HOST.fullmatch(host) or host.count("*") > 1]
+    if wrong:
+        yield f"hosts: {wrong[0]!r}: a host's name is accepted, or one with a * in it"
+    if scopes != [str(Scope.HOOK)]:
+        yield "hosts are for tokens with the scope hook alone"
 
 
 def _expiry(value: Any) -> float | None:

@@ -64,10 +64,17 @@ class Jobs:
         self._store.trail.record(time.time(), actor, "forged ad", job_id, detail)
 
     def lift(self, job_id: str, actor: str) -> Job:
-        """End a job's quarantine on an operator's word, for as long as the job lives. Raises NotFoundError."""
+        """End a job's quarantine on an operator's word, while the job lives. Raises NotFoundError, StateError."""
         if self._registration.lift(job_id, "lifted by an operator", actor, vouched=True) is None:
             raise NotFoundError(f"no live job has the id {job_id}")
         return self.found(job_id)
+
+    def host_of(self, job_id: str) -> str:
+        """The host of a live or ended job. Raises NotFoundError."""
+        job = self._registration.find(job_id) or self._store.runs.find(job_id)
+        if job is None:
+            raise NotFoundError(f"no job has the id {job_id}")
+        return job.host
 
     def live(self, job_id: str) -> Job | None:
         """The live job of that id, as the loop knows it."""

@@ -269,6 +269,7 @@ def _sqlite(url: URL) -> Database:
         raise StoreError(
             f"The directory {path.parent} of the SQLite database does not exist; make it, or set LARK_DATABASE_URL."
         )
+    _make_private(path)
     engine = create_engine(
         url.set(drivername="sqlite+pysqlite"),
         hide_parameters=True,
@@ -294,6 +295,16 @@ def _sqlite(url: URL) -> Database:
     event.listen(engine, "connect", configure)
     event.listen(engine, "begin", begin)
     return Database(engine, f"SQLite database {path}", file=path)
+
+
+def _make_private(path: Path) -> None:
+    """Make the file where there is none, for its owner alone: ads may hold secrets. SQLite gives the files
+    beside it the same mode."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError:
+        # It is there, or SQLite says better why it cannot be.
+        return
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -258,3 +259,16 @@ def test_the_documentation_names_every_table_and_column() -> None:
         section = written.split(f"### `{table.name}`")[1].split("\n#")[0]
         missing = [column.name for column in table.columns if f"`{column.name}`" not in section]
         assert missing == [], table.name
+
+
+def test_an_sqlite_file_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = Store.open(f"sqlite:///{tmp_path}/lark.db")
+        store.migrate()
+        files = list(tmp_path.glob("lark.db*"))
+        store.close()
+    finally:
+        os.umask(before)
+    assert len(files) > 1
+    assert {file.stat().st_mode & 0o777 for file in files if file.exists()} <= {0o600}

@@ -9,6 +9,7 @@ from lark_common.worker_rules import to_json
 from lark_controller.api.workers import Delivered, HostStatus
 from lark_controller.qos.delivery import Counters
 from lark_controller.rest.api import operation, resource
+from lark_controller.rest.auth import require_host
 from lark_controller.rest.bodies import read, read_json, refuse_malformed_json
 from lark_controller.rest.context import current
 from lark_controller.rest.problems import Problem
@@ -88,6 +89,7 @@ def show(query: dict[str, Any], host: str) -> dict[str, object]:
     comes at once.
     """
     context = current()
+    require_host(host)
     if not query["wait"]:
         return _answer(context.controls.workers.rules(host, query["after"], 0.0))
     with context.polls.place() as free:
@@ -106,6 +108,7 @@ def show(query: dict[str, Any], host: str) -> dict[str, object]:
 def confirm(host: str) -> dict[str, object]:
     """Say that a worker has a revision of its rules in place."""
     context = current()
+    require_host(host)
     body, _ = read(context.settings.max_ads_bytes, ("application/json",))
     refuse_malformed_json(body)
     given = json.loads(body)
@@ -146,6 +149,7 @@ def delivered(host: str) -> dict[str, int]:
     Two of these posts in turn tell which guarantees of its jobs were missed meanwhile.
     """
     context = current()
+    require_host(host)
     said = read_json(context.settings.max_ads_bytes, DeliveredSchema())
     at = said["at"] / 1000
     found = {

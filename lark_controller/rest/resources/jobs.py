@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from flask import Response, jsonify, request, url_for
 
 from lark_common.classads import ads
-from lark_common.runs import EndedBy
+from lark_common.errors import NotFoundError
+from lark_common.runs import EndedBy, RunKey
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter
 from lark_controller.rest.api import operation, resource
+from lark_controller.rest.auth import require_host, require_host_of
 from lark_controller.rest.bodies import known_job, next_url, read, read_kept_text, refuse_malformed_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.hook_answer import lines
@@ -74,6 +77,11 @@ def register(query: dict[str, Any]) -> Response:
     if media == "application/json":
         refuse_malformed_json(body)
     job_ad, machine_ad = ads.parse_post(body, media, context.settings.max_ads_bytes)
+    require_host(machine_ad.machine)
+    run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
+    with suppress(NotFoundError):
+        # The same run, as far as its ads say so, may be another host's.
+        require_host_of(context, run.id)
     registered = context.controls.jobs.register(job_ad, machine_ad, actor())
     confirmation = confirm(registered.job.id, query["wait"])
     response = _answer(confirmation)
@@ -116,6 +124,7 @@ def show(query: dict[str, Any], job_id: str) -> Joined:
     """Show a job, live or ended."""
     context = current()
     known = known_job(job_id)
+    require_host_of(context, known)
     if query["fresh"]:
         with context.waiting() as timeout:
             context.controls.jobs.read_counters(known, min(timeout, FRESH_SECONDS))
@@ -125,7 +134,9 @@ def show(query: dict[str, Any], job_id: str) -> Joined:
 @operation(blueprint, "POST", "/jobs/<job_id>/renew", scopes=(Scope.HOOK,), answers={200: JobSchema}, problems=(404,))
 def renew(job_id: str) -> Any:
     """Renew a job's lease."""
-    return current().controls.jobs.renew(known_job(job_id), actor())
+    known = known_job(job_id)
+    require_host_of(current(), known)
+    return current().controls.jobs.renew(known, actor())
 
 
 @operation(
@@ -143,6 +154,7 @@ def end(query: dict[str, Any], job_id: str) -> Any:
     """End a job. An ended job may be ended again."""
     context = current()
     known = known_job(job_id)
+    require_host_of(context, known)
     exit_ad = read_kept_text(context.settings.max_ads_bytes, ("text/plain",), empty=True)
     return context.controls.jobs.end(known, actor(), exit_ad, EndedBy(query["by"]))
 
@@ -162,6 +174,8 @@ def forgery(job_id: str) -> dict[str, str]:
     Nothing else changes; the job need not be known.
     """
     known = known_job(job_id)
+    with suppress(NotFoundError):
+        require_host_of(current(), known)
     detail = " ".join(read_kept_text(MAX_NOTE, ("text/plain",)).split())
     current().controls.jobs.forged(known, actor(), detail)
     return {"subject": known, "action": "forged ad"}

@@ -79,6 +79,12 @@ class TokenSchema(Schema):
     name = fields.String(required=True, metadata=_meta("Its name"))
     scopes = fields.List(fields.String(), required=True, metadata=_meta("What it allows: hook, read, operate"))
     expires = Time("When it expires", allow_none=True)
+    hosts = fields.List(
+        fields.String(),
+        required=True,
+        allow_none=True,
+        metadata=_meta("The hosts whose jobs a hook's token is good for, names or patterns; null: every host"),
+    )
 
 
 @operation(blueprint, "GET", "/overview", scopes=(Scope.READ,), answers={200: OverviewSchema})
@@ -112,7 +118,7 @@ def show() -> dict[str, object]:
 def token() -> dict[str, object]:
     """Show what the token of this request allows."""
     held = cast("Token", g.lark_token)
-    return {"name": held.name, "scopes": sorted(map(str, held.scopes)), "expires": held.expires}
+    return {"name": held.name, "scopes": sorted(map(str, held.scopes)), "expires": held.expires, "hosts": held.hosts}
 
 
 def _rank(switch: SwitchStatus) -> tuple[bool, bool, int, str]:

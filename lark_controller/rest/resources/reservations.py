@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any, Final, cast
 
 from flask import Response, g, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
+from lark_common.errors import NotFoundError
 from lark_controller.api.reservations import Change, Wish
 from lark_controller.qos.reservation import Reservation
 from lark_controller.qos.topology import KILO, MAX_RATE
 from lark_controller.rest.api import operation, resource
+from lark_controller.rest.auth import is_bound, require_host_of
 from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.resources.jobs import check_wait, confirm
@@ -153,10 +157,12 @@ _CHANGE = {
 def reserve(query: dict[str, Any]) -> Response:
     """Reserve bandwidth for a flow.
 
-    With a hook's token only for what a live job sends. ``wait`` waits until the sender's switch has the flow's queue.
+    With a hook's token only for what a live job of its hosts sends. ``wait`` waits until the sender's switch has the
+    flow's queue.
     """
     check_wait(query)
     asked = read_json(MAX_BODY, WishSchema())
+    asked["source"] = _own_sender(asked["source"])
     made = current().controls.reservations.reserve(Wish(**asked), actor(), _of_job())
     if made.job is not None and query["wait"]:
         confirm(made.job, query["wait"])
@@ -195,7 +201,7 @@ def index(query: dict[str, Any]) -> dict[str, object]:
 )
 def show(reservation_id: str) -> dict[str, object]:
     """Show a reservation."""
-    return shown(current().controls.reservations.find(reservation_id))
+    return shown(_own(reservation_id))
 
 
 @operation(
@@ -213,6 +219,7 @@ def change(reservation_id: str) -> dict[str, object]:
     It happens as a whole or not at all; traffic is not interrupted.
     """
     asked = read_json(MAX_BODY, ChangeSchema())
+    _own(reservation_id)
     wanted = Change(asked.get("rate"), asked.get("duration"), "duration" in asked)
     return shown(current().controls.reservations.change(reservation_id, wanted, actor(), _of_job()))
 
@@ -227,6 +234,7 @@ def change(reservation_id: str) -> dict[str, object]:
 )
 def release(reservation_id: str) -> dict[str, object]:
     """Release a reservation."""
+    _own(reservation_id)
     return shown(current().controls.reservations.release(reservation_id, actor(), _of_job()))
 
 
@@ -234,6 +242,34 @@ def release(reservation_id: str) -> dict[str, object]:
 def links() -> dict[str, object]:
     """List the links of the declared topology, and what is left of each for traffic without a reservation."""
     return {"links": current().controls.reservations.links()}
+
+
+def _own(reservation_id: str) -> Reservation:
+    """A reservation that the token is good for. Raises Problem 403, NotFoundError."""
+    found = current().controls.reservations.find(reservation_id)
+    if found.job is not None:
+        require_host_of(current(), found.job)
+    return found
+
+
+def _own_sender(source: str) -> str:
+    """The end that sends, by its job's id where the token is good for that job's host alone. Raises Problem 403."""
+    if not is_bound():
+        return source
+    with suppress(NotFoundError):
+        # By its id: an address may be another job's a moment later.
+        sender = current().controls.jobs.at(source).job.id if _is_address(source) else source
+        require_host_of(current(), sender)
+        return sender
+    return source
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def shown(reservation: Reservation) -> dict[str, object]:

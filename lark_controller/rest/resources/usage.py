@@ -15,6 +15,7 @@ from lark_controller.accounting.buckets import NAMES, width_for
 from lark_controller.accounting.ledger import PortReading, QueueReading, WorkerCounts
 from lark_controller.api.usage import UsageFilter, UsageRow
 from lark_controller.rest.api import operation, resource
+from lark_controller.rest.auth import require_host_of
 from lark_controller.rest.bodies import known_job, next_url, read_json
 from lark_controller.rest.context import current
 from lark_controller.rest.problems import Problem
@@ -174,6 +175,7 @@ def counters(job_id: str) -> dict[str, bool]:
     together, and so do the two of `policy_drops` and the four of its queues.
     """
     known = known_job(job_id)
+    require_host_of(current(), known)
     said = read_json(_MAX_COUNTERS, CountersSchema())
     for names in (_WAN, _POLICY, _QUEUES):
         given = [name for name in names if name in said]

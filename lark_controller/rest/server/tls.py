@@ -10,6 +10,7 @@ import errno
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +19,9 @@ from lark_common.errors import SettingError
 _CHUNK: Final = 65536
 
 
-def server_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """The TLS context of a server, None without a certificate. Raises SettingError where the files cannot be used."""
+def server_context(cert: Path | None, key: Path | None, ca: Path | None = None) -> ssl.SSLContext | None:
+    """The TLS context of a server, None without a certificate. With ``ca`` clients may show a certificate of that
+    authority. Raises SettingError where the files cannot be used."""
     if cert is None or key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -28,6 +30,13 @@ def server_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None
         context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
         raise SettingError(f"LARK_REST_TLS_CERT={cert}, LARK_REST_TLS_KEY={key}: cannot be used: {error}") from None
+    if ca is not None:
+        try:
+            context.load_verify_locations(ca)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingError(f"LARK_REST_TLS_CA={ca}: cannot be used: {error}") from None
+        # Who has no certificate is refused what needs one, by the application.
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
@@ -60,6 +69,15 @@ class TlsConnection:
         self._plain = bytearray()
         self._cipher = bytearray()
         self._ended = False
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The hosts in the client's certificate, none where it showed none; None where it was not asked for one."""
+        if self._tls.context.verify_mode is ssl.CERT_NONE:
+            return None
+        with self._lock:
+            shown = self._tls.getpeercert() or {}
+        return _hosts_of(shown)
 
     @property
     def unsent(self) -> bool:
@@ -160,3 +178,10 @@ class TlsConnection:
                 self._ended = True
                 return
             del self._cipher[:sent]
+
+
+def _hosts_of(shown: Mapping[str, Any]) -> tuple[str, ...]:
+    """The DNS names of a certificate, or its common name where it has none."""
+    names = tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS")
+    common = (value for part in shown.get("subject", ()) for kind, value in part if kind == "commonName")
+    return names or tuple(common)

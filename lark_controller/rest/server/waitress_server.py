@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from flask import Flask
 from waitress import wasyncore
@@ -26,10 +26,10 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from lark_common import log
 from lark_common.errors import SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
-from lark_controller.rest.auth import AUTHENTICATED
+from lark_controller.rest.auth import AUTHENTICATED, CERTIFICATE
 from lark_controller.rest.problems import CONTENT_TYPE, document
 from lark_controller.rest.server.admission import Admission, places
-from lark_controller.rest.server.tls import TlsListener, server_context
+from lark_controller.rest.server.tls import TlsConnection, TlsListener, server_context
 from lark_controller.settings import Listen, Settings
 
 BACKLOG: Final = 1024
@@ -61,6 +61,8 @@ class _Task(WSGITask):  # type: ignore[misc]  # waitress publishes no types, so 
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
         environ[AUTHENTICATED] = self.channel.show_token
+        if (names := self.channel.certificate) is not None:
+            environ[CERTIFICATE] = names
         return environ
 
 
@@ -82,6 +84,11 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
         request = self.request
         return request is not None and not request.headers_finished
 
+    @property
+    def certificate(self) -> tuple[str, ...] | None:
+        """The hosts in the client's certificate; None where it was not asked for one."""
+        return None
+
     def show_token(self) -> None:
         self.admission.authenticated(self)
 
@@ -99,6 +106,10 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
 
 class _TlsChannel(_Channel):
     """A connection over TLS: what the TLS layer holds is read and written before waitress looks at its own buffers."""
+
+    @property
+    def certificate(self) -> tuple[str, ...] | None:
+        return cast("TlsConnection", self.socket).names
 
     def handle_read(self) -> None:
         if self.socket.fill():
@@ -164,7 +175,7 @@ class Server:
 
     def __init__(self, app: Flask, settings: Settings) -> None:
         self._stopping = threading.Event()
-        self._tls = server_context(settings.rest_tls_cert, settings.rest_tls_key)
+        self._tls = server_context(settings.rest_tls_cert, settings.rest_tls_key, settings.rest_tls_ca)
         self._paths: list[Path] = []
         self._sockets: list[socket.socket] = []
         try:
