@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 
 from lark_common.errors import StoreError, SwitchError
@@ -75,9 +76,9 @@ class Controller:
         self._openflow = OpenFlow(options, self._reconciler.events)
         self._loop = LoopCalls(self._openflow)
         self.reservations = Reservations(store, self._live_at, self._flows_changed, self._resized)
-        self._registration = Registration(
-            store, lease_seconds, self._put, self._gone, self.reservations, self._why_kept
-        )
+        put = partial(self._openflow.tell, self._reconciler.put)
+        gone = partial(self._openflow.tell, self._reconciler.end)
+        self._registration = Registration(store, lease_seconds, put, gone, self.reservations, self._why_kept)
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
         self.policy = PolicyInForce(
             policy, in_force, store, self._openflow, self._reconciler, self._registration, metrics
@@ -192,16 +193,10 @@ class Controller:
     def _state_changed(self, job: Job) -> None:
         self._upkeep.state_changed(job)
 
-    def _put(self, job: Job) -> None:
-        self._openflow.loop.call_soon_threadsafe(self._reconciler.put, job)
-
-    def _gone(self, job_id: str) -> None:
-        self._openflow.loop.call_soon_threadsafe(self._reconciler.end, job_id)
-
     def _queues_told(self, report: Report) -> None:
         # The loop may have ended already when a controller stops.
         with suppress(RuntimeError):
-            self._openflow.loop.call_soon_threadsafe(self._reconciler.queues_told, report)
+            self._openflow.tell(self._reconciler.queues_told, report)
 
     def _check(self, datapath: int) -> None:
         # Cancelled: the controller stops in its midst.

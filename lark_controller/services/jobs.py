@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from types import MappingProxyType
 
-from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.errors import NotFoundError
 from lark_common.runs import Address, EndedBy
-from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Registered, Waiting
+from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Waiting
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide, quarantined
 from lark_controller.reconcile.awaited import FlowsAt, QueuesAt, Waiter
@@ -40,16 +39,13 @@ class Jobs:
     ) -> None:
         self._store = store
         self._registration = registration
+        self.register = registration.register
         self._openflow = openflow
         self._loop = LoopCalls(openflow)
         self._reconciler = reconciler
         self._unwritten = unwritten
         self._accountant = accountant
         self._policy = policy
-
-    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
-        """Take a run in. Raises AdError, AddressError, CapacityError, PathError, StoreError."""
-        return self._registration.register(job_ad, machine_ad, actor)
 
     def renew(self, job_id: str, actor: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -71,6 +72,41 @@ def test_files_that_the_pages_name_are_there() -> None:
         text = re.sub(r"/etc/\S*|/usr/\S*", "", page.read_text())
         for named in re.findall(rf"\b((?:{'|'.join(NAMED)})/[\w./-]*\w)", text):
             assert (ROOT / named).exists(), f"{page}: {named}"
+
+
+def defined(path: Path) -> set[str]:
+    """Functions, classes and methods (``Class.method``) of a module."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {
+                f"{node.name}.{each.name}"
+                for each in node.body
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+    return found
+
+
+def module(named: str) -> Path:
+    return ROOT / named if named.split("/", maxsplit=1)[0] in NAMED else ROOT / "lark_controller" / named
+
+
+def test_functions_that_the_pages_name_are_there() -> None:
+    """`path:function`; a path that names no package is the controller's."""
+    for page in [ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
+        for path, function in re.findall(r"`([\w/]+\.py):([\w.]+)`", page.read_text()):
+            assert function in defined(module(path)), f"{page}: {path}:{function}"
+
+
+def test_the_rooms_are_drawn_and_a_posted_ad_needs_few_files() -> None:
+    page = (DOCS / "design" / "architecture.md").read_text()
+    drawn = set(re.findall(r"│ ([a-z]+) ", page.split("```")[1]))
+    rooms = {path.stem for path in (ROOT / "lark_controller").iterdir() if path.suffix in ("", ".py")}
+    assert drawn >= rooms - {"__init__", "__pycache__"}
+    way = page.split("## A posted ad")[1].split("The barrier's reply")[0]
+    assert 0 < len(set(re.findall(r"`([\w/]+\.py):", way))) <= 10
 
 
 def test_the_hooks_settings_are_documented_and_no_others() -> None:

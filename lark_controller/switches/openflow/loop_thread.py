@@ -19,6 +19,7 @@ from lark_controller.switches.openflow.link import SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.server import Server
 
 T = TypeVar("T")
+X = TypeVar("X")
 _numbers = itertools.count(1)
 
 
@@ -158,6 +159,11 @@ class OpenFlow:
         """
         coroutine = work if inspect.iscoroutine(work) else _called(cast(Callable[[], Any], work))
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def tell(self, work: Callable[[X], object], value: X) -> None:
+        """Hand a value to the loop's thread, from any thread; values arrive in the order of the calls, and nothing
+        waits."""
+        self.loop.call_soon_threadsafe(work, value)
 
     def _started(self) -> LarkSwitches:
         if self._app is None:
