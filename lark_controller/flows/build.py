@@ -43,6 +43,9 @@ RS, RA, NS, NA, REDIRECT, MLD2 = 133, 134, 135, 136, 137, 143
 LINK_LOCAL: Final = (LINK_LOCAL_PREFIX, 0x3FF << 118)
 
 
+MULTICAST6: Final = (0xFF << 120, 0xFF << 120)
+
+
 Fields = dict[str, int | tuple[int, int]]
 
 
@@ -71,3 +74,24 @@ def address_fields(prefix: Prefix, side: str) -> Iterator[Fields]:
         yield {"eth_type": ETH_ARP, "arp_tpa" if side == "dst" else "arp_spa": value}
     else:
         yield {"eth_type": ETH_IPV6, f"ipv6_{side}": value}
+
+
+def solicitation(target: int | tuple[int, int]) -> Fields:
+    """The match fields of a multicast Neighbor Solicitation for an address or prefix (RFC 4861, section 4.3).
+
+    Of a unicast one the destination says for whom it is; a target besides says nothing that counts.
+    """
+    return {
+        "eth_type": ETH_IPV6,
+        "ip_proto": ICMPV6,
+        "icmpv6_type": NS,
+        "ipv6_dst": MULTICAST6,
+        "ipv6_nd_target": target,
+    }
+
+
+def asked_fields(prefix: Prefix, side: str) -> Iterator[Fields]:
+    """As :func:`address_fields`; ``dst`` also where a Neighbor Solicitation, sent to a group, asks for the prefix."""
+    yield from address_fields(prefix, side)
+    if prefix.version == 6 and side == "dst":
+        yield solicitation((prefix.value, prefix.mask))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from lark_controller.flows import tables as t
-from lark_controller.flows.build import address_fields
+from lark_controller.flows.build import asked_fields
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import ETH_ARP, FLAG_SEND_FLOW_REM, Flow, FlowData, FlowKey, match
 from lark_controller.flows.prefixes import Prefix
@@ -18,15 +18,20 @@ from lark_controller.flows.tables import Edge
 FULL_LENGTH: Final = {4: 32, 6: 128}
 
 
-def answer(table: Edge, tag: int, version: int, address: int, arp: bool, allowed: bool) -> Flow:
+def answer(
+    table: Edge, tag: int, version: int, address: int, arp: bool, allowed: bool, *, solicited: bool = False
+) -> Flow:
     """The flow that answers for a slice (its tag) and the other side's address.
 
-    ``table`` is SLICE_FROM (the address is the destination) or SLICE_TO (it is the source).
+    ``table`` is SLICE_FROM (the address is the destination) or SLICE_TO (it is the source). ``solicited``: a
+    solicitation that is sent to a group asks for it.
     """
     sending = table is Edge.SLICE_FROM
     prefix = Prefix(version, address, FULL_LENGTH[version])
     fields = next(
-        found for found in address_fields(prefix, "dst" if sending else "src") if (found["eth_type"] == ETH_ARP) == arp
+        found
+        for found in asked_fields(prefix, "dst" if sending else "src")
+        if (found["eth_type"] == ETH_ARP) == arp and ("ipv6_nd_target" in found) == (solicited and sending)
     )
     tag_bits = (t.FROM_TAG if sending else t.TO_TAG).put(tag)
     following = Edge.SLICE_TO if sending else Edge.WAN

@@ -17,7 +17,8 @@ from lark_controller.flows.desired import Pool
 from lark_controller.flows.learning import Learning
 from lark_controller.flows.model import ETH_ARP, PORT_TABLE, Flow, FlowKey, Output
 from lark_controller.flows.packet_in_answer import answer
-from lark_controller.flows.simulation.packet import parse_fast_addresses
+from lark_controller.flows.placement import LINK_LOCAL_PREFIX
+from lark_controller.flows.simulation.packet import is_multicast, parse_fast_addresses
 from lark_controller.flows.tables import FROM_TAG, P_ASK, TO_TAG, Core, Edge
 from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.model import SliceKey
@@ -97,11 +98,11 @@ class Reactions:
         if source is None or destination is None:
             return
         own, other = (source, destination) if table is Edge.SLICE_FROM else (destination, source)
-        job = self._job_at(version, own)
-        if job is None:
-            return
         datapath = link.datapath
         pool = self._owner.pool_of(datapath)
+        job = self._job_at(version, own) or _at_link_local(pool, datapath, version, own)
+        if job is None:
+            return
         placed = pool.placed[job.number]
         tag = pool.tag_at(datapath, placed.decision.slice)
         if not tag:
@@ -112,7 +113,8 @@ class Reactions:
         if placed.decision.slice is None:
             return
         memory.slices[tag] = placed.decision.slice
-        flow = answer(table, tag, version, other, ethertype == ETH_ARP, allowed)
+        solicited = version == 6 and is_multicast(packet.data)
+        flow = answer(table, tag, version, other, ethertype == ETH_ARP, allowed, solicited=solicited)
         answer_bytes = b""
         if flow.key not in memory.decisions.get((version, other), ()):
             if (old := self._make_room(datapath, memory, job.number)) is not None:
@@ -202,7 +204,7 @@ class Reactions:
         if removed.reason == DELETED:
             return  # by the controller: forgotten already, and perhaps decided anew since
         for term in removed.key.match:
-            if term.name in ("ipv4_dst", "ipv4_src", "arp_tpa", "arp_spa", "ipv6_dst", "ipv6_src"):
+            if term.name in ("ipv4_dst", "ipv4_src", "arp_tpa", "arp_spa", "ipv6_dst", "ipv6_src", "ipv6_nd_target"):
                 where = (6 if term.name.startswith("ipv6") else 4, term.value)
                 if removed.key in memory.decisions.get(where, ()):
                     self._drop(link.datapath, memory, where, removed.key)
@@ -239,6 +241,13 @@ def _write(link: SwitchLink, flows: Iterable[Flow], gone: Iterable[FlowKey]) -> 
     message += b"".join(wire.flow_add(link.next_xid(), flow) for flow in flows)
     if message:
         link.write(message)
+
+
+def _at_link_local(pool: Pool, datapath: int, version: int, address: int) -> Job | None:
+    """The job of a switch that has a link-local address."""
+    if version != 6 or address >> 118 != LINK_LOCAL_PREFIX >> 118:
+        return None
+    return next((placed.job for placed in pool.jobs_at(datapath) if placed.link_local == address), None)
 
 
 def _tag_of(key: FlowKey) -> int:

@@ -6,17 +6,18 @@ Compare :mod:`lark_controller.flows.edge.program`: the same frames pass.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, IPv6Network, collapse_addresses
 from typing import Final
 
 from lark_common.runs import link_local
 from lark_common.worker_rules import HostRules
 from lark_worker.rules import render
 from lark_worker.rules.render import Port
-from lark_worker.rules.table import Chain, Table, braces
+from lark_worker.rules.table import Chain, Set, Table, braces
 
 FAMILY: Final = "bridge"
 NS, NA = 135, 136
+TARGET: Final = "@th,64,128"
 # Whoever looks at a packet's protocol sees behind a VLAN tag that the device has taken off; this sees the tag itself.
 TAGGED: Final = "@ll,96,16 { 0x8100, 0x88a8 }"
 _ALL_NODES: Final = "33:33:00:00:00:01"
@@ -32,12 +33,13 @@ def table(name: str, prefix: str, rules: HostRules, ports: Iterable[Port]) -> Ta
             chains |= render.isolated(port)
             continue
         chains[port.chain("f")] = Chain(tuple(_admit(port)))
-        out = (*render.decision(port, out=True, arp=True), *render.marked(port), *render.classed(port))
-        chains[port.chain("o")] = Chain((*out, *render.counted(port, out=True)))
+        sent = (*_solicited(port), *render.decision(port, out=True, arp=True))
+        out = (*sent, *render.marked(port), *render.classed(port), *render.counted(port, out=True))
+        chains[port.chain("o")] = Chain(out)
         chains[port.chain("t")] = Chain((*_deliver(port), "drop"))
-        come = (*render.decision(port, out=False, arp=True), *render.counted(port, out=False))
-        chains[port.chain("i")] = Chain(come)
-    sets = render.shared_sets(rules, ports, (), ())
+        given = (*_solicits(port), *render.decision(port, out=False, arp=True))
+        chains[port.chain("i")] = Chain((*given, *render.counted(port, out=False)))
+    sets = render.shared_sets(rules, ports, (), ()) | _targets(rules, ports)
     return Table(FAMILY, name, render.counters(ports), sets | maps, chains)
 
 
@@ -66,6 +68,9 @@ def _admit_ipv6(port: Port, go: str, spoofed: str) -> Iterator[str]:
     local = link_local(port.rules.mac)
     yield f"ether type ip6 udp sport 547 {spoofed}"
     yield f"icmpv6 type {{ 134, 137 }} {spoofed}"
+    if port.rules.slice and not port.rules.dhcp:
+        # As on an edge: nobody else resolves a job's link-local address and is answered there.
+        yield f"icmpv6 type {NA} ip6 saddr fe80::/10 ip6 daddr fe80::/10 {spoofed}"
     for address in (*port.ipv6, local):
         for kind, option, about in ((NS, 1, ""), (NA, 2, f"{_target(address)} ")):
             said = f"icmpv6 type {kind} ip6 saddr {address} {about}"
@@ -95,16 +100,49 @@ def _deliver(port: Port) -> Iterator[str]:
         yield f"ether daddr {mac} ip6 daddr {local} udp sport 547 udp dport 546 {go}"
     if port.ipv6 or port.rules.dhcp:
         for address in (*port.ipv6, local):
-            yield f"icmpv6 type {NS} {_target(address)} {go}"
+            yield f"icmpv6 type {NS} ip6 daddr ff00::/8 {_target(address)} {go}"
         yield f"ether daddr {mac} ip6 daddr {local} icmpv6 type {{ 134, {NS}, {NA} }} {go}"
         yield f"ether daddr {_ALL_NODES} icmpv6 type 134 {go}"
         for address in port.ipv6:
             yield f"ether daddr {mac} ip6 daddr {address} {go}"
 
 
+def _solicited(port: Port) -> Iterator[str]:
+    """Whose address a sliced job may ask for by multicast: as what it may send to, and no link-local one from its own
+    (compare :mod:`lark_controller.flows.edge.slices`)."""
+    job = port.rules
+    if job.slice:
+        drop = f"{port.count('out_dropped')} drop"
+        asks = f"icmpv6 type {NS} ip6 daddr ff00::/8"
+        yield f"{asks} {TARGET} @jobs_t {TARGET} != @hosts_t {TARGET} != @s{job.slice}_t {drop}"
+        yield f"{asks} ip6 saddr fe80::/10 @th,64,10 0x3fa {drop}"
+
+
+def _solicits(port: Port) -> Iterator[str]:
+    """Nobody asks for a sliced job's link-local address from another without multicast."""
+    if port.rules.slice:
+        drop = f"{port.count('in_dropped')} drop"
+        yield f"icmpv6 type {NS} ip6 saddr fe80::/10 ip6 daddr fe80::/10 {drop}"
+
+
+def _targets(rules: HostRules, ports: Iterable[Port]) -> dict[str, Set]:
+    """The networks that sliced jobs may or may not ask for, as what nft 1.0.6 compares a solicitation's target with."""
+    slices = sorted({port.rules.slice for port in ports} - {0})
+    if not slices:
+        return {}
+    networks = {"jobs": rules.job_networks, "hosts": rules.hosts}
+    networks |= {f"s{number}_": rules.slices.get(number, ()) for number in slices}
+    found = {}
+    for name, members in networks.items():
+        six = collapse_addresses(each for each in members if isinstance(each, IPv6Network))
+        spans = tuple(f"0x{int(each[0]):032x}-0x{int(each[-1]):032x}" for each in six)
+        found[f"{name.removesuffix('_')}_t"] = Set(f"typeof {TARGET}; flags interval;", spans)
+    return found
+
+
 def _target(address: object) -> str:
-    """The target of a neighbour solicitation or advertisement, which nft 1.0.6 has no word for."""
-    return f"@th,64,128 0x{int(IPv6Address(str(address))):032x}"
+    """An address as the target of a solicitation or advertisement, which nft 1.0.6 has no word for."""
+    return f"{TARGET} 0x{int(IPv6Address(str(address))):032x}"
 
 
 def _hexadecimal(mac: str) -> str:

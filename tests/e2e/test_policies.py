@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from ipaddress import ip_address
 
 import pytest
 
 from lab.openvswitch import OpenVSwitch
+from lark_common.runs import link_local
 from lark_controller.flows.cookies import Category
 from tests.fixtures import frames
 from tests.fixtures.service import (
@@ -136,6 +138,68 @@ def test_slices_do_not_meet_by_broadcast_or_multicast(site: Site, lark: Lark) ->
         assert site.matrix("b", "d") == every_way("bd")  # frames later than those sent
         mac = bytes.fromhex(a.mac.replace(":", ""))
         assert [frame for one in (near, far) for frame in one.heard() if frame[6:12] == mac] == []
+
+
+def test_slices_do_not_meet_by_neighbour_discovery(site: Site, lark: Lark) -> None:
+    lark.put_policy(site.policy("slice: {by: Owner}"))
+    site.runs(lark, {"a": "alice", "b": "bob", "c": "alice", "d": "bob", "e": "alice"})
+    a = site["a"]
+    own = str(link_local(a.mac))
+    sent, allowed = [], []
+    for name in "bdce":
+        other = site[name]
+        theirs = str(link_local(other.mac))
+        asked = [
+            solicitation(a.mac, a.ipv6, other.ipv6),
+            solicitation(a.mac, own, other.ipv6),
+            frames.nd(a.mac, other.mac, own, other.ipv6, other.ipv6, sll=a.mac),
+            frames.nd(a.mac, other.mac, a.ipv6, other.ipv6, other.ipv6, sll=a.mac),
+        ]
+        if name in "ce":
+            allowed += asked
+            continue
+        sent += [*asked, solicitation(a.mac, "::", theirs), solicitation(a.mac, "::", other.ipv6)]
+        for source in (a.ipv6, own):
+            sent.append(solicitation(a.mac, source, theirs))
+            # Directly, and with a target of the slice's own for another's address, and the other way round.
+            for to, target in ((theirs, theirs), (theirs, site["c"].ipv6), (other.ipv6, site["c"].ipv6)):
+                sent.append(frames.nd(a.mac, other.mac, source, to, target, sll=a.mac))
+            sent.append(frames.nd(a.mac, other.mac, source, site["c"].ipv6, theirs, sll=a.mac))
+            # Advertisements that nobody asked for.
+            sent += [frames.nd(a.mac, other.mac, source, to, source, tll=a.mac) for to in (theirs, other.ipv6)]
+    mac = bytes.fromhex(a.mac.replace(":", ""))
+    with Wire(a) as wire, Wire(site["b"]) as near, Wire(site["d"]) as far:
+        wire.send(*map(unforwarded, sent))
+        assert site.matrix("b", "d") == every_way("bd")  # frames later than those sent
+        assert [frame.hex() for one in (near, far) for frame in one.heard() if frame[6:12] == mac] == []
+        macs = {bytes.fromhex(site[name].mac.replace(":", "")) for name in "bd"}
+        assert [frame.hex() for frame in wire.heard() if frame[6:12] in macs] == []
+        # Of its own slice each is answered.
+        wire.send(*map(unforwarded, allowed))
+        answered = {bytes.fromhex(site[name].mac.replace(":", "")): 0 for name in "ce"}
+        wait(partial(all_answered, wire, answered))
+
+
+def solicitation(mac: str, source: str, target: str) -> bytes:
+    """A multicast Neighbor Solicitation (RFC 4861, section 4.3; RFC 4291, section 2.7.1); without a sender's address it
+    has no sender's MAC either."""
+    last = ip_address(target).packed[-3:]
+    group = f"ff02::1:ff{last[0]:02x}:{last[1]:02x}{last[2]:02x}"
+    sll = None if source == "::" else mac
+    return frames.nd(mac, f"33:33:ff:{last.hex(':')}", source, group, target, sll=sll)
+
+
+def unforwarded(frame: bytes) -> bytes:
+    """A frame with the hop limit without which nobody takes neighbour discovery (RFC 4861, section 7.1)."""
+    return frame[:21] + b"\xff" + frame[22:]
+
+
+def all_answered(wire: Wire, answered: dict[bytes, int]) -> bool:
+    """Whether each has sent four advertisements."""
+    for frame in wire.heard():
+        if frame[6:12] in answered and frame[12:14] == b"\x86\xdd" and frame[54] == 136:
+            answered[frame[6:12]] += 1
+    return min(answered.values()) >= 4
 
 
 def test_wan_drop_with_exceptions_both_ways(site: Site, lark: Lark) -> None:

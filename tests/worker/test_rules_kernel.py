@@ -234,14 +234,16 @@ def four(draw: Any, smac: str, src: str) -> bytes:
 
 def six(draw: Any, smac: str, src: str) -> bytes:
     dmac, dst = draw(macs), draw(ipv6)
-    kind = draw(st.sampled_from(["udp", "echo", "ns", "na", "dad", "rs", "ra", "redirect", "mld", "dhcp"]))
+    kind = draw(
+        st.sampled_from(["udp", "echo", "ns", "ns", "probe", "na", "dad", "rs", "ra", "redirect", "mld", "dhcp"])
+    )
     claimed = draw(st.sampled_from([None, smac, draw(macs)]))
-    # Routers, and who asks for a link-local address, speak from one (RFC 4861); of others the kernel believes less than
-    # an edge does.
+    # Routers speak from a link-local address (RFC 4861); of others the kernel believes less than an edge does.
     if kind in ("ra", "redirect"):
         src = str(link_local(smac))
-    if kind == "ns" and dst.startswith("fe80") and not src.startswith("fe80"):
-        kind = "udp"
+    if kind == "probe":
+        # A neighbour that is known already is asked directly, and a liar asks for another.
+        return frames.nd(smac, dmac, src, dst, draw(st.sampled_from([dst, dst, draw(ipv6)])), sll=claimed)
     if kind == "ns":
         return frames.nd(smac, "33:33:ff:00:00:01", src, "ff02::1:ff00:1", dst, sll=claimed)
     if kind == "na":

@@ -68,6 +68,11 @@ def _admit_ipv6(placed: Placed, mark: int, port: Fields, admit: Admit) -> Iterat
             yield admit(t.P_EXACT, {**nd, "icmpv6_type": NA, "ipv6_src": address, "ipv6_nd_target": address, **lladdr})
         # Duplicate address detection asks from the unspecified address.
         yield admit(t.P_EXACT, {**nd, "icmpv6_type": NS, "ipv6_src": 0, "ipv6_nd_target": address})
+    if placed.decision.slice is not None and job.address_type is not AddressType.DHCP:
+        # Nobody but a DHCP server asks for the link-local address of a job and is answered there: what else would
+        # advertise it to a link-local address speaks to a job of whatever slice.
+        to_local: Fields = {"icmpv6_type": NA, "ipv6_src": local, "ipv6_dst": LINK_LOCAL}
+        yield flow(Edge.ADMIT, t.P_EXACT + 1, {**port, **nd, **to_local}, mark)
     for source in (0, local):
         yield admit(t.P_EXACT, {**nd, "icmpv6_type": RS, "ipv6_src": source})
         yield admit(t.P_EXACT, {**nd, "icmpv6_type": MLD2, "ipv6_src": source})

@@ -18,6 +18,7 @@ from lark_controller.flows.build import (
     UDP,
     Fields,
     flow,
+    solicitation,
 )
 from lark_controller.flows.model import (
     ETH_ARP,
@@ -73,15 +74,25 @@ def learning_tables(learn: int, forward: int, open_ports: Iterable[int]) -> Iter
 
 
 def _to_job(placed: Placed) -> Iterator[Fields]:
-    """Matches of packets for the job's addresses, neighbour solicitations included."""
+    """Matches of packets for the job's addresses, solicitations for them included."""
+    yield from _global(placed)
+    if placed.link_local is not None and _has_ipv6(placed):
+        yield {"eth_type": ETH_IPV6, "ipv6_dst": placed.link_local}
+        yield solicitation(placed.link_local)
+
+
+def _global(placed: Placed) -> Iterator[Fields]:
     job = placed.job
     if job.ipv4 is not None:
         yield {"eth_type": ETH_IPV4, "ipv4_dst": int(job.ipv4)}
         yield {"eth_type": ETH_ARP, "arp_tpa": int(job.ipv4)}
     if job.ipv6 is not None:
         yield {"eth_type": ETH_IPV6, "ipv6_dst": int(job.ipv6)}
-        solicited = int(job.ipv6)
-        yield {"eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": NS, "ipv6_nd_target": solicited}
+        yield solicitation(int(job.ipv6))
+
+
+def _has_ipv6(placed: Placed) -> bool:
+    return placed.job.ipv6 is not None or placed.job.address_type is AddressType.DHCP
 
 
 def _deliver(placed: Placed, mark: int) -> Iterator[Flow]:
@@ -100,11 +111,11 @@ def _deliver(placed: Placed, mark: int) -> Iterator[Flow]:
         yield deliver({"eth_type": ETH_ARP, "arp_tpa": int(job.ipv4)})
     if job.ipv6 is not None:
         yield deliver({**at_mac, "eth_type": ETH_IPV6, "ipv6_dst": int(job.ipv6)})
-    if job.ipv6 is not None or job.address_type is AddressType.DHCP:
+    if _has_ipv6(placed):
         nd: Fields = {"eth_type": ETH_IPV6, "ip_proto": ICMPV6}
         for address in (local, None if job.ipv6 is None else int(job.ipv6)):
             if address is not None:
-                yield deliver({**nd, "icmpv6_type": NS, "ipv6_nd_target": address})
+                yield deliver(solicitation(address))
         if local is not None:
             for kind in (RA, NS, NA):
                 yield deliver({**nd, **at_mac, "icmpv6_type": kind, "ipv6_dst": local})
@@ -121,7 +132,7 @@ def _announce(placed: Placed, switch: Switch, mark: int) -> Iterator[Flow]:
     """What a job says about its own address (probes and announcements, RFC 5227, 4862) is for everybody else."""
     assert placed.port is not None
     everyone = tuple(Output(port) for port in (PORT_LOCAL, *switch.uplinks))
-    for fields in _to_job(placed):
+    for fields in _global(placed):
         if "arp_tpa" in fields or "ipv6_nd_target" in fields:
             yield flow(Edge.FORWARD, t.P_EXACT + 10, {"in_port": placed.port, **fields}, mark, actions=everyone)
 
@@ -137,7 +148,7 @@ def announced(placed: Placed) -> bool:
     """Whether a job is to hear what routers or DHCP servers announce."""
     if placed.port is None or placed.decision.isolated:
         return False
-    return placed.job.ipv6 is not None or placed.job.address_type is AddressType.DHCP
+    return _has_ipv6(placed)
 
 
 def announcements(local: Iterable[Placed], switch: Switch) -> Iterator[Flow]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from lark_controller.flows import tables as t
-from lark_controller.flows.build import Fields, address_fields, flow
+from lark_controller.flows.build import ICMPV6, LINK_LOCAL, NS, Fields, asked_fields, flow, solicitation
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import (
+    ETH_IPV6,
     PORT_CONTROLLER,
     Flow,
     Output,
@@ -22,6 +23,7 @@ def _slices(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
     if not policy.slices:
         return
     mark = cookie(Category.SLICE, 0)
+    yield from _link_local(mark, drops)
     networks = policy.job_networks
     for network in networks:
         prefix = Prefix(network.version, int(network.network_address), network.prefixlen)
@@ -43,13 +45,37 @@ def _slices(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
                         yield flow(table, t.P_ASK, {"metadata": bit, **fields}, mark, actions=asks)
 
 
+def _link_local(mark: int, drops: Edge | None) -> Iterator[Flow]:
+    """Whose a link-local address is, no prefix tells, and nothing but neighbour discovery and DHCP is delivered to one.
+
+    A job resolves its router's from an address of its own that can be looked at (RFC 6724); so nobody who asks from a
+    link-local address for one is answered by a sliced job, unless it is beyond an edge and asks by multicast, as
+    routers and DHCP servers do.
+    """
+    yield flow(
+        Edge.SLICE_FROM,
+        t.P_EXACT,
+        {"metadata": t.FROM_SLICED.put(1), **solicitation(LINK_LOCAL), "ipv6_src": LINK_LOCAL},
+        mark,
+        goto=drops,
+    )
+    fields: Fields = {"eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": NS}
+    yield flow(
+        Edge.SLICE_TO,
+        t.P_EXACT,
+        {"metadata": t.TO_SLICED.put(1), **fields, "ipv6_src": LINK_LOCAL, "ipv6_dst": LINK_LOCAL},
+        mark,
+        goto=drops,
+    )
+
+
 def _both_ways(prefix: Prefix) -> Iterator[tuple[Edge, tuple[int, int], Fields]]:
-    """A prefix as destination in slice-from and as source in slice-to, IP and ARP."""
+    """A prefix as destination in slice-from and as source in slice-to: IP, ARP and neighbour discovery."""
     for table, bit, side in (
         (Edge.SLICE_FROM, t.FROM_SLICED.put(1), "dst"),
         (Edge.SLICE_TO, t.TO_SLICED.put(1), "src"),
     ):
-        for fields in address_fields(prefix, side):
+        for fields in asked_fields(prefix, side):
             yield table, bit, fields
 
 
@@ -57,9 +83,9 @@ def slice_flows(tag: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
     """Which prefixes the jobs of a slice (its tag on this switch) exchange packets with."""
     mark = cookie(Category.SLICE, tag)
     for prefix in prefixes:
-        for fields in address_fields(prefix, "dst"):
+        for fields in asked_fields(prefix, "dst"):
             terms: Fields = {"metadata": t.FROM_TAG.put(tag), **fields}
             yield flow(Edge.SLICE_FROM, t.P_EXACT, terms, mark, goto=Edge.SLICE_TO)
-        for fields in address_fields(prefix, "src"):
+        for fields in asked_fields(prefix, "src"):
             terms = {"metadata": t.TO_TAG.put(tag), **fields}
             yield flow(Edge.SLICE_TO, t.P_EXACT, terms, mark, goto=Edge.WAN)
