@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.inside.topology import DOMAIN, Machine
+from lab.inside.topology import DOMAIN, UPLINK, Machine
 
 # Mb/s of every worker.
 BANDWIDTH = 1000
@@ -47,10 +47,9 @@ NUM_SLOTS_TYPE_1 = 1
 RunBenchmarks = False
 STARTD_CRON_JOBLIST =
 """
-# Read after 50-lark.conf: what this site has otherwise. Cables of the lab and its bridges claim 10 Gb/s; the loopback
-# interface claims nothing, so that the number given here counts.
+# Read after 50-lark.conf: what this site has otherwise. Cables of the lab claim 10 Gb/s, which is more than counts.
 SITE = f"""\
-MACHINE_RESOURCE_INVENTORY_Bandwidth = /usr/local/libexec/lark/lark-bandwidth lo {BANDWIDTH}
+MACHINE_RESOURCE_INVENTORY_Bandwidth = /usr/local/libexec/lark/lark-bandwidth {UPLINK} {BANDWIDTH}
 """
 _CENTRAL = """
 GROUP_NAMES = group_cms, group_cms.prod, group_cms.analysis, group_atlas

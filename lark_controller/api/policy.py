@@ -44,7 +44,9 @@ class SwitchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy file would change on the running pool. ``refusals`` say why it could not be put in force."""
+    """What a policy file would change on the running pool. ``refusals`` say why it could not be put in force,
+    ``warnings`` what it would refuse of jobs that come.
+    """
 
     digest: str
     jobs_examined: int
@@ -52,6 +54,7 @@ class Plan:
     jobs: tuple[JobChange, ...] = ()
     switches: tuple[SwitchPlan, ...] = ()
     refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class PolicyControls(Protocol):
@@ -63,6 +66,9 @@ class PolicyControls(Protocol):
 
     def mistakes(self, text: str) -> tuple[Mistake, ...]:
         """Every mistake in a policy text; empty where it is valid."""
+
+    def warnings(self, text: str) -> tuple[str, ...]:
+        """What a valid policy text refuses every job that asks for bandwidth for. Raises PolicyError."""
 
     def plan(self, text: str) -> Plan:
         """What a policy text would change. Raises PolicyError."""

@@ -232,12 +232,14 @@ def _run(arguments: Arguments) -> int:
 
 def _check(arguments: Arguments) -> int:
     from lark_controller.policies import file
+    from lark_controller.qos.warnings import policy_warnings
 
     text = read_text(arguments.file)
     try:
-        file.load(text, str(arguments.file))
+        warnings = policy_warnings(file.load(text, str(arguments.file)))
         mistakes: list[dict[str, Any]] = []
     except PolicyError as error:
+        warnings = ()
         mistakes = [
             {
                 "line": each.line,
@@ -249,10 +251,12 @@ def _check(arguments: Arguments) -> int:
             for each in error.mistakes
         ]
     if arguments.json:
-        printing.json_out({"valid": not mistakes, "mistakes": mistakes})
+        printing.json_out({"valid": not mistakes, "mistakes": mistakes, "warnings": warnings})
     else:
         for mistake in mistakes:
             print(printing.mistake(mistake, str(arguments.file)))
+        for warning in warnings:
+            print(f"{arguments.file}: warning: {warning}")
         if not mistakes:
             print(f"{arguments.file}: no mistakes")
     return NO if mistakes else OK

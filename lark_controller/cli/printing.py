@@ -231,6 +231,8 @@ def plan(found: Answer) -> None:
     """What a policy would change."""
     for refusal in found["refusals"]:
         print(f"{_word('refused')}: {_clean(refusal)}")
+    for warning in found["warnings"]:
+        print(f"warning: {_clean(warning)}")
     print(f"{found['jobs_changed']} of {found['jobs_examined']} jobs would be treated otherwise")
     for change in found["jobs"]:
         print(_clean(f"  {change['job_id']} ({change['owner']}): {'; '.join(change['changes'])}"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 from lark_common.errors import (
     ChangedError,
@@ -21,6 +22,7 @@ from lark_controller.jobs.job import Facts
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
+from lark_controller.qos.warnings import policy_warnings, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services import policy_plan as planning
@@ -61,6 +63,10 @@ class PolicyInForce:
             return error.mistakes
         return ()
 
+    def warnings(self, text: str) -> tuple[str, ...]:
+        """What a valid policy text refuses every job that asks for bandwidth for. Raises PolicyError."""
+        return policy_warnings(load(text))
+
     def plan(self, text: str) -> Plan:
         """What a policy text would change. Raises PolicyError."""
         new = load(text)
@@ -71,7 +77,10 @@ class PolicyInForce:
             jobs, switches = self._loop.call(
                 lambda: (self._reconciler.directory.all(), self._reconciler.switchover.placed_switches(new))
             )
-            return planning.plan(self.policy, new, jobs, switches)
+            made = planning.plan(self.policy, new, jobs, switches)
+        capacities = self._store.reservations.worker_capacities()
+        hosts = {*capacities, *(job.host for job in jobs)}
+        return replace(made, warnings=(*policy_warnings(new), *worker_warnings(new, capacities, hosts)))
 
     def put(self, text: str, actor: str, instead_of: str | None = None) -> PolicyVersion:
         """Put a policy in force; with ``instead_of`` only in place of the one with that digest.

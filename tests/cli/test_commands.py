@@ -158,6 +158,9 @@ def test_check_needs_no_controller(
 ) -> None:
     assert cli.main(["check", str(policy)]) == cli.OK
     assert "no mistakes" in capsys.readouterr().out
+    policy.write_text("version: 1\ntopology: {hosts: {default: {switch: rack2}}}\n")
+    assert cli.main(["check", str(policy)]) == cli.OK
+    assert "warning: topology.hosts.default has no capacity" in capsys.readouterr().out
     policy.write_text("version: 1\npolicies:\n  - blok: {}\nswitchs: {}\n")
     assert cli.main(["check", str(policy)]) == cli.NO
     assert len(capsys.readouterr().out.splitlines()) >= 2

@@ -14,6 +14,7 @@ import pytest
 
 from lab import controller, submit
 from lab.boot import Lab
+from lab.inside.condor import BANDWIDTH
 from lab.jobs import Running, Wish, remove, running
 from tests.lab.trials import configured
 
@@ -147,6 +148,15 @@ def test_of_many_jobs_that_start_at_once_only_those_start_that_the_link_holds(la
     finally:
         remove(lab, [jobs])
     assert {each["reserved"] for each in controller.api(lab, "/v1/links")["links"]} == {0}
+
+
+def test_a_worker_advertises_what_its_link_carries_where_the_policy_does_not_say(lab: Lab) -> None:
+    put(lab, policy("{mode: cap}").replace(f"default: {{switch: core1, capacity: {LINK}}}", "default: {switch: core1}"))
+    with running(lab, [Wish("alice", {"+RequestBandwidth": "40"}, "worker1")]):
+        enforced(lab)
+        links = {(each["name"], each["source"]): each for each in controller.api(lab, "/v1/links")["links"]}
+        there = links["access:worker1.lab.test", "core1"]
+        assert (there["capacity"], there["reserved"]) == (BANDWIDTH, 40)
 
 
 def test_a_site_may_let_refused_jobs_wait_in_the_queue(lab: Lab) -> None:

@@ -83,7 +83,7 @@ def test_each_machine_of_the_pool_names_itself_and_the_same_collector() -> None:
     for machine in pool:
         assert f"NETWORK_INTERFACE = {machine.address}" in configs[machine.name]
         assert f"CONDOR_HOST = central.{topology.DOMAIN}" in configs[machine.name]
-    assert condor.SITE.endswith("lark-bandwidth lo 1000\n")
+    assert condor.SITE.endswith("lark-bandwidth eth0 1000\n")
 
 
 def test_the_policy_of_the_lab_is_right_with_and_without_what_a_kernel_may_lack(

@@ -318,7 +318,9 @@ def test_policy(api: Api) -> None:
         return api.client.post(path, data=text, content_type="application/yaml", headers=bearer("read"))
 
     assert post("/v1/policy/check", "blok: []").json["valid"] is False
-    assert post("/v1/policy/check", "version: 1").json == {"valid": True, "mistakes": []}
+    assert post("/v1/policy/check", "version: 1").json == {"valid": True, "mistakes": [], "warnings": []}
+    warned = post("/v1/policy/check", "version: 1\ntopology: {}").json
+    assert (warned["valid"], warned["warnings"]) == (True, ["topology.hosts has no default"])
     assert post("/v1/policy/plan", "version: 1").json["jobs_changed"] == 1
     assert_problem(post("/v1/policy/plan", "blok: []"), 422, "policy")
     assert api.get("/v1/policy/schema").json["$schema"].startswith("https://json-schema.org/")

@@ -61,6 +61,10 @@ def test_a_new_policy_touches_only_what_differs(tmp_path: Path, network: FakeNet
         before = dict(edge.program.flows)
         plan = controller.policy.plan(POLICY.replace('"mallory"', '"carol"'))
         assert [change.changes for change in plan.jobs] == [("is blocked",)]
+        assert plan.warnings == ()
+        held = controller.policy.plan(POLICY + "topology: {hosts: {default: {switch: rack2}}}\n").warnings
+        assert [sentence.partition(" ")[0] for sentence in held] == ["topology.hosts.default", "every"]
+        assert "at 1 of 1 workers of this pool" in held[1]
         controller.policy.put(POLICY.replace('"mallory"', '"carol"'), "ops")
         until(lambda: edge.program.flows != before)
         after = dict(edge.program.flows)

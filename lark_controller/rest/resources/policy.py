@@ -68,8 +68,10 @@ def replace() -> Any:
 )
 def check() -> dict[str, object]:
     """Find every mistake in a policy."""
-    mistakes = current().controls.policy.mistakes(_text())
-    return {"valid": not mistakes, "mistakes": mistakes}
+    text = _text()
+    mistakes = current().controls.policy.mistakes(text)
+    warnings = () if mistakes else current().controls.policy.warnings(text)
+    return {"valid": not mistakes, "mistakes": mistakes, "warnings": warnings}
 
 
 @operation(

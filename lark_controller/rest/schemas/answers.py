@@ -372,6 +372,7 @@ class PolicyCheckSchema(Schema):
 
     valid = _flag("No mistake was found")
     mistakes = _many(MistakeSchema, "Every mistake, in file order")
+    warnings = fields.List(fields.String(), required=True, metadata=_meta("What it refuses, though it is valid"))
 
 
 class JobChangeSchema(Schema):
@@ -404,6 +405,7 @@ class PlanSchema(Schema):
     jobs = _many(JobChangeSchema, "Those jobs")
     switches = _many(SwitchPlanSchema, "The switches that would change")
     refusals = fields.List(fields.String(), required=True, metadata=_meta("Why it could not be put in force"))
+    warnings = fields.List(fields.String(), required=True, metadata=_meta("What it would refuse of jobs that come"))
 
 
 class GroupSchema(Schema):

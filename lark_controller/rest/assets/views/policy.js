@@ -135,6 +135,8 @@ function planContent(plan) {
   return [
     plan.refusals.length > 0 && h("div", { class: "note bad", role: "alert" }, h("strong", {}, "This policy cannot be put in force."),
       h("ul", {}, plan.refusals.map((each) => h("li", { key: each }, each)))),
+    plan.warnings.length > 0 && h("div", { class: "note", role: "status" }, h("strong", {}, "What it refuses"),
+      h("ul", {}, plan.warnings.map((each) => h("li", { key: each }, each)))),
     headed("What would change", null, h("p", {}, summary(plan)), difference(plan.lines)),
     plan.switches.length > 0 && headed("Switches", null, table("Switches that would change", [
       { head: "Switch", cell: (each) => switchLink(each.datapath, each.name) },

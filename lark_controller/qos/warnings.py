@@ -1,0 +1,98 @@
+"""Warnings about valid policies: which of them refuse every job that asks for bandwidth, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lark_common.errors import PathError
+from lark_controller.policies.model import HostSpec, Policy, Reserves, TopologySpec
+from lark_controller.policies.topology import is_wan
+from lark_controller.qos.topology import Topology
+
+
+def policy_warnings(policy: Policy) -> tuple[str, ...]:
+    """What refuses every job that asks for bandwidth wherever it runs, or at the hosts concerned, as far as the policy
+    alone says."""
+    spec = policy.topology
+    if spec is None:
+        return ()
+    whose = _whose(policy)
+    found = []
+    if spec.reserves is Reserves.WAN and not any(is_wan(end) for link in spec.links for end in link.ends):
+        found.append(
+            f"topology.reserves is wan, and no link of topology.links leads to a WAN: {whose} is refused everywhere"
+        )
+    elif spec.reserves is Reserves.WAN and (why := _pathless(spec)):
+        found.append(f"{why}: {whose} is refused there")
+    if spec.default is None:
+        found.append(
+            f"topology.hosts has no default: {whose} is refused at every host that neither topology.hosts names nor a"
+            " link ends at"
+        )
+    learning = sorted(host.name for host in _workers(spec) if host.capacity is None)
+    if learning:
+        found.append(
+            f"topology.hosts.{learning[0]}{f' (and {len(learning) - 1} more)' if len(learning) > 1 else ''} has no"
+            f" capacity, so each machine ad must have AvailBandwidth (etc/condor/50-lark.conf sets it): where it has"
+            f" none, {whose} is refused"
+        )
+    return (*found, *_too_much(policy, spec))
+
+
+def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iterable[str]) -> tuple[str, ...]:
+    """Which of the pool's ``hosts`` refuse every job that asks for bandwidth under a policy. ``capacities`` are what
+    machine ads have said of access links (Mb/s, by host in lower case)."""
+    if policy.topology is None:
+        return ()
+    topology, known = Topology(policy.topology, capacities), sorted({host.lower() for host in hosts})
+    refusing: dict[str, str] = {}
+    for host in known:
+        try:
+            topology.host(host, 1)
+        except PathError as error:
+            refusing[host] = str(error)
+    if not refusing:
+        return ()
+    first, why = next(iter(refusing.items()))
+    return (f"{_whose(policy)} is refused at {len(refusing)} of {len(known)} workers of this pool; at {first}: {why}",)
+
+
+def _whose(policy: Policy) -> str:
+    if any(rule.default is not None and rule.when is None for rule in policy.bandwidths):
+        return "every job, since bandwidth has a default,"
+    return "every job that asks for bandwidth"
+
+
+def _workers(spec: TopologySpec) -> list[HostSpec]:
+    """The hosts that may run jobs: those with addresses are none."""
+    hosts = [*spec.hosts.values(), *([] if spec.default is None else [spec.default])]
+    return [host for host in hosts if not host.addresses]
+
+
+def _pathless(spec: TopologySpec) -> str:
+    """The first host whose switch has no path to any WAN, as a clause."""
+    wans = sorted({end for link in spec.links for end in link.ends if is_wan(end)})
+    topology = Topology(spec, {})
+    for host in _workers(spec):
+        if not any(_leads(topology, host.switch, wan) for wan in wans):
+            return f"topology.hosts.{host.name}: no path leads from {host.switch} to a WAN"
+    return ""
+
+
+def _leads(topology: Topology, switch: str, wan: str) -> bool:
+    try:
+        topology.path(switch, wan)
+    except PathError:
+        return False
+    return True
+
+
+def _too_much(policy: Policy, spec: TopologySpec) -> Iterable[str]:
+    """Defaults of bandwidth that a declared access link cannot hold even once."""
+    for rule in policy.bandwidths:
+        for host in _workers(spec):
+            if rule.default is not None and host.capacity is not None and rule.default > host.capacity:
+                yield (
+                    f"bandwidth rule in line {rule.line} gives every job {rule.default:g} Mb/s, and the access link of"
+                    f" topology.hosts.{host.name} carries {host.capacity:g}: such a job is refused there"
+                )

@@ -1,0 +1,65 @@
+"""Policies that are valid and refuse jobs that ask for bandwidth: they say so."""
+
+from __future__ import annotations
+
+import pytest
+
+from lark_controller.policies.file import load
+from lark_controller.qos.warnings import policy_warnings, worker_warnings
+
+HEAD = "version: 1\nnetworks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}\n"
+WAN = "links: {internet: {between: [core1, wan], capacity: 1000}}"
+
+
+def policy(topology: str, rules: str = "") -> str:
+    return f"{HEAD}{f'policies: [{rules}]' if rules else ''}\ntopology: {{{topology}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (HEAD, []),
+        (policy(f"{WAN}, hosts: {{default: {{switch: core1, capacity: 100}}}}"), []),
+        # The documented topology, which depends on what machine ads have.
+        (policy("hosts: {default: {switch: rack2}}"), ["topology.hosts.default has no capacity"]),
+        (
+            policy("hosts: {a: {switch: r}, b: {switch: r}, default: {switch: r, capacity: 1}}"),
+            ["topology.hosts.a (and 1 more) has no capacity"],
+        ),
+        # A file server has a capacity or is in nobody's way.
+        (policy("hosts: {nfs: {switch: r, addresses: [10.0.0.5]}, default: {switch: r, capacity: 1}}"), []),
+        (policy("hosts: {a: {switch: r, capacity: 100}}"), ["topology.hosts has no default"]),
+        (
+            policy("reserves: wan, hosts: {default: {switch: rack2, capacity: 100}}"),
+            ["no link of topology.links leads to a WAN"],
+        ),
+        (
+            policy(
+                "reserves: wan, links: {internet: {between: [core1, wan], capacity: 1},"
+                " inside: {between: [rack1, rack2], capacity: 1}}, hosts: {default: {switch: rack1, capacity: 1}}"
+            ),
+            ["no path leads from rack1 to a WAN"],
+        ),
+        (
+            policy("hosts: {default: {switch: rack1, capacity: 100}}", "bandwidth: {mode: cap, default: 200}"),
+            ["gives every job 200 Mb/s, and the access link of topology.hosts.default carries 100"],
+        ),
+        (
+            policy("hosts: {default: {switch: rack1}}", "bandwidth: {mode: cap, default: 20}"),
+            ["every job, since bandwidth has a default, is refused"],
+        ),
+    ],
+)
+def test_a_policy_says_whom_it_refuses(text: str, said: list[str]) -> None:
+    found = policy_warnings(load(text))
+    assert len(found) == len(said), found
+    for sentence, part in zip(found, said, strict=True):
+        assert part in sentence
+
+
+def test_the_workers_of_the_pool_are_looked_at() -> None:
+    learned = load(policy("hosts: {default: {switch: rack2}}"))
+    assert worker_warnings(learned, {"w1": 1000.0}, ["w1"]) == ()
+    (sentence,) = worker_warnings(learned, {"w1": 1000.0}, ["w1", "W2", "w3"])
+    assert "refused at 2 of 3 workers of this pool; at w2: nothing says how much" in sentence
+    assert worker_warnings(load(HEAD), {}, ["w1"]) == ()
