@@ -6,13 +6,11 @@ Operations are on its subjects (``jobs``, ``switches``, …), as :class:`lark_co
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from ipaddress import ip_address
 
 from lark_common.errors import StoreError, SwitchError
 from lark_common.log import event
@@ -20,7 +18,7 @@ from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
-from lark_controller.jobs.job import Job, ReservedFlow
+from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
@@ -30,6 +28,7 @@ from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.accountant import KEPT, Accountant, Keeping
 from lark_controller.services.background import Upkeep
+from lark_controller.services.feed import Feed
 from lark_controller.services.health import Health
 from lark_controller.services.job_facts import refresh_facts
 from lark_controller.services.jobs import Jobs
@@ -75,10 +74,11 @@ class Controller:
         self._shared_drops = SharedDrops(self._reconciler)
         self._openflow = OpenFlow(options, self._reconciler.events)
         self._loop = LoopCalls(self._openflow)
-        self.reservations = Reservations(store, self._live_at, self._flows_changed, self._resized)
         put = partial(self._openflow.tell, self._reconciler.put)
         gone = partial(self._openflow.tell, self._reconciler.end)
-        self._registration = Registration(store, lease_seconds, put, gone, self.reservations, self._why_kept)
+        self._feed = Feed(self._reconciler.directory, put, gone)
+        self.reservations = Reservations(store, self._feed)
+        self._registration = Registration(store, lease_seconds, self._feed, self.reservations, self._why_kept)
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
         self.policy = PolicyInForce(
             policy, in_force, store, self._openflow, self._reconciler, self._registration, metrics
@@ -120,7 +120,7 @@ class Controller:
         decider = self._reconciler.decider
         jobs = [replace(job, facts=decider.shared(job.facts)) for job in self._store.runs.live()]
         self._registration.use(self.policy.policy, names, jobs)
-        self._reconciler.load([self.reservations.with_flows(job) for job in jobs])
+        self._reconciler.load(self._feed.open())
         decided = ((job, decider.decide(job.facts)) for job in jobs)
         self._accountant.load((job, decision.group) for job, decision in decided if decision.accounted)
         event("directory loaded", jobs=len(jobs))
@@ -165,27 +165,6 @@ class Controller:
         return self._openflow.tls_addresses
 
     # -- between threads -----------------------------------------------------------------------------------------------
-
-    def _live_at(self, text: str) -> Job | None:
-        """The live job of an id or an address."""
-        try:
-            return self._reconciler.directory.by_address.get(ip_address(text))
-        except ValueError:
-            return self._registration.find(text)
-
-    def _flows_changed(self, job_id: str, flows: tuple[ReservedFlow, ...]) -> None:
-        """The reserved flows from and to a job have changed."""
-        self._openflow.loop.call_soon_threadsafe(self._change, job_id, lambda job: replace(job, reserved=flows))
-
-    def _resized(self, job_id: str, bandwidth: float | None) -> None:
-        """What is reserved for a job's RequestBandwidth has changed."""
-        self._registration.resized(job_id, bandwidth)
-        self._openflow.loop.call_soon_threadsafe(self._change, job_id, lambda job: replace(job, bandwidth=bandwidth))
-
-    def _change(self, job_id: str, changed: Callable[[Job], Job]) -> None:
-        job = self.jobs.live(job_id)
-        if job is not None and (now := changed(job)) != job:
-            self._reconciler.put(now)
 
     def _why_kept(self, job: Job) -> str:
         return "" if self._pool is None else self._pool.why_kept(job)

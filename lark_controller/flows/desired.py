@@ -33,9 +33,9 @@ _LabelOf = Callable[[Placed], SliceKey | int | None]
 
 @dataclass(slots=True)
 class _Local:
-    """What a datapath's own jobs amount to: the jobs by number, how many of each slice, the slices' tags."""
+    """What a datapath's own jobs amount to: their numbers, how many of each slice, the slices' tags."""
 
-    jobs: dict[int, Placed] = field(default_factory=dict)
+    numbers: set[int] = field(default_factory=set)
     slices: dict[SliceKey, int] = field(default_factory=dict)
     tags: dict[SliceKey, int] = field(default_factory=dict)
 
@@ -102,12 +102,15 @@ class Pool:
     def jobs_at(self, datapath: int) -> list[Placed]:
         """The jobs that belong to an edge, by number."""
         local = self._local.get(datapath)
-        return [] if local is None else [local.jobs[number] for number in sorted(local.jobs)]
+        return [] if local is None else [self.placed[number] for number in sorted(local.numbers)]
+
+    def _present(self, local: _Local) -> Iterator[Placed]:
+        return (self.placed[number] for number in local.numbers)
 
     def count_at(self, datapath: int) -> int:
         """How many jobs belong to an edge."""
         local = self._local.get(datapath)
-        return 0 if local is None else len(local.jobs)
+        return 0 if local is None else len(local.numbers)
 
     def tag_at(self, datapath: int, key: SliceKey | None) -> int:
         """A slice's tag on a switch; 0 where it has none."""
@@ -173,11 +176,11 @@ class Pool:
             return
         yield from edge.frame(switch, self.policy)
         local = self._local.get(switch.datapath, _Local())
-        for placed in local.jobs.values():
+        for placed in self._present(local):
             yield from self._job_flows(placed, switch, local.tags)
         for key, tag in local.tags.items():
             yield from slice_flows(tag, self._slices.prefixes(key))
-        yield from announcements(local.jobs.values(), switch)
+        yield from announcements(self._present(local), switch)
 
     def build_job(self, datapath: int, number: int) -> Program:
         """The flows at a job's own port that a known switch should hold; none where the job is not attached to it."""
@@ -204,7 +207,7 @@ class Pool:
             return self._move_ports(switch)
         before = Program() if known is None else self.build(switch.datapath)
         self.switches[switch.datapath] = switch
-        numbers = set(self._local.get(switch.datapath, _Local()).jobs)
+        numbers = set(self._local.get(switch.datapath, _Local()).numbers)
         if switch.is_edge:
             for host in hosts:
                 if self._hosts.setdefault(host, switch.datapath) == switch.datapath:
@@ -238,14 +241,6 @@ class Pool:
     def put(self, job: Job, decision: Decision) -> dict[int, Changes]:
         """Admit a job, or change it; answers what changes on each known switch."""
         return self._change(job.number, self.where(job, decision))
-
-    def refresh(self, job: Job) -> None:
-        """Hold this object for a job that is here and of which nothing has changed that flows are made of."""
-        old = self.placed.get(job.number)
-        if old is not None:
-            new = self.placed[job.number] = replace(old, job=job)
-            if old.datapath is not None:
-                self._local[old.datapath].jobs[job.number] = new
 
     def remove(self, number: int) -> dict[int, Changes]:
         """A job goes; answers what changes on each known switch."""
@@ -294,6 +289,14 @@ class Pool:
     def _change(self, number: int, new: Placed | None) -> dict[int, Changes]:
         old = self.placed.get(number)
         if old == new:
+            return {}
+        if (
+            old is not None
+            and new is not None
+            and same_for_switches(old.job, new.job)
+            and replace(old, job=new.job) == new
+        ):
+            self.placed[number] = new
             return {}
         edges = {dp for p in (old, new) if p is not None and (dp := p.datapath) is not None and dp in self.switches}
         touched = {dp: self._touched(dp, old, new) for dp in edges}
@@ -363,11 +366,11 @@ class Pool:
             if key in local.tags:
                 yield from slice_flows(local.tags[key], self._slices.prefixes(key))
         if keys:
-            for placed in local.jobs.values():
+            for placed in self._present(local):
                 if placed.decision.slice in keys and placed is not changed:
                     yield from self._job_flows(placed, switch, local.tags)
         if heard:
-            yield from announcements(local.jobs.values(), switch)
+            yield from announcements(self._present(local), switch)
 
     def _index(self, old: Placed | None, new: Placed | None) -> None:
         self.ruled.move(old, new)
@@ -376,7 +379,7 @@ class Pool:
             self.groups[old.decision.group] -= 1
             if old.datapath is not None:
                 local = self._local[old.datapath]
-                del local.jobs[old.job.number]
+                local.numbers.discard(old.job.number)
                 self._count(old.datapath, local, _slice_at_port(old), -1)
             else:
                 self._homeless.get(old.job.host, set()).discard(old.job.number)
@@ -385,7 +388,7 @@ class Pool:
             self.groups[new.decision.group] += 1
             if new.datapath is not None:
                 local = self._local.setdefault(new.datapath, _Local())
-                local.jobs[new.job.number] = new
+                local.numbers.add(new.job.number)
                 self._count(new.datapath, local, _slice_at_port(new), 1)
             elif new.job.network_type is NetworkType.OVS_BRIDGE:
                 self._homeless.setdefault(new.job.host, set()).add(new.job.number)
@@ -430,6 +433,11 @@ class Pool:
     def _class_label(self, placed: Placed) -> int | None:
         wan = placed.decision.wan
         return wan if wan in self._classed and not placed.decision.isolated else None
+
+
+def same_for_switches(old: Job, new: Job) -> bool:
+    """True where two values of a job differ at most in what neither flows nor workers' rules are made of."""
+    return replace(old, facts=new.facts, lease_until=new.lease_until) == new
 
 
 def _same_frame(one: Switch, other: Switch) -> bool:

@@ -7,10 +7,10 @@ lives in memory and holds what policy and switches need; the ads' text is in the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Final, NamedTuple
 
 from lark_common.runs import Address, AddressType, Network, NetworkType, RunKey
 
@@ -128,69 +128,87 @@ class Job:
         return self.state not in (JobState.ENDED, JobState.REFUSED)
 
 
-@dataclass(slots=True)
-class Directory:
-    """The live jobs, indexed. The only mutable value here; one thread (the reconcile loop) changes it.
+class Standing(NamedTuple):
+    """How far a live job is, and why no further."""
 
-    Readers on other threads see single dictionary look-ups, which Python makes atomic; for lists they take
-    :meth:`all`, a copy.
+    state: JobState
+    reason: str = ""
+
+
+_NEW: Final = Standing(JobState.REGISTERING)
+# Standings that many jobs share; so many different ones are remembered for that.
+_SHARED: Final = 4_096
+
+
+class Directory:
+    """The live jobs, each once, and how far each is.
+
+    Jobs are changed by whoever holds the feed's lock, standings by the reconcile loop. Readers on any thread see single
+    dictionary look-ups, which Python makes atomic.
     """
 
-    by_id: dict[str, Job] = field(default_factory=dict)
-    by_number: dict[int, Job] = field(default_factory=dict)
-    by_address: dict[Address, Job] = field(default_factory=dict)
-    by_owner: dict[str, dict[int, Job]] = field(default_factory=dict)
-    by_group: dict[str, dict[int, Job]] = field(default_factory=dict)
-    by_host: dict[str, dict[int, Job]] = field(default_factory=dict)
-    states: Counter[JobState] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self.by_id: dict[str, Job] = {}
+        self.by_address: dict[Address, Job] = {}
+        self.standings: dict[int, Standing] = {}
+        self.states: Counter[JobState] = Counter()
+        self._shared: dict[Standing, Standing] = {}
 
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def __iter__(self) -> Iterator[Job]:
-        return iter(self.all())
-
-    def all(self) -> list[Job]:
-        """A copy of the list of live jobs."""
-        return list(self.by_id.values())
-
     def put(self, job: Job) -> Job | None:
         """Add or replace a live job; returns what it replaces."""
         old = self.by_id.get(job.id)
-        if old is None or _indexed(old) != _indexed(job):
-            self.remove(job.id)
-        else:
-            # Replaced where it stands: a dictionary that loses and gains the same keys again and again grows.
-            self.states[old.state] -= 1
+        if old is not None and _addressed(old) != _addressed(job):
+            self._drop(old)
         self.by_id[job.id] = job
-        self.by_number[job.number] = job
-        self.states[job.state] += 1
-        if job.has_pool_address:
-            for address in job.addresses:
-                self.by_address[address] = job
-        for index, key in ((self.by_owner, job.owner), (self.by_group, job.group), (self.by_host, job.host)):
-            index.setdefault(key, {})[job.number] = job
+        for address in _addressed(job):
+            self.by_address[address] = job
         return old
 
     def remove(self, job_id: str) -> Job | None:
         """Take a job out; returns it, or None if it was not there."""
         job = self.by_id.pop(job_id, None)
-        if job is None:
-            return None
-        self.by_number.pop(job.number, None)
-        self.states[job.state] -= 1
-        for address in job.addresses:
-            if self.by_address.get(address) is not None and self.by_address[address].id == job.id:
-                del self.by_address[address]
-        for index, key in ((self.by_owner, job.owner), (self.by_group, job.group), (self.by_host, job.host)):
-            entries = index.get(key)
-            if entries is not None:
-                entries.pop(job.number, None)
-                if not entries:
-                    del index[key]
+        if job is not None:
+            self._drop(job)
         return job
 
+    def _drop(self, job: Job) -> None:
+        for address in _addressed(job):
+            if (held := self.by_address.get(address)) is not None and held.id == job.id:
+                del self.by_address[address]
 
-def _indexed(job: Job) -> tuple[object, ...]:
-    """By what the directory finds a job."""
-    return job.number, job.owner, job.group, job.host, job.network_type, job.ipv4, job.ipv6
+    def standing(self, number: int) -> Standing:
+        """How far a job is."""
+        return self.standings.get(number, _NEW)
+
+    def settle(self, number: int, state: JobState, reason: str = "") -> None:
+        """Note how far a job is."""
+        self.forget(number)
+        if len(self._shared) >= _SHARED:
+            self._shared.clear()
+        standing = Standing(state, reason)
+        self.standings[number] = self._shared.setdefault(standing, standing)
+        self.states[state] += 1
+
+    def forget(self, number: int) -> None:
+        """A job is over."""
+        old = self.standings.pop(number, None)
+        if old is not None:
+            self.states[old.state] -= 1
+
+    def now(self, job: Job) -> Job:
+        """A live job in the state that it has."""
+        state, reason = self.standing(job.number)
+        return replace(job, state=state, reason=reason)
+
+    def live(self, job_id: str) -> Job | None:
+        """The live job of that id in the state that it has."""
+        job = self.by_id.get(job_id)
+        return None if job is None else self.now(job)
+
+
+def _addressed(job: Job) -> tuple[Address, ...]:
+    """By which addresses the directory finds a job."""
+    return job.addresses if job.has_pool_address else ()

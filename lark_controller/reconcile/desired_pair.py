@@ -10,7 +10,7 @@ from lark_controller.flows.desired import Pool
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.worker_rules import unsupported
-from lark_controller.jobs.job import Directory, Job
+from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Decision, Policy
 from lark_controller.qos.worker_queues import Claim
@@ -72,11 +72,6 @@ class Pools:
             raise
         return changes
 
-    def refresh(self, job: Job) -> None:
-        """Hold this object for a job of which nothing has changed that flows are made of."""
-        for pool, _ in self.all():
-            pool.refresh(job)
-
     def set_queue(self, claim: Claim, queue: int | None, job: int | None) -> PoolChanges:
         """A queue through which ``job`` sends stands, or no longer; answers what that changes in every pool."""
         changes = {place: pool.set_queue(claim, queue, job) for place, (pool, _) in enumerate(self.all())}
@@ -91,9 +86,7 @@ class Pools:
         """Take a job out of every pool."""
         return {place: pool.remove(number) for place, (pool, _) in enumerate(self.all())}
 
-    async def prepare(
-        self, policy: Policy, directory: Directory, switches: Callable[[], Iterable[tuple[Switch, tuple[str, ...]]]]
-    ) -> None:
+    async def prepare(self, policy: Policy, switches: Callable[[], Iterable[tuple[Switch, tuple[str, ...]]]]) -> None:
         """Build the pool of a new policy beside the one in force; jobs that come meanwhile enter both.
 
         ``switches`` gives the connected switches as the new policy places them, with their workers' names. Raises
@@ -102,10 +95,10 @@ class Pools:
         pool, decider = Pool(policy, self.pool), Decider(policy)
         self._coming = (pool, decider)
         try:
-            for count, number in enumerate(list(directory.by_number)):
-                job = directory.by_number.get(number)
-                if job is not None:
-                    pool.put(job, decider.of(job))
+            for count, number in enumerate(list(self.pool.placed)):
+                placed = self.pool.placed.get(number)
+                if placed is not None:
+                    pool.put(placed.job, decider.of(placed.job))
                 if count % PORTION == 0:
                     await asyncio.sleep(0)
             for switch, hosts in switches():

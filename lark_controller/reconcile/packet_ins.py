@@ -103,12 +103,16 @@ class Reactions:
         job = self._job_at(version, own) or _at_link_local(pool, datapath, version, own)
         if job is None:
             return
-        placed = pool.placed[job.number]
+        placed = pool.placed.get(job.number)
+        peer = self._job_at(version, other)
+        with_peer = None if peer is None else pool.placed.get(peer.number)
+        if placed is None or (peer is not None and with_peer is None):
+            # The loop has not taken one of them in yet, or has it off already: the packet is asked about again.
+            return
         tag = pool.tag_at(datapath, placed.decision.slice)
         if not tag:
             return
-        peer = self._job_at(version, other)
-        allowed = peer is None or pool.placed[peer.number].decision.slice == placed.decision.slice
+        allowed = with_peer is None or with_peer.decision.slice == placed.decision.slice
         memory = self._memory.setdefault(datapath, _Memory())
         if placed.decision.slice is None:
             return

@@ -43,7 +43,7 @@ class Switchover:
 
     async def prepare(self, policy: Policy) -> None:
         """Build the pool of a new policy beside the one in force. Raises RuleLimitError, UnsupportedError."""
-        await self._loop.pools.prepare(policy, self._loop.directory, lambda: self._connected_switches(policy))
+        await self._loop.pools.prepare(policy, lambda: self._connected_switches(policy))
 
     def _connected_switches(self, policy: Policy) -> list[tuple[Switch, tuple[str, ...]]]:
         return [

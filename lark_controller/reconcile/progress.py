@@ -45,23 +45,18 @@ class Progress:
 
     def settle(self, number: int) -> None:
         """A job may wait for something else than before: its state follows from what is confirmed."""
-        job = self._loop.directory.by_number.get(number)
-        if job is None:
+        placed = self._loop.pool.placed.get(number)
+        if placed is None:
             return
+        job = placed.job
         for datapath, why in self._lacking(number).items():
             self._loop.confirmations.blocked(number, FlowsAt(datapath), why)
         waiting = self._loop.confirmations.waiting(number)
         moving = all(self._moves(what, why) for what, why in waiting.items()) and not self._blocked(number)
         state, reason = state_of(job, waiting, moving=moving, label=self._label)
-        if (state, reason) != (job.state, job.reason):
-            job = replace(job, state=state, reason=reason)
-            self.refresh(job)
-            self._on_state(job)
-
-    def refresh(self, job: Job) -> None:
-        """Hold one object for a job, in the directory and in every pool; nothing that flows are made of has changed."""
-        self._loop.directory.put(job)
-        self._loop.pools.refresh(job)
+        if (state, reason) != self._loop.directory.standing(number):
+            self._loop.directory.settle(number, state, reason)
+            self._on_state(self._loop.directory.now(job))
 
     def lost(self, state: SwitchState) -> None:
         """Nothing can be sent to a switch now, for the reason in its state: all that concerns it waits."""

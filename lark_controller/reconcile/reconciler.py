@@ -8,7 +8,7 @@ nothing here may block. REST and PacketIns hand it work; it derives what each sw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from lark_common.errors import RuleLimitError, UnsupportedError
@@ -16,9 +16,10 @@ from lark_common.log import WARNING, event
 from lark_common.runs import Address
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.metrics import Metrics
+from lark_controller.flows.desired import same_for_switches
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed
-from lark_controller.jobs.job import Facts, Job, JobState
+from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import Policy
 from lark_controller.reconcile.counters import Polling
 from lark_controller.reconcile.desired_pair import PoolChanges
@@ -67,14 +68,18 @@ class Reconciler(LoopState):
 
     def put(self, job: Job) -> None:
         """Take a live job in, or what changed of it; its state follows."""
-        old = self.directory.by_id.get(job.id)
+        placed = self.pool.placed.get(job.number)
+        old = None if placed is None else placed.job
         before = self._held(job.number)
         try:
             changes = self.pools.admit(job, old)
         except (RuleLimitError, UnsupportedError) as refusal:
             self.refuse(job, str(refusal))
             return
-        self.directory.put(job)
+        if old is None:
+            self.directory.settle(job.number, JobState.REGISTERING)
+        elif same_for_switches(old, job):
+            return
         self.polling.begin(self.pool.placed[job.number])
         self.send(changes, job.number)
         if old is None or (old.addresses, old.quarantine) != (job.addresses, job.quarantine):
@@ -86,32 +91,26 @@ class Reconciler(LoopState):
     def load(self, jobs: Iterable[Job]) -> None:
         """Take the store's live jobs in, before any switch is told anything."""
         for job in jobs:
-            decision = self.decider.of(job)
-            self.directory.put(job)
-            self.pool.put(job, decision)
+            self.pool.put(job, self.decider.of(job))
             self._progress.expect(job)
         self.workers.tell()
 
-    def end(self, job_id: str) -> None:
+    def jobs(self) -> list[Job]:
+        """The live jobs that the loop has taken in."""
+        return [placed.job for placed in self.pool.placed.values()]
+
+    def end(self, number: int) -> None:
         """A job is over: its flows and every decision that touched its addresses go."""
-        job = self.directory.by_id.get(job_id)
-        if job is None:
-            return
-        self._remove(job)
+        self._remove(number)
+        self.directory.forget(number)
 
     def refuse(self, job: Job, reason: str) -> None:
         """Refuse a job: nothing of it stays on any switch."""
         job = replace(job, state=JobState.REFUSED, reason=reason)
-        self._remove(job)
+        self._remove(job.number)
+        self.directory.settle(job.number, job.state, reason)
         event("job refused", level=WARNING, job=job.id, reason=reason)
         self._on_state(job)
-
-    def set_facts(self, found: Mapping[str, Facts]) -> None:
-        """Jobs' facts were taken anew, for more attributes; what is decided now stays the same."""
-        for job_id, facts in found.items():
-            job = self.directory.by_id.get(job_id)
-            if job is not None:
-                self._progress.refresh(replace(job, facts=facts))
 
     def settle(self, number: int) -> None:
         """A job may wait for something else than before."""
@@ -125,19 +124,19 @@ class Reconciler(LoopState):
         """Send one switch a change, if it may be told anything; ``number`` is the job that waits for it."""
         self._sending.send_to(datapath, change, number)
 
-    def _remove(self, job: Job) -> None:
-        """Take a job out of the directory and off all switches, with every decision and connection of its addresses: a
-        later job with one of them inherits nothing."""
-        placed, before = self.pool.placed.get(job.number), self._held(job.number)
-        held = self.directory.remove(job.id)
-        self.polling.end(job.number, placed)
-        self.send(self.pools.remove(job.number), None)
-        if held is not None:
-            self._forget_addresses(held.addresses, None)
+    def _remove(self, number: int) -> None:
+        """Take a job off all switches, with every decision and connection of its addresses: a later job with one of
+        them inherits nothing."""
+        placed, before = self.pool.placed.get(number), self._held(number)
+        if placed is None:
+            return
+        self.polling.end(number, placed)
+        self.send(self.pools.remove(number), None)
+        self._forget_addresses(placed.job.addresses, None)
         self._sending.forget_connections(before)
-        self.confirmations.forget(job.number)
-        self.workers.states.forget(job.host, job.number)
-        if placed is not None and placed.datapath is not None:
+        self.confirmations.forget(number)
+        self.workers.states.forget(placed.job.host, number)
+        if placed.datapath is not None:
             self.queues.refresh(placed.datapath)
 
     def _forget_addresses(self, addresses: Iterable[Address], number: int | None) -> None:

@@ -110,7 +110,7 @@ class Sending:
         if not outcome.confirmed:
             state.in_sync = False
             state.reason = outcome.reason or "did not confirm in time"
-            if number is not None and number in self._loop.directory.by_number:
+            if number is not None and number in self._loop.pool.placed:
                 seen.blocked(number, FlowsAt(state.datapath), state.reason)
                 self._progress.settle(number)
             link.close(f"a change was not confirmed: {state.reason}")
@@ -133,7 +133,7 @@ class Sending:
         refused: dict[Job, str] = {}
         nobodys = []
         for count, error in enumerate(errors):
-            flow, job = blamed(self._loop.directory, flows, error)
+            flow, job = blamed(pool, flows, error)
             job_id = None if job is None else job.id
             state.problems.append(SwitchProblem(time.time(), error.text, flow, job_id))
             where = dpid_text(state.datapath)

@@ -16,7 +16,7 @@ from lark_controller.flows.desired import Pool
 from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey
 from lark_controller.flows.placement import Switch, mac_number, place_switch
 from lark_controller.flows.text import flow_text, key_text
-from lark_controller.jobs.job import Directory, Job
+from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy
 from lark_controller.switches.openflow.applies import FlowError
 from lark_controller.switches.openflow.link import SwitchLink
@@ -108,7 +108,7 @@ def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
     )
 
 
-def blamed(directory: Directory, flows: Mapping[FlowKey, FlowData], error: FlowError) -> tuple[str, Job | None]:
+def blamed(pool: Pool, flows: Mapping[FlowKey, FlowData], error: FlowError) -> tuple[str, Job | None]:
     """The flow or meter of an error in words, and the live job that it belongs to; ``flows`` are those desired."""
     key = error.subject
     if not isinstance(key, FlowKey):
@@ -119,4 +119,5 @@ def blamed(directory: Directory, flows: Mapping[FlowKey, FlowData], error: FlowE
     parts = parse(data.cookie)
     whose = counted_by(data.cookie)
     number = whose[0] if whose is not None else parts.number if parts.category == Category.JOB else None
-    return flow_text(key, data), None if number is None else directory.by_number.get(number)
+    placed = None if number is None else pool.placed.get(number)
+    return flow_text(key, data), None if placed is None else placed.job

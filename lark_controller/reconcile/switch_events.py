@@ -64,7 +64,7 @@ class SwitchEvents:
         self._polling.compared(link.datapath, dump)
         self._queues.switch_connected(link, dump)
         for number in homeless:
-            self._progress.expect(loop.directory.by_number[number])
+            self._progress.expect(loop.pool.placed[number].job)
         self._compare(state, link, dump)
         self._queues.refresh(link.datapath)
 

@@ -84,11 +84,10 @@ class Workers:
         those that are ``late``: their networks are not made yet. ``uplinks`` are its interfaces that lead away, with
         their speeds in Mb/s."""
         for job_id, reason in refused.items():
-            job = self._owner.directory.by_id.get(job_id)
+            job = self._job(job_id)
             if job is not None and job.host == host and job.network_type in RULED:
                 self._owner.refuse(job, f"worker {host}: {reason}")
-        directory = self._owner.directory.by_id
-        waiting = {directory[job_id].number for job_id in late if job_id in directory}
+        waiting = {job.number for job_id in late if (job := self._job(job_id)) is not None}
         limited = [placed for placed in self._owner.pool.ruled_at(host) if is_limited(placed)]
         if self._learn(host, uplinks) and limited:
             # What the jobs' shares are follows from that.
@@ -123,6 +122,10 @@ class Workers:
                 seen.blocked(number, key, f"bandwidth: {why}")
             else:
                 seen.confirmed(number, key)
+
+    def _job(self, job_id: str) -> Job | None:
+        job = self._owner.directory.by_id.get(job_id)
+        return None if job is None or job.number not in self._owner.pool.placed else job
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ on a first packet (an echo request, so a new connection); tests hold it against 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
 
@@ -64,7 +64,7 @@ def ends_of(pool: Pool, directory: Directory, src: str, dst: str) -> Ends:
     for version in (4, 6):
         pair = [[each for each in addresses if each.version == version] for addresses, _ in (first, second)]
         if pair[0] and pair[1]:
-            return Ends(pair[0][0], pair[1][0], _placed(pool, first[1]), _placed(pool, second[1]))
+            return Ends(pair[0][0], pair[1][0], *(_placed(pool, directory, job) for _, job in (first, second)))
     raise AdError("", f"{src} and {dst} have no address of the same IP version")
 
 
@@ -81,8 +81,9 @@ def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job |
     return (address,), directory.by_address.get(address)
 
 
-def _placed(pool: Pool, job: Job | None) -> Placed | None:
-    return None if job is None else pool.placed.get(job.number)
+def _placed(pool: Pool, directory: Directory, job: Job | None) -> Placed | None:
+    placed = None if job is None else pool.placed.get(job.number)
+    return None if placed is None else replace(placed, job=directory.now(placed.job))
 
 
 def concerned(pool: Pool, ends: Ends) -> list[int]:

@@ -49,7 +49,7 @@ class Jobs:
 
     def renew(self, job_id: str, actor: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""
-        return self._registration.renew(job_id)
+        return self._reconciler.directory.now(self._registration.renew(job_id))
 
     def end(self, job_id: str, actor: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Job:
         """End a job. Idempotent. Raises NotFoundError for an id never seen."""
@@ -67,14 +67,14 @@ class Jobs:
 
     def host_of(self, job_id: str) -> str:
         """The host of a live or ended job. Raises NotFoundError."""
-        job = self._registration.find(job_id) or self._store.runs.find(job_id)
+        job = self._reconciler.directory.by_id.get(job_id) or self._store.runs.find(job_id)
         if job is None:
             raise NotFoundError(f"no job has the id {job_id}")
         return job.host
 
     def live(self, job_id: str) -> Job | None:
         """The live job of that id, as the loop knows it."""
-        return self._reconciler.directory.by_id.get(job_id)
+        return self._reconciler.directory.live(job_id)
 
     def found(self, job_id: str) -> Job:
         """A live or ended job. Raises NotFoundError."""

@@ -18,7 +18,6 @@ from lark_common.errors import (
 from lark_common.log import event
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import Plan, PolicyVersion
-from lark_controller.jobs.job import Facts
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
@@ -75,7 +74,7 @@ class PolicyInForce:
             if not self._covers(names):
                 self._learn_names(names)
             jobs, switches = self._loop.call(
-                lambda: (self._reconciler.directory.all(), self._reconciler.switchover.placed_switches(new))
+                lambda: (self._reconciler.jobs(), self._reconciler.switchover.placed_switches(new))
             )
             made = planning.plan(self.policy, new, jobs, switches)
         capacities = self._store.reservations.worker_capacities()
@@ -131,8 +130,6 @@ class PolicyInForce:
         wider = (have[0] | names[0], have[1] | names[1])
         self._registration.need(wider)
 
-        def tell(found: dict[str, Facts]) -> None:
-            self._registration.set_facts(found)
-            self._loop.call(lambda: self._reconciler.set_facts(found))
-
-        refresh_facts(self._store, wider, tell)
+        refresh_facts(self._store, wider, self._registration.set_facts)
+        # The loop has taken them all.
+        self._loop.call(lambda: None)

@@ -6,12 +6,13 @@ switch.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from sys import intern
 
 from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.errors import (
@@ -27,6 +28,7 @@ from lark_controller.jobs.addresses import BlockAllocator
 from lark_controller.jobs.job import Facts, Job, JobState
 from lark_controller.policies.facts import facts
 from lark_controller.policies.model import Policy
+from lark_controller.services.feed import Feed
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import LEASE_EXPIRED, Store
 
@@ -34,8 +36,8 @@ from lark_controller.store import LEASE_EXPIRED, Store
 KEPT_SECONDS = 60.0
 
 Names = tuple[frozenset[str], frozenset[str]]
-# A port: its switch by datapath id, or by the host's name where that is not said, and the port's name.
-_Place = tuple[int | str, str]
+# A switch by datapath id, or by the host's name where that is not said.
+_Place = int | str
 
 
 def names_digest(names: Names) -> str:
@@ -47,47 +49,44 @@ def names_digest(names: Names) -> str:
 class Registration:
     """Registers, renews and ends jobs; thread-safe.
 
-    ``put`` and ``gone`` hand a job to the reconcile loop, in the order of the calls. ``why_kept`` says why a job lives
-    on though its lease is over (``""``: it does not).
+    ``feed`` has the live jobs, and hands what changes to the reconcile loop. ``why_kept`` says why a job lives on
+    though its lease is over (``""``: it does not).
     """
 
     def __init__(
         self,
         store: Store,
         lease_seconds: float,
-        put: Callable[[Job], None],
-        gone: Callable[[str], None],
+        feed: Feed,
         reservations: Reservations,
         why_kept: Callable[[Job], str] = lambda _: "",
     ) -> None:
         self._store = store
         self._reservations = reservations
         self._lease = lease_seconds
-        self._put = put
-        self._gone = gone
+        self._feed = feed
+        self._live = feed.directory.by_id
         self._why_kept = why_kept
-        # The live jobs as of this moment; the reconcile loop's directory follows a little later.
-        self._jobs: dict[str, Job] = {}
-        self._lock = threading.Lock()
+        self._lock = feed.lock
         self._leases: dict[str, float] = {}
         # Whose a switch's port is: two jobs at one port could not be told apart by the switch.
-        self._ports: dict[_Place, Job] = {}
+        self._ports: dict[_Place, dict[str, Job]] = {}
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
         self._blocks = BlockAllocator((), (26, 122))
 
-    def use(self, policy: Policy, names: Names, jobs: Iterable[Job] = ()) -> None:
+    def use(self, policy: Policy, names: Names, jobs: Iterable[Job] | None = None) -> None:
         """Go over to a policy: its job networks and the attributes that its predicates need.
 
         ``jobs`` are live ones that are not known here yet: at start those of the store.
         """
         with self._lock:
-            # Who lives is known here alone: jobs come and end while the policy changes, and whoever asks elsewhere gets
-            # an answer that is old when it is used.
-            live = (*self._jobs.values(), *jobs)
+            if jobs is not None:
+                self._feed.load(jobs)
+            live = self._feed.live()
             reserved = [address for network in policy.hosts for address in network]
             blocks = BlockAllocator(policy.job_networks, policy.block_prefixes, reserved)
-            self._ports, self._jobs = {}, {}
+            self._ports = {}
             for job in live:
                 self._hold(blocks, policy, job)
             self._policy, self._names, self._blocks = policy, names, blocks
@@ -102,9 +101,7 @@ class Registration:
         """Live jobs' facts, by id, were taken anew for the attributes of :meth:`need`."""
         with self._lock:
             for job_id, taken in found.items():
-                job = self._jobs.get(job_id)
-                if job is not None:
-                    self._jobs[job_id] = replace(job, facts=taken)
+                self._feed.change(job_id, partial(_with_facts, taken))
 
     def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
         """Take a run in, or what a second post says of it.
@@ -122,7 +119,7 @@ class Registration:
             _check_switch(policy, job)
             self._check_port(job)
             booking = self._reservations.booking(job, machine_ad.available_bandwidth)
-            known = self._jobs.get(job.id)
+            known = self._live.get(job.id)
             assigned: tuple[Address, ...] = ()
             if job.address_type is AddressType.CONTROLLER and job.has_pool_address:
                 job, assigned = self._addressed(policy, job, known)
@@ -139,7 +136,7 @@ class Registration:
                 raise
             for old in registration.superseded:
                 self._release(old)
-                self._gone(old.id)
+                self._feed.remove(old.id)
                 self._reservations.ended(old.id)
             job = registration.job
             if machine_ad.lease_over and job.live and job.ipv4 is not None:
@@ -147,9 +144,9 @@ class Registration:
             if job.live:
                 if known is not None:
                     self._release(known)
-                put = self._put if known is not None else self._put_new
-                job = self._reservations.with_flows(job, put)
+                job = self._reservations.with_flows(job)
                 self._hold(self._blocks, policy, job)
+                self._feed.put(job)
             else:
                 for address in assigned:
                     self._blocks.release(address)
@@ -164,25 +161,11 @@ class Registration:
             )
             return Registered(job, registration.created)
 
-    def _put_new(self, job: Job) -> None:
-        self._put(replace(job, state=JobState.REGISTERING, reason=""))
-
-    def find(self, job_id: str) -> Job | None:
-        """The live job of that id, as of this moment."""
-        return self._jobs.get(job_id)
-
-    def resized(self, job_id: str, bandwidth: float | None) -> None:
-        """What is reserved for a live job's RequestBandwidth has changed, in the store already."""
-        with self._lock:
-            job = self._jobs.get(job_id)
-            if job is not None:
-                self._jobs[job_id] = replace(job, bandwidth=bandwidth)
-
     def renew(self, job_id: str) -> Job:
         """Renew a live job's lease; it is written to the store with others. Raises NotFoundError."""
         until = time.time() + self._lease
         with self._lock:
-            job = self._jobs.get(job_id)
+            job = self._live.get(job_id)
             if job is None:
                 raise NotFoundError(f"no live job has the id {job_id}; post its ads again")
             self._leases[job_id] = until
@@ -197,10 +180,9 @@ class Registration:
         job = self._store.runs.end(job_id, time.time(), why, exit_ad, actor)
         if job is None:
             raise NotFoundError(f"no job has the id {job_id}")
-        live = self._jobs.get(job_id)
+        live = self._feed.remove(job_id)
         if live is not None:
             self._release(live)
-            self._gone(job_id)
             self._reservations.ended(job_id)
             event("job ended", job=job_id, why=why)
         self._leases.pop(job_id, None)
@@ -212,13 +194,14 @@ class Registration:
         False where it was posted anew since then, so that the refusal is of a post that is history.
         """
         with self._lock:
-            held = self._jobs.get(job.id)
+            held = self._live.get(job.id)
             if held is None:
                 # It has ended meanwhile, and somebody else may have its addresses.
                 return True
             if held.lease_until != job.lease_until:
                 return False
             self._release(held)
+            self._feed.remove(job.id)
             self._reservations.ended(job.id)
             return True
 
@@ -245,7 +228,7 @@ class Registration:
                 continue
             with self._lock:
                 # A renewal, or the same run's ads once more, may have come since the store was asked.
-                held = self._jobs.get(job.id)
+                held = self._live.get(job.id)
                 if job.id not in self._leases and (held is None or held.lease_until <= now):
                     self._end(job.id, "lark", LEASE_EXPIRED)
                     count += 1
@@ -253,8 +236,7 @@ class Registration:
 
     def live(self) -> list[Job]:
         """The live jobs, a copy."""
-        with self._lock:
-            return list(self._jobs.values())
+        return self._feed.live()
 
     def quarantine(self, job_id: str, reason: str, actor: str) -> Job | None:
         """Let nothing pass of a live job; None where it does not live any more. Raises StoreError."""
@@ -273,13 +255,13 @@ class Registration:
             return self._changed(job, "job released from quarantine", INFO, reason, actor)
 
     def _changed(self, stored: Job | None, what: str, level: int, reason: str, actor: str) -> Job | None:
-        known = None if stored is None else self._jobs.get(stored.id)
+        known = None if stored is None else self._live.get(stored.id)
         if stored is None or known is None:
             return None
         changed = (stored.quarantine, stored.vouched) != (known.quarantine, known.vouched)
         job = replace(known, quarantine=stored.quarantine, vouched=stored.vouched)
         if changed:
-            job = self._jobs[job.id] = self._reservations.with_flows(job, self._put)
+            self._feed.put(job)
             event(what, level=level, job=job.id, reason=reason, actor=actor)
         return job
 
@@ -290,18 +272,19 @@ class Registration:
             number=0,
             run=run,
             id=run.id,
-            owner=job_ad.owner,
-            user=job_ad.user,
-            group=job_ad.group,
+            # Many jobs have these in common.
+            owner=intern(job_ad.owner),
+            user=intern(job_ad.user),
+            group=intern(job_ad.group),
             cluster=job_ad.cluster,
             proc=job_ad.proc,
-            host=machine_ad.machine,
+            host=intern(machine_ad.machine),
             network_type=NetworkType(machine_ad.network_type),
             address_type=AddressType(machine_ad.address_type),
             ipv4=machine_ad.ipv4,
             ipv6=machine_ad.ipv6,
             datapath=machine_ad.datapath,
-            port=machine_ad.port,
+            port=None if machine_ad.port is None else intern(machine_ad.port),
             mac=machine_ad.mac,
             vlan=machine_ad.vlan,
             bandwidth=job_ad.bandwidth,
@@ -357,8 +340,7 @@ class Registration:
                 )
 
     def _check_port(self, job: Job) -> None:
-        place = _place(job)
-        holder = None if place is None else self._ports.get(place)
+        holder = None if job.port is None else self._ports.get(_place(job), {}).get(job.port)
         if holder is not None and holder.id != job.id and holder.run.slot != job.run.slot:
             raise AddressError(
                 "LarkExternalInterface",
@@ -367,9 +349,8 @@ class Registration:
             )
 
     def _hold(self, blocks: BlockAllocator, policy: Policy, job: Job) -> None:
-        self._jobs[job.id] = job
-        if (place := _place(job)) is not None:
-            self._ports[place] = job
+        if job.port is not None:
+            self._ports.setdefault(_place(job), {})[job.port] = job
         if not job.has_pool_address:
             return
         for address, block in job.blocks:
@@ -378,20 +359,23 @@ class Registration:
                 blocks.hold(address, block, job.group, job.owner)
 
     def _release(self, job: Job) -> None:
-        self._jobs.pop(job.id, None)
-        place = _place(job)
-        if place is not None and (held := self._ports.get(place)) is not None and held.id == job.id:
-            del self._ports[place]
+        if job.port is not None and (ports := self._ports.get(_place(job))) is not None:
+            if (held := ports.get(job.port)) is not None and held.id == job.id:
+                del ports[job.port]
+            if not ports:
+                del self._ports[_place(job)]
         if job.has_pool_address:
             for address in job.addresses:
                 self._blocks.release(address)
 
 
-def _place(job: Job) -> _Place | None:
-    """The port that is a job's: by its switch, as far as the ad names it, since whoever posts may name any host."""
-    if job.port is None:
-        return None
-    return job.host.lower() if job.datapath is None else job.datapath, job.port
+def _with_facts(taken: Facts, job: Job) -> Job:
+    return replace(job, facts=taken)
+
+
+def _place(job: Job) -> _Place:
+    """Where a job's port is: its switch, as far as the ad names it, since whoever posts may name any host."""
+    return job.host.lower() if job.datapath is None else job.datapath
 
 
 def _check_switch(policy: Policy, job: Job) -> None:

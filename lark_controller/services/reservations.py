@@ -1,14 +1,13 @@
 """Who has reserved what: from a wish to an admitted reservation, and the reserved flows in memory.
 
-One lock keeps topology, store and memory in the same order in this process; that no link is promised more than it
-carries is the store's doing, for all processes.
+The feed's lock keeps topology, store and memory in the same order in this process; that no link is promised more than
+it carries is the store's doing, for all processes.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -35,6 +34,7 @@ from lark_controller.qos.reservation import (
     ReservationPage,
 )
 from lark_controller.qos.topology import KILO, Demand, Topology, asked_rate, channels
+from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 
 # Flows that one job may have reserved. Each is a queue at its worker's uplinks, of which there are 28,672 for such, and
@@ -46,24 +46,18 @@ NO_TOPOLOGY: Final = "the policy declares no topology, so nothing can be reserve
 class Reservations:
     """Reservations of this controller; thread-safe.
 
-    ``find`` gives the live job of an id or an address. ``changed`` is called with the id of a job and the reserved
-    flows from and to it whenever these have changed: under the lock, so that the last call has the last value, and so
-    it must not wait. ``resized`` is called with the id of a job and its new RequestBandwidth (Mb/s, None: none any
-    more).
+    The reserved flows from and to a live job, and its RequestBandwidth, are part of the job in ``feed``.
     """
 
     def __init__(
         self,
         store: Store,
-        find: Finder,
-        changed: Callable[[str, tuple[ReservedFlow, ...]], None],
-        resized: Callable[[str, float | None], None],
+        feed: Feed,
     ) -> None:
         self._store = store
-        self._find = find
-        self._changed = changed
-        self._resized = resized
-        self._lock = threading.RLock()
+        self._feed = feed
+        self._find: Finder = feed.find
+        self._lock = feed.lock
         self._policy: Policy | None = None
         self._topology: Topology | None = None
         # Reserved flows by id, and their ids by the jobs at either end.
@@ -79,8 +73,8 @@ class Reservations:
         """Go over to a policy: every reservation counts on its links from now on, and what the policy promises to live
         ``jobs``, whether there is room or not.
 
-        At the first policy nobody is told of flows: whoever loads jobs asks for theirs; and StoreError is raised.
-        Later, where the database is away, nothing is admitted until it is back and this was done.
+        At the first policy StoreError is raised. Later, where the database is away, nothing is admitted until it is
+        back and this was done.
         """
         with self._lock:
             self._coming = policy, tuple(jobs)
@@ -101,15 +95,15 @@ class Reservations:
         promised = {} if topology is None else self._promised(policy, topology, live)
         lost = self._store.reservations.reroute(partial(_demand_in, topology), promised, time.time())
         flows = self._store.reservations.flows(time.time())
-        is_first, self._coming = self._policy is None, None
+        self._coming = None
         self._policy, self._topology, self._capacities = policy, topology, capacities
         before, self._flows, self._of_job = self._flows, {}, {}
         for reservation in flows:
             self._keep(reservation)
         both = [*before.values(), *self._flows.values()]
         concerned = {job_id for each in both for job_id in (each.job, each.peer)}
-        for job_id in sorted(job_id for job_id in concerned if job_id is not None and not is_first):
-            self._changed(job_id, self._flows_of(job_id))
+        for job_id in sorted(job_id for job_id in concerned if job_id is not None):
+            self._put_flows(job_id)
         if lost and policy.topology is not None:
             event("reservations without a path", level=WARNING, reservations=",".join(lost))
         with suppress(StoreError):
@@ -212,8 +206,8 @@ class Reservations:
             if made.kind is ReservationKind.FLOW:
                 self._keep(made)
                 self._flows_changed(made)
+            self._resize(made)
         event("reservation changed", job=made.job, reservation=made.id, rate=made.rate, actor=actor)
-        self._resize(made)
         return made
 
     def release(self, reservation_id: str, actor: str, of_job: bool) -> Reservation:
@@ -227,8 +221,8 @@ class Reservations:
             if before is None:
                 raise _missing(reservation_id)
             self._drop(reservation_id)
+            self._resize(before, gone=True)
         event("reservation released", job=before.job, reservation=before.id, actor=actor)
-        self._resize(before, gone=True)
         return before
 
     def ended(self, job_id: str) -> None:
@@ -250,13 +244,10 @@ class Reservations:
             event("reservation over", job=each.job, reservation=each.id)
         return count
 
-    def with_flows(self, job: Job, put: Callable[[Job], object] = lambda _: None) -> Job:
-        """The job with the reserved flows from and to it, handed to ``put`` before they can change."""
-        with self._lock:
-            flows = self._flows_of(job.id)
-            found = replace(job, reserved=flows) if flows or job.reserved else job
-            put(found)
-        return found
+    def with_flows(self, job: Job) -> Job:
+        """The job with the reserved flows from and to it; the caller holds the feed's lock."""
+        flows = self._flows_of(job.id)
+        return job if flows == job.reserved else replace(job, reserved=flows)
 
     def _flows_of(self, job_id: str) -> tuple[ReservedFlow, ...]:
         """The reserved flows from and to a job, in order of number."""
@@ -342,11 +333,15 @@ class Reservations:
     def _flows_changed(self, reservation: Reservation) -> None:
         for job_id in (reservation.job, reservation.peer):
             if job_id is not None:
-                self._changed(job_id, self._flows_of(job_id))
+                self._put_flows(job_id)
+
+    def _put_flows(self, job_id: str) -> None:
+        self._feed.change(job_id, self.with_flows)
 
     def _resize(self, reservation: Reservation, gone: bool = False) -> None:
         if reservation.kind is ReservationKind.JOB and reservation.job is not None:
-            self._resized(reservation.job, None if gone else reservation.rate)
+            rate = None if gone else reservation.rate
+            self._feed.change(reservation.job, lambda job: replace(job, bandwidth=rate))
 
 
 def _demand_in(topology: Topology | None, reservation: Reservation, kbps: int | None = None) -> Demand:

@@ -33,7 +33,7 @@ def edge(tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch) 
 
 
 def _jobs(controller: Controller) -> list[Job]:
-    return list(controller._reconciler.directory.by_number.values())
+    return list(controller._reconciler.directory.by_id.values())
 
 
 def ask(network: FakeNetwork, edge: FakeSwitch, job: int, peer: int) -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from fake_switch.switch import FakeNetwork
 from lark_controller.api.metrics import Metrics
-from lark_controller.jobs.job import JobState
+from lark_controller.jobs.job import Directory, JobState
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.services.background import Upkeep
+from lark_controller.services.feed import Feed
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import Store
@@ -42,8 +43,9 @@ def kept_up(
     """Upkeep of a store with two switches, each checked ten times a second."""
     store = Store.open(f"sqlite:///{path}/lark.db")
     store.migrate()
-    none = Reservations(store, lambda text: None, lambda job_id, flows: None, lambda job_id, bandwidth: None)
-    registration = Registration(store, 900, lambda job: None, lambda job_id: None, none)
+    feed = Feed(Directory(), lambda job: None, lambda number: None)
+    none = Reservations(store, feed)
+    registration = Registration(store, 900, feed, none)
     registration.use(load(POLICY), needed_attributes(load(POLICY)))
     upkeep = Upkeep(
         store, registration, none, Metrics(), lease_seconds=lease, check_seconds=0.2, retention=0,

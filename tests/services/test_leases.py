@@ -13,9 +13,10 @@ from fake_switch.switch import FakeNetwork
 from lark_common.classads.ads import parse_post
 from lark_common.errors import AddressError, AdError
 from lark_controller.controller import Controller
-from lark_controller.jobs.job import Job
+from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
+from lark_controller.services.feed import Feed
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import Store
@@ -126,8 +127,9 @@ def registered(tmp_path: Path) -> Iterator[tuple[Store, Registration, Job]]:
     """A registration without switches, and a job of it."""
     store = Store.open(f"sqlite:///{tmp_path}/lark.db")
     store.migrate()
-    none = Reservations(store, lambda text: None, lambda job_id, flows: None, lambda job_id, bandwidth: None)
-    registration = Registration(store, 900, lambda job: None, lambda job_id: None, none)
+    feed = Feed(Directory(), lambda job: None, lambda number: None)
+    none = Reservations(store, feed)
+    registration = Registration(store, 900, feed, none)
     policy = load(POLICY)
     registration.use(policy, needed_attributes(policy))
     yield store, registration, a_post(registration, "alice")
@@ -160,7 +162,7 @@ def test_what_is_heard_of_a_job_while_leases_are_looked_through_is_not_lost(
 
     monkeypatch.setattr(store.runs, "expired", expired)
     # The job was posted longer ago than a lease, and renewed since.
-    registration._jobs[job.id] = replace(job, lease_until=5.0)
+    registration._feed.put(replace(job, lease_until=5.0))
     assert registration.expire(time.time()) == 0
     found = store.runs.find(job.id)
     assert found is not None

@@ -111,7 +111,7 @@ def test_directory_and_pool_hold_one_object_for_a_job(tmp_path: Path, network: F
             controller.jobs.confirm(job.id, 5)
         loop = controller._reconciler
         for job in jobs:
-            assert loop.directory.by_id[job.id].state is JobState.ENFORCED
+            assert loop.directory.standing(job.number).state is JobState.ENFORCED
             assert loop.pool.placed[job.number].job is loop.directory.by_id[job.id]
             assert loop.pool.jobs_at(1)[job.number - 1] is loop.pool.placed[job.number]
 

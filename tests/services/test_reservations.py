@@ -61,10 +61,10 @@ def left(controller: Controller, name: str, source: str = "") -> LinkStatus:
 
 
 def flows(controller: Controller, job: Job) -> tuple[ReservedFlow, ...]:
-    """The reserved flows that the directory has of a job, once what was asked before has been done."""
+    """The reserved flows that the loop has of a job, once what was asked before has been done."""
     controller.switches.all()
-    found = controller._reconciler.directory.by_id.get(job.id)
-    return () if found is None else found.reserved
+    found = controller._reconciler.pool.placed.get(job.number)
+    return () if found is None else found.job.reserved
 
 
 def test_a_job_gets_what_it_requests_or_is_not_registered(tmp_path: Path) -> None:
@@ -243,7 +243,8 @@ def test_an_operator_changes_what_a_job_requested(tmp_path: Path) -> None:
         controller.reservations.change(made.id, Change(200), "ops", False)
         assert controller.jobs.detail(job.id).job.bandwidth == 200
         controller.switches.all()
-        assert controller._reconciler.directory.by_id[job.id].bandwidth == 200
+        controller.switches.all()
+        assert controller._reconciler.pool.placed[job.number].job.bandwidth == 200
         controller.reservations.release(made.id, "ops", False)
         assert controller.jobs.detail(job.id).job.bandwidth is None
         assert left(controller, "access:worker1").reserved == 0

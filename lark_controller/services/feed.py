@@ -1,0 +1,70 @@
+"""The one way into the reconcile loop: live jobs as rows, told in the order in which they change.
+
+Whoever changes the store and a live job together holds :attr:`Feed.lock` for both, so that store, directory and loop
+see one order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from ipaddress import ip_address
+
+from lark_controller.jobs.job import Directory, Job, JobState
+
+
+class Feed:
+    """Changes of ``directory``, each handed to ``put`` or (the job's number) ``gone``, which do not wait."""
+
+    def __init__(self, directory: Directory, put: Callable[[Job], object], gone: Callable[[int], object]) -> None:
+        self.directory = directory
+        self.lock = threading.RLock()
+        self._put = put
+        self._gone = gone
+        self._open = True
+
+    def load(self, jobs: Iterable[Job]) -> None:
+        """Take live jobs in, in the states that they have; from now on nothing is told until :meth:`open`."""
+        self._open = False
+        for job in jobs:
+            self.directory.settle(job.number, job.state, job.reason)
+            self.put(job)
+
+    def open(self) -> list[Job]:
+        """The live jobs as they are now; what changes from now on is told."""
+        self._open = True
+        return self.live()
+
+    def put(self, job: Job) -> None:
+        """A job lives, or is another than before. The caller holds the lock."""
+        if job.state is not JobState.REGISTERING or job.reason:
+            # The loop alone says how far a live job is.
+            job = replace(job, state=JobState.REGISTERING, reason="")
+        self.directory.put(job)
+        if self._open:
+            self._put(job)
+
+    def change(self, job_id: str, changed: Callable[[Job], Job]) -> None:
+        """Something about a job is another, if it lives. The caller holds the lock."""
+        job = self.directory.by_id.get(job_id)
+        if job is not None and (now := changed(job)) != job:
+            self.put(now)
+
+    def remove(self, job_id: str) -> Job | None:
+        """A job lives no longer; the job, if it lived. The caller holds the lock."""
+        job = self.directory.remove(job_id)
+        if job is not None:
+            self._gone(job.number)
+        return job
+
+    def live(self) -> list[Job]:
+        """The live jobs, a copy."""
+        return list(self.directory.by_id.values())
+
+    def find(self, text: str) -> Job | None:
+        """The live job of an id or an address."""
+        try:
+            return self.directory.by_address.get(ip_address(text))
+        except ValueError:
+            return self.directory.by_id.get(text)
