@@ -1,11 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup wheels test lint lab lab-test fuzz demo bench experiments docs lock clean
+.PHONY: help setup wheels test lint lab lab-test fuzz mutate demo bench experiments docs lock clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
 PYTEST_ARGS ?=
 FUZZ_ARGS ?= --seconds 3600
 EXPERIMENTS_ARGS ?=
+MUTATE_ARGS ?=
 
 help:    ## Show what can be made
 	@sed -nE 's|^([a-z-]+): .*## (.*)|  make \1\t\2|p; s|^([a-z-]+): +## (.*)|  make \1\t\2|p' Makefile | sort -u
@@ -29,6 +30,9 @@ lab-test: setup ## Test pools of the lab with real jobs, two side by side (root;
 
 fuzz: setup ## Fuzz every border for an hour; FUZZ_ARGS="ads --seconds 60" for one
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+mutate: setup ## Change the calculating rooms at random places, and show which changes no test notices (minutes)
+	$(BIN)/python -m tests.mutation $(MUTATE_ARGS)
 
 demo: setup ## Show the whole controller at work: three real switches, six jobs, under 90 seconds (root)
 	@$(BIN)/python -m demo

@@ -185,6 +185,33 @@ def test_connectivity_as_the_job_asks(version: int, inbound: bool, outbound: boo
         assert site.leaves(11, reply) == (UPLINK,)
 
 
+@pytest.mark.parametrize("inbound", [True, False])
+def test_addresses_and_neighbours_are_asked_for_whichever_way_is_open(inbound: bool) -> None:
+    """Questions and answers belong to no connection."""
+    job = a_job(1, "alice", inbound=inbound, outbound=not inbound, address_type=AddressType.DHCP)
+    site = Site(job)
+    m, mine6, local = mac(job), at(job, 6), str(link_local(mac(job)))
+    router, everyone = "fe80::1", "ff:ff:ff:ff:ff:ff"
+    asked = {
+        "DHCP": frames.udp(m, everyone, "0.0.0.0", "255.255.255.255", 68, 67),
+        "DHCPv6": frames.udp(m, "33:33:00:01:00:02", local, "ff02::1:2", 546, 547),
+        "router": frames.icmp(m, "33:33:00:00:00:02", local, "ff02::2", 133, rest=bytes(4)),
+        "neighbour": frames.nd(m, "33:33:ff:00:00:01", mine6, "ff02::1:ff00:1", router, sll=m),
+        "own": frames.nd(m, GATEWAY, mine6, router, mine6, tll=m),
+    }
+    answered = {
+        "DHCP": frames.udp(GATEWAY, m, "10.0.0.1", at(job, 4), 67, 68),
+        "DHCPv6": frames.udp(GATEWAY, m, router, local, 547, 546),
+        "router": frames.icmp(GATEWAY, m, router, local, 134, rest=bytes(12)),
+        "neighbour": frames.nd(GATEWAY, m, router, mine6, router, tll=GATEWAY),
+        "own": frames.nd(GATEWAY, m, router, mine6, mine6, sll=GATEWAY),
+    }
+    for what, frame in asked.items():
+        assert UPLINK in site.leaves(11, frame), what
+    for what, frame in answered.items():
+        assert site.leaves(UPLINK, frame) == (11,), what
+
+
 def test_a_port_sends_only_as_itself() -> None:
     job, other = a_job(1, "alice"), a_job(2, "alice")
     site = Site(job, other)

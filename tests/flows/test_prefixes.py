@@ -79,6 +79,33 @@ def test_buddies_merge_and_split_over_the_whole_length() -> None:
         assert everything.remove(Prefix(version, 0, 0)) == Delta((), (Prefix(version, 0, 0),))
 
 
+def test_prefixes_of_one_length_are_found_until_the_last_is_gone() -> None:
+    for version in (4, 6):
+        apart = [Prefix(version, BASE[version] + 4 * number, FULL[version]) for number in range(6)]
+        content = PrefixSet()
+        for prefix in apart:
+            content.add(prefix)
+        for number, prefix in enumerate(apart):
+            assert content.remove(prefix) == Delta((), (prefix,))
+            assert [content.covering(other) for other in apart] == [None] * (number + 1) + apart[number + 1 :]
+            assert len(content) == len(apart) - number - 1
+
+
+def test_blocks_of_one_length_count_until_the_last_is_gone() -> None:
+    blocks = [Prefix(4, BASE[4] + 16 * number, 28) for number in range(4)]
+    content = LabelledPrefixes()
+    for block in blocks:
+        content.put((4, block.value), block, "a")
+    for number, block in enumerate(blocks):
+        assert content.count("a") == len(content.prefixes("a"))
+        content.discard((4, block.value))
+        assert cover_of(set(content.prefixes("a"))) == cover_of(set(blocks[number + 1 :]))
+        for other in blocks[number + 1 :]:
+            content.put((4, other.value + 1), other, "b")
+            assert content.prefixes("b") == (Prefix(4, other.value + 1, 32),)
+            content.discard((4, other.value + 1))
+
+
 def test_prefix_says_what_it_is() -> None:
     prefix = Prefix(4, BASE[4], 16)
     assert (str(prefix), prefix.mask, prefix.size) == ("10.64.0.0/16", 0xFFFF0000, 65536)

@@ -120,6 +120,25 @@ def test_ipv6_extension_headers_are_passed_over() -> None:
     assert (fields["ip_proto"], fields["udp_src"], fields["udp_dst"]) == (17, 546, 547)
 
 
+def test_a_length_is_no_ethertype_unless_snap_has_one() -> None:
+    """IEEE 802.3 frames say how long they are; SNAP (RFC 1042) gives the ethertype behind a header of 802.2."""
+    _, packet_ip = frames.ip("10.0.0.1", "10.0.0.2", 17, frames.udp_payload("10.0.0.1", "10.0.0.2", 67, 68))
+    snap = bytes.fromhex("aaaa03000000")
+
+    def parsed(payload: bytes, vlan: int | None = None) -> dict[str, int]:
+        return packet.parse(frames.ethernet(A, B, len(payload), payload, vlan))
+
+    for vlan in (None, 7):
+        fields = parsed(snap + b"\x08\x00" + packet_ip, vlan)
+        assert (fields["eth_type"], fields["ipv4_src"], fields["udp_dst"]) == (ETH_IPV4, 0x0A000001, 68)
+        assert parsed(snap + b"\x06\x00", vlan)["eth_type"] == 0x600
+    not_snap = (b"\xaa\xaa\x03\x00\x00\x01\x08\x00" + packet_ip, snap + b"\x05\xff" + packet_ip, snap + b"\x08", b"")
+    for payload in not_snap:
+        assert parsed(payload)["eth_type"] == 0x5FF
+        assert "ip_proto" not in parsed(payload)
+    assert packet.parse(frames.ethernet(A, B, 0x600, bytes(50)))["eth_type"] == 0x600
+
+
 SAMPLES = [
     FRAME,
     FRAME6,
