@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from lark_controller.api.described import At
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     """What changed, when (seconds since 1970) and by whom. ``subject`` is a job id, ``policy`` or a datapath id."""
 
-    number: int
-    at: float
-    actor: str
-    action: str
-    subject: str
-    detail: str = ""
+    number: Annotated[int, "Its number"]
+    at: Annotated[At, "When"]
+    actor: Annotated[str, "Who: a token's name, or the controller"]
+    action: Annotated[str, "What"]
+    subject: Annotated[str, "A job id, policy or a datapath id"]
+    detail: Annotated[str, "More of it"] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """Whether the controller can do its work; ``reasons`` say what is missing."""
 
-    ready: bool
-    reasons: tuple[str, ...] = ()
+    ready: Annotated[bool, "It can"]
+    reasons: Annotated[tuple[str, ...], "What is missing"] = ()
 
 
 class HealthControls(Protocol):
-    """Operations on the controller as a whole. Thread-safe."""
+    """Operations on the controller as a whole. Thread-safe.
+
+    A load balancer asks every second or so, and must have its answer while a database or the loop stands still: nothing
+    here waits for either, and an answer may be as old as the last look at them.
+    """
 
     def ready(self) -> Readiness:
         """Whether the database takes writes, the loop turns and every thread lives; waits for none of them."""

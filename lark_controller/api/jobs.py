@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.runs import EndedBy
 from lark_controller.accounting.usage import JobUsage
+from lark_controller.api.described import Dpid
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import Decision
 
@@ -25,8 +26,8 @@ class Registered:
 class Waiting:
     """A switch that has not confirmed a job's flows, and why. ``datapath`` is 16 hexadecimal digits."""
 
-    datapath: str
-    reason: str
+    datapath: Annotated[Dpid, "The switch"]
+    reason: Annotated[str, "Why not yet"]
 
 
 @dataclass(frozen=True, slots=True)

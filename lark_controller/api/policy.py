@@ -3,43 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from lark_common.errors import Mistake
+from lark_controller.api.described import At, Dpid
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
     """A policy that was put in force: its text, digest (SHA-256), when (seconds since 1970) and by whom."""
 
-    version: int
-    text: str
-    digest: str
-    at: float
-    actor: str
+    version: Annotated[int, "Its version"]
+    text: Annotated[str, "The policy, YAML"]
+    digest: Annotated[str, "SHA-256 of its text"]
+    at: Annotated[At, "When it was put in force"]
+    actor: Annotated[str, "By whom"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
     """A job that a new policy would treat otherwise; ``changes`` are sentences."""
 
-    job_id: str
-    owner: str
-    changes: tuple[str, ...]
+    job_id: Annotated[str, "The job's id"]
+    owner: Annotated[str, "Its owner"]
+    changes: Annotated[tuple[str, ...], "What would change, in words"]
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchPlan:
     """What a new policy would change on one switch; ``sample`` holds the first lines, ``+ …`` and ``- …``."""
 
-    datapath: str
-    name: str
-    added: int
-    changed: int
-    removed: int
-    total: int
-    max_rules: int = 0
-    sample: tuple[str, ...] = ()
+    datapath: Annotated[Dpid, "The switch"]
+    name: Annotated[str, "Its name"]
+    added: Annotated[int, "Flows that would come"]
+    changed: Annotated[int, "Flows that would change"]
+    removed: Annotated[int, "Flows that would go"]
+    total: Annotated[int, "Flows that would be there"]
+    max_rules: Annotated[int, "Its rule limit, 0 for none"] = 0
+    sample: Annotated[tuple[str, ...], "The first of them, + or -"] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,13 @@ class Plan:
     ``warnings`` what it would refuse of jobs that come.
     """
 
-    digest: str
-    jobs_examined: int
-    jobs_changed: int
-    jobs: tuple[JobChange, ...] = ()
-    switches: tuple[SwitchPlan, ...] = ()
-    refusals: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    digest: Annotated[str, "SHA-256 of the policy's text"]
+    jobs_examined: Annotated[int, "Jobs looked at"]
+    jobs_changed: Annotated[int, "Jobs that would be treated otherwise"]
+    jobs: Annotated[tuple[JobChange, ...], "Those jobs"] = ()
+    switches: Annotated[tuple[SwitchPlan, ...], "The switches that would change"] = ()
+    refusals: Annotated[tuple[str, ...], "Why it could not be put in force"] = ()
+    warnings: Annotated[tuple[str, ...], "What it would refuse of jobs that come"] = ()
 
 
 class PolicyControls(Protocol):

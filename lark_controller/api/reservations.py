@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from lark_controller.qos.reservation import Reservation, ReservationPage
 
@@ -13,12 +13,12 @@ class LinkStatus:
     """One direction of a link of the declared topology, or a half-duplex link as a whole (``source`` and ``target``
     are ``""``). Rates are Mb/s; ``best_effort`` is what is left for traffic without a reservation."""
 
-    name: str
-    source: str
-    target: str
-    duplex: str
-    capacity: float
-    reserved: float
+    name: Annotated[str, "Its name; access:HOST is a host's access link"]
+    source: Annotated[str, "From; empty where both directions share the link"]
+    target: Annotated[str, "To; empty where both directions share the link"]
+    duplex: Annotated[str, "full or half"]
+    capacity: Annotated[float, "What it carries, Mb/s"]
+    reserved: Annotated[float, "What is reserved, Mb/s"]
 
     @property
     def best_effort(self) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
+
+from lark_controller.api.described import At, Dpid
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,20 +13,20 @@ class PortStatus:
     """A switch's port; ``job`` is the id of the job behind it, ``role`` one of local, uplink, job, closed, or the name
     that the policy gives it."""
 
-    number: int
-    name: str
-    role: str
-    job: str | None = None
+    number: Annotated[int, "OpenFlow port number"]
+    name: Annotated[str, "Interface name"]
+    role: Annotated[str, "local, uplink, job, closed, or the name that the policy gives it"]
+    job: Annotated[str | None, "The id of the job behind it"] = None
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchProblem:
     """Something that a switch refused or lacks, and the flow and job that caused it; ``at`` in seconds since 1970."""
 
-    at: float
-    problem: str
-    flow: str = ""
-    job: str | None = None
+    at: Annotated[At, "When"]
+    problem: Annotated[str, "What"]
+    flow: Annotated[str, "The flow that caused it"] = ""
+    job: Annotated[str | None, "The id of the job whose flow it is"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +38,26 @@ class SwitchStatus:
     the limit (0: none). ``drift`` counts flows that periodic checks found changed by somebody else.
     """
 
-    datapath: str
-    name: str
-    role: str
-    connected: bool
-    in_sync: bool
-    address: str = ""
-    host: str = ""
-    description: str = ""
-    desired: int = 0
-    installed: int = 0
-    max_rules: int = 0
-    jobs: int = 0
-    normal: bool = True
-    max_meter: int = 0
-    drift: int = 0
-    packet_ins: int = 0
-    since: float | None = None
-    reason: str = ""
-    ports: tuple[PortStatus, ...] = ()
-    problems: tuple[SwitchProblem, ...] = ()
+    datapath: Annotated[Dpid, "Datapath id"]
+    name: Annotated[str, "Its name in the policy"]
+    role: Annotated[str, "edge or core"]
+    connected: Annotated[bool, "Connected now"]
+    in_sync: Annotated[bool, "Everything desired is confirmed by barrier, after a complete dump"]
+    address: Annotated[str, "Where it connects from"] = ""
+    host: Annotated[str, "The Machine whose jobs are attached to it"] = ""
+    description: Annotated[str, "What it says it is"] = ""
+    desired: Annotated[int, "Flows that the controller wants there"] = 0
+    installed: Annotated[int, "Flows that are there"] = 0
+    max_rules: Annotated[int, "Its rule limit, 0 for none"] = 0
+    jobs: Annotated[int, "Jobs attached to it"] = 0
+    normal: Annotated[bool, "Has the NORMAL action"] = True
+    max_meter: Annotated[int, "How many meters it has"] = 0
+    drift: Annotated[int, "Flows that checks found changed by somebody else"] = 0
+    packet_ins: Annotated[int, "Packets that it sent to the controller"] = 0
+    since: Annotated[At | None, "When it connected"] = None
+    reason: Annotated[str, "Why it is not in sync"] = ""
+    ports: Annotated[tuple[PortStatus, ...], "Its ports"] = ()
+    problems: Annotated[tuple[SwitchProblem, ...], "What it refused or lacks, latest first"] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +69,17 @@ class FlowStatus:
     ``bytes`` are None where not read.
     """
 
-    table: int
-    table_name: str
-    priority: int
-    match: str
-    actions: str
-    cookie: str
-    origin: str
-    state: str
-    job: str | None = None
-    packets: int | None = None
-    bytes: int | None = None
+    table: Annotated[int, "Table number"]
+    table_name: Annotated[str, "Table name"]
+    priority: Annotated[int, "Priority"]
+    match: Annotated[str, "What it matches"]
+    actions: Annotated[str, "What it does"]
+    cookie: Annotated[str, "Whose it is"]
+    origin: Annotated[str, "The policy that asked for it, in words"]
+    state: Annotated[str, "installed, missing (desired, not there) or foreign (there, not the controller's)"]
+    job: Annotated[str | None, "The id of the job it belongs to"] = None
+    packets: Annotated[int | None, "Packets that matched"] = None
+    bytes: Annotated[int | None, "Bytes that matched"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,9 @@ class FlowFilter:
 class FlowTable(NamedTuple):
     """A table, and how many flows of it a list holds."""
 
-    number: int
-    name: str
-    flows: int
+    number: Annotated[int, "Table number"]
+    name: Annotated[str, "Table name"]
+    flows: Annotated[int, "How many of its flows the list has, on all pages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +116,11 @@ class Step:
     ``flow`` is the flow in words, ``packets`` and ``bytes`` its counters where they could be read.
     """
 
-    where: str
-    text: str
-    flow: str = ""
-    packets: int | None = None
-    bytes: int | None = None
+    where: Annotated[str, "A switch and table, or directory or policy"]
+    text: Annotated[str, "What happens there"]
+    flow: Annotated[str, "The flow"] = ""
+    packets: Annotated[int | None, "Packets that it matched"] = None
+    bytes: Annotated[int | None, "Bytes that it matched"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +130,11 @@ class Explanation:
     ``verdict``: forwarded, dropped or unknown (a switch concerned cannot be asked). ``reason`` is one sentence.
     """
 
-    src: str
-    dst: str
-    verdict: str
-    reason: str
-    steps: tuple[Step, ...] = ()
+    src: Annotated[str, "From"]
+    dst: Annotated[str, "To"]
+    verdict: Annotated[str, "forwarded, dropped or unknown (a switch concerned cannot be asked)"]
+    reason: Annotated[str, "Why, in a sentence"]
+    steps: Annotated[tuple[Step, ...], "Step by step"] = ()
 
 
 class SwitchControls(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from lark_controller.accounting.ledger import WorkerCounts
 from lark_controller.accounting.rates import Flowing
@@ -68,16 +68,16 @@ class GroupStatus:
     start. ``core_drops`` are the packets that the group's queues and meters on cores dropped since then.
     """
 
-    name: str
-    jobs: int
-    dscp: int
-    queue: int | None = None
-    guarantee: float | None = None
-    ceiling: float | None = None
-    port: str | None = None
-    rate: Rate = IDLE
-    usage: Usage = NOTHING
-    core_drops: int = 0
+    name: Annotated[str, "Its name"]
+    jobs: Annotated[int, "Live jobs that it takes"]
+    dscp: Annotated[int, "DSCP that marks its packets"]
+    queue: Annotated[int | None, "Queue on the WAN ports"] = None
+    guarantee: Annotated[float | None, "Guaranteed rate, Mb/s"] = None
+    ceiling: Annotated[float | None, "Highest rate, Mb/s"] = None
+    port: Annotated[str | None, "WAN port"] = None
+    rate: Annotated[Rate, "What its jobs send and receive now"] = IDLE
+    usage: Annotated[Usage, "What its jobs have used since this controller's start"] = NOTHING
+    core_drops: Annotated[int, "Packets that its queues and meters on cores dropped since this controller's start"] = 0
 
 
 class UsageControls(Protocol):

@@ -9,11 +9,13 @@ from typing import Final, cast
 from flask import g
 from marshmallow import Schema, fields
 
+from lark_controller.api.policy import PolicyVersion
 from lark_controller.api.switches import SwitchStatus
 from lark_controller.jobs.job import JobState
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.schemas.answers import SwitchSchema
+from lark_controller.rest.schemas.described import schema_of
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.tokens import Scope, Token
 
@@ -48,13 +50,7 @@ class SwitchCountsSchema(Schema):
     installed = fields.Integer(required=True, metadata=_meta("Flows on all of them"))
 
 
-class PolicyHeadSchema(Schema):
-    """The policy in force, without its text."""
-
-    version = fields.Integer(required=True, metadata=_meta("Its version"))
-    digest = fields.String(required=True, metadata=_meta("SHA-256 of its text"))
-    at = Time("When it was put in force")
-    actor = fields.String(required=True, metadata=_meta("By whom"))
+PolicyHeadSchema = schema_of(PolicyVersion, "PolicyHeadSchema", without=("text",))
 
 
 class OverviewSchema(Schema):

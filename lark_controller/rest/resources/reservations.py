@@ -10,7 +10,7 @@ from flask import Response, g, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
 from lark_common.errors import NotFoundError
-from lark_controller.api.reservations import Change, Wish
+from lark_controller.api.reservations import Change, LinkStatus, Wish
 from lark_controller.qos.reservation import Reservation
 from lark_controller.qos.topology import KILO, MAX_RATE
 from lark_controller.rest.api import operation, resource
@@ -19,6 +19,7 @@ from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
+from lark_controller.rest.schemas.described import schema_of
 from lark_controller.rest.schemas.queries import ReservationQuery, WaitQuery
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.tokens import Scope, Token
@@ -102,21 +103,16 @@ class ReservationPageSchema(Page):
     reservations = fields.List(fields.Nested(ReservationSchema), required=True, metadata=_meta("The reservations"))
 
 
-class LinkSchema(Schema):
-    """One direction of a link, or a half-duplex link."""
-
-    name = fields.String(required=True, metadata=_meta("Its name; access:HOST is a host's access link"))
-    source = fields.String(required=True, metadata=_meta("From; empty where both directions share the link"))
-    target = fields.String(required=True, metadata=_meta("To; empty where both directions share the link"))
-    duplex = fields.String(required=True, metadata=_meta("full or half"))
-    capacity = fields.Float(required=True, metadata=_meta("What it carries, Mb/s"))
-    reserved = fields.Float(required=True, metadata=_meta("What is reserved, Mb/s"))
-    best_effort = fields.Float(
+LinkSchema = schema_of(
+    LinkStatus,
+    "LinkSchema",
+    best_effort=fields.Float(
         required=True,
         metadata=_meta(
             "What is left for traffic without a reservation, Mb/s; below 0 where the policy made it smaller"
         ),
-    )
+    ),
+)
 
 
 class LinkListSchema(Schema):

@@ -9,11 +9,25 @@ from marshmallow import Schema, fields, pre_dump, validate
 
 from lark_common.runs import AddressType, NetworkType
 from lark_controller.accounting.usage import JobUsage
+from lark_controller.api.audit import AuditEntry
+from lark_controller.api.health import Readiness
+from lark_controller.api.jobs import Waiting
+from lark_controller.api.policy import JobChange, Plan, PolicyVersion, SwitchPlan
+from lark_controller.api.switches import (
+    Explanation,
+    FlowStatus,
+    FlowTable,
+    PortStatus,
+    Step,
+    SwitchProblem,
+    SwitchStatus,
+)
+from lark_controller.api.usage import GroupStatus
 from lark_controller.jobs.job import JobState
+from lark_controller.rest.schemas.described import Datapath, schema_of
 from lark_controller.rest.schemas.times import Time
-from lark_controller.rest.schemas.usage import JobUsageSchema, RateSchema, UsageSchema
+from lark_controller.rest.schemas.usage import JobUsageSchema
 
-_DATAPATH = r"^[0-9a-f]{16}$"
 _JOB_ID = r"^[0-9a-f]{16}$"
 
 
@@ -57,16 +71,6 @@ def _choice(meaning: str, values: type[JobState] | type[AddressType] | type[Netw
 
 def _many(schema: type[Schema], meaning: str) -> fields.List[Any]:
     return fields.List(fields.Nested(schema), required=True, metadata=_meta(meaning))
-
-
-class Datapath(fields.String):
-    """A datapath id, written as 16 hexadecimal digits."""
-
-    def __init__(self, meaning: str, **options: Any) -> None:
-        super().__init__(required=True, metadata=_meta(meaning, pattern=_DATAPATH), **options)
-
-    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> str | None:
-        return f"{value:016x}" if isinstance(value, int) else value
 
 
 class ProblemSchema(Schema):
@@ -164,11 +168,7 @@ class JobSchema(Schema):
     vouched = _flag("An operator has lifted its quarantine; the pool's word counts no more against it")
 
 
-class WaitingSchema(Schema):
-    """A switch that has not confirmed a job's flows."""
-
-    datapath = Datapath("The switch")
-    reason = _text("Why not yet")
+WaitingSchema = schema_of(Waiting, "WaitingSchema")
 
 
 class Joined:
@@ -272,52 +272,10 @@ class JobPageSchema(Page):
     jobs = _many(ListedJobSchema, "The jobs")
 
 
-class PortSchema(Schema):
-    """A switch's port."""
-
-    number = _number("OpenFlow port number")
-    name = _text("Interface name")
-    role = _text("local, uplink, job, closed, or the name that the policy gives it")
-    job = _maybe_text("The id of the job behind it")
-
-
-class SwitchProblemSchema(Schema):
-    """Something that a switch refused or lacks."""
-
-    at = Time("When")
-    problem = _text("What")
-    flow = _text("The flow that caused it")
-    job = _maybe_text("The id of the job whose flow it is")
-
-
-class SwitchSchema(Schema):
-    """A switch as the controller sees it."""
-
-    datapath = Datapath("Datapath id")
-    name = _text("Its name in the policy")
-    role = _text("edge or core")
-    connected = _flag("Connected now")
-    in_sync = _flag("Everything desired is confirmed by barrier, after a complete dump")
-    reason = _text("Why it is not in sync")
-    address = _text("Where it connects from")
-    host = _text("The Machine whose jobs are attached to it")
-    description = _text("What it says it is")
-    desired = _number("Flows that the controller wants there")
-    installed = _number("Flows that are there")
-    max_rules = _number("Its rule limit, 0 for none")
-    jobs = _number("Jobs attached to it")
-    normal = _flag("Has the NORMAL action")
-    max_meter = _number("How many meters it has")
-    drift = _number("Flows that checks found changed by somebody else")
-    packet_ins = _number("Packets that it sent to the controller")
-    since = Time("When it connected", allow_none=True)
-
-
-class SwitchDetailSchema(SwitchSchema):
-    """A switch with its ports and problems."""
-
-    ports = _many(PortSchema, "Its ports")
-    problems = _many(SwitchProblemSchema, "What it refused or lacks, latest first")
+PortSchema = schema_of(PortStatus, "PortSchema")
+SwitchProblemSchema = schema_of(SwitchProblem, "SwitchProblemSchema")
+SwitchSchema = schema_of(SwitchStatus, "SwitchSchema", without=("ports", "problems"))
+SwitchDetailSchema = schema_of(SwitchStatus, "SwitchDetailSchema")
 
 
 class SwitchListSchema(Schema):
@@ -326,28 +284,8 @@ class SwitchListSchema(Schema):
     switches = _many(SwitchSchema, "The switches")
 
 
-class FlowSchema(Schema):
-    """One flow on a switch."""
-
-    table = _number("Table number")
-    table_name = _text("Table name")
-    priority = _number("Priority")
-    match = _text("What it matches")
-    actions = _text("What it does")
-    cookie = _text("Whose it is")
-    origin = _text("The policy that asked for it, in words")
-    state = _text("installed, missing (desired, not there) or foreign (there, not the controller's)")
-    job = _maybe_text("The id of the job it belongs to")
-    packets = _maybe_number("Packets that matched")
-    bytes = _maybe_number("Bytes that matched")
-
-
-class FlowTableSchema(Schema):
-    """One table of a list of flows."""
-
-    number = _number("Table number")
-    name = _text("Table name")
-    flows = _number("How many of its flows the list has, on all pages")
+FlowSchema = schema_of(FlowStatus, "FlowSchema")
+FlowTableSchema = schema_of(FlowTable, "FlowTableSchema")
 
 
 class FlowPageSchema(Page):
@@ -357,14 +295,7 @@ class FlowPageSchema(Page):
     tables = _many(FlowTableSchema, "The tables of the list, whichever was chosen")
 
 
-class PolicySchema(Schema):
-    """A policy that was put in force."""
-
-    version = _number("Its version")
-    digest = _text("SHA-256 of its text")
-    at = Time("When it was put in force")
-    actor = _text("By whom")
-    text = _text("The policy, YAML")
+PolicySchema = schema_of(PolicyVersion, "PolicySchema")
 
 
 class PolicyCheckSchema(Schema):
@@ -375,54 +306,10 @@ class PolicyCheckSchema(Schema):
     warnings = fields.List(fields.String(), required=True, metadata=_meta("What it refuses, though it is valid"))
 
 
-class JobChangeSchema(Schema):
-    """A job that a policy would treat otherwise."""
-
-    job_id = _text("The job's id")
-    owner = _text("Its owner")
-    changes = fields.List(fields.String(), required=True, metadata=_meta("What would change, in words"))
-
-
-class SwitchPlanSchema(Schema):
-    """What a policy would change on a switch."""
-
-    datapath = Datapath("The switch")
-    name = _text("Its name")
-    added = _number("Flows that would come")
-    changed = _number("Flows that would change")
-    removed = _number("Flows that would go")
-    total = _number("Flows that would be there")
-    max_rules = _number("Its rule limit, 0 for none")
-    sample = fields.List(fields.String(), required=True, metadata=_meta("The first of them, + or -"))
-
-
-class PlanSchema(Schema):
-    """What a policy would change on the running pool."""
-
-    digest = _text("SHA-256 of the policy's text")
-    jobs_examined = _number("Jobs looked at")
-    jobs_changed = _number("Jobs that would be treated otherwise")
-    jobs = _many(JobChangeSchema, "Those jobs")
-    switches = _many(SwitchPlanSchema, "The switches that would change")
-    refusals = fields.List(fields.String(), required=True, metadata=_meta("Why it could not be put in force"))
-    warnings = fields.List(fields.String(), required=True, metadata=_meta("What it would refuse of jobs that come"))
-
-
-class GroupSchema(Schema):
-    """An accounting group of the policy in force."""
-
-    name = _text("Its name")
-    jobs = _number("Live jobs that it takes")
-    dscp = _number("DSCP that marks its packets")
-    queue = _maybe_number("Queue on the WAN ports")
-    guarantee = _maybe_float("Guaranteed rate, Mb/s")
-    ceiling = _maybe_float("Highest rate, Mb/s")
-    port = _maybe_text("WAN port")
-    rate = fields.Nested(RateSchema, required=True, metadata=_meta("What its jobs send and receive now"))
-    usage = fields.Nested(
-        UsageSchema, required=True, metadata=_meta("What its jobs have used since this controller's start")
-    )
-    core_drops = _number("Packets that its queues and meters on cores dropped since this controller's start")
+JobChangeSchema = schema_of(JobChange, "JobChangeSchema")
+SwitchPlanSchema = schema_of(SwitchPlan, "SwitchPlanSchema")
+PlanSchema = schema_of(Plan, "PlanSchema")
+GroupSchema = schema_of(GroupStatus, "GroupSchema")
 
 
 class GroupListSchema(Schema):
@@ -431,35 +318,9 @@ class GroupListSchema(Schema):
     groups = _many(GroupSchema, "The groups, in file order")
 
 
-class StepSchema(Schema):
-    """One step of an explanation."""
-
-    where = _text("A switch and table, or directory or policy")
-    text = _text("What happens there")
-    flow = _text("The flow")
-    packets = _maybe_number("Packets that it matched")
-    bytes = _maybe_number("Bytes that it matched")
-
-
-class ExplanationSchema(Schema):
-    """Whether a packet reaches its destination, and why."""
-
-    src = _text("From")
-    dst = _text("To")
-    verdict = _text("forwarded, dropped or unknown (a switch concerned cannot be asked)")
-    reason = _text("Why, in a sentence")
-    steps = _many(StepSchema, "Step by step")
-
-
-class AuditEntrySchema(Schema):
-    """Something that changed."""
-
-    number = _number("Its number")
-    at = Time("When")
-    actor = _text("Who: a token's name, or the controller")
-    action = _text("What")
-    subject = _text("A job id, policy or a datapath id")
-    detail = _text("More of it")
+StepSchema = schema_of(Step, "StepSchema")
+ExplanationSchema = schema_of(Explanation, "ExplanationSchema")
+AuditEntrySchema = schema_of(AuditEntry, "AuditEntrySchema")
 
 
 class AuditPageSchema(Page):
@@ -481,8 +342,4 @@ class HealthSchema(Schema):
     status = _text("ok")
 
 
-class ReadinessSchema(Schema):
-    """Whether the controller can do its work."""
-
-    ready = _flag("It can")
-    reasons = fields.List(fields.String(), required=True, metadata=_meta("What is missing"))
+ReadinessSchema = schema_of(Readiness, "ReadinessSchema")
