@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup wheels test lint lab lab-test fuzz mutate demo bench experiments docs lock clean
+.PHONY: help setup wheels test lint lab lab-test fuzz mutate demo bench experiments docs lock audit clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
@@ -52,5 +52,8 @@ wheels: setup ## Build the wheels of controller, worker service and what they sh
 lock: setup ## Lock the dependencies again after a change of requirements*.in
 	@scripts/lock.sh $(LOCK_ARGS)
 
+audit:   ## Compare the locked versions with published advisories; needs a way to PyPI's service or osv.dev
+	@scripts/audit.sh $(AUDIT_ARGS)
+
 clean:   ## Remove what the other targets have made
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .fuzz build dist site *.egg-info
+	rm -rf .venv .audit .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .fuzz build dist site *.egg-info

@@ -1,4 +1,4 @@
-"""``lark-worker``: run the service, list the jobs that it knows, print its settings."""
+"""``lark-worker``: run the service, list the jobs that it knows, say what is wrong, print its settings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from lark_common import log
 from lark_common.errors import LarkError
@@ -62,24 +63,45 @@ def watch_leaves(settings: Settings) -> int:
 
 def show_jobs(settings: Settings) -> int:
     """Print the jobs that the running service knows."""
-    connection = http.client.HTTPConnection("localhost", timeout=10)
-    connection.sock = socket.socket(socket.AF_UNIX)
-    try:
-        connection.sock.connect(str(settings.socket))
-        connection.request("GET", "/v1/jobs")
-        answer = connection.getresponse()
-        document = json.loads(answer.read())
-    except (OSError, ValueError) as error:
-        print(f"lark-worker: {settings.socket}: {error}", file=sys.stderr)
-        return 1
-    finally:
-        connection.close()
-    if answer.status != 200:
-        print(f"lark-worker: {document['detail']}", file=sys.stderr)
+    document = _ask(settings, "/v1/jobs")
+    if document is None:
         return 1
     for job in document["jobs"]:
         print(job["id"], job["slot"], job["owner"], job["state"], job["namespace"], *job["addresses"])
     return 0
+
+
+def show_status(settings: Settings) -> int:
+    """Print what the running service has to say of itself; 1 where that asks for somebody, or it does not answer."""
+    document = _ask(settings, "/v1/status")
+    if document is None:
+        return 1
+    print(f"jobs: {document['jobs']}")
+    for problem in document["problems"]:
+        print(f"problem: {problem}")
+    if not document["problems"]:
+        print("no problems")
+    return 1 if document["problems"] else 0
+
+
+def _ask(settings: Settings, path: str) -> dict[str, Any] | None:
+    """What the running service answers; None, and the reason on standard error, where it does not."""
+    connection = http.client.HTTPConnection("localhost", timeout=10)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    try:
+        connection.sock.connect(str(settings.socket))
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        document: dict[str, Any] = json.loads(answer.read())
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        print(f"lark-worker: {settings.socket}: {error}", file=sys.stderr)
+        return None
+    finally:
+        connection.close()
+    if answer.status != 200:
+        print(f"lark-worker: {document['detail']}", file=sys.stderr)
+        return None
+    return document
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="lark-worker", description="The worker service of Lark.")
     parser.add_argument(
         "action",
-        choices=("run", "jobs", "leaves", "settings"),
-        help="run the service; list jobs; look after queues alone (core switches); list settings",
+        choices=("run", "jobs", "status", "leaves", "settings"),
+        help="run the service; list jobs; say what is wrong; look after queues alone (core switches); list settings",
     )
     given = parser.parse_args(arguments)
     os.environ.setdefault("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
@@ -100,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return watch_leaves(settings)
         if given.action == "jobs":
             return show_jobs(settings)
+        if given.action == "status":
+            return show_status(settings)
         for row in settings_module.table():
             print(f"{row.variable}={row.default}")
         return 0

@@ -210,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """A reservation of the caller's job, or what links have left. For root alone: the namespace of the caller's own
-        job, or every job."""
+        job, every job, or the service's own state."""
         path = urlsplit(self.path).path
         words = path.strip("/").split("/")
         if len(words) == 3 and words[:2] == ["v1", "reservations"]:
@@ -221,6 +221,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._problem(HTTPStatus.FORBIDDEN, "For root alone.")
         elif path == "/v1/namespace":
             self._answer(self._namespace)
+        elif path == "/v1/status":
+            status = {"jobs": len(self.server.worker.records()), "problems": self.server.worker.problems()}
+            self._send(HTTPStatus.OK, "application/json", json.dumps(status))
         elif path == "/v1/jobs":
             shown = [
                 {name: value for name, value in asdict(record).items() if name not in ("body", "exit_ad")}

@@ -16,6 +16,7 @@ from lark_worker.errors import CallerError
 from lark_worker.identity.process_watch import Watch
 from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import StartdView
+from lark_worker.identity.wrapper_check import WrapperCheck
 from lark_worker.life.admission import Admission
 from lark_worker.life.answers import lines, repeated
 from lark_worker.life.ending import Endings
@@ -68,6 +69,7 @@ class Worker:
             settings, self._jobs, link, networks, self._spool, self._endings, self._dhcp, self._rules
         )
         self._metering = Metering(settings, self._jobs, link, self._accounts.wan)
+        self._wrapper_check = WrapperCheck(startd)
         self._leases = Leases(self._jobs, link, self._registrations)
 
     def start(self) -> None:
@@ -99,9 +101,11 @@ class Worker:
         log.event("jobs taken up", live=len(live), known=len(known))
         self._leases.start()
         self._metering.start()
+        self._wrapper_check.start()
 
     def stop(self) -> None:
         """Stop; jobs that run keep their networks."""
+        self._wrapper_check.stop()
         self._leases.stop()
         self._metering.stop()
         self._rules.stop()
@@ -168,6 +172,10 @@ class Worker:
     def records(self) -> tuple[Record, ...]:
         """Every job that is known, in the order in which they came."""
         return self._jobs.all()
+
+    def problems(self) -> tuple[str, ...]:
+        """What an operator has to see to, in sentences."""
+        return (problem,) if (problem := self._wrapper_check.problem) else ()
 
     def counters(self, record: Record) -> Counters:
         """What a live bridge or nat job has sent and been given since its start. Raises NetworkError."""

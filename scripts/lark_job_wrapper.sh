@@ -7,7 +7,8 @@
 # with an environment of its own, so the job's goes by a file that only its user can read. Where the way in fails, the
 # reason stands on standard error and in $_CONDOR_WRAPPER_ERROR_FILE, and HTCondor sends the job back to Idle with it.
 set -u
-PATH=${PATH:-/usr/bin:/bin}
+# Not the job's, whose mktemp would run outside of the namespace; its environment is kept as the kernel has it.
+PATH=/usr/bin:/bin
 enter=/usr/local/libexec/lark/lark-enter
 note=${_CONDOR_WRAPPER_ERROR_FILE:-/dev/null}
 

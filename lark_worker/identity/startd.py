@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -42,6 +43,10 @@ class StartdView(Protocol):
 
     def slot(self, starter: Process) -> Slot:
         """The slot of a running starter. Raises StartdError."""
+
+    def gives_jobs_its_network(self) -> bool | None:
+        """Whether jobs start in the worker's own network, False where in an empty namespace; None where HTCondor has
+        no other way. Raises StartdError."""
 
 
 # The identity of a job, as attributes of the job ad: taken from the startd, never from the user.
@@ -134,15 +139,27 @@ class LocalStartd:
                     raise
             time.sleep(PAUSE)
 
-    def _ask(self, name: str, pid: int) -> Slot:
+    def gives_jobs_its_network(self) -> bool | None:
+        """As :class:`StartdView` says. Raises StartdError."""
+        found = self._query("SlotID == 1 || SlotID == 0", ["HasJobNetworking"])
+        if not found:
+            raise StartdError("the startd has no slot yet")
+        said = found[0].get("HasJobNetworking")
+        return said if isinstance(said, bool) else None
+
+    def _query(self, constraint: str, projection: Sequence[str] = ()) -> Sequence[classad2.ClassAd]:
         try:
             address = self._file.read_text("utf-8").partition("\n")[0]
             with self._lock:
-                found = self._htcondor.Collector(address).query(
-                    self._htcondor.AdType.Startd, f'split(Name, "@")[0] == "{name}"'
+                found: Sequence[classad2.ClassAd] = self._htcondor.Collector(address).query(
+                    self._htcondor.AdType.Startd, constraint, list(projection)
                 )
         except (OSError, RuntimeError, self._htcondor.HTCondorException) as error:
             raise StartdError(f"the startd cannot be asked: {error}") from None
+        return found
+
+    def _ask(self, name: str, pid: int) -> Slot:
+        found = self._query(f'split(Name, "@")[0] == "{name}"')
         if len(found) != 1:
             raise StartdError(f"the startd has {len(found)} slots of the name {name}")
         ad = found[0]

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -91,3 +92,16 @@ def test_a_strangers_submit_file_runs_with_what_its_attributes_ask_for(lab: Lab)
         ("carol", "group_cms.prod", 50, True)
     ] * 2
     assert submit.attribute(lab, submit.Jobs(int(cluster), 2, "carol", "/home/carol"), "ExitCode") == "0"
+
+
+def test_around_the_wrapper_there_is_no_network(lab: Lab) -> None:
+    # What runs before the wrapper's first line (LD_PRELOAD) is in the namespace that HTCondor starts the job in.
+    said = lab.on("central", "condor_status", "-af", "HasJobNetworking").stdout.split()
+    assert said == ["false", "false"]
+    for worker in ("worker1", "worker2"):
+        # A startd that came up after the service is asked again.
+        wait_until(partial(is_closed, lab, worker), 60, f"{worker} is closed")
+
+
+def is_closed(lab: Lab, worker: str) -> bool:
+    return "no problems" in lab.on(worker, "lark-worker", "status", check=False).stdout

@@ -103,6 +103,12 @@ class FakeStartd:
 
     def __init__(self) -> None:
         self.ads: dict[int, str] = {}
+        self.network: bool | StartdError | None = False
+
+    def gives_jobs_its_network(self) -> bool | None:
+        if isinstance(self.network, StartdError):
+            raise self.network
+        return self.network
 
     def slot(self, starter: Process) -> Slot:
         if starter.pid not in self.ads:

@@ -31,6 +31,9 @@ class FileStartd:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def gives_jobs_its_network(self) -> bool | None:
+        return False
+
     def slot(self, starter: Process) -> Slot:
         ads = json.loads(self._path.read_text())
         if str(starter.pid) not in ads:
