@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -179,11 +181,17 @@ def _declared(spec: SwitchSpec, ports: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def _matching(patterns: Iterable[str], ports: Mapping[str, int]) -> tuple[int, ...]:
+def _matching(patterns: tuple[str, ...], ports: Mapping[str, int]) -> tuple[int, ...]:
+    matches, numbers = _one_pattern(patterns).match, frozenset(patterns)
     chosen = {
         number
         for name, number in ports.items()
-        for pattern in patterns
-        if number < PORT_MAX and number != PORT_LOCAL and (fnmatchcase(name, pattern) or pattern == str(number))
+        if number < PORT_MAX and number != PORT_LOCAL and (matches(name) or str(number) in numbers)
     }
     return tuple(sorted(chosen))
+
+
+@lru_cache(maxsize=8)
+def _one_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """What any of these glob patterns matches; nothing where there is none."""
+    return re.compile("|".join(map(translate, patterns)) or r"(?!)")

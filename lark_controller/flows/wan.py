@@ -31,12 +31,12 @@ NOT_WAN: Final[tuple[Network, ...]] = tuple(
 def local_networks(policy: Policy) -> tuple[Network, ...]:
     """Everything that is not the WAN, job networks included, without overlaps that say nothing new."""
     networks = {*policy.local_networks, *policy.job_networks, *NOT_WAN}
-    return tuple(
-        sorted(
-            (n for n in networks if not any(n != other and _inside(n, other) for other in networks)),
-            key=lambda n: (n.version, int(n.network_address), n.prefixlen),
-        )
-    )
+    kept: list[Network] = []
+    # In this order a network follows the one that it lies in, with nothing between them that lies elsewhere.
+    for network in sorted(networks, key=lambda n: (n.version, int(n.network_address), n.prefixlen)):
+        if not kept or not _inside(network, kept[-1]):
+            kept.append(network)
+    return tuple(kept)
 
 
 def _inside(inner: Network, outer: Network) -> bool:

@@ -16,6 +16,8 @@ from lark_controller.jobs.job import Facts
 # Characters of a fact. Facts are kept in memory for each job, and remembered with what was decided for them; an ad may
 # hold a string of 250 kB.
 MAX_FACT: Final = 4096
+# The same of all facts of a job together.
+MAX_FACTS: Final = 32768
 
 
 def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], frozenset[str]]) -> Facts:
@@ -23,7 +25,7 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
 
     An attribute that is an expression is evaluated here, once, with the other ad as TARGET, so a fact needs no other
     attribute. Attributes that are absent or Undefined are left out; one that cannot be evaluated, or is longer than
-    :data:`MAX_FACT`, is ``error``.
+    :data:`MAX_FACT` or than what :data:`MAX_FACTS` leaves, is ``error``.
     AcctGroup, User and the attributes of connectivity are those that ``job_ad`` says, and machine attributes are found
     with or without the prefix Lark.
     """
@@ -33,11 +35,12 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
         "inboundconnectivity": job_ad.inbound,
         "outboundconnectivity": job_ad.outbound,
     }
+    room = Room()
     job = []
     for name in sorted(names[0]):
         value = said[name] if name in said else _value(job_ad.ad, name, machine_ad.ad)
         if value is not None:
-            job.append((name, _fact(value)))
+            job.append((name, room.fact(value)))
     machine = []
     for name in sorted(names[1]):
         bare = name.removeprefix("lark")
@@ -47,13 +50,23 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
             if value is not None:
                 break
         if value is not None:
-            machine.append((name, _fact(value)))
+            machine.append((name, room.fact(value)))
     return Facts(tuple(job), tuple(machine))
 
 
-def _fact(value: Any) -> str:
-    text = literal(value)
-    return text if len(text) <= MAX_FACT else literal(classad2.Value.Error)
+class Room:
+    """The characters that are left for a job's facts."""
+
+    def __init__(self) -> None:
+        self._left = MAX_FACTS
+
+    def fact(self, value: Any) -> str:
+        """A value as a fact; ``error`` where it is too long."""
+        text = literal(value)
+        if len(text) > min(MAX_FACT, self._left):
+            return literal(classad2.Value.Error)
+        self._left -= len(text)
+        return text
 
 
 def _value(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
@@ -11,6 +12,8 @@ from lark_common.errors import Mistake, PolicyError
 from lark_common.runs import Network
 from lark_controller.policies import accounting, bandwidth, block, connectivity, group, switches, topology, wan
 from lark_controller.policies import slice as slices
+from lark_controller.policies.cover import Cover
+from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.model import (
     Accounting,
     BandwidthRule,
@@ -25,6 +28,8 @@ from lark_controller.policies.model import (
 from lark_controller.policies.yaml_nodes import Entry, compose
 
 VERSION: Final = 1
+# Their values are kept for each job.
+MAX_ATTRIBUTES: Final = 256
 KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups", "topology", "accounting")
 EDGE_KEYS: Final = ("uplinks", "speed", "inbound")
 NETWORK_KEYS: Final = ("jobs", "hosts", "local", "block_prefix")
@@ -42,9 +47,19 @@ def load(text: str, source: str = "policy.yaml") -> Policy:
     """The policy that a file says. Raises PolicyError with all mistakes, in file order; ``source`` names the file."""
     mistakes: list[Mistake] = []
     policy = _read(text, mistakes)
+    if policy is not None and not mistakes:
+        _check_attributes(policy, mistakes)
     if mistakes or policy is None:
         raise PolicyError(source, tuple(sorted(mistakes, key=lambda each: (each.line, each.column))))
     return policy
+
+
+def _check_attributes(policy: Policy, mistakes: list[Mistake]) -> None:
+    """Note where too much of each job's ads would have to be kept."""
+    count = len(frozenset().union(*needed_attributes(policy)))
+    if count > MAX_ATTRIBUTES:
+        accepted = f"at most {MAX_ATTRIBUTES}"
+        mistakes.append(Mistake(1, 1, "policies", f"{count} different attributes in all expressions", accepted))
 
 
 def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
@@ -156,33 +171,38 @@ class Networks(NamedTuple):
 
 def _networks(entry: Entry) -> Networks:
     fields = entry.mapping(NETWORK_KEYS)
-    jobs: list[Network] = []
+    jobs = Cover()
     for item in fields["jobs"].items() if "jobs" in fields else ():
         network = item.network()
         if network is None:
             continue
-        overlapping = [other for other in jobs if overlaps(other, network)]
-        if overlapping:
-            item.mistake(f"{network} overlaps {overlapping[0]}", "job networks that do not overlap")
+        other = jobs.overlapping(network)
+        if other is not None:
+            item.mistake(f"{network} overlaps {other}", "job networks that do not overlap")
         else:
-            jobs.append(network)
-    found = [item.network() for item in (fields["local"].items() if "local" in fields else ())]
-    local = [network for network in found if network is not None]
+            jobs.add(network)
+    local = Cover()
+    for item in fields["local"].items() if "local" in fields else ():
+        network = item.network()
+        if network is not None:
+            local.add(network)
     # Where jobs live is never the WAN.
-    local += [network for network in jobs if not any(contains(each, network) for each in local)]
-    prefixes = _prefixes(fields["block_prefix"], jobs) if "block_prefix" in fields else _fitting(jobs)
+    for network in jobs.networks:
+        if not local.contains(network):
+            local.add(network)
+    prefixes = _prefixes(fields["block_prefix"], jobs.networks) if "block_prefix" in fields else _fitting(jobs.networks)
     hosts = _hosts(fields["hosts"], jobs) if "hosts" in fields else ()
-    return Networks(tuple(jobs), hosts, tuple(dict.fromkeys(local)), prefixes)
+    return Networks(jobs.networks, hosts, local.networks, prefixes)
 
 
-def _hosts(entry: Entry, jobs: list[Network]) -> tuple[Network, ...]:
+def _hosts(entry: Entry, jobs: Cover) -> tuple[Network, ...]:
     """Addresses inside the job networks that are no job's."""
     found = []
     for item in entry.items():
         network = item.network(hosts=True)
         if network is None:
             continue
-        if not any(contains(each, network) for each in jobs):
+        if not jobs.contains(network):
             item.mistake(f"{network} is in no job network", "addresses inside networks.jobs that are no job's")
         elif network.num_addresses > MOST_HOSTS:
             item.mistake(f"{network} has {network.num_addresses} addresses", f"at most {MOST_HOSTS} in one entry")
@@ -191,13 +211,13 @@ def _hosts(entry: Entry, jobs: list[Network]) -> tuple[Network, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _fitting(jobs: list[Network]) -> tuple[int, int]:
+def _fitting(jobs: Sequence[Network]) -> tuple[int, int]:
     """The default block sizes, smaller where a job network is smaller than a block."""
     longest = [max([each.prefixlen for each in jobs if each.version == version], default=0) for version in (4, 6)]
     return max(BLOCK_PREFIXES[0], longest[0]), max(BLOCK_PREFIXES[1], longest[1])
 
 
-def _prefixes(entry: Entry, jobs: list[Network]) -> tuple[int, int]:
+def _prefixes(entry: Entry, jobs: Sequence[Network]) -> tuple[int, int]:
     prefixes = list(_fitting(jobs))
     for key, member in entry.mapping(("ipv4", "ipv6")).items():
         index, version, longest = (0, 4, 32) if key == "ipv4" else (1, 6, 128)
@@ -211,13 +231,3 @@ def _prefixes(entry: Entry, jobs: list[Network]) -> tuple[int, int]:
             )
         prefixes[index] = prefix
     return prefixes[0], prefixes[1]
-
-
-def overlaps(one: Network, other: Network) -> bool:
-    """Whether two networks of either version share an address."""
-    return contains(one, other) or contains(other, one)
-
-
-def contains(outer: Network, inner: Network) -> bool:
-    """Whether every address of ``inner`` is in ``outer``."""
-    return outer.version == inner.version and outer.prefixlen <= inner.prefixlen and inner.network_address in outer

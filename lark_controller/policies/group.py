@@ -37,9 +37,7 @@ def parse(name: str, entry: Entry, wan_ports: frozenset[str]) -> GroupSpec | Non
         guarantee=guarantee,
         ceiling=ceiling,
         burst=fields["burst"].megabits() if "burst" in fields else None,
-        port=fields["port"].choice(tuple(sorted(wan_ports)), "a WAN port of a core switch")
-        if "port" in fields
-        else None,
+        port=fields["port"].choice(wan_ports, "a WAN port of a core switch") if "port" in fields else None,
         priority=(fields["priority"].integer(-1000, 1000) or 0) if "priority" in fields else 0,
     )
 
@@ -68,21 +66,20 @@ def check_rates(groups: list[tuple[GroupSpec, Entry]], switches: Mapping[int, Sw
             continue
         for name, port in switch.ports.items():
             promised = 0.0
-            for spec, entry in groups:
+            for spec, entry in groups[:MAX_GROUPS]:
                 if not name.startswith(WAN) or spec.port not in (None, name) or port.speed is None:
                     continue
-                fields = {key: member for key, member in entry.mapping(KEYS).items() if key in ("guarantee", "ceiling")}
                 if spec.guarantee is not None:
                     promised += spec.guarantee
                     if promised > port.speed:
-                        fields["guarantee"].mistake(
+                        entry.mapping(None)["guarantee"].mistake(
                             f"{promised:g} Mb/s are guaranteed on port {name} of {switch.name}, which has "
                             f"{port.speed:g}",
                             f"guarantees of {port.speed:g} Mb/s together",
                         )
                         promised -= spec.guarantee
                 if spec.ceiling is not None and spec.ceiling > port.speed and spec.port == name:
-                    fields["ceiling"].mistake(
+                    entry.mapping(None)["ceiling"].mistake(
                         f"a ceiling of {spec.ceiling:g} Mb/s is above the {port.speed:g} Mb/s of port {name} of "
                         f"{switch.name}",
                         f"{port.speed:g} Mb/s or less",

@@ -23,6 +23,8 @@ INTERFACE: Final = r"[!-.0-~]{1,15}"
 OVSDB: Final = r"unix:/\S+|(tcp|ssl):(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):[0-9]{1,5}"
 # OFPP_MAX (OpenFlow 1.3.5, section 7.2.1).
 MAX_PORT: Final = 0xFFFFFF00
+# Each is compared with each port of each switch.
+MAX_UPLINKS: Final = 64
 MAX_RULES: Final = 10_000_000
 
 
@@ -57,7 +59,7 @@ def wan_ports(switches: dict[int, SwitchSpec]) -> frozenset[str]:
 def uplinks(entry: Entry) -> tuple[str, ...]:
     """The patterns of uplinks: glob patterns of interface names, or port numbers."""
     patterns = []
-    for item in entry.items():
+    for item in entry.items(MAX_UPLINKS):
         accepted = "a glob pattern of interface names such as eth*, or a port number in quotes"
         pattern = item.text(accepted, INTERFACE)
         if pattern is not None:
@@ -121,6 +123,7 @@ def _normal(entry: Entry) -> bool | None:
 def _ports(entry: Entry, role: str | None) -> dict[str, PortSpec]:
     prefixes = {SwitchRole.CORE: (LAN, WAN), SwitchRole.EDGE: (UPLINK,)}.get(SwitchRole(role)) if role else None
     ports: dict[str, PortSpec] = {}
+    names_of: dict[int | str, str] = {}
     for name, member in entry.mapping(None).items():
         if prefixes is not None and not name.startswith(prefixes):
             names = " or ".join(prefixes)
@@ -128,9 +131,9 @@ def _ports(entry: Entry, role: str | None) -> dict[str, PortSpec]:
         spec = _port(name, member)
         if spec is None:
             continue
-        same = [other for other, known in ports.items() if known.port == spec.port]
-        if same:
-            member.mistake(f"port {spec.port} is {same[0]} already", "each port once")
+        first = names_of.setdefault(spec.port, name)
+        if first != name:
+            member.mistake(f"port {spec.port} is {first} already", "each port once")
         ports[name] = spec
     return ports
 

@@ -22,7 +22,7 @@ from lark_controller.policies.model import (
     TopologySpec,
 )
 from lark_controller.policies.switches import WAN
-from lark_controller.policies.yaml_nodes import Entry
+from lark_controller.policies.yaml_nodes import Entry, some
 
 KEYS: Final = ("duplex", "reserves", "refused", "links", "hosts")
 LINK_KEYS: Final = ("between", "capacity", "duplex")
@@ -49,7 +49,8 @@ def parse(entry: Entry, switches: dict[int, SwitchSpec]) -> TopologySpec | None:
         if switch.role is SwitchRole.EDGE and switch.host is not None
     }
     links = _links(fields["links"], duplex, aliases) if "links" in fields else ()
-    known = {end for link in links for end in link.ends} | {switch.name.lower() for switch in switches.values()}
+    ends = frozenset(end for link in links for end in link.ends)
+    known = ends | {switch.name.lower() for switch in switches.values()}
     hosts: dict[str, HostSpec] = {}
     default = None
     if "hosts" in fields:
@@ -61,7 +62,7 @@ def parse(entry: Entry, switches: dict[int, SwitchSpec]) -> TopologySpec | None:
                 default = spec
                 continue
             node = aliases.get(name.lower(), name.lower())
-            if any(node in link.ends for link in links):
+            if node in ends:
                 member.mistake(f"host {name} is an end of a link already", "each host in links or in hosts")
             elif node in hosts:
                 member.mistake(f"host {name} stands twice", "each host once, in any case")
@@ -114,11 +115,11 @@ def _ends(entry: Entry, aliases: dict[str, str]) -> tuple[str, str] | None:
     return named[0], named[1]
 
 
-def _host(name: str, entry: Entry, duplex: Duplex, known: set[str] | None) -> HostSpec | None:
+def _host(name: str, entry: Entry, duplex: Duplex, known: frozenset[str] | None) -> HostSpec | None:
     fields = entry.mapping(HOST_KEYS, required=("switch",))
     switch = fields["switch"].text("the switch that the host hangs on", NAME) if "switch" in fields else None
     if switch is not None and known is not None and switch.lower() not in known:
-        fields["switch"].mistake(f"{switch} is an end of no link", f"one of {', '.join(sorted(known))}")
+        fields["switch"].mistake(f"{switch} is an end of no link", f"one of {some(sorted(known))}")
         switch = None
     capacity = fields["capacity"].megabits() if "capacity" in fields else None
     addresses: tuple[Network, ...] = ()

@@ -21,7 +21,7 @@ def parse(entry: Entry, position: int, wan_ports: frozenset[str]) -> WanRule | N
     when = fields["when"].predicate() if "when" in fields else None
     exceptions = tuple(item.network(hosts=True) for item in fields["except"].items()) if "except" in fields else ()
     action = fields["action"].choice(ACTIONS) if "action" in fields else None
-    port = fields["port"].choice(tuple(sorted(wan_ports)), "a WAN port of a core switch") if "port" in fields else None
+    port = fields["port"].choice(wan_ports, "a WAN port of a core switch") if "port" in fields else None
     if "port" in fields and "action" in fields:
         fields["action"].mistake("both action and port", "one of them: port steers")
     elif "port" not in fields and "action" not in fields:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -20,6 +20,12 @@ from lark_controller.policies import predicate
 MAX_BYTES: Final = 1 << 18
 MAX_ALIASES: Final = 64
 MAX_DEPTH: Final = 32
+MAX_VALUES: Final = 100_000
+MAX_ITEMS: Final = 4096
+MAX_MISTAKES: Final = 1000
+# Of a name or a list of names in a mistake, as much as is read.
+_SHOWN: Final = 60
+_NAMES_SHOWN: Final = 30
 
 _STR: Final = "tag:yaml.org,2002:str"
 _INT: Final = "tag:yaml.org,2002:int"
@@ -30,6 +36,24 @@ _NULL: Final = "tag:yaml.org,2002:null"
 MEGABITS: Final = r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(kbit|Mbit|Gbit)?"
 MAC: Final = r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}"
 _UNITS: Final = {"kbit": 0.001, "mbit": 1.0, "gbit": 1000.0}
+
+
+def _loader() -> Any:
+    """What reads YAML: events of libyaml where PyYAML has it, at a tenth of the time, composed by Python, so that other
+    threads run meanwhile."""
+    if not yaml.__with_libyaml__:
+        return yaml.SafeLoader
+    parser: Any = vars(yaml.cyaml)["CParser"]
+
+    def begin(self: Any, stream: str) -> None:
+        parser.__init__(self, stream)
+        yaml.composer.Composer.__init__(self)
+        yaml.resolver.Resolver.__init__(self)
+
+    return type("Loader", (yaml.composer.Composer, parser, yaml.resolver.Resolver), {"__init__": begin})
+
+
+_LOADER: Final = _loader()
 
 
 class Entry:
@@ -44,8 +68,9 @@ class Entry:
         self.column: int = mark.column + 1
 
     def mistake(self, problem: str, accepted: str = "") -> None:
-        """Note a mistake at this place."""
-        self._mistakes.append(Mistake(self.line, self.column, self.path, problem, accepted))
+        """Note a mistake at this place; beyond :data:`MAX_MISTAKES` nobody reads them."""
+        if len(self._mistakes) < MAX_MISTAKES:
+            self._mistakes.append(Mistake(self.line, self.column, self.path, problem, accepted))
 
     def _child(self, node: yaml.Node, path: str, key: yaml.Node | None = None) -> Entry:
         return Entry(node, path, self._mistakes, key)
@@ -75,15 +100,15 @@ class Entry:
         members: dict[str, Entry] = {}
         for key, node in self.node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else ""
-            place = self._child(key, f"{self.path}.{name}" if self.path and name else name or self.path)
+            # What is written here stands in the path of everything below.
+            shown = _shortened(name)
+            place = self._child(key, f"{self.path}.{shown}" if self.path and name else shown or self.path)
             if not isinstance(key, yaml.ScalarNode) or key.tag != _STR:
                 place.mistake("a key that is not a string", "a name (in quotes where it looks like a number)")
             elif name in members:
-                place.mistake(f"{name} stands twice, first in line {members[name].line}", "each key once")
+                place.mistake(f"{shown} stands twice, first in line {members[name].line}", "each key once")
             elif known is not None and name not in known:
-                near = difflib.get_close_matches(name, known, 1, 0.6)
-                hint = f" (did you mean {near[0]}?)" if near else ""
-                place.mistake(f"unknown key {name}{hint}", ", ".join(known))
+                place.mistake(f"unknown key {shown}{_near(name, known)}", ", ".join(known))
             else:
                 members[name] = self._child(node, place.path, key)
         for name in required:
@@ -91,12 +116,15 @@ class Entry:
                 self.mistake(f"{name} is missing", expected)
         return members
 
-    def items(self) -> list[Entry]:
-        """The items of a list; an empty value is an empty list."""
+    def items(self, most: int = MAX_ITEMS) -> list[Entry]:
+        """The items of a list of at most ``most``; an empty value is an empty list."""
         if self.is_null:
             return []
         if not isinstance(self.node, yaml.SequenceNode):
             self.mistake(f"{self._shown()} where a list is expected", "a list")
+            return []
+        if len(self.node.value) > most:
+            self.mistake(f"a list of {len(self.node.value)}", f"at most {most} entries")
             return []
         return [self._child(node, f"{self.path}[{index}]") for index, node in enumerate(self.node.value)]
 
@@ -111,23 +139,21 @@ class Entry:
             self.mistake(f"{self._shown()} is not a string{quotes}", accepted)
             return None
         if not re.fullmatch(pattern, value):
-            self.mistake(f"{value!r} is not accepted", accepted)
+            self.mistake(f"{_shortened(value)!r} is not accepted", accepted)
             return None
         return value
 
-    def choice(self, choices: tuple[str, ...], what: str = "") -> str | None:
+    def choice(self, choices: Collection[str], what: str = "") -> str | None:
         """One of ``choices``."""
         value = self.text(self._accepted(choices, what))
         if value is not None and value not in choices:
-            near = difflib.get_close_matches(value, choices, 1, 0.6)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            self.mistake(f"{value} is not accepted{hint}", self._accepted(choices, what))
+            self.mistake(f"{_shortened(value)} is not accepted{_near(value, choices)}", self._accepted(choices, what))
             return None
         return value
 
     @staticmethod
-    def _accepted(choices: tuple[str, ...], what: str) -> str:
-        names = ", ".join(choices) if choices else "none is declared"
+    def _accepted(choices: Collection[str], what: str) -> str:
+        names = some(choices if isinstance(choices, tuple) else sorted(choices)) if choices else "none is declared"
         return f"{what}: {names}" if what else names
 
     def integer(self, low: int, high: int) -> int | None:
@@ -216,8 +242,23 @@ class Entry:
             return "a list"
         if self.is_null:
             return "nothing"
-        value = str(self.node.value)
-        return repr(value if len(value) <= 60 else value[:57] + "...")
+        return repr(_shortened(str(self.node.value)))
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(map(_shortened, names[:_NAMES_SHOWN])) + more
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _near(name: str, known: Collection[str]) -> str:
+    # The comparison costs as much as both are long, for each of them.
+    near = difflib.get_close_matches(name, known, 1, 0.6) if len(name) <= _SHOWN and len(known) <= _SHOWN else []
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
@@ -225,34 +266,42 @@ def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         mistakes.append(Mistake(1, 1, "", "the file is too large", f"at most {MAX_BYTES} bytes"))
         return None
+    strange = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    if strange is not None:
+        before = text[: strange.start()]
+        problem = f"a character that YAML does not allow (U+{ord(strange.group()):04X})"
+        mistakes.append(
+            Mistake(before.count("\n") + 1, len(before) - before.rfind("\n"), "", problem, "printable text")
+        )
+        return None
     try:
         excess = _excess(text)
         if excess is not None:
             mistakes.append(excess)
             return None
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+        return yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         mistakes.append(Mistake(line, column, "", f"not YAML: {error.problem or error.context}", "one YAML document"))
-    except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        place_in_line = error.position - before.rfind("\n")
-        problem = f"a character that YAML does not allow (U+{ord(text[error.position]):04X})"
-        mistakes.append(Mistake(before.count("\n") + 1, place_in_line, "", problem, "printable text"))
+    except yaml.YAMLError as error:
+        mistakes.append(Mistake(1, 1, "", f"not YAML: {error}", "one YAML document"))
     return None
 
 
 def _excess(text: str) -> Mistake | None:
     """What would take too long or too much to compose, found while reading event by event."""
-    aliases = depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    aliases = depth = values = 0
+    for event in yaml.parse(text, Loader=_LOADER):
         aliases += isinstance(event, yaml.AliasEvent)
+        values += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         mark = event.start_mark
         at = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         if aliases > MAX_ALIASES:
             return Mistake(*at, "", "too many aliases", f"at most {MAX_ALIASES} aliases")
+        if values > MAX_VALUES:
+            return Mistake(*at, "", "too many values", f"at most {MAX_VALUES} keys and values")
         if depth > MAX_DEPTH:
             return Mistake(*at, "", "nested too deeply", f"at most {MAX_DEPTH} levels")
     return None

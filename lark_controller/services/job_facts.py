@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from lark_common.classads import ads
-from lark_controller.jobs.job import Facts
+from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.facts import facts
 from lark_controller.services.registration import Names, names_digest
 from lark_controller.store import Store
@@ -28,3 +29,18 @@ def refresh_facts(store: Store, names: Names, tell: Callable[[dict[str, Facts]],
         store.runs.update_facts(list(found.items()), digest)
         if tell is not None:
             tell(found)
+
+
+def with_facts(store: Store, names: Names, jobs: Sequence[Job], step: Callable[[], None]) -> list[Job]:
+    """The jobs with facts for these attributes, taken out of their ads in the store; nothing is kept.
+
+    ``step`` is called for each. Raises StoreError.
+    """
+    found: dict[str, Facts] = {}
+    number = 0
+    while batch := store.runs.ads_of_live(number, _BATCH):
+        for entry in batch:
+            step()
+            number = entry.number
+            found[entry.id] = facts(*ads.reparse(entry.job_ad, entry.machine_ad), names)
+    return [replace(job, facts=found.get(job.id, job.facts)) for job in jobs]

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
 from lark_common.errors import (
+    BusyError,
     ChangedError,
     LarkError,
     Mistake,
@@ -25,10 +29,24 @@ from lark_controller.qos.warnings import policy_warnings, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services import policy_plan as planning
-from lark_controller.services.job_facts import refresh_facts
+from lark_controller.services.job_facts import refresh_facts, with_facts
 from lark_controller.services.registration import Names, Registration
 from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
+
+MAX_CHECKS: Final = 2
+_CHECKING: Final = f"{MAX_CHECKS} policies are being checked already; ask again"
+
+
+@contextmanager
+def _one_of(places: threading.Semaphore, busy: str) -> Iterator[None]:
+    """Hold one of a few places. Raises BusyError where none is free."""
+    if not places.acquire(blocking=False):
+        raise BusyError(busy)
+    try:
+        yield
+    finally:
+        places.release()
 
 
 class PolicyInForce:
@@ -53,33 +71,42 @@ class PolicyInForce:
         self._registration = registration
         self._metrics = metrics
         self._lock = threading.Lock()
+        # Whoever may read may ask for these, so they leave the threads of REST to others.
+        self._plans = threading.Semaphore(1)
+        self._checks = threading.Semaphore(MAX_CHECKS)
 
     def mistakes(self, text: str) -> tuple[Mistake, ...]:
-        """Every mistake in a policy text; empty where it is valid."""
-        try:
-            load(text)
-        except PolicyError as error:
-            return error.mistakes
-        return ()
+        """Every mistake in a policy text; empty where it is valid. Raises BusyError."""
+        with _one_of(self._checks, _CHECKING):
+            try:
+                load(text)
+            except PolicyError as error:
+                return error.mistakes
+            return ()
 
     def warnings(self, text: str) -> tuple[str, ...]:
-        """What a valid policy text refuses every job that asks for bandwidth for. Raises PolicyError."""
-        return policy_warnings(load(text))
+        """What a valid policy text refuses every job that asks for bandwidth for. Raises PolicyError,
+        BusyError."""
+        with _one_of(self._checks, _CHECKING):
+            return policy_warnings(load(text))
 
     def plan(self, text: str) -> Plan:
-        """What a policy text would change. Raises PolicyError."""
-        new = load(text)
-        names = needed_attributes(new)
-        with self._lock:
+        """What a policy text would change; changes nothing itself. Raises PolicyError, BusyError."""
+        with _one_of(self._plans, "a policy is being planned already; ask again when it is done"):
+            new = load(text)
+            pace = planning.Pace(planning.MAX_SECONDS)
+            with self._lock:
+                old = self.policy
+                jobs, switches = self._loop.call(
+                    lambda: (self._reconciler.jobs(), self._reconciler.switchover.placed_switches(new))
+                )
+            names = needed_attributes(new)
             if not self._covers(names):
-                self._learn_names(names)
-            jobs, switches = self._loop.call(
-                lambda: (self._reconciler.jobs(), self._reconciler.switchover.placed_switches(new))
-            )
-            made = planning.plan(self.policy, new, jobs, switches)
-        capacities = self._store.reservations.worker_capacities()
-        hosts = {*capacities, *(job.host for job in jobs)}
-        return replace(made, warnings=(*policy_warnings(new), *worker_warnings(new, capacities, hosts)))
+                jobs = with_facts(self._store, self._wider(names), jobs, pace.step)
+            made = planning.plan(old, new, jobs, switches, pace)
+            capacities = self._store.reservations.worker_capacities()
+            hosts = {*capacities, *(job.host for job in jobs)}
+            return replace(made, warnings=(*policy_warnings(new), *worker_warnings(new, capacities, hosts)))
 
     def put(self, text: str, actor: str, instead_of: str | None = None) -> PolicyVersion:
         """Put a policy in force; with ``instead_of`` only in place of the one with that digest.
@@ -124,10 +151,13 @@ class PolicyInForce:
         have = self._reconciler.decider.names
         return names[0] <= have[0] and names[1] <= have[1]
 
+    def _wider(self, names: Names) -> Names:
+        have = self._reconciler.decider.names
+        return have[0] | names[0], have[1] | names[1]
+
     def _learn_names(self, names: Names) -> None:
         """Take the facts of live jobs for more attributes, out of the ads in the store."""
-        have = self._reconciler.decider.names
-        wider = (have[0] | names[0], have[1] | names[1])
+        wider = self._wider(names)
         self._registration.need(wider)
 
         refresh_facts(self._store, wider, self._registration.set_facts)

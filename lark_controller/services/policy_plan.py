@@ -1,9 +1,16 @@
-"""What a policy would change before it does: on which jobs, on which switches. Pure; may run on any thread."""
+"""What a policy would change before it does: on which jobs, on which switches. May run on any thread.
+
+Whoever may read may have plans made, of policies of any kind. So the work of one has an end, and other threads of the
+process have at least half of the time meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
+from lark_common.errors import BusyError
 from lark_controller.api.policy import JobChange, Plan, SwitchPlan
 from lark_controller.flows import core
 from lark_controller.flows.desired import Pool
@@ -18,13 +25,49 @@ from lark_controller.policies.model import Decision, Policy
 
 SAMPLE = 20
 MAX_JOBS = 200
+# With 200,000 jobs a plan takes some ten seconds, and minutes where it names attributes that no policy named before.
+MAX_SECONDS: Final = 300.0
+# Other threads wait for this one no longer than this, and then have as long; a step may be longer.
+_SLICE: Final = 0.002
+_LONGEST_REST: Final = 0.02
 
 
-def plan(old: Policy, new: Policy, jobs: Sequence[Job], switches: Iterable[tuple[Switch, Switch]]) -> Plan:
-    """The plan for live jobs and connected switches, each as it is placed under the old and the new policy."""
+class Pace:
+    """Work in small steps: it rests as long as it works, and ends after a time."""
+
+    def __init__(
+        self,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        rest: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._rest = rest
+        self._since = clock()
+        self._end = self._since + seconds
+
+    def step(self) -> None:
+        """Call between steps. Raises BusyError when the time is over."""
+        now = self._clock()
+        if now > self._end:
+            raise BusyError(f"the plan takes more than {self._seconds:g} s, and has been given up")
+        if now - self._since >= _SLICE:
+            self._rest(min(now - self._since, _LONGEST_REST))
+            self._since = self._clock()
+
+
+def plan(
+    old: Policy, new: Policy, jobs: Sequence[Job], switches: Iterable[tuple[Switch, Switch]], pace: Pace | None = None
+) -> Plan:
+    """The plan for live jobs and connected switches, each as it is placed under the old and the new policy.
+
+    Raises BusyError where it takes longer than its ``pace``.
+    """
+    pace = Pace(MAX_SECONDS) if pace is None else pace
     pairs = sorted(switches, key=lambda pair: pair[1].name)
-    before, was = _pool(old, jobs, [pair[0] for pair in pairs])
-    after, will = _pool(new, jobs, [pair[1] for pair in pairs])
+    before, was = _pool(old, jobs, [pair[0] for pair in pairs], pace)
+    after, will = _pool(new, jobs, [pair[1] for pair in pairs], pace)
     changed = [
         JobChange(job.id, job.owner, differences)
         for job in jobs
@@ -38,6 +81,7 @@ def plan(old: Policy, new: Policy, jobs: Sequence[Job], switches: Iterable[tuple
         if (why := unsupported(new, placed.job, placed.decision))
     ][:MAX_JOBS]
     for _, switch in pairs:
+        pace.step()
         wanted, there = after.build(switch.datapath), before.build(switch.datapath)
         changes = diff(wanted, there)
         if switch.max_rules and len(wanted.flows) > switch.max_rules:
@@ -54,13 +98,15 @@ def plan(old: Policy, new: Policy, jobs: Sequence[Job], switches: Iterable[tuple
     return Plan(new.digest, len(jobs), len(changed), tuple(changed[:MAX_JOBS]), tuple(plans), tuple(refusals))
 
 
-def _pool(policy: Policy, jobs: Sequence[Job], switches: list[Switch]) -> tuple[Pool, dict[int, Decision]]:
+def _pool(policy: Policy, jobs: Sequence[Job], switches: list[Switch], pace: Pace) -> tuple[Pool, dict[int, Decision]]:
     pool, decider = Pool(policy), Decider(policy)
     decisions = {}
     for job in jobs:
+        pace.step()
         decisions[job.number] = decider.of(job)
         pool.put(job, decisions[job.number])
     for switch in switches:
+        pace.step()
         pool.set_switch(switch, (switch.name,))
     return pool, decisions
 

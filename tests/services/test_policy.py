@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Barrier, Event
 
 import pytest
 
 from fake_switch.switch import FakeNetwork
-from lark_common.errors import ChangedError, PolicyError, RuleLimitError
+from lark_common.errors import BusyError, ChangedError, PolicyError, RuleLimitError
 from lark_controller.api.switches import FlowFilter
 from lark_controller.flows.cookies import Category, counted_by, parse
 from lark_controller.flows.desired import Pool
 from lark_controller.flows.model import Program
+from lark_controller.policies.file import load
+from lark_controller.policies.model import Policy
+from lark_controller.services import policy as policy_service
+from lark_controller.services.policy_plan import Pace
 from tests.fixtures import frames
 from tests.fixtures.controllers import (
     OPEN,
@@ -159,3 +163,65 @@ def test_what_goes_wrong_behind_a_change_of_policy_keeps_nothing_else_from_being
         other = OPEN.replace("policies: [", "policies: [{block: {when: 'Owner == \"mallory\"'}}, ")
         assert controller.policy.put(other, "ops").version == controller.policy.version.version == 2
         until(lambda: decisions() == 0)
+
+
+def test_a_plan_sees_other_attributes_and_keeps_nothing(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        first = post(controller, 1, "alice", attributes='Site = strcat("north", "-1")').job
+        post(controller, 2, "carol")
+        names = controller._reconciler.decider.names
+        told = controller.policy.plan(POLICY + "  - block: {when: 'regexp(\"^north\", Site)'}\n")
+        assert [(change.job_id, change.changes) for change in told.jobs] == [(first.id, ("is blocked",))]
+        assert controller._reconciler.decider.names == names
+        assert controller.jobs.at("10.64.0.1").job.facts == first.facts
+
+
+def test_one_plan_and_two_checks_are_made_at_a_time(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = Barrier(3, timeout=30), Event()
+
+    def slow(text: str) -> Policy:
+        begun.wait()
+        assert go_on.wait(30)
+        return load(text)
+
+    with running(tmp_path) as controller, ThreadPoolExecutor() as threads:
+        connect(network, controller, an_edge())
+        monkeypatch.setattr(policy_service, "load", slow)
+        checks = [threads.submit(controller.policy.mistakes, POLICY) for _ in range(2)]
+        begun.wait()
+        with pytest.raises(BusyError, match="2 policies are being checked"):
+            controller.policy.mistakes(POLICY)
+        plan = threads.submit(controller.policy.plan, POLICY)
+        threads.submit(begun.wait)
+        begun.wait()
+        with pytest.raises(BusyError, match="being planned"):
+            controller.policy.plan(POLICY)
+        go_on.set()
+        assert [check.result() for check in checks] == [(), ()]
+        assert plan.result().jobs_changed == 0
+        monkeypatch.undo()
+        assert controller.policy.plan(POLICY).jobs_changed == 0
+
+
+def test_a_plan_rests_as_long_as_it_works_and_ends() -> None:
+    now = [0.0]
+    rests: list[float] = []
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        now[0] += seconds
+
+    pace = Pace(1.0, lambda: now[0], rest)
+    for _ in range(10):
+        now[0] += 0.001
+        pace.step()
+    assert rests == pytest.approx([0.002] * 5)
+    now[0] += 0.5
+    pace.step()
+    assert rests[-1] == pytest.approx(0.02)
+    now[0] += 1.0
+    with pytest.raises(BusyError, match="more than 1 s"):
+        pace.step()
