@@ -150,6 +150,20 @@ class Topology:
             found.append(channel(last, there, end))
         return tuple(found)
 
+    def is_end(self, node: str) -> bool:
+        """Whether a node (in lower case) is an end of a declared link."""
+        return node in self._graph
+
+    def connected(self, nodes: Iterable[str]) -> frozenset[str]:
+        """The nodes from which declared links lead to one of ``nodes``, and those themselves."""
+        found = {node for node in nodes if node in self._graph}
+        ahead = list(found)
+        while ahead:
+            beside = {other for _, other in self._graph[ahead.pop()]} - found
+            found |= beside
+            ahead += beside
+        return frozenset(found)
+
     def flow(self, source: str, target: str, kbps: int) -> Demand:
         """What a flow in one direction takes. Raises PathError."""
         return _demand((each, kbps) for each in self.path(source, target))
@@ -162,7 +176,7 @@ class Topology:
         """What a job's guarantee takes of its worker's access link, both ways. Raises PathError."""
         node = host.lower()
         access = self.access(node)
-        links = [link for link in self.spec.links if node in link.ends] if access is None else [access]
+        links = [link for link, _ in self._graph[node]] if access is None else [access]
         if len(links) != 1:
             raise PathError(f"{host} hangs on {len(links)} links, and none of them is its access link")
         there, back = links[0].ends

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Final
 
 from lark_common.errors import PathError
 from lark_controller.policies.model import HostSpec, Policy, Reserves, TopologySpec
 from lark_controller.policies.topology import is_wan
 from lark_controller.qos.topology import Topology
+
+# Of one kind, as many as somebody reads.
+MOST: Final = 20
 
 
 def policy_warnings(policy: Policy) -> tuple[str, ...]:
@@ -71,28 +76,26 @@ def _workers(spec: TopologySpec) -> list[HostSpec]:
 
 def _pathless(spec: TopologySpec) -> str:
     """The first host whose switch has no path to any WAN, as a clause."""
-    wans = sorted({end for link in spec.links for end in link.ends if is_wan(end)})
     topology = Topology(spec, {})
+    connected = topology.connected(end for link in spec.links for end in link.ends if is_wan(end))
     for host in _workers(spec):
-        if not any(_leads(topology, host.switch, wan) for wan in wans):
+        # A switch that is an end of no link hangs where hosts do that nobody names.
+        by = host.switch if topology.is_end(host.switch) or spec.default is None else spec.default.switch
+        if by not in connected:
             return f"topology.hosts.{host.name}: no path leads from {host.switch} to a WAN"
     return ""
 
 
-def _leads(topology: Topology, switch: str, wan: str) -> bool:
-    try:
-        topology.path(switch, wan)
-    except PathError:
-        return False
-    return True
-
-
 def _too_much(policy: Policy, spec: TopologySpec) -> Iterable[str]:
-    """Defaults of bandwidth that a declared access link cannot hold even once."""
-    for rule in policy.bandwidths:
-        for host in _workers(spec):
-            if rule.default is not None and host.capacity is not None and rule.default > host.capacity:
-                yield (
-                    f"bandwidth rule in line {rule.line} gives every job {rule.default:g} Mb/s, and the access link of"
-                    f" topology.hosts.{host.name} carries {host.capacity:g}: such a job is refused there"
-                )
+    """Defaults of bandwidth that a declared access link cannot hold even once; the first of them."""
+    links = [(host.capacity, host.name) for host in _workers(spec) if host.capacity is not None]
+    narrowest = min((capacity for capacity, _ in links), default=0.0)
+    short = (
+        f"bandwidth rule in line {rule.line} gives every job {rule.default:g} Mb/s, and the access link of"
+        f" topology.hosts.{name} carries {capacity:g}: such a job is refused there"
+        for rule in policy.bandwidths
+        if rule.default is not None and rule.default > narrowest
+        for capacity, name in links
+        if rule.default > capacity
+    )
+    return islice(short, MOST)
