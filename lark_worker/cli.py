@@ -16,12 +16,12 @@ from typing import Any
 from lark_common import log
 from lark_common.errors import LarkError
 from lark_worker import settings as settings_module
-from lark_worker.controller_link import Link
-from lark_worker.hook_socket import Service
+from lark_worker.controller_link import ControllerLink
+from lark_worker.hook_socket import HookSocket
 from lark_worker.identity.processes import Programs
 from lark_worker.identity.startd import LocalStartd, StartdView
-from lark_worker.network.job_network import Networks
-from lark_worker.queues.fair_queues import Leaves
+from lark_worker.network.job_network import JobNetworks
+from lark_worker.queues.fair_queues import FairQueues
 from lark_worker.settings import Settings
 from lark_worker.worker import Worker
 
@@ -32,32 +32,32 @@ def run(settings: Settings, startd: StartdView | None = None) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    leaves = Leaves(settings.ovs_database)
+    fair_queues = FairQueues(settings.ovs_database)
     known = startd or LocalStartd(settings.startd_address_file)
-    worker = Worker(settings, Link(settings), known, Networks(settings), leaves)
+    worker = Worker(settings, ControllerLink(settings), known, JobNetworks(settings), fair_queues)
     worker.start()
     programs = Programs(frozenset(settings.starters), frozenset(settings.startds))
-    service = Service(settings.socket, worker, programs)
+    service = HookSocket(settings.socket, worker, programs)
     service.start()
-    leaves.start()
+    fair_queues.start()
     stop.wait()
     log.event("stopping")
-    leaves.stop()
+    fair_queues.stop()
     service.stop()
     worker.stop()
     return 0
 
 
-def watch_leaves(settings: Settings) -> int:
+def run_fair_queues(settings: Settings) -> int:
     """Look after the queues of this host's Open vSwitch alone, until SIGTERM or SIGINT: for a core switch."""
     log.configure(settings.log_level, settings.log_format)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    leaves = Leaves(settings.ovs_database)
-    leaves.start()
+    fair_queues = FairQueues(settings.ovs_database)
+    fair_queues.start()
     stop.wait()
-    leaves.stop()
+    fair_queues.stop()
     return 0
 
 
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.action == "run":
             return run(settings)
         if given.action == "leaves":
-            return watch_leaves(settings)
+            return run_fair_queues(settings)
         if given.action == "jobs":
             return show_jobs(settings)
         if given.action == "status":

@@ -42,7 +42,7 @@ class Answer:
     addresses: tuple[Address, ...]
 
 
-class Link:
+class ControllerLink:
     """The way to the controller; thread-safe. Every call raises AwayError where it cannot be asked.
 
     ``lease`` is the seconds that a job lives without renewal, as the controller last said. Raises SettingError where

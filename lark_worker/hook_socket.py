@@ -32,7 +32,7 @@ from lark_worker.identity.processes import (
     peer_of,
 )
 from lark_worker.identity.trusted_ad import MAX_AD
-from lark_worker.life.own_reservations import Passed
+from lark_worker.life.own_reservations import ControllerAnswer
 from lark_worker.network.job_network import resolv_conf
 from lark_worker.records.records import Record
 from lark_worker.usage.metering import is_metered
@@ -52,7 +52,7 @@ EXHAUSTED_SECONDS: Final = 0.5
 IDLE: Final = 10.0
 
 
-class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """Answers on the socket from :meth:`start` to :meth:`stop`. Raises SettingError where it cannot listen."""
 
     daemon_threads = True
@@ -67,7 +67,7 @@ class Service(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.rates = Buckets(REQUESTS_A_SECOND, REQUESTS_AT_ONCE)
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            if _answers(path):
+            if _is_served(path):
                 raise SettingError(f"LARK_WORKER_SOCKET={path}: another worker service listens there")
             path.unlink(missing_ok=True)
             super().__init__(str(path), _Handler)
@@ -136,7 +136,7 @@ class _GoneError(Exception):
 class _Handler(BaseHTTPRequestHandler):
     """One request."""
 
-    server: Service
+    server: HookSocket
     protocol_version = "HTTP/1.1"
     server_version = "lark-worker"
     sys_version = ""
@@ -182,8 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif words == ["v1", "usage"]:
             self._answer(lambda: self.server.worker.usage(self._caller()))
         elif words == ["v1", "reservations"]:
-            flows = self.server.worker.flows
-            self._pass(lambda: flows.reserve(self._own(), self._body(), _wait(parts.query)))
+            reservations = self.server.worker.reservations
+            self._pass(lambda: reservations.reserve(self._own(), self._body(), _wait(parts.query)))
         else:
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
@@ -191,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Change a reservation of the caller's job."""
         words = urlsplit(self.path).path.strip("/").split("/")
         if len(words) == 3 and words[:2] == ["v1", "reservations"]:
-            self._pass(lambda: self.server.worker.flows.change(self._own(), words[2], self._body()))
+            self._pass(lambda: self.server.worker.reservations.change(self._own(), words[2], self._body()))
         else:
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
@@ -204,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
                 missing=True,
             )
         elif len(words) == 3 and words[:2] == ["v1", "reservations"]:
-            self._pass(lambda: self.server.worker.flows.release(self._own(), words[2]))
+            self._pass(lambda: self.server.worker.reservations.release(self._own(), words[2]))
         else:
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
@@ -214,9 +214,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         words = path.strip("/").split("/")
         if len(words) == 3 and words[:2] == ["v1", "reservations"]:
-            self._pass(lambda: self.server.worker.flows.show(self._own(), words[2]))
+            self._pass(lambda: self.server.worker.reservations.show(self._own(), words[2]))
         elif path == "/v1/links":
-            self._pass(lambda: self.server.worker.flows.links(self._own()))
+            self._pass(lambda: self.server.worker.reservations.links(self._own()))
         elif self._peer.uid != 0:
             self._problem(HTTPStatus.FORBIDDEN, "For root alone.")
         elif path == "/v1/namespace":
@@ -262,7 +262,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The call's text, or the problem that it raises; ``missing``: to be part of no such job is 404."""
         self._guard(lambda: (HTTPStatus.OK, "text/plain; charset=utf-8", call()), missing)
 
-    def _pass(self, call: Callable[[], Passed]) -> None:
+    def _pass(self, call: Callable[[], ControllerAnswer]) -> None:
         """What the controller answered, or the problem that the call raises."""
 
         def passed() -> tuple[HTTPStatus, str, str]:
@@ -341,7 +341,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are no events."""
 
 
-def _answers(path: Path) -> bool:
+def _is_served(path: Path) -> bool:
     """Whether somebody listens on a socket; a file of one that was killed is only in the way."""
     with socket.socket(socket.AF_UNIX) as trial:
         try:

@@ -10,32 +10,32 @@ from dataclasses import replace
 
 from lark_common import log
 from lark_common.runs import EndedBy
-from lark_worker.controller_link import Link
+from lark_worker.controller_link import ControllerLink
 from lark_worker.dhcp.jobs import DhcpJobs, has_dhcp
 from lark_worker.errors import CallerError
-from lark_worker.identity.process_watch import Watch
+from lark_worker.identity.process_watch import ProcessWatch
 from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import StartdView
 from lark_worker.identity.wrapper_check import WrapperCheck
 from lark_worker.life.admission import Admission
 from lark_worker.life.answers import lines, repeated
 from lark_worker.life.ending import Endings
-from lark_worker.life.leases import Leases
-from lark_worker.life.own_reservations import Flows
+from lark_worker.life.leases import LeaseRenewal
+from lark_worker.life.own_reservations import OwnReservations
 from lark_worker.life.registration import Registrations
 from lark_worker.life.spool import Spool
-from lark_worker.network.job_network import Networks
-from lark_worker.queues.fair_queues import Leaves
+from lark_worker.network.job_network import JobNetworks
+from lark_worker.queues.fair_queues import FairQueues
 from lark_worker.queues.shaping import Shaping
-from lark_worker.records.known_jobs import Jobs, Key, key_of
+from lark_worker.records.known_jobs import Key, KnownJobs, key_of
 from lark_worker.records.records import Record
-from lark_worker.records.state_lock import Claim
+from lark_worker.records.state_lock import StateLock
 from lark_worker.rules.feed import RulesFeed
 from lark_worker.rules.firewall import Counters, Firewall
 from lark_worker.settings import Settings
 from lark_worker.usage.device_counters import DeviceCounters
 from lark_worker.usage.metering import Metering
-from lark_worker.usage.reports import Accounts
+from lark_worker.usage.reports import UsageReports
 
 
 class Worker:
@@ -44,33 +44,46 @@ class Worker:
     Raises SettingError where the state directory cannot be used.
     """
 
-    def __init__(self, settings: Settings, link: Link, startd: StartdView, networks: Networks, leaves: Leaves) -> None:
-        self._claim = Claim(settings.state_dir)
+    def __init__(
+        self,
+        settings: Settings,
+        link: ControllerLink,
+        startd: StartdView,
+        networks: JobNetworks,
+        fair_queues: FairQueues,
+    ) -> None:
+        self._state_lock = StateLock(settings.state_dir)
         # What jobs reserve for what they send.
-        self.flows = Flows(link)
+        self.reservations = OwnReservations(link)
         self._settings = settings
         self._networks = networks
-        self._jobs = Jobs(settings.state_dir / "jobs")
+        self._jobs = KnownJobs(settings.state_dir / "jobs")
         self._spool = Spool(self._deliver)
-        self._watch = Watch()
+        self._watch = ProcessWatch()
         self._dhcp = DhcpJobs(settings, self._jobs, self._again)
         self._firewall = Firewall(settings)
         self._shaping = Shaping(settings.external_interface, settings.prefix)
         self._rules = RulesFeed(link, self._firewall, self._shaping, self._jobs.all)
         devices = DeviceCounters(settings.ovs_database)
-        self._accounts = Accounts(
-            link, self._firewall, self._shaping, devices, self._jobs.all, settings.counter_seconds, leaves.tell
+        self._reports = UsageReports(
+            link,
+            self._firewall,
+            self._shaping,
+            devices,
+            self._jobs.all,
+            settings.counter_seconds,
+            fair_queues.write_now,
         )
         self._endings = Endings(
-            self._jobs, link, networks, self._spool, self._watch, self._dhcp, self._rules, self._accounts
+            self._jobs, link, networks, self._spool, self._watch, self._dhcp, self._rules, self._reports
         )
         self._admission = Admission(settings, self._jobs, link, startd, networks, self._endings)
         self._registrations = Registrations(
             settings, self._jobs, link, networks, self._spool, self._endings, self._dhcp, self._rules
         )
-        self._metering = Metering(settings, self._jobs, link, self._accounts.wan)
+        self._metering = Metering(settings, self._jobs, link, self._reports.wan)
         self._wrapper_check = WrapperCheck(startd)
-        self._leases = Leases(self._jobs, link, self._registrations)
+        self._leases = LeaseRenewal(self._jobs, link, self._registrations)
 
     def start(self) -> None:
         """Take up the jobs that still run, end those that do not, remove what belongs to none. Raises NetworkError."""
@@ -82,22 +95,22 @@ class Worker:
         for record in known:
             key = key_of(record)
             if not record.over and not self._endings.watch(record):
-                self._endings.ended(key)
+                self._endings.finish(key)
                 continue
             if record.made and not record.over and has_dhcp(record):
                 self._dhcp.resume(record)
             if record.made and "register" in record.pending:
-                self._registrations.later(key, record)
+                self._registrations.post_later(key, record)
             elif record.made and record.state == "registering" and not record.pending and not record.over:
                 # The answer was not put on the job's interface before the service ended.
-                self._registrations.later(key, self._jobs.change(key, then="register"))
+                self._registrations.post_later(key, self._jobs.change(key, then="register"))
             elif record.pending:
                 self._spool.add(record.slot, record.id)
             elif record.over:
                 self._jobs.forget(record)
         self._shaping.start()
         self._rules.start()
-        self._accounts.start()
+        self._reports.start()
         log.event("jobs taken up", live=len(live), known=len(known))
         self._leases.start()
         self._metering.start()
@@ -110,12 +123,12 @@ class Worker:
         self._metering.stop()
         self._rules.stop()
         self._shaping.stop()
-        self._accounts.stop()
+        self._reports.stop()
         self._dhcp.stop()
         self._spool.stop()
         self._watch.stop()
         self._endings.stop()
-        self._claim.release()
+        self._state_lock.release()
 
     def register(self, starter: Process, body: bytes, wait: float) -> str:
         """Make a job's network and register it: the answer as ClassAd lines. Said again, the same.
@@ -145,9 +158,9 @@ class Worker:
         """Remove a job's network, soon, and let the controller know. Raises CallerError."""
         record = self._own(starter, job_id)
         key = key_of(record)
-        self._endings.over(key, exit_ad, EndedBy.HOOK)
+        self._endings.note_end(key, exit_ad, EndedBy.HOOK)
         # HTCondor waits for the exit hook, and need not wait for the kernel to take the network down.
-        threading.Thread(target=self._endings.ended, args=(key,), name=f"end {job_id}", daemon=True).start()
+        threading.Thread(target=self._endings.finish, args=(key,), name=f"end {job_id}", daemon=True).start()
         return lines(replace(record, state="ended", reason=""))
 
     def namespace(self, starter: Process) -> Record:
@@ -166,7 +179,7 @@ class Worker:
 
     def usage(self, starter: Process) -> str:
         """Tell HTCondor now what a job has used, before its starter hears of its end. Raises CallerError."""
-        self._metering.tell(self.namespace(starter))
+        self._metering.report_now(self.namespace(starter))
         return ""
 
     def records(self) -> tuple[Record, ...]:
@@ -190,7 +203,7 @@ class Worker:
         return record
 
     def _again(self, key: Key, record: Record) -> None:
-        self._registrations.later(key, record)
+        self._registrations.post_later(key, record)
 
     def _deliver(self, job_id: str) -> None:
         """Tell the controller what is pending of a job, in order. Raises AwayError."""

@@ -27,7 +27,7 @@ _REOPEN: Final = 5.0
 Changed = Callable[[str], None]
 
 
-class Opens(Protocol):
+class OpenChannel(Protocol):
     """Opens the sockets of a client: :class:`Channel`."""
 
     def __call__(self, namespace: str, interface: str) -> Channel:
@@ -68,7 +68,7 @@ class Clients:
         interface: str,
         changed: Changed,
         *,
-        opens: Opens = Channel,
+        opens: OpenChannel = Channel,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._cache = cache

@@ -17,7 +17,7 @@ from lark_worker.dhcp.lease import Cache, Lease
 from lark_worker.errors import NetworkError
 from lark_worker.identity.trusted_ad import with_lease
 from lark_worker.network.job_network import INNER, resolv_path
-from lark_worker.records.known_jobs import Jobs, Key, key_of
+from lark_worker.records.known_jobs import Key, KnownJobs, key_of
 from lark_worker.records.records import Record
 from lark_worker.settings import Settings
 
@@ -30,7 +30,7 @@ def has_dhcp(record: Record) -> bool:
     return record.address_type == "dhcp" and record.network_type != "none"
 
 
-def leased(record: Record) -> str:
+def leased_address(record: Record) -> str:
     """The address with prefix length that a job has from DHCP; "" for none."""
     return next((text for text in record.addresses if has_dhcp(record) and ":" not in text), "")
 
@@ -42,7 +42,7 @@ class DhcpJobs:
     key holds that job's lock.
     """
 
-    def __init__(self, settings: Settings, jobs: Jobs, again: Callable[[Key, Record], None]) -> None:
+    def __init__(self, settings: Settings, jobs: KnownJobs, again: Callable[[Key, Record], None]) -> None:
         self._settings = settings
         self._jobs = jobs
         self._again = again
@@ -80,7 +80,7 @@ class DhcpJobs:
 
     def resume(self, record: Record) -> None:
         """Go on with a job that has run before the service was started."""
-        had = leased(record)
+        had = leased_address(record)
         self._clients.begin(record.id, record.mac, record.namespace, held=bool(had))
         if had and self._clients.lease(record.id) is None:
             # It has expired meanwhile.
@@ -104,7 +104,7 @@ class DhcpJobs:
             if record is None or record.id != job_id or record.over or not record.made:
                 return
             lease = self._clients.lease(job_id)
-            before = leased(record)
+            before = leased_address(record)
             with self._lock:
                 applied = self._applied.get(job_id)
             if lease is None and not before:
@@ -116,16 +116,17 @@ class DhcpJobs:
             except NetworkError as error:
                 log.failure("a changed lease is not on the job's interface", error, job=job_id)
                 return
-            if leased(record) == before:
+            now = leased_address(record)
+            if now == before:
                 return
-            log.event("a job's address has changed", job=job_id, before=before or None, now=leased(record) or None)
+            log.event("a job's address has changed", job=job_id, before=before or None, now=now or None)
             then = "" if "register" in record.pending[1:] else "register"
             record = self._jobs.change(key, then=then, state="pending", reason="" if lease else NO_ANSWER)
         self._again(key, record)
 
     def _give(self, key: Key, record: Record, lease: Lease | None) -> Record:
         """Put a lease (None: no address) on the interface, and into the record."""
-        configure(record.namespace, lease, leased(record), INNER, self._settings.mtu)
+        configure(record.namespace, lease, leased_address(record), INNER, self._settings.mtu)
         with self._lock:
             if lease is None:
                 self._applied.pop(record.id, None)

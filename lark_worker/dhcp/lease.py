@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lark_common import log
 from lark_worker.dhcp.message import NOWHERE, Message, Option
-from lark_worker.records.atomic_file import write_whole
+from lark_worker.records.atomic_file import write_atomically
 
 FOREVER: Final = 0xFFFFFFFF
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
@@ -127,7 +127,7 @@ class Cache:
     def write(self, mac: str, lease: Lease) -> None:
         """Keep a lease. Raises OSError where the disk does not take it."""
         document = {name: _plain(value) for name, value in asdict(lease).items()}
-        write_whole(self._path(mac), json.dumps(document))
+        write_atomically(self._path(mac), json.dumps(document))
 
     def remove(self, mac: str) -> None:
         """Forget a lease; nothing happens where there is none."""

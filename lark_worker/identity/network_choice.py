@@ -25,7 +25,7 @@ from lark_common.classads.values import (
 )
 from lark_common.errors import AdError
 from lark_worker.errors import RefusedError
-from lark_worker.identity.trusted_ad import Merged
+from lark_worker.identity.trusted_ad import TrustedAds
 from lark_worker.settings import Settings
 
 SCRIPT_SECONDS: Final = 10.0
@@ -38,7 +38,7 @@ ADDRESSES_HERE: Final = ("controller", "static", "dhcp")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NetworkChoice:
     """What a job's network shall be; ``machine`` is the machine ad with every network attribute evaluated.
 
     ``bridge`` is the Linux bridge of a bridge job.
@@ -54,10 +54,10 @@ class Wanted:
     bridge: str = ""
 
 
-def wanted(merged: Merged, settings: Settings) -> Wanted:
+def choose_network(ads: TrustedAds, settings: Settings) -> NetworkChoice:
     """Decide. Raises RefusedError where the outcome is nothing that this worker can do."""
-    job = merged.job
-    machine = classad2.ClassAd(repr(merged.machine))
+    job = ads.job
+    machine = classad2.ClassAd(repr(ads.machine))
     try:
         _evaluate(machine, job)
         if settings.script is not None:
@@ -82,7 +82,7 @@ def wanted(merged: Merged, settings: Settings) -> Wanted:
         vlan, bridge = read.vlan("VLAN"), read.interface("BridgeInterface") or settings.linux_bridge
     except AdError as error:
         raise RefusedError(str(error)) from None
-    outside = _outside(merged.machine)
+    outside = _outside(ads.machine)
     if outside:
         raise RefusedError(f"{outside} outside of their network namespace, so this worker has none for them")
     if network == "nat":
@@ -106,7 +106,7 @@ def wanted(merged: Merged, settings: Settings) -> Wanted:
             raise RefusedError("AddressType dhcp: the slot's ad has a LarkInnerAddressIPv4, which DHCP alone may say")
     for name, value in (("LarkNetworkType", network), ("LarkAddressType", address)):
         machine[name] = value
-    return Wanted(network, address, ipv4, ipv6, accounted, machine, vlan, bridge if network == "bridge" else "")
+    return NetworkChoice(network, address, ipv4, ipv6, accounted, machine, vlan, bridge if network == "bridge" else "")
 
 
 def _check_nat(settings: Settings, vlan: int | None) -> None:

@@ -13,7 +13,7 @@ from lark_common.threads import StoppableThread
 from lark_worker.identity.processes import is_alive
 
 
-class Watch:
+class ProcessWatch:
     """Calls a function once for each watched process that has ended, on a thread of its own; thread-safe."""
 
     def __init__(self) -> None:

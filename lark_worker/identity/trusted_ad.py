@@ -20,14 +20,14 @@ MAX_AD: Final = 262144
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class TrustedAds:
     """The job ad that counts, and the slot's ad as machine ad; neither is to be changed."""
 
     job: classad2.ClassAd = field(repr=False)
     machine: classad2.ClassAd = field(repr=False)
 
 
-def merge(body: bytes, slot: Slot) -> Merged:
+def trusted_ads(body: bytes, slot: Slot) -> TrustedAds:
     """The job ad with the startd's identity and the user's other attributes; the machine ad is the startd's alone.
 
     Raises ForgedError where the user's job ad claims to be another job, AdError where it cannot be read.
@@ -40,13 +40,13 @@ def merge(body: bytes, slot: Slot) -> Merged:
             del given[name]
     for name in own:
         given[name] = own[name]
-    return Merged(given, slot.ad)
+    return TrustedAds(given, slot.ad)
 
 
-def check(body: bytes, posted: str) -> None:
-    """Compare a job ad that is handed over again with what :func:`merge` made at the first time.
+def check_same_job(body: bytes, posted: str) -> None:
+    """Compare a job ad that is handed over again with what :func:`trusted_ads` made at the first time.
 
-    Raises as :func:`merge` does.
+    Raises as :func:`trusted_ads` does.
     """
     _compare(_job_ad(body), _job_ad(posted.encode("utf-8", "surrogatepass")))
 
@@ -94,6 +94,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def post(job: classad2.ClassAd, machine: classad2.ClassAd) -> str:
+def post_body(job: classad2.ClassAd, machine: classad2.ClassAd) -> str:
     """The body of a registration."""
     return f"{ad_text(job).rstrip()}\n{SEPARATOR}\n{ad_text(machine).rstrip()}\n"

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from lark_common import log
 from lark_common.limits import Buckets
-from lark_worker.controller_link import Link
+from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, CallerError, ForgedError, NetworkError, RefusedError
-from lark_worker.identity.network_choice import wanted
+from lark_worker.identity.network_choice import choose_network
 from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import StartdView
-from lark_worker.identity.trusted_ad import check, merge, post
+from lark_worker.identity.trusted_ad import check_same_job, post_body, trusted_ads
 from lark_worker.life.ending import Endings
-from lark_worker.network.job_network import Networks, names, slot_mac
-from lark_worker.records.known_jobs import Jobs, key_of
+from lark_worker.network.job_network import JobNetworks, device_names, slot_mac
+from lark_worker.records.known_jobs import KnownJobs, key_of
 from lark_worker.records.records import Record
 from lark_worker.settings import Settings
 
@@ -29,7 +29,13 @@ class Admission:
     """Takes jobs in, and compares what their users hand over with what the startd says; thread-safe."""
 
     def __init__(
-        self, settings: Settings, jobs: Jobs, link: Link, startd: StartdView, networks: Networks, endings: Endings
+        self,
+        settings: Settings,
+        jobs: KnownJobs,
+        link: ControllerLink,
+        startd: StartdView,
+        networks: JobNetworks,
+        endings: Endings,
     ) -> None:
         self._settings = settings
         self._jobs = jobs
@@ -47,30 +53,30 @@ class Admission:
         """
         slot = self._startd.slot(starter)
         try:
-            merged = merge(body, slot)
+            ads = trusted_ads(body, slot)
         except ForgedError as error:
             self._forged(slot.run.id, slot.run.slot, slot.owner, error)
             raise
-        want = wanted(merged, self._settings)
-        self._networks.check(want.network_type, want.bridge, want.vlan)
+        choice = choose_network(ads, self._settings)
+        self._networks.check(choice.network_type, choice.bridge, choice.vlan)
         job_id = slot.run.id
         self._endings.supersede(job_id)
-        namespace, port, mac = names(self._settings.prefix, job_id)
-        machine: Any = want.machine
+        namespace, port, mac = device_names(self._settings.prefix, job_id)
+        machine: Any = choice.machine
         addresses: tuple[str, ...] = ()
-        if want.network_type != "none":
+        if choice.network_type != "none":
             machine["LarkExternalInterface"] = port
             machine["LarkInnerMacAddress"] = mac
-            if want.network_type == "ovs_bridge":
+            if choice.network_type == "ovs_bridge":
                 machine["LarkDatapathId"] = self._networks.datapath_id()
-            if want.address_type == "dhcp":
+            if choice.address_type == "dhcp":
                 machine["LarkInnerMacAddress"] = mac = slot_mac(slot.run.slot)
-            if want.network_type != "nat" and want.address_type in ("static", "dhcp"):
-                given = [address for address in (want.ipv4, want.ipv6) if address is not None]
+            if choice.network_type != "nat" and choice.address_type in ("static", "dhcp"):
+                given = [address for address in (choice.ipv4, choice.ipv6) if address is not None]
                 addresses = self._networks.interfaces(given)
         # Which address behind NAT is free, is settled once the record is written.
         with self._assigning:
-            if want.network_type == "nat":
+            if choice.network_type == "nat":
                 addresses = self._behind_nat(machine)
             record = Record(
                 id=job_id,
@@ -85,15 +91,15 @@ class Admission:
                 namespace=namespace,
                 port=port,
                 mac=mac,
-                network_type=want.network_type,
-                address_type=want.address_type,
-                body=post(merged.job, machine),
+                network_type=choice.network_type,
+                address_type=choice.address_type,
+                body=post_body(ads.job, machine),
                 addresses=addresses,
                 pending=("register",),
                 machine=slot.machine,
-                bridge=want.bridge,
-                vlan=want.vlan,
-                accounted=want.accounted,
+                bridge=choice.bridge,
+                vlan=choice.vlan,
+                accounted=choice.accounted,
             )
             try:
                 self._jobs.write(record)
@@ -130,7 +136,7 @@ class Admission:
         Raises ForgedError, AdError.
         """
         try:
-            check(body, record.body)
+            check_same_job(body, record.body)
         except ForgedError as error:
             self._forged(record.id, record.slot, record.owner, error)
             raise

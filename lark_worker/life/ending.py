@@ -6,18 +6,18 @@ import contextlib
 
 from lark_common import log
 from lark_common.runs import EndedBy
-from lark_worker.controller_link import Link
+from lark_worker.controller_link import ControllerLink
 from lark_worker.dhcp.jobs import DhcpJobs
 from lark_worker.errors import NetworkError, RefusedError
-from lark_worker.identity.process_watch import Watch
-from lark_worker.life.removal_retry import Leftovers
+from lark_worker.identity.process_watch import ProcessWatch
+from lark_worker.life.removal_retry import RemovalRetry
 from lark_worker.life.spool import Spool
-from lark_worker.network.job_network import Networks
-from lark_worker.records.known_jobs import Jobs, Key, key_of
+from lark_worker.network.job_network import JobNetworks
+from lark_worker.records.known_jobs import Key, KnownJobs, key_of
 from lark_worker.records.records import Record
 from lark_worker.rules.feed import RulesFeed
 from lark_worker.rules.firewall import is_ruled
-from lark_worker.usage.reports import Accounts
+from lark_worker.usage.reports import UsageReports
 
 
 class Endings:
@@ -25,14 +25,14 @@ class Endings:
 
     def __init__(
         self,
-        jobs: Jobs,
-        link: Link,
-        networks: Networks,
+        jobs: KnownJobs,
+        link: ControllerLink,
+        networks: JobNetworks,
         spool: Spool,
-        watch: Watch,
+        watch: ProcessWatch,
         dhcp: DhcpJobs,
         rules: RulesFeed,
-        accounts: Accounts,
+        reports: UsageReports,
     ) -> None:
         self._jobs = jobs
         self._link = link
@@ -41,25 +41,25 @@ class Endings:
         self._watch = watch
         self._dhcp = dhcp
         self._rules = rules
-        self._accounts = accounts
-        self._leftovers = Leftovers(networks.remove, self._has_network)
+        self._reports = reports
+        self._removal_retry = RemovalRetry(networks.remove, self._has_network)
 
     def stop(self) -> None:
         """Remove no more."""
-        self._leftovers.stop()
+        self._removal_retry.stop()
 
     def watch(self, record: Record) -> bool:
         """End the job when its starter ends; False where it has ended already."""
         key = key_of(record)
-        return record.boot == self._jobs.boot and self._watch.add(*key, lambda: self.ended(key))
+        return record.boot == self._jobs.boot and self._watch.add(*key, lambda: self.finish(key))
 
-    def over(self, key: Key, exit_ad: str, by: EndedBy) -> Record | None:
+    def note_end(self, key: Key, exit_ad: str, by: EndedBy) -> Record | None:
         """Note that a job has ended, so that the controller is told in time. May be repeated."""
         with self._jobs.locked(key):
             record = self._jobs.of(key)
             if record is None or record.over:
                 return record
-            counted = self._accounts.last(record)
+            counted = self._reports.last(record)
             record = self._jobs.change(
                 key, over=True, state="ended", exit_ad=exit_ad, ended_by=by.value, counted=counted, then="end"
             )
@@ -67,12 +67,12 @@ class Endings:
             log.event("job ends", job=record.id, slot=record.slot, by=by)
             return record
 
-    def ended(self, key: Key) -> None:
+    def finish(self, key: Key) -> None:
         """A job or its starter has ended, whether or not its exit hook was called: its network goes."""
         with self._jobs.locked(key):
             before = self._jobs.of(key)
             here = before is not None and before.boot == self._jobs.boot
-            record = self.over(key, "", EndedBy.STARTER if here else EndedBy.WORKER)
+            record = self.note_end(key, "", EndedBy.STARTER if here else EndedBy.WORKER)
             if record is None:
                 return
             try:
@@ -103,7 +103,7 @@ class Endings:
         try:
             self._networks.remove(record)
         except NetworkError:
-            self._leftovers.add(record)
+            self._removal_retry.add(record)
             raise
         finally:
             if is_ruled(record):
@@ -120,5 +120,5 @@ class Endings:
             with contextlib.suppress(RefusedError):
                 self._link.counters(record.id, record.counted, final=True)
         self._link.end(record.id, record.exit_ad, EndedBy(record.ended_by))
-        self._jobs.told(key_of(record), "end")
+        self._jobs.delivered(key_of(record), "end")
         self._jobs.forget(record)

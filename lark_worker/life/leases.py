@@ -8,10 +8,10 @@ from typing import Final
 
 from lark_common import log
 from lark_common.threads import StoppableThread
-from lark_worker.controller_link import Link
+from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError
 from lark_worker.life.registration import Registrations
-from lark_worker.records.known_jobs import Jobs, key_of
+from lark_worker.records.known_jobs import KnownJobs, key_of
 from lark_worker.records.records import Record
 
 TICK: Final = 1.0
@@ -20,10 +20,10 @@ LONGEST_PAUSE: Final = 300.0
 AWAY_PAUSE: Final = 30.0
 
 
-class Leases:
+class LeaseRenewal:
     """Renews on a thread of its own, from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, jobs: Jobs, link: Link, registrations: Registrations) -> None:
+    def __init__(self, jobs: KnownJobs, link: ControllerLink, registrations: Registrations) -> None:
         self._jobs = jobs
         self._link = link
         self._registrations = registrations
@@ -76,5 +76,5 @@ class Leases:
             if current is None or current.over or current.pending:
                 return
             record = self._jobs.change(key, state="pending", then="register")
-        self._registrations.later(key, record)
+        self._registrations.post_later(key, record)
         log.event("the controller had forgotten a job; posted again", job=record.id)

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from lark_common.errors import AdError
-from lark_worker.controller_link import Link
+from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import CallerError
 from lark_worker.records.records import Record
 
@@ -20,16 +20,16 @@ _WISH: Final = frozenset({"source", "destination", "rate", "duration"})
 _CHANGE: Final = frozenset({"rate", "duration"})
 
 # HTTP status and JSON document.
-Passed = tuple[int, dict[str, Any]]
+ControllerAnswer = tuple[int, dict[str, Any]]
 
 
-class Flows:
+class OwnReservations:
     """Reservations of this worker's jobs. Every call raises AwayError where the controller cannot be asked."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ControllerLink) -> None:
         self._link = link
 
-    def reserve(self, record: Record, body: bytes, wait: float) -> Passed:
+    def reserve(self, record: Record, body: bytes, wait: float) -> ControllerAnswer:
         """Reserve a flow that the job sends. Raises AdError for a body that is none, CallerError for another source."""
         wish = _read(body, _WISH)
         if wish.get("source", SELF) not in (SELF, record.id):
@@ -41,14 +41,14 @@ class Flows:
         )
         return (HTTPStatus.CREATED if status == HTTPStatus.OK else status), answer
 
-    def show(self, record: Record, reservation_id: str) -> Passed:
+    def show(self, record: Record, reservation_id: str) -> ControllerAnswer:
         """One of the job's own reservations. Raises CallerError for any other."""
         status, answer = self._link.passed(lambda client: client.reservation(reservation_id))
         if status == HTTPStatus.OK and answer.get("job") != record.id:
             raise CallerError(f"{reservation_id} is no reservation of this job")
         return status, answer
 
-    def change(self, record: Record, reservation_id: str, body: bytes) -> Passed:
+    def change(self, record: Record, reservation_id: str, body: bytes) -> ControllerAnswer:
         """Change one of them. Raises AdError, CallerError."""
         change = _read(body, _CHANGE)
         status, answer = self.show(record, reservation_id)
@@ -56,14 +56,14 @@ class Flows:
             return status, answer
         return self._link.passed(lambda client: client.change_reservation(reservation_id, **change))
 
-    def release(self, record: Record, reservation_id: str) -> Passed:
+    def release(self, record: Record, reservation_id: str) -> ControllerAnswer:
         """Release one of them. Raises CallerError."""
         status, answer = self.show(record, reservation_id)
         if status != HTTPStatus.OK:
             return status, answer
         return self._link.passed(lambda client: client.release(reservation_id))
 
-    def links(self, record: Record) -> Passed:
+    def links(self, record: Record) -> ControllerAnswer:
         """What is left of each link for traffic without a reservation; only a live job is told."""
         return self._link.passed(lambda client: {"links": client.links()})
 

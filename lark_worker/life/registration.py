@@ -9,8 +9,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 
 from lark_common import log
-from lark_worker.controller_link import Answer, Link
-from lark_worker.dhcp.jobs import NO_ANSWER, DhcpJobs, has_dhcp, leased
+from lark_worker.controller_link import Answer, ControllerLink
+from lark_worker.dhcp.jobs import NO_ANSWER, DhcpJobs, has_dhcp, leased_address
 from lark_worker.errors import AwayError, CallerError, NetworkError, RefusedError
 from lark_worker.life.answers import (
     AWAY,
@@ -21,8 +21,8 @@ from lark_worker.life.answers import (
 )
 from lark_worker.life.ending import Endings
 from lark_worker.life.spool import Spool
-from lark_worker.network.job_network import Networks
-from lark_worker.records.known_jobs import Jobs, Key, key_of
+from lark_worker.network.job_network import JobNetworks
+from lark_worker.records.known_jobs import Key, KnownJobs, key_of
 from lark_worker.records.records import Record
 from lark_worker.rules.feed import RulesFeed
 from lark_worker.rules.firewall import is_ruled
@@ -35,9 +35,9 @@ class Registrations:
     def __init__(
         self,
         settings: Settings,
-        jobs: Jobs,
-        link: Link,
-        networks: Networks,
+        jobs: KnownJobs,
+        link: ControllerLink,
+        networks: JobNetworks,
         spool: Spool,
         endings: Endings,
         dhcp: DhcpJobs,
@@ -65,7 +65,7 @@ class Registrations:
             # The controller has been told, and its answer is on no interface: making the network had failed, or the
             # service was killed.
             record = self._jobs.change(key, then="register")
-        future = self._soon(record) if "register" in record.pending else None
+        future = self._post_soon(record) if "register" in record.pending else None
         if not record.made:
             self._rules.prepare(record)
             with self._places:
@@ -93,7 +93,7 @@ class Registrations:
 
     def _lease(self, key: Key, record: Record, wait: float) -> str:
         """With DHCP: once the job's port is open for that alone, its lease, and then a second post that says it."""
-        if not leased(record):
+        if not leased_address(record):
             record = self._confirm(key, record, self._settings.wait)
             given = self._dhcp.obtain(key, record)
             if given is None:
@@ -104,12 +104,12 @@ class Registrations:
             answer = self._link.register(record.body, wait)
         except AwayError as error:
             record = self._jobs.change(key, state="pending", reason=str(error))
-            self.later(key, record)
+            self.post_later(key, record)
             return lines(record)
         except RefusedError as error:
             self._endings.give_up(key, TURNED_AWAY if error.idle else "refused", str(error))
             raise
-        self._jobs.told(key, "register")
+        self._jobs.delivered(key, "register")
         return lines(self._jobs.change(key, state=answer.state, reason=answer.reason))
 
     def _without_lease(self, key: Key) -> str:
@@ -123,9 +123,9 @@ class Registrations:
         log.event("job does not start", level=log.WARNING, job=record.id, reason=NO_ANSWER, choice=choice)
         return repeated(record, self._settings)
 
-    def later(self, key: Key, record: Record) -> None:
+    def post_later(self, key: Key, record: Record) -> None:
         """Let the registration take its time; the job runs meanwhile."""
-        self._soon(record).add_done_callback(lambda done: self._late(key, done))
+        self._post_soon(record).add_done_callback(lambda done: self._answered_late(key, done))
 
     def deliver(self, record: Record) -> None:
         """Post a job, and let whoever waits have the answer. Raises AwayError."""
@@ -135,7 +135,7 @@ class Registrations:
         except RefusedError as error:
             log.event("the controller refused a job", level=log.WARNING, job=record.id, reason=error)
             answer = error
-        self._jobs.told(key_of(record), "register")
+        self._jobs.delivered(key_of(record), "register")
         with self._lock:
             future = self._registering.pop(record.id, None)
         if future is None:
@@ -150,7 +150,7 @@ class Registrations:
         with self._lock:
             self._registering.pop(job_id, None)
 
-    def _soon(self, record: Record) -> Future[Answer]:
+    def _post_soon(self, record: Record) -> Future[Answer]:
         with self._lock:
             future = self._registering.get(record.id)
             if future is not None:
@@ -200,11 +200,11 @@ class Registrations:
             record = self._jobs.change(key, state="pending", reason=reason)
             if record.addresses and not has_dhcp(record):
                 self._networks.configure(record)
-            future.add_done_callback(lambda done: self._late(key, done))
+            future.add_done_callback(lambda done: self._answered_late(key, done))
             return lines(record)
         return repeated(self._endings.give_up(key, AWAY, reason), self._settings)
 
-    def _late(self, key: Key, done: Future[Answer]) -> None:
+    def _answered_late(self, key: Key, done: Future[Answer]) -> None:
         """The controller has answered after the job has started."""
         with self._jobs.locked(key):
             record = self._jobs.of(key)

@@ -14,15 +14,15 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 
 
-class Leftovers:
+class RemovalRetry:
     """Removes the networks of jobs that have ended; thread-safe. ``remove`` raises NetworkError where it fails.
 
-    ``wanted`` says of a job's id whether a later starter of the same run has that network now.
+    ``taken_over`` says of a job's id whether a later starter of the same run has that network now.
     """
 
-    def __init__(self, remove: Callable[[Record], None], wanted: Callable[[str], bool]) -> None:
+    def __init__(self, remove: Callable[[Record], None], taken_over: Callable[[str], bool]) -> None:
         self._remove = remove
-        self._wanted = wanted
+        self._taken_over = taken_over
         self._lock = threading.Lock()
         self._left: dict[str, Record] = {}
         self._stopping = threading.Event()
@@ -60,7 +60,7 @@ class Leftovers:
 
     def _again(self, record: Record) -> bool:
         """Whether nothing is left to do."""
-        if self._wanted(record.id):
+        if self._taken_over(record.id):
             return True
         try:
             self._remove(record)

@@ -41,7 +41,7 @@ _ETHTOOL_STXCSUM: Final = 0x17
 Interface = IPv4Interface | IPv6Interface
 
 
-def names(prefix: str, job_id: str) -> tuple[str, str, str]:
+def device_names(prefix: str, job_id: str) -> tuple[str, str, str]:
     """A job's namespace, outer device (at most 15 bytes) and MAC address (locally administered)."""
     mac = ":".join(("02", *(job_id[at : at + 2] for at in range(0, 10, 2))))
     return f"{prefix}-{job_id}", f"{prefix}{job_id[:11]}", mac
@@ -57,7 +57,7 @@ def slot_mac(slot: str) -> str:
     return bytes((digest[0] & 0xFC | 0x02, *digest[1:])).hex(":")
 
 
-class Networks:
+class JobNetworks:
     """The networks of this worker's jobs."""
 
     def __init__(self, settings: Settings) -> None:
@@ -99,8 +99,8 @@ class Networks:
     def _check_prefix(self) -> None:
         """The packet filter drops what devices with that prefix send, unless a job's rules let it pass."""
         prefix = self._settings.prefix
-        names = sorted(path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(prefix))
-        others = [name for name in names if not re.fullmatch(f"{prefix}[0-9a-f]{{11}}", name)]
+        found = sorted(path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(prefix))
+        others = [name for name in found if not re.fullmatch(f"{prefix}[0-9a-f]{{11}}", name)]
         if others:
             raise NetworkError(f"LARK_WORKER_PREFIX={prefix}: {others[0]}, which is no job's, begins with it too")
 

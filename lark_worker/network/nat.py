@@ -20,7 +20,7 @@ from lark_worker.settings import Settings
 _SYSCTL: Final = Path("/proc/sys/net")
 
 
-def first_of(network: Network) -> Address:
+def gateway_of(network: Network) -> Address:
     """The worker's own address in one of its networks behind NAT."""
     if isinstance(network, IPv4Network):
         return IPv4Address(int(network.network_address) + 1)
@@ -85,7 +85,7 @@ class NatLinks:
         _write(f"ipv4/conf/{port}/forwarding", "1")
         lines.append(f"link set {port} up")
         for network in self._settings.nat_networks:
-            gateway = first_of(network)
+            gateway = gateway_of(network)
             nodad = " nodad" if network.version == 6 else ""
             lines.append(f"address replace {gateway}/{gateway.max_prefixlen} dev {port}{nodad}")
         for text in record.addresses:
@@ -100,7 +100,7 @@ class NatLinks:
         versions = {ip_interface(text).version for text in record.addresses}
         for network in self._settings.nat_networks:
             if network.version in versions:
-                gateway, option = first_of(network), f"-{network.version}"
+                gateway, option = gateway_of(network), f"-{network.version}"
                 lines.append(
                     f"{option} neigh replace {gateway} lladdr {outer_mac(record.mac)} dev {device} nud permanent"
                 )

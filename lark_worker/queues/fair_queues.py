@@ -66,13 +66,13 @@ class Port:
     queues: Mapping[int, str]
 
 
-class Leaves:
+class FairQueues:
     """Watches the queues of an Open vSwitch, by its database's address, on a thread of its own."""
 
     def __init__(self, database: str) -> None:
         self._database = database
         self._wake, self._woken = socket.socketpair()
-        self._thread = StoppableThread("leaves", self._watch, wake=lambda: self._woken.send(b"\0"))
+        self._thread = StoppableThread("fair queues", self._watch, wake=lambda: self._woken.send(b"\0"))
         self._trouble = ""
         self._sampled = 0.0
         self._ports: dict[str, Port] = {}
@@ -95,7 +95,7 @@ class Leaves:
         """Watch no more; what was set stays."""
         self._thread.stop()
 
-    def tell(self) -> None:
+    def write_now(self) -> None:
         """Write what was seen until now: a job ends, and its queues go with it."""
         try:
             self._sample(least=0.0)
@@ -152,7 +152,7 @@ class Leaves:
             self._dropped = {uuid: self._dropped.get(uuid, 0) for uuid in rows}
             self._written = {uuid: said for uuid, said in self._written.items() if uuid in rows}
         for port, here in sorted(self._ports.items()):
-            attached, trouble = settle(tc.classes(here.device))
+            attached, trouble = attach_leaves(tc.classes(here.device))
             if trouble:
                 missed = f"port {port}: {trouble}"
             if attached:
@@ -173,7 +173,7 @@ class Leaves:
                 seen = {number: leaves.get((port.device, _ROOT | number + 1)) for number in port.queues}
                 if None in seen.values():
                     # A kernel without leaves: what a class drops it counts itself.
-                    seen |= {(one.id & 0xFFFF) - 1: one.backlog for one in tc.classes(port.device) if not one.leaf}
+                    seen |= {(htb.id & 0xFFFF) - 1: htb.backlog for htb in tc.classes(port.device) if not htb.leaf}
                 for number, uuid in port.queues.items():
                     if (backlog := seen.get(number)) is not None:
                         self._dropped[uuid] = backlog.dropped
@@ -193,38 +193,38 @@ class Leaves:
             self._written |= changed
 
 
-def settle(found: Iterable[tc.HtbClass]) -> tuple[int, str]:
+def attach_leaves(found: Iterable[tc.HtbClass]) -> tuple[int, str]:
     """Give a device's classes leaves and quanta where they lack them; answers how many leaves, and what went wrong."""
-    leaves = [one for one in found if one.parent != tc.TC_H_ROOT]
+    leaves = [htb for htb in found if htb.parent != tc.TC_H_ROOT]
     attached, trouble = 0, ""
-    for one in leaves:
-        wanted = turn(one.rate)
+    for htb in leaves:
+        quantum = quantum_of(htb.rate)
         try:
-            if len(leaves) > 1 and one.quantum != wanted:
-                tc.set_quantum(one, wanted)
-            if not one.leaf:
-                _add_leaf(one)
+            if len(leaves) > 1 and htb.quantum != quantum:
+                tc.set_quantum(htb, quantum)
+            if not htb.leaf:
+                _add_leaf(htb)
                 attached += 1
         except NetworkError as error:
-            trouble = f"class {one.id >> 16:x}:{one.id & 0xFFFF:x}: {error}"
+            trouble = f"class {htb.id >> 16:x}:{htb.id & 0xFFFF:x}: {error}"
     return attached, trouble
 
 
-def _add_leaf(one: tc.HtbClass) -> None:
-    target = patience(one.ceiling)
+def _add_leaf(htb: tc.HtbClass) -> None:
+    target = codel_target(htb.ceiling)
     interval = target * INTERVAL // TARGET
     try:
-        tc.add_cake(one, target, interval, split=one.ceiling <= SPLIT)
+        tc.add_cake(htb, target, interval, split=htb.ceiling <= SPLIT)
     except NetworkError:
-        tc.add_fq_codel(one, target, interval)
+        tc.add_fq_codel(htb, target, interval)
 
 
-def patience(ceiling: int) -> int:
+def codel_target(ceiling: int) -> int:
     """The target of a leaf whose class sends up to ``ceiling`` bytes a second, in microseconds."""
     return max(TARGET, FRAMES * 1_000_000 // max(ceiling, 1))
 
 
-def turn(rate: int) -> int:
+def quantum_of(rate: int) -> int:
     """The bytes that a class guaranteed ``rate`` bytes a second may send in its turn."""
     return min(max(round(rate * TURN), LEAST_TURN), MOST_TURN)
 

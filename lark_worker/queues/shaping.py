@@ -219,7 +219,7 @@ class Shaping:
 
     def _tend(self, device: str, number: int) -> None:
         """Fair leaves and turns, as the queues of Open vSwitch have them."""
-        _, trouble = fair_queues.settle(tc.classes(number))
+        _, trouble = fair_queues.attach_leaves(tc.classes(number))
         if trouble and trouble != self._trouble:
             log.event("queues have no fair-queueing leaves", level=log.WARNING, port=device, reason=trouble)
         self._trouble = trouble or self._trouble

@@ -133,10 +133,10 @@ def classes(device: int) -> list[HtbClass]:
     return found
 
 
-def set_quantum(one: HtbClass, quantum: int) -> None:
+def set_quantum(htb: HtbClass, quantum: int) -> None:
     """Change how many bytes a class may send in its turn, and nothing else of it. Raises NetworkError."""
     options = b""
-    for kind, given in _attributes(one.options):
+    for kind, given in _attributes(htb.options):
         value = given
         if kind == _HTB_PARMS:
             fields = list(_HTB.unpack_from(given))
@@ -146,20 +146,20 @@ def set_quantum(one: HtbClass, quantum: int) -> None:
                 fields[position] = fields[position] or _ETHERNET
             value = _HTB.pack(*fields) + given[_HTB.size :]
         options += _attribute(kind, value)
-    message = _TCMSG.pack(socket.AF_UNSPEC, one.device, one.id, one.parent, 0)
+    message = _TCMSG.pack(socket.AF_UNSPEC, htb.device, htb.id, htb.parent, 0)
     message += _attribute(_TCA_KIND, b"htb\0") + _attribute(_TCA_OPTIONS, options)
     _do(RTM_NEWTCLASS, 0, message)
 
 
-def add_fq_codel(one: HtbClass, target: int, interval: int) -> None:
+def add_fq_codel(htb: HtbClass, target: int, interval: int) -> None:
     """Give a class a fair-queueing leaf (RFC 8290); ``target`` and ``interval`` are microseconds.
 
     Raises NetworkError, also where the kernel has no fq_codel.
     """
-    _add_leaf(one, b"fq_codel", ((_FQ_CODEL_TARGET, target), (_FQ_CODEL_INTERVAL, interval)))
+    _add_leaf(htb, b"fq_codel", ((_FQ_CODEL_TARGET, target), (_FQ_CODEL_INTERVAL, interval)))
 
 
-def add_cake(one: HtbClass, target: int, interval: int, *, split: bool) -> None:
+def add_cake(htb: HtbClass, target: int, interval: int, *, split: bool) -> None:
     """Give a class a leaf of CAKE without a rate of its own: fair among hosts, then among each host's flows.
 
     ``target`` and ``interval`` are microseconds. With ``split`` joined packets (GSO) are taken apart, so that none
@@ -172,11 +172,11 @@ def add_cake(one: HtbClass, target: int, interval: int, *, split: bool) -> None:
         (_CAKE_TARGET, target),
         (_CAKE_SPLIT_GSO, int(split)),
     )
-    _add_leaf(one, b"cake", settings)
+    _add_leaf(htb, b"cake", settings)
 
 
-def _add_leaf(one: HtbClass, kind: bytes, settings: Iterable[tuple[int, int]]) -> None:
-    message = _TCMSG.pack(socket.AF_UNSPEC, one.device, 0, one.id, 0)
+def _add_leaf(htb: HtbClass, kind: bytes, settings: Iterable[tuple[int, int]]) -> None:
+    message = _TCMSG.pack(socket.AF_UNSPEC, htb.device, 0, htb.id, 0)
     options = b"".join(_attribute(name, struct.pack("=I", value)) for name, value in settings)
     message += _attribute(_TCA_KIND, kind + b"\0") + _attribute(_TCA_OPTIONS, options)
     _do(RTM_NEWQDISC, _CREATE | _REPLACE, message)

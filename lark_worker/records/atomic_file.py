@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
     """Write a file beside ``path`` and put it in its place. Raises OSError where the disk does not take it."""
     fresh = path.with_suffix(".new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)

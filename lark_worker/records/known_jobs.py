@@ -20,7 +20,7 @@ def key_of(record: Record) -> Key:
     return record.starter, record.started
 
 
-class Jobs:
+class KnownJobs:
     """The records of the jobs of one worker; thread-safe.
 
     One lock a starter (:meth:`locked`) keeps what is asked for one job in order; jobs do not wait for each other.
@@ -82,12 +82,12 @@ class Jobs:
             record = replace(self._jobs[key], **changes)
             return self._update(replace(record, pending=(*record.pending, then)) if then else record)
 
-    def told(self, key: Key, operation: str) -> None:
+    def delivered(self, key: Key, operation: str) -> None:
         """Note that the controller knows the first of what is pending."""
         with self._lock:
             record = self._jobs.get(key)
             if record is not None:
-                self._update(record.told(operation))
+                self._update(record.delivered(operation))
 
     def lives(self, record: Record) -> bool:
         """Whether the job's starter still runs."""

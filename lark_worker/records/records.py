@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from lark_common import log
 from lark_common.runs import EndedBy, RunKey
-from lark_worker.records.atomic_file import write_whole
+from lark_worker.records.atomic_file import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Record:
         """The run as the controller names it."""
         return RunKey(self.global_job_id, self.run_started, self.slot)
 
-    def told(self, operation: str) -> Self:
+    def delivered(self, operation: str) -> Self:
         """Without the first pending operation, which is ``operation``."""
         rest = self.pending[1:] if self.pending[:1] == (operation,) else self.pending
         return replace(self, pending=rest)
@@ -75,7 +75,7 @@ class Records:
 
     def write(self, record: Record) -> None:
         """Keep a record. Raises OSError where the disk does not take it."""
-        write_whole(self._directory / f"{record.id}.json", json.dumps(asdict(record)))
+        write_atomically(self._directory / f"{record.id}.json", json.dumps(asdict(record)))
 
     def remove(self, job_id: str) -> None:
         """Forget a record; nothing happens where there is none."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from lark_common.errors import SettingError
 
 
-class Claim:
+class StateLock:
     """The state directory, made where it is missing, for this process alone; the kernel gives it up with the process.
 
     Raises SettingError where it cannot be used, or another service uses it.

@@ -34,11 +34,11 @@ def table(name: str, prefix: str, rules: HostRules, ports: Iterable[Port]) -> Ta
             continue
         chains[port.chain("f")] = Chain(tuple(_admit(port)))
         sent = (*_solicited(port), *render.decision(port, out=True, arp=True))
-        out = (*sent, *render.marked(port), *render.classed(port), *render.counted(port, out=True))
+        out = (*sent, *render.set_dscp(port), *render.classed(port), *render.count_and_accept(port, out=True))
         chains[port.chain("o")] = Chain(out)
         chains[port.chain("t")] = Chain((*_deliver(port), "drop"))
         given = (*_solicits(port), *render.decision(port, out=False, arp=True))
-        chains[port.chain("i")] = Chain((*given, *render.counted(port, out=False)))
+        chains[port.chain("i")] = Chain((*given, *render.count_and_accept(port, out=False)))
     sets = render.shared_sets(rules, ports, (), ()) | _targets(rules, ports)
     return Table(FAMILY, name, render.counters(ports), sets | maps, chains)
 

@@ -15,7 +15,7 @@ from typing import Final
 from lark_common import log
 from lark_common.threads import StoppableThread
 from lark_common.worker_rules import HostRules
-from lark_worker.controller_link import Link
+from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, NetworkError, RefusedError
 from lark_worker.queues.shaping import Shaping
 from lark_worker.records.records import Record
@@ -30,7 +30,7 @@ LONGEST_PAUSE: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Revision:
     """The rules that came last."""
 
     host: str
@@ -45,7 +45,7 @@ class RulesFeed:
     """
 
     def __init__(
-        self, link: Link, firewall: Firewall, shaping: Shaping, records: Callable[[], tuple[Record, ...]]
+        self, link: ControllerLink, firewall: Firewall, shaping: Shaping, records: Callable[[], tuple[Record, ...]]
     ) -> None:
         self._link = link
         self._firewall = firewall
@@ -53,11 +53,11 @@ class RulesFeed:
         self._records = records
         self._changed = threading.Condition()
         self._dirty = False
-        self._wanted = threading.Event()
-        self._given: _Given | None = None
+        self._needed = threading.Event()
+        self._given: _Revision | None = None
         self._confirmed: tuple[object, ...] = ()
         self._watch = TableWatch(firewall.name, self._table_deleted)
-        self._asking = StoppableThread("rules asked", self._ask, wake=self._wanted.set)
+        self._asking = StoppableThread("rules asked", self._ask, wake=self._needed.set)
         self._putting = StoppableThread("rules put", self._put, wake=self._notify)
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class RulesFeed:
 
     def jobs_changed(self) -> None:
         """A job's network was made, or a job ended."""
-        self._wanted.set()
+        self._needed.set()
         with self._changed:
             self._dirty = True
             self._changed.notify_all()
@@ -95,7 +95,7 @@ class RulesFeed:
         return [record for record in self._records() if is_ruled(record) and not record.over]
 
     def _table_deleted(self, family: str) -> None:
-        if self._firewall.lost(family):
+        if self._firewall.note_deleted(family):
             log.event("somebody deleted the table of rules; it is made again", level=log.WARNING, family=family)
             self.jobs_changed()
 
@@ -104,11 +104,11 @@ class RulesFeed:
     def _ask(self) -> None:
         pause = FIRST_PAUSE
         while not self._asking.stopping:
-            self._wanted.clear()
+            self._needed.clear()
             try:
                 host = next((record.machine for record in self._live()), None)
                 if host is None:
-                    self._wanted.wait()
+                    self._needed.wait()
                     continue
                 known = self._given.revision if self._given is not None and self._given.host == host else ""
                 began = time.monotonic()
@@ -124,12 +124,12 @@ class RulesFeed:
             pause = FIRST_PAUSE
             if rules is not None:
                 with self._changed:
-                    self._given = _Given(host, revision, rules)
+                    self._given = _Revision(host, revision, rules)
                     self._dirty = True
                     self._changed.notify_all()
             elif time.monotonic() - began < HOLD / 2:
                 # It has no place to hold the question: then a job of this worker's own is the next reason to ask.
-                self._wanted.wait(PAUSE)
+                self._needed.wait(PAUSE)
 
     # -- putting in place ----------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class RulesFeed:
                 pause = LONGEST_PAUSE
                 log.failure("rules are not in place", error)
 
-    def _apply(self, given: _Given | None) -> None:
+    def _apply(self, given: _Revision | None) -> None:
         live = self._live()
         if given is None:
             # What a former life of the service put in place stays until the controller says something else.

@@ -19,7 +19,7 @@ from lark_common.worker_rules import HostRules, JobRules
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import NETNS, inside, run
 from lark_worker.network.forwarding import Forwarding
-from lark_worker.network.nat import first_of
+from lark_worker.network.nat import gateway_of
 from lark_worker.queues.shaping import Shaped
 from lark_worker.records.records import Record
 from lark_worker.rules import bridged, render, routed
@@ -93,7 +93,6 @@ class Firewall:
         self._held: dict[str, Table | None] = {}
         # What the namespaces of jobs hold; absent where that has not been looked at since the start.
         self._inside: dict[str, Table | None] = {}
-        self._rules = HostRules()
         # By counter, what was counted before a table was lost.
         self._lost: dict[str, Count] = {}
         self._last: dict[str, Count] = {}
@@ -126,10 +125,9 @@ class Firewall:
         """Put the rules of these live jobs in place, but for those whose bandwidth cannot be ``shaped``. Raises
         NetworkError where the kernel does not take them."""
         with self._lock:
-            self._rules = rules
-            return self._apply(list(records), shaped)
+            return self._apply(rules, list(records), shaped)
 
-    def lost(self, family: str) -> bool:
+    def note_deleted(self, family: str) -> bool:
         """Somebody deleted a table of this name: True where ours is gone, and is to be put in place again."""
         with self._lock:
             if self._held.pop(family, None) is None or self._known(family) is not None:
@@ -169,12 +167,12 @@ class Firewall:
             found[what] = Count(sum(part.packets for part in parts), sum(part.bytes for part in parts))
         return Counters(**found)
 
-    def _apply(self, records: list[Record], shaped: Shaped) -> Applied:
+    def _apply(self, rules: HostRules, records: list[Record], shaped: Shaped) -> Applied:
         live = {record.id: record for record in records if record.network_type in FAMILIES and not record.over}
         refused: dict[str, str] = {}
         late = set()
         ports: dict[str, list[Port]] = {"bridge": [], "nat": []}
-        for job in self._rules.jobs:
+        for job in rules.jobs:
             record = live.get(job.id)
             if record is None:
                 continue
@@ -189,10 +187,10 @@ class Firewall:
                 ports[job.network_type].append(Port(job, record.port, own))
         for kind, family in FAMILIES.items():
             if any(record.network_type == kind for record in live.values()):
-                self._put(self._table(family, self._rules, ports[kind]))
+                self._put(self._table(family, rules, ports[kind]))
             elif self._known(family) is not None:
                 self._remove([family])
-        for job in self._rules.jobs:
+        for job in rules.jobs:
             if job.id in live and job.id not in refused and job.id not in late and one_way(self.name, job) is None:
                 self._leave(live[job.id])
         self._forget(set(live))
@@ -207,7 +205,7 @@ class Firewall:
             rules,
             ports,
             networks=self._settings.nat_networks,
-            gateways=[first_of(network) for network in self._settings.nat_networks],
+            gateways=[gateway_of(network) for network in self._settings.nat_networks],
             external=self._settings.external_interface,
             routes=not self._forwarding.taken,
         )

@@ -100,7 +100,7 @@ def decision(port: Port, *, out: bool, arp: bool) -> Iterator[str]:
             yield f"{field} != @local{version} {field} != @w{job.wan}_{version} {drop}"
 
 
-def marked(port: Port) -> Iterator[str]:
+def set_dscp(port: Port) -> Iterator[str]:
     """Every packet carries the group's DSCP (RFC 2474), whatever the job set."""
     if port.rules.dscp is not None:
         yield f"ip dscp set {port.rules.dscp}"
@@ -123,7 +123,7 @@ def classed(port: Port) -> Iterator[str]:
         yield f"{'ip' if network.version == 4 else 'ip6'} daddr {network} meta priority set {chosen}"
 
 
-def counted(port: Port, *, out: bool) -> Iterator[str]:
+def count_and_accept(port: Port, *, out: bool) -> Iterator[str]:
     """The end of ``o_ID`` and ``i_ID``: count and accept."""
     way, side = ("out", "daddr") if out else ("in", "saddr")
     for protocol, version in (("ip", 4), ("ip6", 6)):

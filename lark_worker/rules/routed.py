@@ -46,15 +46,19 @@ def table(
         out = (
             *(f"{family} daddr {nowhere} {port.count('out_dropped')} drop" for family, nowhere in NOWHERE.items()),
             *render.decision(port, out=True, arp=False),
-            *render.marked(port),
-            *render.counted(port, out=True),
+            *render.set_dscp(port),
+            *render.count_and_accept(port, out=True),
         )
         chains[port.chain("o")] = Chain(out)
         chains[port.chain("t")] = Chain(
             (*(f"{_ip(a)} daddr {a} goto {port.chain('i')}" for a in _addresses(port)), "drop")
         )
         # What comes in carries the job's group as well: nothing behind could tell it by an address.
-        come = (*render.decision(port, out=False, arp=False), *render.marked(port), *render.counted(port, out=False))
+        come = (
+            *render.decision(port, out=False, arp=False),
+            *render.set_dscp(port),
+            *render.count_and_accept(port, out=False),
+        )
         chains[port.chain("i")] = Chain(come)
     # Where a packet is routed its priority is set anew, from its TOS; so it is chosen behind that.
     classes = [(port, tuple(render.classed(port))) for port in ports if not port.rules.isolated]

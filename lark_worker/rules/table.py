@@ -51,11 +51,11 @@ class Table:
     chains: Mapping[str, Chain] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def change(wanted: Table, held: Table | None) -> str:
-    """The nft script that makes ``held`` (None: no such table) into ``wanted``; ``""`` where they are equal."""
-    before = Table(wanted.family, wanted.name) if held is None else held
-    where = f"{wanted.family} {wanted.name}"
-    lines = [*_come(wanted, before, where), *_fill(wanted, before, where), *_go(wanted, before, where)]
+def change(desired: Table, held: Table | None) -> str:
+    """The nft script that makes ``held`` (None: no such table) into ``desired``; ``""`` where they are equal."""
+    before = Table(desired.family, desired.name) if held is None else held
+    where = f"{desired.family} {desired.name}"
+    lines = [*_declare(desired, before, where), *_fill(desired, before, where), *_drop(desired, before, where)]
     if held is None:
         lines.insert(0, f"add table {where}")
     return "".join(f"{line}\n" for line in lines)
@@ -66,27 +66,27 @@ def delete(family: str, name: str) -> str:
     return f"add table {family} {name}\ndelete table {family} {name}\n"
 
 
-def _come(wanted: Table, before: Table, where: str) -> Iterator[str]:
-    for name in sorted(wanted.counters - before.counters):
+def _declare(desired: Table, before: Table, where: str) -> Iterator[str]:
+    for name in sorted(desired.counters - before.counters):
         yield f"add counter {where} {name}"
-    for name, each in wanted.sets.items():
+    for name, each in desired.sets.items():
         if name not in before.sets:
             yield f"add {each.keyword} {where} {name} {{ {each.declaration} }}"
-    for name, chain in wanted.chains.items():
+    for name, chain in desired.chains.items():
         if name not in before.chains:
             yield f"add chain {where} {name}" + (f" {{ {chain.hook} }}" if chain.hook else "")
 
 
-def _fill(wanted: Table, before: Table, where: str) -> Iterator[str]:
+def _fill(desired: Table, before: Table, where: str) -> Iterator[str]:
     # Chains first: a map's new element may lead to one. No packet sees the transaction half done.
-    for name, chain in wanted.chains.items():
+    for name, chain in desired.chains.items():
         known = before.chains.get(name)
         if known is None or known.rules != chain.rules:
             if known is not None:
                 yield f"flush chain {where} {name}"
             for rule in chain.rules:
                 yield f"add rule {where} {name} {rule}"
-    for name, each in wanted.sets.items():
+    for name, each in desired.sets.items():
         there = before.sets.get(name)
         held = () if there is None else there.elements
         if held == each.elements:
@@ -103,17 +103,17 @@ def _fill(wanted: Table, before: Table, where: str) -> Iterator[str]:
             yield f"add element {where} {name} {{ {', '.join(come)} }}"
 
 
-def _go(wanted: Table, before: Table, where: str) -> Iterator[str]:
-    gone = [name for name in before.chains if name not in wanted.chains]
+def _drop(desired: Table, before: Table, where: str) -> Iterator[str]:
+    gone = [name for name in before.chains if name not in desired.chains]
     # Chains may refer to each other, so all are emptied before the first is deleted.
     for name in gone:
         yield f"flush chain {where} {name}"
     for name in gone:
         yield f"delete chain {where} {name}"
     for name, each in before.sets.items():
-        if name not in wanted.sets:
+        if name not in desired.sets:
             yield f"delete {each.keyword} {where} {name}"
-    for name in sorted(before.counters - wanted.counters):
+    for name in sorted(before.counters - desired.counters):
         yield f"delete counter {where} {name}"
 
 

@@ -23,7 +23,7 @@ _LISTENS: Final = b"0A"
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def tell(starter: int, attributes: Mapping[str, float]) -> None:
+def set_attributes(starter: int, attributes: Mapping[str, float]) -> None:
     """Set attributes of the job below a starter. Raises StarterError.
 
     The file that says where the starter listens belongs to the job's user. So only a port of that very starter, on the

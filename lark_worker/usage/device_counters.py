@@ -40,10 +40,10 @@ class DeviceCounters:
         except (OSError, ValueError) as error:
             log.event("the last counters of a job are not known", level=log.WARNING, job=record.id, error=error)
             return {}
-        self.settle()
+        self.push_statistics()
         return found
 
-    def settle(self) -> None:
+    def push_statistics(self) -> None:
         """Let Open vSwitch's flows have counted what the datapath has counted until now.
 
         It hands that on twice a second; here it is asked to say when it has done so, half a second later at most.

@@ -13,14 +13,14 @@ from typing import Final
 
 from lark_common import log
 from lark_common.threads import StoppableThread
-from lark_worker.controller_link import Link
+from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, RefusedError, StarterError
-from lark_worker.records.known_jobs import Jobs
+from lark_worker.records.known_jobs import KnownJobs
 from lark_worker.records.records import Record
 from lark_worker.rules.firewall import is_ruled
 from lark_worker.settings import Settings
 from lark_worker.usage import slots
-from lark_worker.usage.chirp import tell
+from lark_worker.usage.chirp import set_attributes
 from lark_worker.usage.counters import MEGA, Meter, read
 
 # How often the controller is asked, in seconds: for the groups' headroom, and for a job's WAN part; for that of a young
@@ -36,9 +36,9 @@ QUIET_SECONDS: Final = 0.7
 AWAY_SECONDS: Final = 30.0
 SLOTS: Final = "slots"
 
-Tell = Callable[[int, Mapping[str, float]], None]
+SetAttributes = Callable[[int, Mapping[str, float]], None]
 # Reads the WAN part of a job that ends: bytes in and out; True for a job that has been quiet.
-Last = Callable[[Record, bool], tuple[int, int] | None]
+LastWan = Callable[[Record, bool], tuple[int, int] | None]
 
 
 def is_metered(record: Record) -> bool:
@@ -52,12 +52,19 @@ class Metering:
     ``last`` reads the WAN part of a job that ends; it raises AwayError and RefusedError.
     """
 
-    def __init__(self, settings: Settings, jobs: Jobs, link: Link, last: Last, told: Tell = tell) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: KnownJobs,
+        link: ControllerLink,
+        last: LastWan,
+        set_attributes: SetAttributes = set_attributes,
+    ) -> None:
         self._settings = settings
         self._jobs = jobs
         self._link = link
         self._last = last
-        self._tell = told
+        self._set_attributes = set_attributes
         self._path: Path = settings.socket.parent / SLOTS
         self._lock = threading.Lock()
         self._meters: dict[str, Meter] = {}
@@ -77,7 +84,7 @@ class Metering:
         """Read no more."""
         self._thread.stop()
 
-    def tell(self, record: Record) -> None:
+    def report_now(self, record: Record) -> None:
         """Tell a job's starter now what is counted now. The job's last process but one asks for it at its end."""
         if not is_metered(record):
             return
@@ -151,7 +158,7 @@ class Metering:
             **self._wan.get(record.id, {}),
         }
         try:
-            self._tell(record.starter, values)
+            self._set_attributes(record.starter, values)
         except StarterError as error:
             log.event("a job's ad lacks its network use", level=log.DEBUG, job=record.id, reason=error)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from lark_common import log
 from lark_common.threads import StoppableThread
-from lark_worker.controller_link import Link
+from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, NetworkError
 from lark_worker.queues.shaping import Shaping
 from lark_worker.records.records import Record
@@ -15,7 +15,7 @@ from lark_worker.rules.firewall import Firewall, is_ruled
 from lark_worker.usage.device_counters import DeviceCounters
 
 
-class Accounts:
+class UsageReports:
     """Reads the counters every ``seconds`` (0: never) on a thread of its own, and tells what has changed.
 
     ``records`` answers the jobs that are known; ``tell_queues`` tells what their queues have seen.
@@ -23,7 +23,7 @@ class Accounts:
 
     def __init__(
         self,
-        link: Link,
+        link: ControllerLink,
         firewall: Firewall,
         shaping: Shaping,
         devices: DeviceCounters,
@@ -79,7 +79,7 @@ class Accounts:
                 return None
             return said["wan_bytes_in"], said["wan_bytes_out"]
         if not quiet:
-            self._devices.settle()
+            self._devices.push_statistics()
         return self._link.wan(record.id, fresh=True)
 
     def _run(self) -> None:

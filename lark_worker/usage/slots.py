@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from lark_worker.records.atomic_file import write_whole
+from lark_worker.records.atomic_file import write_atomically
 from lark_worker.usage.counters import MEGA, Meter
 
 _NOTHING: Final = ("NetworkInputMb", "NetworkOutputMb", "NetworkInputRate", "NetworkOutputRate")
@@ -38,7 +38,7 @@ def text(slots: Mapping[str, Meter | None], headroom: Mapping[str, float], at: i
 
 def write(path: Path, ads: str) -> None:
     """Replace the file at once. Everybody may read it: what is in it is in the collector, too. Raises OSError."""
-    write_whole(path, ads, 0o644)
+    write_atomically(path, ads, 0o644)
 
 
 def _lines(values: Iterable[tuple[str, str]]) -> list[str]:

@@ -17,13 +17,13 @@ from lark_common.client import Client
 from lark_controller.cli.run import Service as Controller
 from lark_controller.rest.tokens import Scope, add
 from lark_controller.settings import load as controller_settings
-from lark_worker.controller_link import Link
+from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import StartdError
-from lark_worker.hook_socket import Service
+from lark_worker.hook_socket import HookSocket
 from lark_worker.identity.processes import Process, Programs
 from lark_worker.identity.startd import Slot, read_slot
-from lark_worker.network.job_network import Networks
-from lark_worker.queues.fair_queues import Leaves
+from lark_worker.network.job_network import JobNetworks
+from lark_worker.queues.fair_queues import FairQueues
 from lark_worker.settings import Settings
 from lark_worker.settings import load as worker_settings
 from lark_worker.worker import Worker
@@ -154,7 +154,7 @@ class Pool:
             **extra,
         }
         self.worker: Worker | None = None
-        self.service: Service | None = None
+        self.service: HookSocket | None = None
         self.enter = folder / "lark-enter"
         self.enter.write_text(
             (SCRIPTS / "lark-enter").read_text().replace("/run/lark-worker/worker.sock", str(self.socket))
@@ -194,11 +194,11 @@ class Pool:
 
     def start_service(self) -> None:
         settings = self.settings
-        leaves = Leaves(settings.ovs_database)
-        self.worker = Worker(settings, Link(settings), self.startd, Networks(settings), leaves)
+        leaves = FairQueues(settings.ovs_database)
+        self.worker = Worker(settings, ControllerLink(settings), self.startd, JobNetworks(settings), leaves)
         self.worker.start()
         programs = Programs(frozenset(settings.starters), frozenset(settings.startds))
-        self.service = Service(settings.socket, self.worker, programs)
+        self.service = HookSocket(settings.socket, self.worker, programs)
         self.service.start()
 
     def stop_service(self) -> None:
@@ -259,7 +259,7 @@ class Pool:
             starter.close()
         self.stop_service()
         self.stop_controller()
-        Networks(self.settings).sweep(())
+        JobNetworks(self.settings).sweep(())
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -21,11 +21,11 @@ import pytest
 
 from lark_common.errors import SettingError
 from lark_worker import hook_socket
-from lark_worker.controller_link import DEFAULT_LEASE, Link
+from lark_worker.controller_link import DEFAULT_LEASE, ControllerLink
 from lark_worker.dhcp.clients import steady_clock
 from lark_worker.errors import CallerError, NetworkError
-from lark_worker.hook_socket import Service
-from lark_worker.identity.process_watch import Watch
+from lark_worker.hook_socket import HookSocket
+from lark_worker.identity.process_watch import ProcessWatch
 from lark_worker.identity.processes import (
     Process,
     Programs,
@@ -35,11 +35,11 @@ from lark_worker.identity.processes import (
 )
 from lark_worker.identity.startd import read_slot
 from lark_worker.life import leases
-from lark_worker.life.leases import Leases
+from lark_worker.life.leases import LeaseRenewal
 from lark_worker.life.registration import Registrations
 from lark_worker.network.ovs_bridge import Bridge
-from lark_worker.records.known_jobs import Jobs
-from lark_worker.records.state_lock import Claim
+from lark_worker.records.known_jobs import KnownJobs
+from lark_worker.records.state_lock import StateLock
 from lark_worker.settings import load
 from lark_worker.worker import Worker
 from tests.fixtures.descriptors import no_descriptors
@@ -135,12 +135,12 @@ def test_an_ad_that_is_too_large_is_refused_with_the_reason(pool: Pool) -> None:
 def test_a_state_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingError, match=f"LARK_WORKER_STATE_DIR={tmp_path}/file/state: cannot be used: Not a dir"):
-        Claim(tmp_path / "file" / "state")
-    first = Claim(tmp_path / "state")
+        StateLock(tmp_path / "file" / "state")
+    first = StateLock(tmp_path / "state")
     with pytest.raises(SettingError, match="another worker service uses it"):
-        Claim(tmp_path / "state")
+        StateLock(tmp_path / "state")
     first.release()
-    Claim(tmp_path / "state").release()
+    StateLock(tmp_path / "state").release()
 
 
 def test_a_socket_on_which_somebody_listens_is_not_taken_away(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_a_socket_on_which_somebody_listens_is_not_taken_away(tmp_path: Path) ->
         other.bind(str(path))
         other.listen()
         with pytest.raises(SettingError, match="another worker service listens there"):
-            Service(path, cast(Worker, None), Programs(frozenset(), frozenset()))
+            HookSocket(path, cast(Worker, None), Programs(frozenset(), frozenset()))
     # Nobody listens any more: what is left is a file.
-    service = Service(path, cast(Worker, None), Programs(frozenset(), frozenset()))
+    service = HookSocket(path, cast(Worker, None), Programs(frozenset(), frozenset()))
     service.server_close()
 
 
@@ -159,7 +159,7 @@ def test_without_descriptors_the_socket_is_tried_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(hook_socket, "EXHAUSTED_SECONDS", 0.1)
-    service = Service(tmp_path / "hook.sock", cast(Worker, None), Programs(frozenset(), frozenset()))
+    service = HookSocket(tmp_path / "hook.sock", cast(Worker, None), Programs(frozenset(), frozenset()))
     tries = 0
     accept = service.get_request
 
@@ -188,14 +188,14 @@ def test_without_descriptors_the_socket_is_tried_now_and_then(
 def test_a_token_that_jobs_users_can_read_is_not_used(tmp_path: Path) -> None:
     token = tmp_path / "token"
     settings = load({"LARK_WORKER_TOKEN_FILE": str(token)})
-    Link(settings)
+    ControllerLink(settings)
     token.write_text("secret")
     for mode in (0o644, 0o640, 0o602):
         token.chmod(mode)
         with pytest.raises(SettingError, match=f"mode {mode:o}.*chmod 600"):
-            Link(settings)
+            ControllerLink(settings)
     token.chmod(0o400)
-    Link(settings)
+    ControllerLink(settings)
 
 
 def test_a_slots_attributes_that_are_no_text_are_passed_over() -> None:
@@ -212,7 +212,7 @@ def test_a_slots_attributes_that_are_no_text_are_passed_over() -> None:
 
 def test_a_service_without_descriptors_takes_no_job_for_ended() -> None:
     me = read_process(os.getpid())
-    watch = Watch()
+    watch = ProcessWatch()
     watch.start()
     with no_descriptors():
         with pytest.raises(OSError, match="Too many open files"):
@@ -266,7 +266,7 @@ class Ahead(BaseHTTPRequestHandler):
 def test_a_lease_is_as_long_as_it_is_whatever_the_clocks_of_worker_and_controller_say() -> None:
     with HTTPServer(("127.0.0.1", 0), Ahead) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        link = Link(load({"LARK_WORKER_URL": f"http://127.0.0.1:{server.server_port}"}))
+        link = ControllerLink(load({"LARK_WORKER_URL": f"http://127.0.0.1:{server.server_port}"}))
         assert link.lease == DEFAULT_LEASE
         link.register('Owner = "alice"\n------\n')
         assert 55 < link.lease < 65
@@ -300,7 +300,7 @@ class OneJob:
 def test_leases_are_renewed_soon_after_the_start_and_as_often_as_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "TICK", 0.01)
     link = FakeLink()
-    renewals = Leases(cast(Jobs, OneJob()), cast(Link, link), cast(Registrations, None))
+    renewals = LeaseRenewal(cast(KnownJobs, OneJob()), cast(ControllerLink, link), cast(Registrations, None))
     renewals.start()
     eventually(lambda: link.renewed == 1)
     # A job's registration says that leases are short here; that is heard before the long pause is over.

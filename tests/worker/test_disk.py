@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lark_worker.records.known_jobs import Jobs, key_of
+from lark_worker.records.known_jobs import KnownJobs, key_of
 from lark_worker.records.records import Record
 from tests.worker.pool import Pool, eventually
 
@@ -28,7 +28,7 @@ def fill(folder: Path) -> None:
             file.write(b"x" * 4096)
 
 
-def a_record(number: int, jobs: Jobs) -> Record:
+def a_record(number: int, jobs: KnownJobs) -> Record:
     return Record(
         id=f"{number:016x}", number=number, boot=jobs.boot, starter=10_000_000 + number, started=1,
         global_job_id=f"s#{number}.0#1", run_started=1, slot=f"slot{number}@w", owner="alice", namespace=f"ns{number}",
@@ -38,21 +38,21 @@ def a_record(number: int, jobs: Jobs) -> Record:
 
 
 def test_what_the_disk_does_not_take_is_known_all_the_same(full: Path) -> None:
-    jobs = Jobs(full / "jobs")
+    jobs = KnownJobs(full / "jobs")
     record = jobs.write(a_record(1, jobs))
     fill(full)
     key = key_of(record)
     assert jobs.change(key, over=True, exit_ad="y" * 9000, then="end").over
-    jobs.told(key, "register")
+    jobs.delivered(key, "register")
     found = jobs.by_id(record.id)
     assert found is not None
     assert (found.over, found.pending) == (True, ("end",))
     with pytest.raises(OSError, match="No space left"):
         jobs.write(a_record(2, jobs))
     # What a service that starts now finds is older, and whole.
-    assert [each.over for each in Jobs(full / "jobs").load()] == [False]
+    assert [each.over for each in KnownJobs(full / "jobs").load()] == [False]
     jobs.forget(found)
-    assert Jobs(full / "jobs").load() == []
+    assert KnownJobs(full / "jobs").load() == []
 
 
 @pytest.mark.ovs

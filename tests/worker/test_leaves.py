@@ -26,30 +26,32 @@ from lark_worker.queues.fair_queues import (
     TARGET,
     TURN,
     WAITED,
-    Leaves,
+    FairQueues,
     Port,
+    attach_leaves,
+    codel_target,
     marked_ports,
-    patience,
-    settle,
-    turn,
+    quantum_of,
 )
 from tests.fixtures.service import wait
 
 
 def test_turns_follow_guarantees_within_bounds() -> None:
-    assert turn(75_000_000) == 6 * turn(12_500_000) == 300_000
-    assert (turn(187), turn(10**12)) == (LEAST_TURN, MOST_TURN)
-    assert turn(10_000_000) == 10_000_000 * TURN
+    assert quantum_of(75_000_000) == 6 * quantum_of(12_500_000) == 300_000
+    assert (quantum_of(187), quantum_of(10**12)) == (LEAST_TURN, MOST_TURN)
+    assert quantum_of(10_000_000) == 10_000_000 * TURN
 
 
 def test_a_slow_queue_may_hold_two_frames() -> None:
-    assert patience(12_500_000) == TARGET
+    assert codel_target(12_500_000) == TARGET
     # 1 Mb/s: 12 ms a frame.
-    assert patience(125_000) == 24_224
+    assert codel_target(125_000) == 24_224
 
 
 def leaf(number: int, ceiling: int, handle: int = 0) -> tc.HtbClass:
-    return tc.HtbClass(7, 0x10000 + number, 0x1FFFE, handle, ceiling, ceiling, turn(ceiling), tc.Backlog(0, 0), b"")
+    return tc.HtbClass(
+        7, 0x10000 + number, 0x1FFFE, handle, ceiling, ceiling, quantum_of(ceiling), tc.Backlog(0, 0), b""
+    )
 
 
 def attached(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> dict[int, str]:
@@ -73,16 +75,16 @@ def attached(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> dict[int, str]:
 
 def test_slow_queues_take_joined_packets_apart_and_leaves_that_stand_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     found = attached(monkeypatch, "cake", "fq_codel")
-    assert settle([leaf(1, SPLIT), leaf(2, SPLIT + 1), leaf(3, SPLIT, handle=0x80010000)]) == (2, "")
+    assert attach_leaves([leaf(1, SPLIT), leaf(2, SPLIT + 1), leaf(3, SPLIT, handle=0x80010000)]) == (2, "")
     assert found == {1: "frames", 2: "cake"}
 
 
 def test_a_kernel_without_cake_has_fq_codel_and_one_without_both_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     found = attached(monkeypatch, "fq_codel")
-    assert settle([leaf(1, SPLIT)]) == (1, "")
+    assert attach_leaves([leaf(1, SPLIT)]) == (1, "")
     assert found == {1: "fq_codel"}
     attached(monkeypatch)
-    assert settle([leaf(1, SPLIT)]) == (0, "class 1:1: no fq_codel")
+    assert attach_leaves([leaf(1, SPLIT)]) == (0, "class 1:1: no fq_codel")
 
 
 def shown(port: str) -> dict[str, str]:
@@ -125,7 +127,7 @@ def test_queues_are_looked_after_on_a_machine_that_has_just_booted(monkeypatch: 
     monkeypatch.setattr("lark_worker.queues.fair_queues.marked_ports", nothing)
     ours, kernels = socket.socketpair()
     monkeypatch.setattr(tc, "listener", lambda: ours)
-    leaves = Leaves("unix:here")
+    leaves = FairQueues("unix:here")
     with kernels:
         leaves.start()
         try:
@@ -147,7 +149,7 @@ def test_a_quantum_is_set_and_nothing_else_changes(port: str) -> None:
     assert speeds == {
         0xFFFE: (1_250_000_000, 1_250_000_000), 1: (750_000_000, 1_250_000_000), 3: (12_500_000, 37_500_000)
     }  # fmt: skip
-    settle(tc.classes(index(port)))
+    attach_leaves(tc.classes(index(port)))
     after = shown(port)
     assert (quantum(port, "1:1"), quantum(port, "1:3")) == (3_000_000, 50_000)
     assert before.keys() == after.keys()
@@ -169,7 +171,7 @@ def test_what_a_queue_drops_and_how_long_it_holds_back_is_written_beside_it(
     )  # fmt: skip
     database = f"unix:{ovs.database_socket}"
     queue = marked_ports(database)[port].queues[0]
-    leaves = Leaves(database)
+    leaves = FairQueues(database)
     leaves.start()
 
     def counted() -> int:
@@ -183,7 +185,7 @@ def test_what_a_queue_drops_and_how_long_it_holds_back_is_written_beside_it(
         return int(held[1]) if held else 0
 
     def told(name: str) -> int:
-        leaves.tell()
+        leaves.write_now()
         found = re.search(rf'{name}="?(\d+)', ovs.vsctl("get", "queue", queue, "external_ids"))
         return int(found[1]) if found else 0
 
@@ -263,7 +265,7 @@ def test_ports_with_queues_of_the_controllers_are_looked_after_and_no_others(
     found = marked_ports(database)
     assert set(found) == {port}
     assert (found[port].device, set(found[port].queues)) == (index(port), {0, 5})
-    leaves = Leaves(database)
+    leaves = FairQueues(database)
     leaves.start()
     try:
         wait(lambda: quantum(port, "1:6") == 50_000)

@@ -19,15 +19,15 @@ import pytest
 from lab.run import run
 from lark_worker.dhcp import clients
 from lark_worker.dhcp.lease import Cache
-from lark_worker.identity.process_watch import Watch
+from lark_worker.identity.process_watch import ProcessWatch
 from lark_worker.identity.processes import read_process
 from lark_worker.life import leases
-from lark_worker.life.leases import Leases
-from lark_worker.life.removal_retry import Leftovers
+from lark_worker.life.leases import LeaseRenewal
+from lark_worker.life.removal_retry import RemovalRetry
 from lark_worker.life.spool import Spool
 from lark_worker.queues import fair_queues as leaves
 from lark_worker.queues import tc
-from lark_worker.queues.fair_queues import Leaves
+from lark_worker.queues.fair_queues import FairQueues
 from lark_worker.records.records import Record
 from lark_worker.rules import feed
 from lark_worker.rules.events import TableWatch
@@ -35,7 +35,7 @@ from lark_worker.rules.feed import RulesFeed
 from lark_worker.settings import load
 from lark_worker.usage import metering
 from lark_worker.usage.counters import Counted
-from lark_worker.usage.reports import Accounts
+from lark_worker.usage.reports import UsageReports
 from tests.fixtures.service import wait
 
 
@@ -95,7 +95,7 @@ def test_leases_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
         renewed.append(job_id)
         return True
 
-    with started(Leases(some(all=Fails(lambda: JOBS)), some(renew=Fails(renew), lease=0.03), some())):
+    with started(LeaseRenewal(some(all=Fails(lambda: JOBS)), some(renew=Fails(renew), lease=0.03), some())):
         wait(lambda: set(renewed) == set(IDS))
     assert renewed[0] == IDS[1], "one job's trouble does not cost the other its lease"
 
@@ -105,7 +105,7 @@ def test_counters_are_told() -> None:
     firewall = some(all_counters=Fails(lambda live: {job.id: some(report=lambda: {"bytes": 1}) for job in live}))
     link = some(counters=Fails(lambda job_id, _said: told.append(job_id)))
     shaping = some(of_jobs=dict, promises=dict)
-    with started(Accounts(link, firewall, shaping, some(), Fails(lambda: JOBS), 0.01, lambda: None)):
+    with started(UsageReports(link, firewall, shaping, some(), Fails(lambda: JOBS), 0.01, lambda: None)):
         wait(lambda: set(told) == set(IDS))
     assert told[0] == IDS[1], "one job's trouble does not cost the other its account"
 
@@ -180,7 +180,7 @@ def test_the_controller_is_told_of_a_slots_next_job() -> None:
 
 
 def test_a_process_that_ends_is_noticed_even_where_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Watch()
+    watch = ProcessWatch()
     ended: list[int] = []
     call = Fails(ended.append)
     with started(watch):
@@ -227,7 +227,7 @@ def test_queues_are_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaves, "marked_ports", Fails(ports))
     ours, kernels = socket.socketpair()
     monkeypatch.setattr(tc, "listener", lambda: ours)
-    with kernels, started(Leaves("unix:here")):
+    with kernels, started(FairQueues("unix:here")):
         wait(lambda: len(looks) >= 2)
 
 
@@ -242,7 +242,7 @@ def test_what_a_later_starter_of_the_same_run_left_is_removed_as_well(monkeypatc
         if one == first:
             left.add(later)
 
-    left = Leftovers(remove, lambda job_id: False)
+    left = RemovalRetry(remove, lambda job_id: False)
     left.add(first)
     wait(lambda: removed == [first, later])
     left.stop()

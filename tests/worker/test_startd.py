@@ -7,10 +7,10 @@ import pytest
 
 from lark_common.classads.ads import parse_post
 from lark_worker.errors import ForgedError, RefusedError, StartdError
-from lark_worker.identity.network_choice import wanted
+from lark_worker.identity.network_choice import choose_network
 from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import Slot, read_slot, slot_name
-from lark_worker.identity.trusted_ad import merge, post
+from lark_worker.identity.trusted_ad import post_body, trusted_ads
 from lark_worker.settings import load
 
 # As HTCondor 25 answers a direct query, without STARTD_JOB_ATTRS.
@@ -47,8 +47,8 @@ def test_a_slot_without_a_job_has_no_identity(missing: str) -> None:
 
 def test_the_run_is_the_one_that_the_controller_sees() -> None:
     known = slot()
-    merged = merge(b'RequestBandwidth = 5\nClusterId = 12\nArgs = "a\\"b"\n------\nName = "slot9@other"\n', known)
-    job, machine = parse_post(post(merged.job, wanted(merged, load({})).machine).encode(), "text/plain")
+    merged = trusted_ads(b'RequestBandwidth = 5\nClusterId = 12\nArgs = "a\\"b"\n------\nName = "slot9@other"\n', known)
+    job, machine = parse_post(post_body(merged.job, choose_network(merged, load({})).machine).encode(), "text/plain")
     assert (job.global_job_id, job.started, machine.slot) == known.run
     assert (job.owner, job.user, job.cluster, job.proc, job.bandwidth) == ("alice", "alice", 12, 3, 5)
     assert (machine.network_type, machine.address_type) == ("ovs_bridge", "controller")
@@ -59,7 +59,7 @@ def test_the_run_is_the_one_that_the_controller_sees() -> None:
 )
 def test_a_job_ad_of_another_job_is_forged(body: str) -> None:
     with pytest.raises(ForgedError):
-        merge(body.encode(), slot())
+        trusted_ads(body.encode(), slot())
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_a_job_ad_of_another_job_is_forged(body: str) -> None:
 )
 def test_what_this_worker_cannot_do_is_refused(job: str, machine: str) -> None:
     with pytest.raises(RefusedError):
-        wanted(merge(job.encode(), slot(machine)), load({}))
+        choose_network(trusted_ads(job.encode(), slot(machine)), load({}))
 
 
 def test_undefined_is_not_true() -> None:
     """A job that asks for nothing gets what the site gives to all."""
     text = BARE.replace("=?= false", "")
-    assert wanted(merge(b"", slot(text=text)), load({})).network_type == "ovs_bridge"
-    assert wanted(merge(b"OutboundConnectivity = false", slot()), load({})).network_type == "none"
+    assert choose_network(trusted_ads(b"", slot(text=text)), load({})).network_type == "ovs_bridge"
+    assert choose_network(trusted_ads(b"OutboundConnectivity = false", slot()), load({})).network_type == "none"
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from lark_worker.controller_link import Link
+from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import StarterError
-from lark_worker.records.known_jobs import Jobs
+from lark_worker.records.known_jobs import KnownJobs
 from lark_worker.records.records import Record
 from lark_worker.settings import load
 from lark_worker.usage import metering
-from lark_worker.usage.chirp import tell
+from lark_worker.usage.chirp import set_attributes
 from lark_worker.usage.counters import Counted, Meter
 from lark_worker.usage.slots import attribute, text, write
 from tests.worker.pool import Pool, Starter, eventually
@@ -104,11 +104,11 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
         asked.append(quiet)
         return 3_000_000 * len(asked), 1_000_000
 
-    def tell(_: int, values: Mapping[str, float]) -> None:
+    def set_attributes(_: int, values: Mapping[str, float]) -> None:
         told.update(values)
 
-    link = Link(load({}))
-    each = metering.Metering(load({}), Jobs(tmp_path), link, last, tell)
+    link = ControllerLink(load({}))
+    each = metering.Metering(load({}), KnownJobs(tmp_path), link, last, set_attributes)
     for pause, counted, quiet in (
         (0.0, seen[0], False),  # the first look
         (5.0, seen[0], True),
@@ -117,23 +117,23 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
     ):
         now[0] += pause
         seen[0] = counted
-        each.tell(job)
+        each.report_now(job)
         assert asked[-1] is quiet
     assert (told["NetworkWanInputMb"], told["NetworkWanOutputMb"]) == (12.0, 1.0)
     # Whoever asks again and again has nobody asked for him.
-    each.tell(job)
+    each.report_now(job)
     assert len(asked) == 4
 
 
 def test_a_starter_is_told_by_the_protocol_of_its_jobs(listening: Listening) -> None:
     Path("../user/.chirp.config").write_text(f"127.0.0.1 {listening.port} secret\n")
-    tell(os.getpid(), {"NetworkInputMb": 1.5, "no name": 1.0})
+    set_attributes(os.getpid(), {"NetworkInputMb": 1.5, "no name": 1.0})
     assert listening.heard == ["cookie secret", "set_job_attr_delayed NetworkInputMb 1.500000"]
 
 
 def test_without_nested_directories_the_file_is_in_the_jobs_own(listening: Listening) -> None:
     Path(".chirp.config").write_text(f"127.0.0.1 {listening.port} secret\n")
-    tell(os.getpid(), {})
+    set_attributes(os.getpid(), {})
     assert listening.heard == ["cookie secret"]
 
 
@@ -148,7 +148,7 @@ def test_nothing_is_said_to_a_port_that_is_not_the_starters(listening: Listening
     port = int(other.stdout.readline())
     Path(".chirp.config").write_text(config.format(other=port, port=listening.port))
     with pytest.raises(StarterError):
-        tell(os.getpid(), {"NetworkInputMb": 1.0})
+        set_attributes(os.getpid(), {"NetworkInputMb": 1.0})
     assert [line for line in listening.heard if "set_job" in line] == []
     assert other.poll() is None
     other.kill()
@@ -159,7 +159,7 @@ def test_a_link_in_place_of_the_file_is_not_followed(listening: Listening, tmp_p
     (tmp_path / "elsewhere").write_text(f"127.0.0.1 {listening.port} secret\n")
     Path(".chirp.config").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StarterError):
-        tell(os.getpid(), {})
+        set_attributes(os.getpid(), {})
 
 
 def started(pool: Pool, more: str = "") -> tuple[Starter, str]:
