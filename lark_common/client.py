@@ -28,7 +28,7 @@ TIMEOUT: Final = 30.0
 
 
 class UnreachableError(LarkError):
-    """The controller did not answer; the sentence says why."""
+    """The controller did not answer, with the reason."""
 
 
 class ProblemError(LarkError):
@@ -100,8 +100,8 @@ class Client:
 
     @property
     def ahead(self) -> float:
-        """By how many seconds the server's clock was ahead of this machine's at the last answer, to within a second; 0
-        where it said nothing of its time. What an answer has of times is to be read by the server's clock."""
+        """Seconds by which the server's clock was ahead of this machine's at the last answer, to within a second; 0
+        where it had no Date. Times in an answer are by the server's clock."""
         return self._ahead
 
     def register(self, body: str | Mapping[str, Any], wait: float = 0.0) -> Answer:
@@ -122,7 +122,7 @@ class Client:
         return self._json("POST", f"/v1/jobs/{_part(job_id)}/forgery", None, detail)
 
     def lift(self, job_id: str) -> Answer:
-        """End a job's quarantine, whatever the pool says against it."""
+        """End a job's quarantine, whatever the pool's ads say."""
         return self._json("DELETE", f"/v1/jobs/{_part(job_id)}/quarantine")
 
     def job(self, job_id: str, fresh: bool = False) -> Answer:
@@ -134,7 +134,7 @@ class Client:
         return self._pages("/v1/jobs", "jobs", chosen)
 
     def job_rates(self, job_id: str) -> list[Answer]:
-        """What a live job has sent and received lately, a reading of its counters each, the oldest first."""
+        """The latest rates of a live job, one for each reading of its counters, the oldest first."""
         found: list[Answer] = self._json("GET", f"/v1/jobs/{_part(job_id)}/rates")["rates"]
         return found
 
@@ -168,7 +168,7 @@ class Client:
         return self._json("POST", "/v1/policy/check", None, text, "application/yaml")
 
     def plan_policy(self, text: str) -> Answer:
-        """What a policy would change."""
+        """The changes that a policy would make."""
         return self._json("POST", "/v1/policy/plan", None, text, "application/yaml")
 
     def policy_schema(self) -> Answer:
@@ -176,7 +176,7 @@ class Client:
         return self._json("GET", "/v1/policy/schema")
 
     def explain(self, src: str, dst: str) -> Answer:
-        """Why a packet from ``src`` reaches ``dst``, or does not; each an address or a job id."""
+        """Explain why a packet from ``src`` reaches ``dst``, or does not; each an address or a job id."""
         return self._json("GET", "/v1/explain", {"src": src, "dst": dst})
 
     def host_rules(self, host: str, after: str = "", wait: float = 0.0) -> Answer:
@@ -192,8 +192,8 @@ class Client:
         late: Iterable[str] = (),
         uplinks: Mapping[str, float | None] | None = None,
     ) -> Answer:
-        """Say that a worker has a revision of its rules in place, but for jobs that it refuses (id, reason) and jobs
-        that are late, since their networks are still to be made. ``uplinks`` are its interfaces that lead away, with
+        """Confirm a worker's revision of its rules, but for jobs that it refuses (id, reason) and jobs that are late,
+        since their networks are still to be made. ``uplinks`` are its interfaces that lead away, with
         their speeds in Mb/s."""
         said = {"revision": revision, "refused": dict(refused or {}), "late": sorted(late)}
         body = json.dumps({**said, "uplinks": dict(uplinks or {})})
@@ -211,11 +211,11 @@ class Client:
         return found
 
     def overview(self) -> Answer:
-        """The whole pool in a few numbers, and the switches that are worth a look."""
+        """The whole pool in a few numbers, and the switches with problems."""
         return self._json("GET", "/v1/overview")
 
     def token(self) -> Answer:
-        """What the token of this client allows."""
+        """The name, scopes and expiry of this client's token."""
         return self._json("GET", "/v1/token")
 
     def reserve(
@@ -248,7 +248,7 @@ class Client:
         return self._json("DELETE", f"/v1/reservations/{_part(reservation_id)}")
 
     def links(self) -> list[Answer]:
-        """What the links carry, and what is reserved and left of each."""
+        """The load of the links, and the reserved and remaining capacity of each."""
         found: list[Answer] = self._json("GET", "/v1/links")["links"]
         return found
 
@@ -260,20 +260,20 @@ class Client:
         bucket: str = "none",
         **chosen: str | None,
     ) -> Iterator[Answer]:
-        """The history of use by group, user, host or job, row by row: what ``bucket`` (minute, hour, day, none) has of
-        each subject between two times (seconds since 1970, or a datetime). ``group``, ``user`` and ``host``
+        """The history of use by group, user, host or job, row by row: each subject's use in each ``bucket`` (minute,
+        hour, day, none) between two times (seconds since 1970, or a datetime). ``group``, ``user`` and ``host``
         choose. ``start`` and ``end`` of the rows are ISO 8601.
         """
         asked = {"by": by, "from": _moment(start), "to": _moment(end), "bucket": bucket, **chosen}
         return self._pages("/v1/usage", "rows", asked)
 
     def rates(self, by: str = "group", limit: int = 100) -> list[Answer]:
-        """What live jobs send and receive now, by group, user, host or job, the most first."""
+        """The present rates of live jobs, by group, user, host or job, the highest first."""
         found: list[Answer] = self._json("GET", "/v1/rates", {"by": by, "limit": limit})["rates"]
         return found
 
     def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> Answer:
-        """Say what a worker has counted for a job since its start, by the names of the reference."""
+        """Report a worker's counters of a job since its start, by the names of the reference."""
         body = json.dumps({**counted, "final": final})
         return self._json("POST", f"/v1/jobs/{_part(job_id)}/counters", None, body, "application/json")
 

@@ -27,14 +27,13 @@ from dataclasses import dataclass
 
 
 class LarkError(Exception):
-    """Base of everything that Lark raises on purpose; ``str()`` is a sentence for the user."""
+    """Base of Lark's exceptions; ``str()`` is a sentence for the user."""
 
 
 class AdError(LarkError):
     """An ad that cannot be accepted.
 
-    ``attribute`` names the attribute at fault (``""`` where it is the ad as a whole) and ``reason`` says what is wrong
-    and what would be accepted.
+    ``attribute`` is the one at fault (``""``: the whole ad), ``reason`` the mistake and what is accepted.
     """
 
     def __init__(self, attribute: str, reason: str) -> None:
@@ -79,9 +78,9 @@ class AddressError(LarkError):
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A link that has no room. Rates are Mb/s; ``asked`` is what would have come on top of ``reserved``.
+    """A link that has no room. Rates are Mb/s; ``asked`` would have come on top of ``reserved``.
 
-    ``source`` and ``target`` say which direction of a full-duplex link is short; both are ``""`` where both directions
+    ``source`` and ``target`` are the direction of a full-duplex link that is short; both are ``""`` where both directions
     share the link.
     """
 
@@ -94,7 +93,7 @@ class Shortage:
 
     @property
     def available(self) -> float:
-        """What the link has left, Mb/s; less than 0 where the policy made it smaller than what was reserved."""
+        """The link's remaining capacity, Mb/s; less than 0 where the policy made it smaller than the reserved."""
         return round(self.capacity - self.reserved, 3)
 
     def __str__(self) -> str:
@@ -108,7 +107,7 @@ class Shortage:
 class AdmissionError(LarkError):
     """Bandwidth that cannot be promised.
 
-    ``idle`` says what becomes of a job that was refused for it: True lets it go back to Idle, False puts it on hold.
+    ``idle``: a job that is refused for it goes back to Idle; else it goes on hold.
     """
 
     idle = False
@@ -152,11 +151,11 @@ class StoreError(LarkError):
 
 
 class PoolError(LarkError):
-    """HTCondor's collector cannot be asked, or what it answers cannot be read."""
+    """HTCondor's collector cannot be queried, or its answer cannot be read."""
 
 
 class SwitchError(LarkError):
-    """A switch that does not do what it was asked."""
+    """A switch that does not carry out a request."""
 
 
 class UnsupportedError(SwitchError):

@@ -1,4 +1,4 @@
-"""A process that has no descriptor left: which errors say so, and how it is logged by whoever accepts connections."""
+"""A process without a free descriptor: the errors that mean it, and their log line where connections are accepted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lark_common import log
 
 # The process or the machine has no descriptor or no memory for another connection (accept(2)).
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-# A listener that cannot accept is tried again and again; the log says it once in so many seconds.
+# Seconds between two log lines about listeners that cannot accept.
 LOG_SECONDS: Final = 10.0
 
 _lock: Final = threading.Lock()

@@ -62,7 +62,7 @@ def configure(level: str = "info", fmt: str = "text", stream: TextIO | None = No
 
 @contextmanager
 def in_background(most: int = WAITING_LINES) -> Iterator[None]:
-    """Write what is logged on a thread of its own, so that no caller waits for whoever reads the log.
+    """Write what is logged on a thread of its own, so that no caller waits for the log's reader.
 
     Lines beyond ``most`` that wait are lost, and their number is logged. At the end what waits is written.
     """
@@ -112,7 +112,7 @@ class _Waiting(logging.Handler):
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            # A log that nobody can write to must not end it for good.
+            # An unexpected error must not stop this thread.
             with suppress(OSError, ValueError):
                 self._stream.write(line + "\n")
                 self._stream.flush()

@@ -20,7 +20,7 @@ def link_local(mac: str) -> IPv6Address:
 
 
 class RunKey(NamedTuple):
-    """What makes two posts the same job: GlobalJobId, JobCurrentStartDate (seconds since 1970, 0 if absent), slot.
+    """The key of a run: GlobalJobId, JobCurrentStartDate (seconds since 1970, 0 if absent), slot.
 
     ``slot`` is the machine ad's Name (``slot1_2@worker1.example``), so the nodes of a parallel job, which share a
     GlobalJobId, are different jobs.
@@ -38,8 +38,8 @@ class RunKey(NamedTuple):
 
 
 class EndedBy(StrEnum):
-    """What a job's end was noticed by: its hook said so; its ``condor_starter`` ended; its worker started again, or
-    the job was not to be started there."""
+    """The event by which a job's end was noticed: its hook's call, the end of its ``condor_starter``, a restart of its
+    worker's service, or that it did not start there."""
 
     HOOK = "hook"
     STARTER = "starter"
@@ -48,7 +48,7 @@ class EndedBy(StrEnum):
 
     @property
     def reason(self) -> str:
-        """What is shown of a job that has ended so."""
+        """The reason that is shown for a job that has ended so."""
         return _ENDINGS[self]
 
 
@@ -61,7 +61,7 @@ _ENDINGS: Final = {
 
 
 class NetworkType(StrEnum):
-    """How a job is attached (paper, section III); ``none`` is no network at all."""
+    """The attachment of a job (paper, section III); ``none`` is no network at all."""
 
     OVS_BRIDGE = "ovs_bridge"
     BRIDGE = "bridge"
@@ -70,7 +70,7 @@ class NetworkType(StrEnum):
 
 
 class AddressType(StrEnum):
-    """Where a job's address comes from (paper, Table II; ``controller``: assigned by this controller)."""
+    """The source of a job's address (paper, Table II; ``controller``: assigned by this controller)."""
 
     STATIC = "static"
     DHCP = "dhcp"

@@ -1,6 +1,6 @@
 """The rules of jobs that have no port on an OpenFlow switch, as the controller hands them to the job's worker.
 
-Frozen values, and the JSON that stands for them. The worker renders them (``lark_worker``); what they mean is
+Frozen values, and the JSON that stands for them. The worker renders them (``lark_worker``); their meaning is
 :func:`lark_controller.flows.worker_rules.permits`.
 """
 
@@ -58,9 +58,9 @@ class ReservedShare:
 
 @dataclass(frozen=True, slots=True)
 class JobRules:
-    """What one job may do.
+    """The rules of one job.
 
-    ``addresses`` are what it may send from. ``slice`` is a key of :attr:`HostRules.slices` (0: not sliced), ``wan`` one
+    ``addresses`` are its permitted sources. ``slice`` is a key of :attr:`HostRules.slices` (0: not sliced), ``wan`` one
     of :attr:`HostRules.exceptions` (0: its WAN traffic is not dropped). ``inbound`` and ``outbound`` say in which
     direction connections may be opened; ``isolated``: nothing passes at all. ``dscp`` overwrites that of everything
     that the job sends (None: the policy has no groups). ``dhcp``: the job may ask a DHCP server. ``inward`` limits
@@ -88,7 +88,7 @@ class HostRules:
     """The rules of one worker.
 
     ``job_networks`` are closed to sliced jobs but for the prefixes of their slice and the ``hosts`` in them.
-    ``local_networks`` are what is not the WAN. ``uplinks`` are the worker's by the interface's name; None where the
+    ``local_networks`` are not part of the WAN. ``uplinks`` are the worker's by the interface's name; None where the
     controller does not know them yet, so that the queues that stand are to stay.
     """
 

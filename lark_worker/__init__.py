@@ -1,1 +1,1 @@
-"""The worker service: makes and removes each job's network on one worker, and speaks to the controller for it."""
+"""The worker service: makes and removes each job's network on one worker, and registers the job with the controller."""

@@ -49,7 +49,7 @@ def run(settings: Settings, startd: StartdView | None = None) -> int:
 
 
 def run_fair_queues(settings: Settings) -> int:
-    """Look after the queues of this host's Open vSwitch alone, until SIGTERM or SIGINT: for a core switch."""
+    """Run the fair queues of this host's Open vSwitch alone, until SIGTERM or SIGINT: for a core switch."""
     log.configure(settings.log_level, settings.log_format)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""The controller as the worker service sees it: register, renew, end; away or refused are told apart."""
+"""The worker's requests to the controller: register, renew, end. Absence and refusal are different errors."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from lark_worker.settings import Settings
 
 Value = TypeVar("Value")
 
-# Statuses that say that the ad itself is at fault. Everything else may be otherwise the next time.
+# Statuses of an ad that is itself at fault. With any other a further attempt may succeed.
 REFUSALS: Final = frozenset({400, 409, 413, 415, 422})
-# Seconds of a lease that is not known yet, and the least that is believed.
+# Seconds of a lease before the first answer, and the shortest that is accepted.
 DEFAULT_LEASE: Final = 900.0
 LEAST_LEASE: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the controller says of a registered job."""
+    """The state, reason and addresses of a registered job."""
 
     state: str
     reason: str
@@ -43,10 +43,10 @@ class Answer:
 
 
 class ControllerLink:
-    """The way to the controller; thread-safe. Every call raises AwayError where it cannot be asked.
+    """A client of the controller; thread-safe. Every call raises AwayError where the controller cannot be asked.
 
-    ``lease`` is the seconds that a job lives without renewal, as the controller last said. Raises SettingError where
-    jobs' users can read the token.
+    ``lease`` is the seconds that a job lives without renewal, by the controller's last answer. Raises SettingError
+    where jobs' users can read the token.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -56,7 +56,7 @@ class ControllerLink:
         _refuse_shared_secrets(settings)
 
     def register(self, body: str, wait: float = 0.0) -> Answer:
-        """Post a job. Raises RefusedError where the controller will not have it."""
+        """Post a job. Raises RefusedError where the controller refuses it."""
         answer, ahead = self._ask(lambda client: (client.register(body, wait), client.ahead))
         try:
             read = _answer(answer)
@@ -68,7 +68,7 @@ class ControllerLink:
         return read
 
     def renew(self, job_id: str) -> bool:
-        """Renew a lease; False where the controller does not know the job."""
+        """Renew a lease; False where the controller has no such job."""
         try:
             answer, ahead = self._ask(lambda client: (client.renew(job_id), client.ahead))
         except _UnknownError:
@@ -78,7 +78,7 @@ class ControllerLink:
         return True
 
     def end(self, job_id: str, exit_ad: str, by: EndedBy) -> None:
-        """End a job; one that the controller does not know has ended."""
+        """End a job; one that is unknown to the controller has ended."""
         try:
             self._ask(lambda client: client.end(job_id, exit_ad, by))
         except _UnknownError:
@@ -89,9 +89,9 @@ class ControllerLink:
                 self.end(job_id, "", by)
 
     def wan(self, job_id: str, fresh: bool = False) -> tuple[int, int] | None:
-        """What a job has received from the WAN and sent there, in bytes; None where that is not counted.
+        """Bytes that a job has received from the WAN and sent there; None where they are not counted.
 
-        With ``fresh`` the controller reads it at the switch now; else it says what it has read last.
+        With ``fresh`` the controller reads the counters at the switch now; else it answers its last reading.
         """
         try:
             used = self._ask(lambda client: client.job(job_id, fresh)).get("usage")
@@ -100,7 +100,7 @@ class ControllerLink:
             return None
 
     def headroom(self) -> dict[str, float]:
-        """What is left of each group's ceiling in the WAN, in Mb/s, in the direction that has less."""
+        """Headroom below each group's ceiling in the WAN, in Mb/s, in the direction that has less."""
         try:
             return {
                 str(group["name"]): max(
@@ -113,7 +113,7 @@ class ControllerLink:
             return {}
 
     def forged(self, job_id: str, detail: str) -> None:
-        """Let the controller's audit trail know of a forged ad."""
+        """Write a forged ad into the controller's audit trail."""
         self._ask(lambda client: client.forged(job_id, detail))
 
     def rules(self, host: str, after: str, wait: float) -> tuple[str, HostRules | None]:
@@ -130,7 +130,7 @@ class ControllerLink:
         self._ask(lambda client: client.confirm_rules(host, revision, applied.refused, applied.late, applied.uplinks))
 
     def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> None:
-        """Say what was counted for a job since its start; a job that the controller does not know has no use for it."""
+        """Report a job's counters since its start; nothing happens for one that is unknown to the controller."""
         with contextlib.suppress(_UnknownError):
             self._ask(lambda client: client.counters(job_id, counted, final))
 
@@ -151,7 +151,7 @@ class ControllerLink:
         self._ask(lambda client: client.delivered(host, round(1000 * at), said))
 
     def passed(self, call: Callable[[Client], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
-        """What the controller says to a job's own request: 200 and the answer, or status and problem document."""
+        """Passes a job's own request on: 200 and the answer, or status and problem document."""
 
         def made(client: Client) -> tuple[int, dict[str, Any]]:
             try:
@@ -195,7 +195,7 @@ class ControllerLink:
 
 
 class _UnknownError(AwayError):
-    """The controller does not know the job."""
+    """The controller has no such job."""
 
 
 def _answer(answer: dict[str, Any]) -> Answer:
@@ -204,7 +204,7 @@ def _answer(answer: dict[str, Any]) -> Answer:
 
 
 def _lease(answer: dict[str, Any], ahead: float) -> float:
-    """The seconds that a job's lease lasts from now on; the controller's clock, by which it was said, is ``ahead``."""
+    """The seconds that a job's lease still lasts; the controller's clock, by which it ends, is ``ahead``."""
     until = datetime.fromisoformat(answer["lease_until"])
     return max(LEAST_LEASE, (until - datetime.now(UTC)).total_seconds() - ahead)
 

@@ -1,12 +1,12 @@
-"""What the worker service raises on purpose.
+"""The exceptions of the worker service.
 
 LarkError
 └── WorkerError
     ├── CallerError     the caller is part of no job, or may not ask this
-    ├── ForgedError     an ad that contradicts what the startd says of the slot
+    ├── ForgedError     an ad that contradicts the startd's ad of the slot
     ├── RefusedError    the controller or the site's rules refuse the job
     ├── AwayError       the controller cannot be asked now
-    ├── StartdError     the startd cannot be asked, or does not know the slot
+    ├── StartdError     the startd cannot be asked, or has no such slot
     ├── StarterError    the starter takes no attributes for its job's ad
     └── NetworkError    a job's network cannot be made or removed
 """
@@ -17,11 +17,11 @@ from lark_common.errors import LarkError
 
 
 class WorkerError(LarkError):
-    """Base of what the worker service raises; ``str()`` is a sentence for the user."""
+    """Base of the worker service's exceptions; ``str()`` is a sentence for the user."""
 
 
 class CallerError(WorkerError):
-    """The caller is part of no job on this worker, or asks for what is not its own."""
+    """The caller is part of no job on this worker, or asks for something of another job."""
 
 
 class ForgedError(WorkerError):
@@ -34,7 +34,7 @@ class ForgedError(WorkerError):
 
 
 class RefusedError(WorkerError):
-    """The job may not start here: the controller or the site's own rules say why.
+    """The controller or the site's own rules refuse the job.
 
     ``idle`` is True where the site lets such a job go back to Idle instead of putting it on hold.
     """
@@ -45,7 +45,7 @@ class RefusedError(WorkerError):
 
 
 class AwayError(WorkerError):
-    """The controller does not answer, or asks for patience."""
+    """The controller does not answer, or asks to try later."""
 
 
 class StartdError(WorkerError):

@@ -1,6 +1,6 @@
-"""The Unix socket on which hooks, the wrapper's entry and root ask, in a few routes of the controller's own API.
+"""The Unix socket for hooks, ``lark-enter`` and root, with a few routes of the controller's own API.
 
-Who asks is known by the socket (SO_PEERCRED), and whose job it is by ancestry, before a byte of the request is read.
+The caller is identified by the socket (SO_PEERCRED) and its job by ancestry, before a byte of the request is read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lark_worker.worker import Worker
 CONNECTIONS: Final = 512
 CONNECTIONS_PER_USER: Final = 192
 CONNECTIONS_PER_JOB: Final = 8
-# Of a user's processes outside of any job.
+# Connections of a user's processes outside of any job.
 CONNECTIONS_OUTSIDE: Final = 4
 # Requests of a job: many of them go on to the controller, with a token that all jobs of the worker share.
 REQUESTS_A_SECOND: Final = 5.0
@@ -71,19 +71,19 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
                 raise SettingError(f"LARK_WORKER_SOCKET={path}: another worker service listens there")
             path.unlink(missing_ok=True)
             super().__init__(str(path), _Handler)
-            # Every job's user asks here; what one may do is decided by who asks.
+            # Every job's user may connect; each request is authorised by its caller.
             path.chmod(0o666)
         except OSError as error:
             raise SettingError(f"LARK_WORKER_SOCKET={path}: cannot listen there: {error.strerror}") from None
         self._thread = threading.Thread(target=self.serve_forever, args=(0.2,), name="socket", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve requests."""
         self._thread.start()
         log.event("listening", socket=self._path)
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop serving requests."""
         self.shutdown()
         self._thread.join(5)
         self.server_close()
@@ -100,7 +100,7 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """One connection, on its own thread; what is over a limit is closed at once, before it costs one."""
+        """Serve a connection on a thread of its own; one over a limit is closed before it costs a thread."""
         uid = peer_of(request).uid
         user = self.places.take(("user", uid), CONNECTIONS if uid == 0 else CONNECTIONS_PER_USER)
         if user and self.places.take("all", CONNECTIONS):
@@ -117,7 +117,7 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """The connection's thread."""
+        """Serve a connection, on its thread."""
         uid = peer_of(request).uid
         try:
             super().process_request_thread(request, client_address)
@@ -126,11 +126,11 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             self.places.give(("user", uid))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """What went wrong with a connection alone: callers go away, and that is no event."""
+        """Ignore errors of a single connection: callers go away."""
 
 
 class _GoneError(Exception):
-    """The caller has stopped in the midst of its request: there is nobody to answer."""
+    """The caller has stopped in the midst of its request."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = IDLE
 
     def handle(self) -> None:
-        """Find out who asks, then read what is asked."""
+        """Identify the caller, then read the request."""
         self.close_connection = True
         connection: socket.socket = self.connection
         peer = self._peer = peer_of(connection)
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
 
     def _starter(self, peer: Peer) -> Process | None:
-        """The caller's starter; None for root outside of any job, who may look."""
+        """The caller's starter; None for root outside of any job, which may read."""
         try:
             return find_starter(peer.pid, self.server.programs)
         except CallerError:
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise
 
     def do_POST(self) -> None:
-        """Register, renew, or say that the job's program has ended."""
+        """Register a job, renew it, report its use, or reserve a flow."""
         parts = urlsplit(self.path)
         words = parts.path.strip("/").split("/")
         if words == ["v1", "jobs"]:
@@ -259,11 +259,11 @@ class _Handler(BaseHTTPRequestHandler):
             raise _GoneError(str(error)) from None
 
     def _answer(self, call: Callable[[], str], missing: bool = False) -> None:
-        """The call's text, or the problem that it raises; ``missing``: to be part of no such job is 404."""
+        """Send the call's text, or the problem that it raises; with ``missing`` CallerError is 404."""
         self._guard(lambda: (HTTPStatus.OK, "text/plain; charset=utf-8", call()), missing)
 
     def _pass(self, call: Callable[[], ControllerAnswer]) -> None:
-        """What the controller answered, or the problem that the call raises."""
+        """Send the controller's answer, or the problem that the call raises."""
 
         def passed() -> tuple[HTTPStatus, str, str]:
             status, document = call()
@@ -292,7 +292,7 @@ class _Handler(BaseHTTPRequestHandler):
             log.failure("a request failed", error, path=self.path)
             self._problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except Exception as error:
-            log.failure("a request failed unexpectedly", error, path=self.path)
+            log.failure("unexpected error in a request", error, path=self.path)
             self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The worker service failed; its log says how.")
         else:
             self._send(*answer)
@@ -311,7 +311,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self.connection.sendall(text.encode())
             self.connection.shutdown(socket.SHUT_WR)
-            # A socket that is closed with bytes unread resets the answer away.
+            # Closing a socket with unread bytes resets the connection, and the answer is lost.
             end = time.monotonic() + 2.0
             while (left := end - time.monotonic()) > 0:
                 self.connection.settimeout(left)
@@ -330,19 +330,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class finds wrong with a request, in this service's form."""
+        """Send the base class's errors in this service's form."""
         self._problem(HTTPStatus(code), message or "The request cannot be read.")
 
     def address_string(self) -> str:
-        """A Unix socket has no address."""
+        """The peer in the base class's messages: a Unix socket has no address."""
         return "local"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it so
-        """Requests are no events."""
+        """Log nothing: requests are no events."""
 
 
 def _is_served(path: Path) -> bool:
-    """Whether somebody listens on a socket; a file of one that was killed is only in the way."""
+    """Whether a process listens on a socket; the file of one that was killed may be removed."""
     with socket.socket(socket.AF_UNIX) as trial:
         try:
             trial.connect(str(path))

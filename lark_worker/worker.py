@@ -1,6 +1,6 @@
-"""The jobs of this worker: each from its starter's first word to the controller's last confirmation.
+"""The jobs of this worker, from the starter's first request to the end's delivery to the controller.
 
-A job is known by its starter (process id and start), found by ancestry of whoever asks.
+A job is identified by its starter (process id and start), which is found by the caller's ancestry.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Worker:
         fair_queues: FairQueues,
     ) -> None:
         self._state_lock = StateLock(settings.state_dir)
-        # What jobs reserve for what they send.
+        # Reservations by the jobs themselves.
         self.reservations = OwnReservations(link)
         self._settings = settings
         self._networks = networks
@@ -111,7 +111,7 @@ class Worker:
         self._shaping.start()
         self._rules.start()
         self._reports.start()
-        log.event("jobs taken up", live=len(live), known=len(known))
+        log.event("jobs resumed", live=len(live), known=len(known))
         self._leases.start()
         self._metering.start()
         self._wrapper_check.start()
@@ -131,7 +131,7 @@ class Worker:
         self._state_lock.release()
 
     def register(self, starter: Process, body: bytes, wait: float) -> str:
-        """Make a job's network and register it: the answer as ClassAd lines. Said again, the same.
+        """Make a job's network and register it; returns the answer as ClassAd lines. Idempotent.
 
         Raises CallerError, ForgedError, AdError, RefusedError, StartdError, NetworkError.
         """
@@ -151,11 +151,11 @@ class Worker:
             return self._registrations.bring_up(key, record, min(wait, self._settings.wait))
 
     def renew(self, starter: Process, job_id: str) -> str:
-        """Say that a job still runs; the service renews its lease by itself. Raises CallerError for another's job."""
+        """A running job as ClassAd lines; the service itself renews the lease. Raises CallerError for another job."""
         return lines(self._own(starter, job_id))
 
     def end(self, starter: Process, job_id: str, exit_ad: str) -> str:
-        """Remove a job's network, soon, and let the controller know. Raises CallerError."""
+        """Remove a job's network soon, and report its end to the controller. Raises CallerError."""
         record = self._own(starter, job_id)
         key = key_of(record)
         self._endings.note_end(key, exit_ad, EndedBy.HOOK)
@@ -178,12 +178,12 @@ class Worker:
         return record
 
     def usage(self, starter: Process) -> str:
-        """Tell HTCondor now what a job has used, before its starter hears of its end. Raises CallerError."""
+        """Report a job's use to HTCondor now, before its starter notices its end. Raises CallerError."""
         self._metering.report_now(self.namespace(starter))
         return ""
 
     def records(self) -> tuple[Record, ...]:
-        """Every job that is known, in the order in which they came."""
+        """All jobs, in the order of their admission."""
         return self._jobs.all()
 
     def problems(self) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class Worker:
         return (problem,) if (problem := self._wrapper_check.problem) else ()
 
     def counters(self, record: Record) -> Counters:
-        """What a live bridge or nat job has sent and been given since its start. Raises NetworkError."""
+        """The counters of a live bridge or nat job since its start. Raises NetworkError."""
         return self._firewall.counters(record)
 
     def _own(self, starter: Process, job_id: str) -> Record:
@@ -206,7 +206,7 @@ class Worker:
         self._registrations.post_later(key, record)
 
     def _deliver(self, job_id: str) -> None:
-        """Tell the controller what is pending of a job, in order. Raises AwayError."""
+        """Deliver a job's pending operations to the controller, in order. Raises AwayError."""
         while True:
             record = self._jobs.by_id(job_id)
             if record is None or not record.pending:

@@ -16,7 +16,7 @@ _LEAST_MTU: Final = 1280
 
 
 def steps(lease: Lease | None, before: str, interface: str, mtu: int) -> list[str]:
-    """The commands of an ``ip -4 -batch`` that lead to ``lease`` (None: to no address).
+    """The commands of an ``ip -4 -batch`` that put ``lease`` on the interface (None: no address).
 
     ``before`` is the address with prefix length that is there ("" for none), ``mtu`` the site's.
     """
@@ -48,7 +48,7 @@ def _batch(text: str) -> None:
 
 
 def resolv_text(lease: Lease, otherwise: tuple[IPv4Address, ...]) -> str:
-    """The resolv.conf that a lease asks for, with the servers ``otherwise`` where it names none; "" for none at all."""
+    """The resolv.conf for a lease, with the servers ``otherwise`` where it names none; "" for none at all."""
     servers = lease.nameservers or otherwise
     search = f"search {lease.domain}\n" if lease.domain and servers else ""
     return search + "".join(f"nameserver {server}\n" for server in servers)
@@ -62,5 +62,5 @@ def write_resolv(path: Path, text: str) -> None:
                 return
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "ascii")
-        # Whatever the umask says: the job's user reads it.
+        # Whatever the umask is: the job's user reads it.
         path.chmod(0o644)

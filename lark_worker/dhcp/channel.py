@@ -50,7 +50,7 @@ class Channel:
             raw.bind((self._interface, _ETH_IP))
             udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             try:
-                # Answers are read from the packet socket; this one sends, and keeps the kernel from turning them away.
+                # Answers are read from the packet socket; this one sends, and keeps the kernel from refusing them.
                 udp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 udp.bind(("0.0.0.0", CLIENT_PORT))
             except OSError:
@@ -62,12 +62,12 @@ class Channel:
         self._raw, self._udp = raw, udp
 
     def fileno(self) -> int:
-        """What becomes readable when an answer is there."""
+        """The descriptor that becomes readable when an answer arrives."""
         assert self._raw is not None
         return self._raw.fileno()
 
     def send(self, message: Message, source: IPv4Address, target: IPv4Address) -> None:
-        """Send; what the interface does not take is lost, as on the wire."""
+        """Send a message; a failure of the interface loses it, as the wire may."""
         assert self._raw is not None
         assert self._udp is not None
         data = encode(message)
@@ -78,7 +78,7 @@ class Channel:
                 self._udp.sendto(data, (str(target), SERVER_PORT))
 
     def receive(self) -> list[Message]:
-        """The messages that have come; what is none is passed over."""
+        """The messages that have arrived; packets that are no DHCP messages are skipped."""
         assert self._raw is not None
         assert self._udp is not None
         found = []

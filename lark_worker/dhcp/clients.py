@@ -1,4 +1,4 @@
-"""The DHCP clients of a worker's jobs: one thread asks, renews and notices expiry for all of them."""
+"""The DHCP clients of a worker's jobs: one thread requests, renews and expires the leases of all."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class _Running:
 class Clients:
     """Clients by MAC address; thread-safe. ``clock`` is in seconds since 1970 (None: :func:`steady_clock`).
 
-    ``changed`` is called when a job's lease is new, differs or is lost, on a thread of its own; :meth:`lease` says what
-    is so by then.
+    ``changed`` is called on a thread of its own when a job's lease is new, differs or is lost; :meth:`lease` has the
+    lease by then.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Clients:
         self._thread = StoppableThread("dhcp", self._run, wake=self._poke)
 
     def start(self) -> None:
-        """Begin; leases that have expired are forgotten."""
+        """Start the thread; expired leases are forgotten."""
         self._cache.sweep(self._clock())
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; leases stay."""
+        """Stop the thread; leases stay."""
         self._thread.stop()
         with self._lock:
             for running in self._running.values():
@@ -102,10 +102,10 @@ class Clients:
             os.close(self._wake)
 
     def begin(self, job: str, mac: str, namespace: str, *, held: bool = False) -> Future[Lease]:
-        """Ask for a job's address, the cached one first; the future has the first lease.
+        """Request a job's address, the cached one first; the future has the first lease.
 
-        Who had a client with this MAC address before (the slot's last job) has none from now on. ``held``: the job's
-        interface has the cached lease already, since it ran before the service was started.
+        An earlier client with this MAC address (that of the slot's last job) ends. ``held``: the job's interface has
+        the cached lease already, since it ran before the service was started.
         """
         now = self._clock()
         cached = self._cache.read(mac, now)
@@ -127,7 +127,7 @@ class Clients:
         return running.first
 
     def take_cached(self, job: str) -> bool:
-        """No server answers: let the job have what is left of the cached lease; False where there is none."""
+        """Give the job the rest of the cached lease, as no server answers; False where there is none."""
         with self._lock:
             running = self._of(job)
             if running is None:
@@ -138,7 +138,7 @@ class Clients:
         return taken
 
     def end(self, job: str) -> None:
-        """A job is over: nothing more is asked for it. Its lease stays, in the cache and at the server."""
+        """End a job's client. Its lease stays, in the cache and at the server."""
         with self._lock:
             running = self._of(job)
             if running is not None:
@@ -159,7 +159,7 @@ class Clients:
         while not self._thread.stopping:
             try:
                 self._turn()
-            except Exception as error:  # one job's trouble must not cost the others their leases
+            except Exception as error:  # an unexpected error about one job must not cost the others their leases
                 log.failure("DHCP: a turn failed", error)
                 self._thread.pause(_AFTER_FAILURE)
 
@@ -187,7 +187,7 @@ class Clients:
             self._do(running, running.client.receive(message, now))
 
     def _do(self, running: _Running, outcomes: list[Outcome]) -> None:
-        """Carry out what the client's states ask for. The caller holds the lock."""
+        """Carry out a client's outcomes. The caller holds the lock."""
         for outcome in outcomes:
             match outcome:
                 case Send():
@@ -208,7 +208,7 @@ class Clients:
                 running.channel = self._opens(running.namespace, self._interface)
                 self._selector.register(running.channel, selectors.EVENT_READ, running)
         except NetworkError as error:
-            # A job that ends just now, most of all; otherwise its time comes again.
+            # Mostly a job that is just ending; for any other it is tried again later.
             log.failure("DHCP cannot be asked", error, job=running.job)
             running.client.wakes = self._clock() + _REOPEN
             return
@@ -236,7 +236,7 @@ class Clients:
             running.channel = None
 
     def _tell(self, running: _Running) -> None:
-        """Whoever is told may take its time, and has to wait for the job's other business."""
+        """Call ``changed`` on a thread of its own, since it waits for the job's lock."""
         threading.Thread(target=self._changed, args=(running.job,), name=f"lease {running.job}", daemon=True).start()
 
     def _poke(self) -> None:

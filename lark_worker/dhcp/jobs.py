@@ -1,4 +1,4 @@
-"""Jobs with AddressType dhcp: the lease put on the job's interface, told to the controller, and taken away again."""
+"""Jobs with AddressType dhcp: leases are put on jobs' interfaces, registered with the controller, and removed."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def leased_address(record: Record) -> str:
 class DhcpJobs:
     """Leases of the jobs of one worker; thread-safe.
 
-    ``again`` posts a job once more, when what stands in its record has changed. The caller of a method that takes a
-    key holds that job's lock.
+    ``again`` posts a job once more when its record has changed. The caller of a method that takes a key holds that
+    job's lock.
     """
 
     def __init__(self, settings: Settings, jobs: KnownJobs, again: Callable[[Key, Record], None]) -> None:
@@ -51,22 +51,22 @@ class DhcpJobs:
         self._applied: dict[str, Lease] = {}
 
     def start(self) -> None:
-        """Begin to ask and to renew."""
+        """Start the clients' thread."""
         self._clients.start()
 
     def stop(self) -> None:
-        """Ask no more; jobs keep what they have."""
+        """Stop the clients; jobs keep their leases."""
         self._clients.stop()
 
     def begin(self, record: Record) -> Future[Lease]:
-        """Ask for a job's address; what comes is given to it whenever it comes. May be repeated."""
+        """Request a job's address, which is put on its interface whenever it arrives. Idempotent."""
         self._prepare(record)
         return self._clients.begin(record.id, record.mac, record.namespace)
 
     def obtain(self, key: Key, record: Record) -> Record | None:
-        """Give a job its address, and wait for it as long as the site says; None where there is none by then.
+        """Give a job its address, waiting ``dhcp_timeout`` for it; None where there is none by then.
 
-        The record that is answered is still to be posted. Raises NetworkError.
+        The record that is returned is still to be posted. Raises NetworkError.
         """
         future = self.begin(record)
         try:
@@ -79,7 +79,7 @@ class DhcpJobs:
         return self._give(key, record, lease)
 
     def resume(self, record: Record) -> None:
-        """Go on with a job that has run before the service was started."""
+        """Continue the client of a job that ran before the service was started."""
         had = leased_address(record)
         self._clients.begin(record.id, record.mac, record.namespace, held=bool(had))
         if had and self._clients.lease(record.id) is None:
@@ -87,14 +87,14 @@ class DhcpJobs:
             self._changed(record.id)
 
     def end(self, record: Record) -> None:
-        """A job is over. Its lease is not given back: the slot's next job asks for the same."""
+        """End a job's client. Its lease is not released: the slot's next job requests the same."""
         if has_dhcp(record):
             self._clients.end(record.id)
             with self._lock:
                 self._applied.pop(record.id, None)
 
     def _changed(self, job_id: str) -> None:
-        """A job's lease is new, differs, or is lost."""
+        """Handle a lease that is new, differs, or is lost."""
         known = self._jobs.by_id(job_id)
         if known is None:
             return
@@ -141,7 +141,7 @@ class DhcpJobs:
         return self._jobs.change(key, addresses=addresses, body=body)
 
     def _prepare(self, record: Record) -> None:
-        """A resolv.conf of its own from the start, since what a running job sees as such cannot be changed later."""
+        """Write the namespace's resolv.conf before the job starts: a running job's mount cannot be changed later."""
         path = resolv_path(record.namespace)
         if not path.exists():
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A lease: the address, for how long, and what the server says of the network. Kept on disk as JSON."""
+"""A lease: the address, its times, and the server's options for the network. Kept on disk as JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Route:
 class Lease:
     """A lease; times are seconds since 1970, ``expires`` infinite for a lease without end.
 
-    From ``renews`` on its server is asked to renew it (T1), from ``rebinds`` on any server (T2).
+    ``renews`` (T1) is when its server is asked to renew it, ``rebinds`` (T2) when any server is.
     """
 
     address: IPv4Address
@@ -55,7 +55,7 @@ class Lease:
         return f"{self.address}/{self.length}"
 
     def same_network(self, other: Lease) -> bool:
-        """Whether nothing that is configured differs."""
+        """Whether both configure the interface alike."""
         mine, others = (
             (each.interface, each.routes, each.nameservers, each.domain, each.mtu) for each in (self, other)
         )
@@ -63,7 +63,7 @@ class Lease:
 
 
 def granted(message: Message, now: float) -> Lease:
-    """The lease that an ACK grants, counted from ``now``, when it was asked for. Raises ValueError where it is none."""
+    """The lease that an ACK grants, counted from ``now``, when it was requested. Raises ValueError where it is none."""
     options = message.options
     address = message.yours
     seconds = _number(options.get(Option.LEASE, b""))
@@ -135,7 +135,7 @@ class Cache:
             self._path(mac).unlink()
 
     def sweep(self, now: float) -> int:
-        """Remove what has expired and what cannot be read; answers how many leases went."""
+        """Remove expired and unreadable leases; returns how many."""
         gone = 0
         for path in list(self._directory.iterdir()):
             lease = _read(path) if path.suffix == ".json" else None
@@ -143,7 +143,7 @@ class Cache:
                 path.unlink(missing_ok=True)
                 gone += 1
         if gone:
-            log.event("cached leases are over", leases=gone)
+            log.event("expired leases removed", leases=gone)
         return gone
 
     def _path(self, mac: str) -> Path:

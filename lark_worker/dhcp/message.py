@@ -16,7 +16,7 @@ EVERYBODY: Final = IPv4Address(0xFFFFFFFF)
 _COOKIE: Final = b"\x63\x82\x53\x63"
 _HEAD: Final = struct.Struct("!BBBBIHH4s4s4s4s16s64s128s")
 _REQUEST, _REPLY, _ETHERNET, _UDP = 1, 2, 1, 17
-# A server or relay may drop what is shorter than BOOTP's own length (RFC 1542, section 2.1).
+# A server or relay may drop messages that are shorter than BOOTP's own (RFC 1542, section 2.1).
 _LEAST: Final = 300
 
 
@@ -129,10 +129,10 @@ def packet(source: IPv4Address, target: IPv4Address, payload: bytes) -> bytes:
 
 
 def payload(data: bytes) -> bytes:
-    """What an IPv4 packet carries from a server's port to a client's. Raises ValueError for any other packet.
+    """The payload of an IPv4 packet from a server's port to a client's. Raises ValueError for any other packet.
 
-    The UDP checksum is not looked at: a packet that never left the machine has none yet, and the transaction's number
-    and the hardware address must agree in any case.
+    The UDP checksum is ignored: a packet that never left the machine has none yet, and the transaction's number and
+    the hardware address must agree in any case.
     """
     head = (data[0] & 0x0F) * 4 if data else 0
     if head < 20 or len(data) < head + 8 or data[0] >> 4 != 4 or data[9] != _UDP:

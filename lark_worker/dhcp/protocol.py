@@ -1,6 +1,6 @@
 """The states of a DHCP client (RFC 2131, section 4.4, figure 5) as calculation: events in, messages and outcomes out.
 
-No clock and no socket: every call is told the time, and :attr:`Client.wakes` says when to call again.
+No clock and no socket: every call is given the time, and :attr:`Client.wakes` is when to call again.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """There is a lease: new, renewed, or the cached one taken up."""
+    """A lease: new, renewed, or the cached one taken up."""
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The lease is no more: refused by its server, or expired; ``reason`` says which."""
+    """The end of a lease: refused by its server, or expired (``reason``)."""
 
     reason: str
 
@@ -68,7 +68,7 @@ Outcome = Send | Bound | Lost
 class Client:
     """One interface's client. Not thread-safe.
 
-    ``cached`` is a lease of before that has not expired: it is asked for by INIT-REBOOT (section 3.2), or, ``held``,
+    ``cached`` is an earlier lease that has not expired: it is requested by INIT-REBOOT (section 3.2), or, ``held``,
     taken as the lease that the interface still has.
     """
 
@@ -92,7 +92,7 @@ class Client:
         return self.state is not State.BOUND
 
     def start(self, now: float) -> list[Outcome]:
-        """Begin to ask, or go on with the lease that is held."""
+        """Request a lease, or continue the one that is held."""
         if self.lease is not None:
             return self._bound_at(now)
         if self._cached is not None and self._cached.expires > now:
@@ -101,19 +101,19 @@ class Client:
         return self._discover(now)
 
     def tick(self, now: float) -> list[Outcome]:
-        """What is due: send again, give up, renew, expire."""
+        """Act on the time: retransmit, give up, renew, expire."""
         if now < self.wakes:
             return []
         if self.lease is not None:
             return self._bound_at(now)
         pauses = {State.REBOOTING: _REBOOT, State.REQUESTING: _REQUEST}.get(self.state)
         if pauses is not None and self._tries >= len(pauses):
-            # The server keeps silent where it does not know the client (section 4.3.2).
+            # A server without a record of the client stays silent (section 4.3.2).
             return self._discover(now)
         return self._transmit(now)
 
     def receive(self, message: Message, now: float) -> list[Outcome]:
-        """A server's message; what is not an answer to this client's last question changes nothing."""
+        """Handle a server's message; any but an answer to this client's last message changes nothing."""
         if message.xid != self._xid or message.mac != self._mac or not self.waits_for_answers:
             return []
         if self.state is State.SELECTING:
@@ -140,7 +140,7 @@ class Client:
         return [Bound(lease)]
 
     def take_cached(self, now: float) -> list[Outcome]:
-        """No server has answered: use the cached lease for the rest of its time, as section 3.2 allows."""
+        """Use the cached lease for the rest of its time where no server has answered, as section 3.2 allows."""
         if self.lease is not None or self._cached is None or self._cached.expires <= now:
             return []
         self.lease = self._cached
@@ -148,7 +148,7 @@ class Client:
         return [Bound(self.lease), *self._bound_at(now)]
 
     def _bound_at(self, now: float) -> list[Outcome]:
-        """With a lease: renew, rebind or expire, whichever the time says."""
+        """Renew, rebind or expire a lease, by the time."""
         lease = self.lease
         assert lease is not None
         if now >= lease.expires:
@@ -168,7 +168,7 @@ class Client:
         self._refusals += 1
         said = self._discover(now)
         if self._refusals > 1:
-            # A server that offers and then refuses is not asked without end.
+            # A server that offers and then refuses is not asked for ever.
             self.wakes = now + min(_DISCOVER_LONGEST, 2.0**self._refusals)
             said = []
         return [Lost("the server refuses the lease"), *said] if had else said
@@ -183,7 +183,7 @@ class Client:
         self._xid = self._draw.getrandbits(32)
 
     def _transmit(self, now: float) -> list[Outcome]:
-        """The message of this state, and when to do something again."""
+        """The message of this state; sets when to act next."""
         lease = self.lease
         self._tries += 1
         self._asked = now

@@ -1,4 +1,4 @@
-"""The network that a job gets: the machine ad's expressions evaluated against the job ad, then the site's script.
+"""The network of a job: the machine ad's expressions evaluated against the job ad, then the site's script.
 
 As in the paper's section IV: NetworkType, VLAN and the rest may be expressions over the job ad; a script may change the
 outcome, e.g. a VLAN's name into its number. Most jobs ask for nothing; Undefined is then never taken for true.
@@ -30,7 +30,7 @@ from lark_worker.settings import Settings
 
 SCRIPT_SECONDS: Final = 10.0
 MAX_OUTPUT: Final = 65536
-# What the service itself decides; neither slot ad nor script has a say in it.
+# Attributes that the service itself sets, whatever slot ad and script have.
 OWN: Final = ("ExternalInterface", "InternalInterface", "InnerMacAddress", "DatapathId")
 # JobUniverse of virtual machines.
 _VM_UNIVERSE: Final = 13
@@ -39,7 +39,7 @@ ADDRESSES_HERE: Final = ("controller", "static", "dhcp")
 
 @dataclass(frozen=True, slots=True)
 class NetworkChoice:
-    """What a job's network shall be; ``machine`` is the machine ad with every network attribute evaluated.
+    """The choice for one job; ``machine`` is the machine ad with every network attribute evaluated.
 
     ``bridge`` is the Linux bridge of a bridge job.
     """
@@ -55,7 +55,7 @@ class NetworkChoice:
 
 
 def choose_network(ads: TrustedAds, settings: Settings) -> NetworkChoice:
-    """Decide. Raises RefusedError where the outcome is nothing that this worker can do."""
+    """Choose a job's network. Raises RefusedError where this worker cannot make it."""
     job = ads.job
     machine = classad2.ClassAd(repr(ads.machine))
     try:
@@ -86,7 +86,7 @@ def choose_network(ads: TrustedAds, settings: Settings) -> NetworkChoice:
     if outside:
         raise RefusedError(f"{outside} outside of their network namespace, so this worker has none for them")
     if network == "nat":
-        # Its address is one of the worker's own, whatever the site's other jobs have.
+        # A nat job's address is one of the worker's own, whatever the site's other jobs have.
         address = "dhcp" if address == "dhcp" else "static"
         _check_nat(settings, vlan)
     if network == "bridge" and not bridge:
@@ -149,9 +149,9 @@ def _script(script: Path, job: classad2.ClassAd, machine: classad2.ClassAd) -> c
 
 
 def _outside(slot: classad2.ClassAd) -> str:
-    """What HTCondor starts for the job by another way than the job's wrapper; "" for nothing.
+    """The parts of a job that HTCondor starts without the job's wrapper; "" for none.
 
-    As the startd has it; what the user's ad says does not count.
+    By the startd's ad; the user's does not count.
     """
     if slot.get("WantDocker") is True or slot.get("WantDockerImage") is True:
         return "Docker jobs are started"

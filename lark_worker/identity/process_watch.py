@@ -1,4 +1,4 @@
-"""Notice that a process has ended, whoever its parent is: a pidfd becomes readable (pidfd_open(2))."""
+"""Notices the end of processes that are no children of this one: a pidfd becomes readable (pidfd_open(2))."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ProcessWatch:
         self._thread = StoppableThread("watch", self._run, wake=lambda: os.eventfd_write(self._wake, 1))
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more; calls that are being made are waited for."""
+        """Stop the thread, and wait for calls that are being made."""
         self._thread.stop()
         for fd in list(self._calls):
             os.close(fd)
@@ -46,7 +46,7 @@ class ProcessWatch:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
             return False
-        # Now the id means this process; was it the one that is meant?
+        # From here on the id belongs to this process, which may be a later one of the same id.
         try:
             alive = is_alive(pid, started)
         except OSError:
@@ -67,8 +67,8 @@ class ProcessWatch:
                     return
                 try:
                     self._ended(fd)
-                except Exception as error:  # the next process's end must find somebody who notices it
-                    log.failure("what follows a process's end failed", error)
+                except Exception as error:  # an unexpected error must not stop this thread
+                    log.failure("handling a process's end failed", error)
 
     def _ended(self, fd: int) -> None:
         with self._lock:
@@ -79,5 +79,5 @@ class ProcessWatch:
         try:
             threading.Thread(target=call, name="ended", daemon=True).start()
         except RuntimeError:
-            # No thread is to be had: then the others wait for this one.
+            # No thread can be started: the other ends wait for this call.
             call()

@@ -1,4 +1,4 @@
-"""Which processes stand behind a caller, read from ``/proc`` and held by pidfd (pidfd_open(2)) against reuse of ids."""
+"""The processes behind a caller, read from ``/proc`` and held by pidfd (pidfd_open(2)) against reuse of ids."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Final
 
 from lark_worker.errors import CallerError
 
-# Linux 6.5: a pidfd of the peer, which no later process can take the place of. Absent from Python's socket module.
+# Linux 6.5: a pidfd of the peer, whose place no later process can take. Absent from Python's socket module.
 _SO_PEERPIDFD: Final = 77
 MAX_DEPTH: Final = 128
-# What says nothing of the process that is asked for.
+# Errors that tell nothing about the process.
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -36,7 +36,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a Unix socket (unix(7), SO_PEERCRED)."""
+    """The process at the other end of a Unix socket (unix(7), SO_PEERCRED)."""
 
     pid: int
     uid: int
@@ -45,7 +45,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Which files a starter and a startd are, and the real user id that both run with."""
+    """The files of starter and startd, and the real user id that both run with."""
 
     starters: frozenset[str]
     startds: frozenset[str]
@@ -58,13 +58,12 @@ def boot_id() -> str:
 
 
 def read_process(pid: int) -> Process:
-    """A process as it is now. Raises ProcessLookupError when there is none (a zombie is none).
-
-    Raises another OSError where this process has no files or memory left to find out.
+    """A process as it is now. Raises ProcessLookupError when there is none (a zombie is none), and another OSError
+    where this process has no descriptors or memory left.
     """
     folder = Path("/proc", str(pid))
     try:
-        # What follows the last parenthesis cannot be chosen by the process.
+        # The fields behind the last parenthesis cannot be chosen by the process.
         fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
         status = (folder / "status").read_text("utf-8", "replace")
         program = str((folder / "exe").readlink()).removesuffix(" (deleted)")
@@ -96,7 +95,7 @@ def ancestry(pid: int) -> Iterator[Process]:
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Who connected."""
+    """The process that connected."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return Peer(*struct.unpack("3i", credentials))
 
@@ -105,7 +104,7 @@ def peer_of(connection: socket.socket) -> Peer:
 def held(connection: socket.socket, peer: Peer) -> Iterator[None]:
     """Hold the process that connected, so that its id means this process and no other.
 
-    At the end raises CallerError if it has ended meanwhile: what was read by its id may then be of another process.
+    At the end raises CallerError if it has ended meanwhile: values read by its id may then be of another process.
     """
     try:
         try:

@@ -1,7 +1,7 @@
-"""What the local startd says of a slot: whose job runs there. The only source of a job's identity.
+"""The local startd's ad of a slot: the only source of a job's identity.
 
-The startd puts GlobalJobId into a claimed slot's ad, and whatever else of the job ad the administrator names in
-``STARTD_JOB_ATTRS``; what stands there came from the schedd through the shadow, not from the job's user on the worker.
+The startd puts GlobalJobId into a claimed slot's ad, and the attributes of the job ad that the administrator names in
+``STARTD_JOB_ATTRS``. These come from the schedd through the shadow, not from the job's user on the worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lark_common.runs import RunKey
 from lark_worker.errors import StartdError
 from lark_worker.identity.processes import Process
 
-# How long a slot's ad may take to show the job that its starter was started for.
+# Seconds that a slot's ad may take to show its starter's job.
 PATIENCE: Final = 5.0
 PAUSE: Final = 0.05
 
@@ -39,7 +39,7 @@ class Slot:
 
 
 class StartdView(Protocol):
-    """Whoever can say what runs below a starter."""
+    """Finds the slot of a starter."""
 
     def slot(self, starter: Process) -> Slot:
         """The slot of a running starter. Raises StartdError."""
@@ -113,7 +113,7 @@ def slot_name(starter: Process) -> str:
 
 
 class LocalStartd:
-    """Asks the startd of this machine directly, by HTCondor's own bindings; the collector is not needed.
+    """Queries the startd of this machine directly, by HTCondor's own bindings; the collector is not needed.
 
     ``address_file`` None is the one that HTCondor's configuration names (``STARTD_ADDRESS_FILE``).
     """
@@ -163,7 +163,7 @@ class LocalStartd:
         if len(found) != 1:
             raise StartdError(f"the startd has {len(found)} slots of the name {name}")
         ad = found[0]
-        # HTCondor 25 says which starter it started; an older one leaves the slot's name to be believed.
+        # HTCondor 25 names the starter's process; with an older one the slot's name has to do.
         if isinstance(ad.get("StarterPid"), int) and ad["StarterPid"] != pid:
             raise StartdError(f"slot {name} belongs to process {ad['StarterPid']}, not to {pid}")
         return read_slot(ad)

@@ -1,4 +1,4 @@
-"""One post out of what the startd says and what the job's user says: identity from the one, wishes from the other."""
+"""The ads of a post: the job's identity from the startd, its wishes from the job's user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lark_common.errors import AdError
 from lark_worker.errors import ForgedError
 from lark_worker.identity.startd import IDENTITY, Slot, identity
 
-# What a user's copy of the job ad must agree on with the startd. HTCondor itself changes the others on the way.
+# Attributes in which a user's copy of the job ad must equal the startd's. HTCondor itself changes others on the way.
 COMPARED: Final = ("GlobalJobId", "Owner", "AcctGroup", "AcctGroupUser", "ClusterId", "ProcId")
 MAX_AD: Final = 262144
 
@@ -44,7 +44,7 @@ def trusted_ads(body: bytes, slot: Slot) -> TrustedAds:
 
 
 def check_same_job(body: bytes, posted: str) -> None:
-    """Compare a job ad that is handed over again with what :func:`trusted_ads` made at the first time.
+    """Compare a job ad that is posted again with the first post's.
 
     Raises as :func:`trusted_ads` does.
     """
@@ -52,7 +52,7 @@ def check_same_job(body: bytes, posted: str) -> None:
 
 
 def with_lease(posted: str, address: IPv4Address | None) -> str:
-    """A body that was posted, completed by the address that a lease gives; None says that the lease is over."""
+    """A posted body with the address of a lease; None: the lease is over."""
     job, _, machine = posted.partition(f"\n{SEPARATOR}\n")
     changed = parse_ad(machine)[0]
     for name in ("LarkInnerAddressIPv4", "LarkLeaseOver"):
@@ -66,7 +66,7 @@ def with_lease(posted: str, address: IPv4Address | None) -> str:
 
 
 def _job_ad(body: bytes) -> classad2.ClassAd:
-    """The first of the two ads of a post; the second is not looked at."""
+    """The first of the two ads of a post; the second is ignored."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
@@ -82,7 +82,7 @@ def _compare(given: classad2.ClassAd, own: classad2.ClassAd) -> None:
             continue
         said, known = given.lookup(name), own.get(name)
         if known is None:
-            # A group that the startd does not know of is claimed, not had.
+            # A group that is not in the startd's ad is claimed without proof.
             reason = f"the ad says {_shown(said)}, and the startd knows of none (its STARTD_JOB_ATTRS must hold {name})"
             raise ForgedError(name, reason)
         if repr(said) != literal(known):

@@ -1,4 +1,4 @@
-"""A new job: whose it is by the startd, what the ads wish, and what network it gets; on disk before it is made."""
+"""Admits a job: its identity by the startd, its wishes by the ads, its network chosen; on disk before it is made."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from lark_worker.records.known_jobs import KnownJobs, key_of
 from lark_worker.records.records import Record
 from lark_worker.settings import Settings
 
-# How many forged ads of a job go into the controller's audit trail.
+# Forged ads of a job that go into the controller's audit trail.
 FORGERIES_AT_ONCE: Final = 10
 FORGERIES_A_SECOND: Final = 1 / 60
 
 
 class Admission:
-    """Takes jobs in, and compares what their users hand over with what the startd says; thread-safe."""
+    """Admits jobs, and compares their users' ads with the startd's; thread-safe."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Admission:
         self._forgeries = Buckets(FORGERIES_A_SECOND, FORGERIES_AT_ONCE)
 
     def admit(self, starter: Process, body: bytes) -> Record:
-        """A new job, decided and on disk; nothing is made yet.
+        """Choose a new job's network and write its record; nothing is made yet.
 
         Raises CallerError, ForgedError, AdError, RefusedError, StartdError, NetworkError.
         """
@@ -74,7 +74,7 @@ class Admission:
             if choice.network_type != "nat" and choice.address_type in ("static", "dhcp"):
                 given = [address for address in (choice.ipv4, choice.ipv6) if address is not None]
                 addresses = self._networks.interfaces(given)
-        # Which address behind NAT is free, is settled once the record is written.
+        # An address behind NAT is taken once the record is written.
         with self._assigning:
             if choice.network_type == "nat":
                 addresses = self._behind_nat(machine)
@@ -119,7 +119,7 @@ class Admission:
         return record
 
     def _behind_nat(self, machine: Any) -> tuple[str, ...]:
-        """Addresses that no live job of this worker has, said in the machine ad as well, whatever it said before."""
+        """Addresses that no live job of this worker has; they replace those of the machine ad."""
         live = [record for record in self._jobs.all() if record.network_type == "nat" and not record.over]
         addresses = self._networks.assign([text for record in live for text in record.addresses])
         for version in (4, 6):
@@ -131,7 +131,7 @@ class Admission:
         return addresses
 
     def check_again(self, record: Record, body: bytes) -> None:
-        """What is handed over for a job that is known counts for nothing; a lie is noted all the same.
+        """Compare a further post of an admitted job, which changes nothing; a forged one is noted.
 
         Raises ForgedError, AdError.
         """
@@ -152,7 +152,7 @@ class Admission:
         ).start()
 
     def _tell_forgery(self, job_id: str, owner: str, detail: str) -> None:
-        """The controller's audit trail has it too; where the controller is away, the log alone."""
+        """Write a forgery into the controller's audit trail; while the controller is away, the log alone has it."""
         # A thousand bytes are accepted there.
         text = f"job of {owner}: {detail}".encode("ascii", "backslashreplace")[:1000].decode("ascii")
         try:

@@ -1,4 +1,4 @@
-"""The end of a job: noticed or said, its network removed, the controller told."""
+"""Ends jobs: notices the end, removes the network, reports it to the controller."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Endings:
         self._removal_retry = RemovalRetry(networks.remove, self._has_network)
 
     def stop(self) -> None:
-        """Remove no more."""
+        """Stop removing networks."""
         self._removal_retry.stop()
 
     def watch(self, record: Record) -> bool:
@@ -54,7 +54,7 @@ class Endings:
         return record.boot == self._jobs.boot and self._watch.add(*key, lambda: self.finish(key))
 
     def note_end(self, key: Key, exit_ad: str, by: EndedBy) -> Record | None:
-        """Note that a job has ended, so that the controller is told in time. May be repeated."""
+        """Record a job's end, which is then reported to the controller. Idempotent."""
         with self._jobs.locked(key):
             record = self._jobs.of(key)
             if record is None or record.over:
@@ -68,7 +68,7 @@ class Endings:
             return record
 
     def finish(self, key: Key) -> None:
-        """A job or its starter has ended, whether or not its exit hook was called: its network goes."""
+        """End a job, whether or not its exit hook was called, and remove its network."""
         with self._jobs.locked(key):
             before = self._jobs.of(key)
             here = before is not None and before.boot == self._jobs.boot
@@ -78,11 +78,11 @@ class Endings:
             try:
                 self._remove(record)
             except NetworkError as error:
-                log.failure("a job's network is not all gone; it is tried again", error, job=record.id)
+                log.failure("a job's network is not removed; it is tried again", error, job=record.id)
         self._jobs.forget_starter(record)
 
     def give_up(self, key: Key, state: str, reason: str) -> Record:
-        """The job does not start here. It may have been registered, so the controller hears of its end alone."""
+        """End a job that does not start here. It may have been registered, so its end is reported all the same."""
         with self._jobs.locked(key):
             record = self._jobs.change(
                 key, over=True, state=state, reason=reason, ended_by=EndedBy.START.value, pending=("end",)
@@ -92,7 +92,7 @@ class Endings:
             return record
 
     def supersede(self, job_id: str) -> None:
-        """A starter that came before for the same run has nothing more to say."""
+        """Drop an earlier starter of the same run, with its network."""
         old = self._jobs.by_id(job_id)
         if old is not None:
             self._jobs.change(key_of(old), over=True, pending=())
@@ -114,9 +114,9 @@ class Endings:
         return record is not None and not record.over
 
     def deliver(self, record: Record) -> None:
-        """Tell the controller that a job has ended. Raises AwayError."""
+        """Report a job's end to the controller. Raises AwayError."""
         if record.counted:
-            # What the controller will not count must not keep it from hearing of the end.
+            # Refused counters must not keep the end from being reported.
             with contextlib.suppress(RefusedError):
                 self._link.counters(record.id, record.counted, final=True)
         self._link.end(record.id, record.exit_ad, EndedBy(record.ended_by))

@@ -1,4 +1,4 @@
-"""Renew the leases of the jobs that run, so that the controller does not end them."""
+"""Renews the leases of running jobs."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ class LeaseRenewal:
         self._thread = StoppableThread("renew", self._run)
 
     def start(self) -> None:
-        """Begin to renew."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Stop the thread."""
         self._thread.stop()
 
     def _run(self) -> None:
         """Renew every job's lease three times within it; a job that the controller has forgotten is posted again.
 
-        Soon after the start for the first time: how long leases are is not known then, and jobs that run have waited.
+        The first round is soon after the start: the leases' length is not known then, and running jobs have waited.
         """
         began, pause = -math.inf, 0.0
         while not self._thread.pause(TICK):
-            # The lease may be another by now: the first job's registration says it.
+            # The length may have changed: the first job's registration has it.
             if time.monotonic() - began < min(pause, self._link.lease / 3):
                 continue
             began = time.monotonic()
             try:
                 pause = LONGEST_PAUSE if self._round() else AWAY_PAUSE
-            except Exception as error:  # the next round must find somebody who renews
+            except Exception as error:  # an unexpected error must not stop this thread
                 pause = AWAY_PAUSE
                 log.failure("leases are not renewed", error)
 
@@ -65,7 +65,7 @@ class LeaseRenewal:
             except AwayError as error:
                 log.event("leases are not renewed", level=log.WARNING, reason=error)
                 return False
-            except Exception as error:  # one job's trouble must not cost the others their leases
+            except Exception as error:  # an error about one job must not cost the others their leases
                 log.failure("a lease is not renewed", error, job=record.id)
         return True
 

@@ -1,4 +1,4 @@
-"""What a job reserves for what it sends: the worker's token asks, and the job can name nothing but itself.
+"""Reservations that a job makes for its own flows: requested with the worker's token, for that job alone.
 
 The controller's answers go back to the job as they are, its problem documents included.
 """
@@ -14,7 +14,7 @@ from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import CallerError
 from lark_worker.records.records import Record
 
-# How a job may name itself as the source.
+# The source by which a job names itself.
 SELF: Final = "self"
 _WISH: Final = frozenset({"source", "destination", "rate", "duration"})
 _CHANGE: Final = frozenset({"rate", "duration"})
@@ -64,7 +64,7 @@ class OwnReservations:
         return self._link.passed(lambda client: client.release(reservation_id))
 
     def links(self, record: Record) -> ControllerAnswer:
-        """What is left of each link for traffic without a reservation; only a live job is told."""
+        """The capacity that each link has left. For live jobs alone."""
         return self._link.passed(lambda client: {"links": client.links()})
 
 

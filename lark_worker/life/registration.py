@@ -1,4 +1,4 @@
-"""A job's way from admitted to confirmed: its network made, the controller's answer put on it, the switches asked."""
+"""Brings a job from admitted to confirmed: network, registration, addresses, the switches' confirmation."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ class Registrations:
         self._rules = rules
         self._lock = threading.Lock()
         self._registering: dict[str, Future[Answer]] = {}
-        # Of many starts at once some are done in time and the others wait; all at once, none would be.
+        # Of many simultaneous starts some finish in time while others wait; all side by side, none would.
         self._places = threading.BoundedSemaphore(max(2, os.cpu_count() or 1))
 
     def bring_up(self, key: Key, record: Record, wait: float) -> str:
-        """Network and registration side by side; then the switches' confirmation. The caller holds the job's lock.
+        """Make the network while the job is registered; then wait for the switches. The caller holds the job's lock.
 
-        Answers the job as ClassAd lines. Raises RefusedError, NetworkError, and what :func:`answers.repeated` raises.
+        Returns the job as ClassAd lines. Raises RefusedError, NetworkError, and what :func:`answers.repeated` raises.
         """
         if record.state == "registering" and "register" not in record.pending:
-            # The controller has been told, and its answer is on no interface: making the network had failed, or the
+            # The job was posted, and the answer is on no interface: making the network had failed, or the
             # service was killed.
             record = self._jobs.change(key, then="register")
         future = self._post_soon(record) if "register" in record.pending else None
         if not record.made:
             self._rules.prepare(record)
             with self._places:
-                # Who has waited long for a turn may have been given up by HTCondor meanwhile.
+                # HTCondor may have given up a job that waited long for its turn.
                 if not self._jobs.lives(record):
                     raise CallerError("the job's starter has ended")
                 self._networks.make(record)
@@ -92,13 +92,13 @@ class Registrations:
         return lines(record)
 
     def _lease(self, key: Key, record: Record, wait: float) -> str:
-        """With DHCP: once the job's port is open for that alone, its lease, and then a second post that says it."""
+        """With DHCP: get the lease once the job's port is open for DHCP, and post the job again with it."""
         if not leased_address(record):
             record = self._confirm(key, record, self._settings.wait)
             given = self._dhcp.obtain(key, record)
             if given is None:
                 return self._without_lease(key)
-            # Noted before it is told: it is told after a crash as well.
+            # On disk before it is posted, so that it is posted after a crash as well.
             record = self._jobs.change(key, then="register")
         try:
             answer = self._link.register(record.body, wait)
@@ -113,7 +113,7 @@ class Registrations:
         return lines(self._jobs.change(key, state=answer.state, reason=answer.reason))
 
     def _without_lease(self, key: Key) -> str:
-        """What the site chose for jobs that no DHCP server gives an address."""
+        """Do what the site chose for jobs without an address from a DHCP server."""
         choice = self._settings.dhcp_on_failure
         if choice == "start":
             record = self._jobs.change(key, state="pending", reason=NO_ANSWER)
@@ -124,11 +124,11 @@ class Registrations:
         return repeated(record, self._settings)
 
     def post_later(self, key: Key, record: Record) -> None:
-        """Let the registration take its time; the job runs meanwhile."""
+        """Post a job while it runs already."""
         self._post_soon(record).add_done_callback(lambda done: self._answered_late(key, done))
 
     def deliver(self, record: Record) -> None:
-        """Post a job, and let whoever waits have the answer. Raises AwayError."""
+        """Post a job, and set the answer of a start that waits for it. Raises AwayError."""
         answer: Answer | RefusedError
         try:
             answer = self._link.register(record.body)
@@ -146,7 +146,7 @@ class Registrations:
             future.set_result(answer)
 
     def forget(self, job_id: str) -> None:
-        """A job has ended: whoever still waited for its registration learns no more."""
+        """Drop the pending answer of a job that has ended."""
         with self._lock:
             self._registering.pop(job_id, None)
 
@@ -192,7 +192,7 @@ class Registrations:
         return self._jobs.change(key, state=answer.state, reason=answer.reason, addresses=addresses)
 
     def _without_controller(self, key: Key, record: Record, future: Future[Answer]) -> str:
-        """What the site chose for jobs that start while the controller is away."""
+        """Do what the site chose for jobs that start while the controller is away."""
         choice = self._settings.on_failure
         reason = "the controller cannot be asked"
         log.event("job starts without the controller", level=log.WARNING, job=record.id, choice=choice)
@@ -205,7 +205,7 @@ class Registrations:
         return repeated(self._endings.give_up(key, AWAY, reason), self._settings)
 
     def _answered_late(self, key: Key, done: Future[Answer]) -> None:
-        """The controller has answered after the job has started."""
+        """Apply an answer that came after the job's start."""
         with self._jobs.locked(key):
             record = self._jobs.of(key)
             if record is None or record.over:
@@ -220,4 +220,4 @@ class Registrations:
                 self._jobs.change(key, state="refused", reason=str(error))
             except NetworkError as error:
                 self._jobs.change(key, state="pending", reason=str(error))
-                log.failure("a late job's network is not whole", error, job=record.id)
+                log.failure("a late job's network is incomplete", error, job=record.id)

@@ -1,4 +1,4 @@
-"""What could not be removed when a job ended (Open vSwitch was away, most of all) is tried again until it is gone."""
+"""Removes jobs' networks that could not be removed at the job's end, mostly since Open vSwitch was away."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_PAUSE: Final = 60.0
 class RemovalRetry:
     """Removes the networks of jobs that have ended; thread-safe. ``remove`` raises NetworkError where it fails.
 
-    ``taken_over`` says of a job's id whether a later starter of the same run has that network now.
+    ``taken_over`` tells for a job's id whether a later starter of the same run has that network now.
     """
 
     def __init__(self, remove: Callable[[Record], None], taken_over: Callable[[str], bool]) -> None:
@@ -29,17 +29,17 @@ class RemovalRetry:
         self._thread: threading.Thread | None = None
 
     def add(self, record: Record) -> None:
-        """A job whose network is not all gone."""
+        """Try a job's network again until it is removed."""
         with self._lock:
             self._left[record.id] = record
             if self._thread is None and not self._stopping.is_set():
                 thread = threading.Thread(target=self._run, name="leftovers", daemon=True)
                 thread.start()
-                # Not before: where no thread can be started, the next job's leftovers try again.
+                # Not before: where no thread can be started, the next call tries to.
                 self._thread = thread
 
     def stop(self) -> None:
-        """Try no more; the next start of the service sweeps."""
+        """Stop trying; the next start of the service sweeps."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -65,10 +65,10 @@ class RemovalRetry:
         try:
             self._remove(record)
         except NetworkError as error:
-            log.event("a job's network is still not all gone", level=log.WARNING, job=record.id, reason=error)
+            log.event("a job's network is still not removed", level=log.WARNING, job=record.id, reason=error)
             return False
-        except Exception as error:  # one job's network must not keep the others'
-            log.failure("a job's network is still not all gone", error, job=record.id)
+        except Exception as error:  # an error about one job must not keep the others' networks
+            log.failure("a job's network is still not removed", error, job=record.id)
             return False
-        log.event("a job's network is gone", job=record.id)
+        log.event("a job's network is removed", job=record.id)
         return True

@@ -1,4 +1,4 @@
-"""What the controller is still to be told: each slot in order, tried again until it is there."""
+"""Delivers jobs' reports to the controller: in order for each slot, retried until they arrive."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LONGEST_PAUSE: Final = 5.0
 
 
 class Spool:
-    """Calls ``deliver`` with the ids of jobs that have something to tell; thread-safe.
+    """Calls ``deliver`` with the ids of jobs that have something pending; thread-safe.
 
-    ``deliver`` tells all that is pending of a job, and raises AwayError where the controller cannot be asked: then it
-    is called again, and jobs behind it on the same slot wait, so that a slot's next job is never told of before the end
-    of the one before it.
+    ``deliver`` delivers all that is pending of a job, and raises AwayError where the controller cannot be asked: then
+    it is called again, and jobs behind it on the same slot wait, so that a slot's next job is never registered before
+    the end of the one before it.
     """
 
     def __init__(self, deliver: Callable[[str], None]) -> None:
@@ -30,7 +30,7 @@ class Spool:
         self._stopping = threading.Event()
 
     def add(self, slot: str, job_id: str) -> None:
-        """Note that a job of this slot has something to tell."""
+        """Queue a job of this slot for delivery."""
         with self._lock:
             if self._stopping.is_set():
                 return
@@ -41,11 +41,11 @@ class Spool:
             self._waiting[slot] = deque([job_id])
             thread = threading.Thread(target=self._run, args=(slot,), name=f"spool {slot}", daemon=True)
             self._threads.add(thread)
-            # In the lock: who stops must not meet a thread that has not begun.
+            # In the lock: stop() must not find a thread that has not started.
             thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Tell nothing more; what is pending stays on disk."""
+        """Stop delivering; what is pending stays on disk."""
         with self._lock:
             self._stopping.set()
             threads = list(self._threads)
@@ -60,12 +60,12 @@ class Spool:
             try:
                 self._deliver(job_id)
             except AwayError as error:
-                log.event("the controller cannot be told; trying again", job=job_id, error=error, seconds=pause)
+                log.event("the controller cannot be reached; trying again", job=job_id, error=error, seconds=pause)
                 self._stopping.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
-            except Exception as error:  # one job's mistake must not stop the slot's others
-                log.failure("a job's messages were given up", error, job=job_id)
+            except Exception as error:  # an error about one job must not stop the slot's others
+                log.failure("a job's reports were given up", error, job=job_id)
             pause = FIRST_PAUSE
             with self._lock:
                 line = self._waiting[slot]

@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def run(
     command: Sequence[str], given: str = "", seconds: float = 20.0, *, check: bool = True, complaints: bool = False
 ) -> str:
-    """What a program prints, with ``complaints`` on standard error as well.
+    """Run a program and return its output, with ``complaints`` that on standard error as well.
 
     Raises NetworkError where it fails (with ``check``) or takes longer than ``seconds``.
     """

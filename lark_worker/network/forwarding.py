@@ -8,7 +8,7 @@ from lark_worker.identity.processes import boot_id
 
 
 class Forwarding:
-    """One interface's switch (``net.ipv4.conf.*.forwarding``), and a note on disk that Lark turned it."""
+    """One interface's setting (``net.ipv4.conf.*.forwarding``), and a note on disk that Lark turned it on."""
 
     def __init__(self, state_dir: Path, interface: str) -> None:
         self._switch = Path("/proc/sys/net/ipv4/conf", interface, "forwarding")
@@ -23,11 +23,11 @@ class Forwarding:
 
     @property
     def taken(self) -> bool:
-        """True where Lark turned it on, so that what is not for jobs is not to be forwarded."""
+        """True where Lark turned it on, so that packets which are not jobs' are not to be forwarded."""
         return self._note.exists() and self._note.read_text("utf-8") == self._mine
 
     def give_back(self) -> None:
-        """Leave it as it was."""
+        """Turn it off where Lark turned it on."""
         if self.taken and self._switch.exists():
             self._switch.write_text("0", "ascii")
         self._note.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
-"""Make and remove the network of a job: namespace, veth pair, port on the bridge, addresses, routes, DNS.
+"""Makes and removes the network of a job: namespace, veth pair, port on the bridge, addresses, routes, DNS.
 
-Everything has a name that is made from the job's id, so every step can be repeated, and what is left over is found by
-its name.
+Every name is made from the job's id, so each step can be repeated, and leftovers are found by their names.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def device_names(prefix: str, job_id: str) -> tuple[str, str, str]:
 
 
 def slot_mac(slot: str) -> str:
-    """The MAC address (locally administered) that every job of a slot has, so that a DHCP server knows it again.
+    """The MAC address (locally administered) that every job of a slot has, so that a DHCP server recognises it.
 
     46 bits of a hash of the slot's name, which has the worker's in it: in a pool of 200,000 slots two are the same with
     a chance of 0.03 %.
@@ -69,7 +68,7 @@ class JobNetworks:
         self._ping = Path("/proc/sys/net/ipv4/ping_group_range").read_text("ascii")
 
     def datapath_id(self) -> str:
-        """The bridge's OpenFlow datapath id, read once and compared at every job's port. Raises NetworkError."""
+        """The bridge's OpenFlow datapath id, read once and compared at every new port. Raises NetworkError."""
         if not self._datapath:
             self._datapath = self._bridge.datapath_id()
         return self._datapath
@@ -85,7 +84,7 @@ class JobNetworks:
                 )
 
     def check(self, kind: str, bridge: str, vlan: int | None) -> None:
-        """Whether this worker has what a job's network type needs. Raises RefusedError."""
+        """Check that this worker can make a job's network. Raises RefusedError."""
         try:
             if kind in ("nat", "bridge"):
                 self._check_prefix()
@@ -97,7 +96,7 @@ class JobNetworks:
             raise RefusedError(f"NetworkType {kind}: {error}") from None
 
     def _check_prefix(self) -> None:
-        """The packet filter drops what devices with that prefix send, unless a job's rules let it pass."""
+        """Check that no other device has the prefix: the packet filter drops what devices with it send."""
         prefix = self._settings.prefix
         found = sorted(path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(prefix))
         others = [name for name in found if not re.fullmatch(f"{prefix}[0-9a-f]{{11}}", name)]
@@ -109,7 +108,7 @@ class JobNetworks:
         return self._nat.assign(taken)
 
     def interfaces(self, addresses: Iterable[Address]) -> tuple[str, ...]:
-        """Addresses with the length of the network that each is in; one in no known network stands alone."""
+        """Addresses with the prefix length of the network that each is in; of full length where that is none."""
         found = []
         for address in addresses:
             network = next((each for each in self._settings.networks if address in each), None)
@@ -118,9 +117,9 @@ class JobNetworks:
         return tuple(found)
 
     def make(self, record: Record) -> None:
-        """Namespace with loopback; unless NetworkType is none, also the veth pair and the port on the bridge.
+        """Make the namespace with loopback; unless NetworkType is none, also the veth pair and the port on the bridge.
 
-        What a crash left half made under the same name is removed first. Raises NetworkError.
+        A network that a crash left half made is removed first. Raises NetworkError.
         """
         if (NETNS / record.namespace).exists() or Path("/sys/class/net", record.port).exists():
             self.remove(record)
@@ -129,7 +128,7 @@ class JobNetworks:
         if record.network_type != "none":
             mtu = self._settings.mtu
             steps += [
-                # The outer end says nothing by itself: no IPv6 address, so no neighbour discovery of its own.
+                # The outer end has no IPv6 address, and so no neighbour discovery of its own.
                 f"link add {record.port} mtu {mtu} type veth"
                 f" peer name {INNER} address {record.mac} mtu {mtu} netns {record.namespace}",
                 f"link set {record.port} addrgenmode none",
@@ -157,7 +156,7 @@ class JobNetworks:
         return self._userspace
 
     def configure(self, record: Record, before: Iterable[str] = ()) -> None:
-        """Give the job's interface its addresses and routes; may be repeated. Raises NetworkError.
+        """Give the job's interface its addresses and routes. Idempotent. Raises NetworkError.
 
         ``before`` are the addresses that it has had.
         """
@@ -175,7 +174,7 @@ class JobNetworks:
             inside(record.namespace, lambda: _batches(lines))
 
     def remove(self, record: Record) -> None:
-        """Take everything away that :meth:`make` made; may be repeated, and what is not there is no mistake.
+        """Remove a job's network, whole or in part. Idempotent.
 
         Raises NetworkError once the other steps are done, where one fails.
         """
@@ -195,7 +194,7 @@ class JobNetworks:
             raise NetworkError("; ".join(failed))
 
     def sweep(self, live: Iterable[Record]) -> int:
-        """Remove what has Lark's names and belongs to no live job; answers how many things went."""
+        """Remove ports, devices and namespaces with Lark's names that belong to no live job; returns how many."""
         prefix = self._settings.prefix
         namespaces = {record.namespace for record in live}
         ports = {record.port for record in live}
@@ -217,7 +216,7 @@ class JobNetworks:
         return count
 
     def _prepare(self, record: Record, userspace: bool) -> None:
-        """Inside: no address but those given, no detection of duplicates of addresses that are assigned."""
+        """Prepare the job's interface inside: no addresses but those given, no duplicate address detection."""
         settings = Path("/proc/sys/net/ipv6/conf", INNER)
         routed = {4, 6} if record.network_type == "nat" else {gateway.version for gateway in self._settings.gateways}
         for name, value in {
@@ -229,7 +228,7 @@ class JobNetworks:
         }.items():
             with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
                 (settings / name).write_text(str(value))
-        # Who may ping without privilege is the worker's choice, and not the default of a new namespace (nobody).
+        # The worker's setting for ping without privilege, instead of a new namespace's default (nobody).
         Path("/proc/sys/net/ipv4/ping_group_range").write_text(self._ping)
         if userspace:
             _checksums_here(INNER)
@@ -239,19 +238,19 @@ class JobNetworks:
         ip_batch(lines)
 
     def _write_resolv(self, namespace: str) -> None:
-        """``/etc/netns/NAME/resolv.conf``, where ip-netns(8) looks for it too."""
+        """Write ``/etc/netns/NAME/resolv.conf``, which ip-netns(8) uses too."""
         if not self._settings.nameservers:
             return
         folder = RESOLV / namespace
         folder.mkdir(parents=True, exist_ok=True)
         lines = "".join(f"nameserver {address}\n" for address in self._settings.nameservers)
         (folder / "resolv.conf").write_text(lines)
-        # Whatever the umask says: the job's user reads it.
+        # Whatever the umask is: the job's user reads it.
         (folder / "resolv.conf").chmod(0o644)
 
 
 def resolv_path(namespace: str) -> Path:
-    """Where a namespace's own resolv.conf stands, if it has one."""
+    """The path of a namespace's own resolv.conf, if it has one."""
     return RESOLV / namespace / "resolv.conf"
 
 
@@ -280,7 +279,7 @@ def _family(line: str) -> str:
 
 
 def _delete_link(name: str) -> None:
-    """The veth pair goes now, from outside; with the namespace alone it would go some time later."""
+    """Delete a veth pair at once, from outside; with its namespace alone it would go some time later."""
     if Path("/sys/class/net", name).exists():
         run(["ip", "link", "del", name], check=False)
         if Path("/sys/class/net", name).exists():
@@ -289,7 +288,7 @@ def _delete_link(name: str) -> None:
 
 def _delete_namespace(name: str) -> None:
     if (NETNS / name).exists():
-        # Somebody else may be as far with it: a job that ends while what is left over is removed.
+        # Another thread may be removing it as well: a job that ends while leftovers are removed.
         run(["ip", "netns", "del", name], check=False)
         if (NETNS / name).exists():
             raise NetworkError(f"namespace {name} cannot be removed")
@@ -301,7 +300,7 @@ def _delete_namespace(name: str) -> None:
 
 
 def _checksums_here(device: str) -> None:
-    """Let the kernel complete checksums itself (ethtool -K DEVICE tx off)."""
+    """Let the kernel complete a device's checksums in software (ethtool -K DEVICE tx off)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         value = (ctypes.c_uint32 * 2)(_ETHTOOL_STXCSUM, 0)
         request = struct.pack("16sP16x", device.encode(), ctypes.addressof(value))

@@ -10,7 +10,7 @@ from lark_worker.records.records import Record
 
 
 def check(bridge: str, vlan: int | None) -> None:
-    """Raises NetworkError where a job cannot be put on a bridge, in a VLAN of it."""
+    """Check that a job can be put on a bridge, in a VLAN of it. Raises NetworkError."""
     folder = Path("/sys/class/net", bridge, "bridge")
     if not folder.exists():
         raise NetworkError(f"{bridge} is no Linux bridge of this worker")
@@ -22,8 +22,8 @@ def check(bridge: str, vlan: int | None) -> None:
 def attach(record: Record) -> None:
     """Make the job's device a port. The device is there and down. Raises NetworkError.
 
-    The bridge learns no addresses from the port and floods no unicast to it; the job's own address is known, and no
-    other port can take it over. What is flooded all the same, the packet filter lets pass only if it is for the job.
+    The bridge learns no addresses from the port and floods no unicast to it; the job's own address is a static entry
+    that no other port can take over. Of other flooded frames the packet filter passes those for the job.
     """
     check(record.bridge, record.vlan)
     port, vlan = record.port, record.vlan

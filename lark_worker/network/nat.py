@@ -1,7 +1,7 @@
 """The outer end of a nat job: a point-to-point link between worker and job, with addresses of the worker's own.
 
-Both ends are told each other's MAC address, so there is no ARP and no neighbour discovery on the link that could be
-forged; the packet filter (:mod:`lark_worker.rules.routed`) admits and masquerades.
+Each end has a static entry of the other's MAC address, so there is no ARP and no neighbour discovery on the link that
+could be forged; the packet filter (:mod:`lark_worker.rules.routed`) admits and masquerades.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class NatLinks:
         return tuple(found)
 
     def check(self) -> None:
-        """Raises NetworkError where this worker cannot forward what jobs send."""
+        """Check that this worker can forward jobs' packets. Raises NetworkError."""
         external = self._settings.external_interface
         if not Path("/sys/class/net", external).exists():
             raise NetworkError(f"EXTERNAL_INTERFACE {external}: there is no such interface")
@@ -73,7 +73,7 @@ class NatLinks:
                 raise NetworkError(f"NAT_NETWORKS {network}: net.ipv6.conf.all.forwarding is 0 on this worker")
 
     def attach(self, record: Record) -> None:
-        """Addresses, routes and neighbours at the outer end; the device is there and down. Raises NetworkError."""
+        """Set addresses, routes and neighbours at the outer end; the device is there and down. Raises NetworkError."""
         self.check()
         port, lines = record.port, [f"link set {record.port} address {outer_mac(record.mac)} arp off"]
         versions = {network.version for network in self._settings.nat_networks}

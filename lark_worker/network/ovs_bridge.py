@@ -1,4 +1,4 @@
-"""The worker's Open vSwitch bridge: ports come and go, its datapath id and kind are read. By ``ovs-vsctl``."""
+"""The worker's Open vSwitch bridge: its ports, datapath id and datapath type, by ``ovs-vsctl``."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ class Bridge:
         return shown
 
     def is_userspace(self) -> bool:
-        """Whether packets go through OVS's userspace datapath, which does not complete checksums left to a device."""
+        """Whether the bridge has OVS's userspace datapath, which does not complete checksums left to a device."""
         return "netdev" in self._vsctl("get", "bridge", self.name, "datapath_type")
 
     def add_port(self, port: str, job_id: str) -> str:
-        """Attach a device, without VLAN tag (the controller's flows tag); answers the bridge's datapath id.
+        """Attach a device, without VLAN tag (the controller's flows tag); returns the bridge's datapath id.
 
-        Raises NetworkError where OVS cannot use the device.
-
-        The port is not remembered over a restart of OVS by any rule of its own: the sweep at start removes leftovers.
+        The database keeps the port over a restart; the sweep at the service's start removes leftovers. Raises
+        NetworkError where OVS cannot use the device.
         """
-        # ovs-vsctl waits until Open vSwitch has done it, and says on standard error if a device was of no use to it.
+        # ovs-vsctl waits for Open vSwitch, and prints on standard error where a device could not be used.
         # One process, as each costs some milliseconds of the job's start.
         said = self._vsctl(
             "--may-exist", "add-port", self.name, port, "--",
@@ -49,7 +48,7 @@ class Bridge:
         return said.strip().strip('"')
 
     def del_ports(self, ports: list[str]) -> None:
-        """Detach devices; those that are not there are no mistake."""
+        """Detach devices, as far as they are there."""
         command: list[str] = []
         for port in ports:
             command += ["--", "--if-exists", "del-port", self.name, port]

@@ -1,4 +1,4 @@
-"""Gives the queues that the controller made what Open vSwitch does not: fair queueing inside, fair shares among them.
+"""Makes the controller's queues fair, which Open vSwitch does not: fair queueing inside, fair shares among them.
 
 Open vSwitch makes each queue a class of HTB with a plain FIFO, in which a ping waits behind everything, and one job's
 bulk transfer before its own small requests. Every class gets a leaf of CAKE here (``fq_codel`` where the kernel has
@@ -7,8 +7,8 @@ shared equally; here it is set in proportion to the classes' guarantees, again e
 class.
 
 For how many seconds packets were waiting in a queue, and how many were dropped there, is written into its row
-(external_ids): so the controller knows of a job that was held back, and can tell a guarantee that was missed from one
-that nobody wanted. Open vSwitch itself does not look at that column.
+(external_ids): so the controller sees a job that was held back, and a guarantee that was missed. Open
+vSwitch itself ignores that column.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ FRAMES: Final = 2 * 1514
 # Bytes a second. Up to this ceiling (175 Mb/s) joined packets are taken apart: one of 64 KiB takes 10 ms at 50 Mb/s, a
 # ping waits for it whatever the order in the leaf. Above, it waits less than 3 ms, and taking apart costs more.
 SPLIT: Final = 21_845_333
-# How long a class sends in its turn, at the rate that it is guaranteed; and bytes that are a turn at least, since HTB
+# Seconds that a class sends in its turn, at its guaranteed rate; and the fewest bytes of a turn, since HTB
 # lets a class send a whole packet in each, and packets come joined together.
 TURN: Final = 0.004
 LEAST_TURN: Final = 8192
 MOST_TURN: Final = 16_000_000
-# Seconds in which changes are gathered, and after which one looks although nothing was said.
+# Seconds in which changes are gathered, and between two comparisons without a notice from the kernel.
 GATHER: Final = 0.02
 LOOK: Final = 30.0
 # Open vSwitch's handle of a port's HTB, 1:0; queue n is its class 1:(n + 1).
@@ -83,7 +83,7 @@ class FairQueues:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start to watch. Raises NetworkError where the kernel cannot be listened to."""
+        """Start the thread. Raises NetworkError where the kernel cannot be listened to."""
         try:
             self._listening = tc.listener()
         except OSError as error:
@@ -92,20 +92,20 @@ class FairQueues:
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more; what was set stays."""
+        """Stop the thread; leaves and quanta stay."""
         self._thread.stop()
 
     def write_now(self) -> None:
-        """Write what was seen until now: a job ends, and its queues go with it."""
+        """Write the counters of queues now: a job ends, and its queues go with it."""
         try:
             self._sample(least=0.0)
             self._write()
         except NetworkError as error:
-            log.event("what queues have dropped is not told", level=log.WARNING, reason=error)
+            log.event("queues' counters are not written", level=log.WARNING, reason=error)
 
     def _watch(self) -> None:
         with self._listening, self._wake, self._woken:
-            # When to do so next: a machine's clock begins with 0 when it boots.
+            # When to do so next; the monotonic clock begins with 0 when a machine boots.
             look_at = write_at = 0.0
             while not self._thread.stopping:
                 try:
@@ -120,7 +120,7 @@ class FairQueues:
                     self._say("")
                 except NetworkError as error:
                     self._say(str(error))
-                except Exception as error:  # nobody else looks after the queues
+                except Exception as error:  # an unexpected error must not stop this thread
                     self._say(f"{type(error).__name__}: {error}")
                 pause = SAMPLE if self._ports else LOOK
                 if select.select([self._listening, self._wake], [], [], pause)[0]:
@@ -135,7 +135,7 @@ class FairQueues:
             except BlockingIOError:
                 return
             except OSError:
-                # A backlog that ran over (ENOBUFS) says no more than a message does: something changed.
+                # A full receive buffer (ENOBUFS) means the same as a message: something changed.
                 continue
 
     def _say(self, trouble: str) -> None:
@@ -161,7 +161,7 @@ class FairQueues:
             raise NetworkError(missed)
 
     def _sample(self, least: float = SAMPLE / 2) -> None:
-        """Note in which queues packets are waiting now and how many each has dropped; not within ``least`` seconds."""
+        """Count the seconds of waiting and the dropped packets of each queue; not twice within ``least`` seconds."""
         with self._lock:
             now = time.monotonic()
             past = min(now - self._sampled, 2 * SAMPLE)
@@ -172,7 +172,7 @@ class FairQueues:
             for port in self._ports.values():
                 seen = {number: leaves.get((port.device, _ROOT | number + 1)) for number in port.queues}
                 if None in seen.values():
-                    # A kernel without leaves: what a class drops it counts itself.
+                    # A kernel without leaves: each class counts its own drops.
                     seen |= {(htb.id & 0xFFFF) - 1: htb.backlog for htb in tc.classes(port.device) if not htb.leaf}
                 for number, uuid in port.queues.items():
                     if (backlog := seen.get(number)) is not None:
@@ -194,7 +194,7 @@ class FairQueues:
 
 
 def attach_leaves(found: Iterable[tc.HtbClass]) -> tuple[int, str]:
-    """Give a device's classes leaves and quanta where they lack them; answers how many leaves, and what went wrong."""
+    """Give a device's classes leaves and quanta where they lack them; returns how many leaves, and what failed."""
     leaves = [htb for htb in found if htb.parent != tc.TC_H_ROOT]
     attached, trouble = 0, ""
     for htb in leaves:
@@ -225,7 +225,7 @@ def codel_target(ceiling: int) -> int:
 
 
 def quantum_of(rate: int) -> int:
-    """The bytes that a class guaranteed ``rate`` bytes a second may send in its turn."""
+    """The quantum of a class that is guaranteed ``rate`` bytes a second, in bytes."""
     return min(max(round(rate * TURN), LEAST_TURN), MOST_TURN)
 
 

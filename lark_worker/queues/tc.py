@@ -43,7 +43,7 @@ _RATE, _CEILING, _QUANTUM = 5, 11, 14
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in a queue now (bytes), and how many packets it has dropped since it was made."""
+    """Bytes that wait in a queue now, and packets that it has dropped since it was made."""
 
     waiting: int
     dropped: int
@@ -70,10 +70,10 @@ class HtbClass:
 
 
 def leaves() -> dict[tuple[int, int], Backlog]:
-    """What waits in every class's own queue and was dropped there, by device (index) and class, in one request.
+    """The backlog of every class's leaf by device (index) and class, in one request.
 
-    A class of HTB counts only what its leaf did not take in: what a leaf drops later is known to the leaf alone. The
-    kernel's own FIFOs are not among them. Raises NetworkError.
+    A class of HTB counts the packets that its leaf did not take in; those dropped later are counted by the leaf
+    alone. The kernel's own FIFOs are not among them. Raises NetworkError.
     """
     found = {}
     for _, body in _ask(RTM_GETQDISC, _DUMP, _TCMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
@@ -134,7 +134,7 @@ def classes(device: int) -> list[HtbClass]:
 
 
 def set_quantum(htb: HtbClass, quantum: int) -> None:
-    """Change how many bytes a class may send in its turn, and nothing else of it. Raises NetworkError."""
+    """Change the quantum of a class, the bytes that it sends in its turn, and nothing else. Raises NetworkError."""
     options = b""
     for kind, given in _attributes(htb.options):
         value = given
@@ -183,7 +183,7 @@ def _add_leaf(htb: HtbClass, kind: bytes, settings: Iterable[tuple[int, int]]) -
 
 
 def listener() -> socket.socket:
-    """A socket on which the kernel says that queues, classes or filters changed; what is said may be dropped."""
+    """A socket on which the kernel reports changes of queues, classes or filters; messages need not be read whole."""
     listening = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
     listening.bind((0, RTMGRP_TC))
     return listening

@@ -1,4 +1,4 @@
-"""The jobs that this worker knows, by starter and by id: in memory, and on disk before anything else happens."""
+"""The jobs of this worker by starter and by id: in memory, and on disk before anything else happens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def key_of(record: Record) -> Key:
 class KnownJobs:
     """The records of the jobs of one worker; thread-safe.
 
-    One lock a starter (:meth:`locked`) keeps what is asked for one job in order; jobs do not wait for each other.
+    A lock for each starter (:meth:`locked`) keeps the requests of one job in order; jobs do not wait for each other.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -36,7 +36,7 @@ class KnownJobs:
         self._number = 0
 
     def load(self) -> list[Record]:
-        """What was on disk, in the order in which the jobs came; it is known from now on."""
+        """Load the records from disk and return them in the order of their admission."""
         known = self._records.load()
         self._number = max((record.number for record in known), default=0)
         for record in known:
@@ -44,7 +44,7 @@ class KnownJobs:
         return known
 
     def all(self) -> tuple[Record, ...]:
-        """Every job that is known, in the order in which they came."""
+        """All jobs, in the order of their admission."""
         with self._lock:
             return tuple(sorted(self._by_id.values(), key=lambda record: record.number))
 
@@ -73,17 +73,17 @@ class KnownJobs:
             return self._store(record)
 
     def change(self, key: Key, *, then: str = "", **changes: Any) -> Record:
-        """Change fields of a job's record, and let ``then`` be told after what is pending already.
+        """Change fields of a job's record, and append ``then`` to its pending operations.
 
-        What the disk does not take is known in memory all the same: a job whose end could not be noted would keep its
-        network for good. A service that starts again meanwhile does again what its older record lacks.
+        The change counts in memory even where the disk does not take it: a job whose end could not be recorded would
+        keep its network for good. A service that restarts meanwhile repeats what its older record lacks.
         """
         with self._lock:
             record = replace(self._jobs[key], **changes)
             return self._update(replace(record, pending=(*record.pending, then)) if then else record)
 
     def delivered(self, key: Key, operation: str) -> None:
-        """Note that the controller knows the first of what is pending."""
+        """Remove the first pending operation, which has reached the controller."""
         with self._lock:
             record = self._jobs.get(key)
             if record is not None:
@@ -94,7 +94,7 @@ class KnownJobs:
         return record.boot == self.boot and is_alive(record.starter, record.started)
 
     def forget(self, record: Record) -> None:
-        """The controller knows that the job is over. Its starter may still ask for a while, and is told so."""
+        """Remove a job whose end has reached the controller. Its starter may still ask for a while, and is answered."""
         with self._lock:
             self._records.remove(record.id)
             current = self._by_id.get(record.id)
@@ -104,7 +104,7 @@ class KnownJobs:
                 self._drop(record)
 
     def forget_starter(self, record: Record) -> None:
-        """The starter has ended; once nothing is pending of its job, nobody can ask for it."""
+        """Drop a job whose starter has ended, unless something is pending."""
         with self._lock:
             current = self._jobs.get(key_of(record))
             if current is not None and not current.pending and not self.lives(record):

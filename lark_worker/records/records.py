@@ -1,4 +1,4 @@
-"""What the service knows of each job, kept on disk before anything is made for it: a crash leaves nothing unknown."""
+"""The record of each job, on disk before anything is made for the job, so that a crash leaves nothing unrecorded."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lark_worker.records.atomic_file import write_atomically
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One job. ``pending`` is what the controller is still to be told, in order: ``register``, ``end``.
+    """One job. ``pending`` are the operations that have not reached the controller, in order: ``register``, ``end``.
 
     ``starter`` and ``started`` (clock ticks since boot) with ``boot`` name the starter's process for all time.
-    ``number`` is the order in which the jobs came. ``body`` is what is posted; ``addresses`` are with prefix length.
-    ``machine`` is the worker as the controller knows it. ``bridge`` and ``vlan`` are of a bridge job.
-    ``counted`` is what the controller is told at the end of what the job has used.
-    ``made`` says that its network stands, ``over`` that the job has ended here, ``accounted`` that its network use
-    is told to HTCondor.
+    ``number`` is the order of admission. ``body`` is the post's; ``addresses`` are with prefix length.
+    ``machine`` is the worker's name at the controller. ``bridge`` and ``vlan`` are of a bridge job.
+    ``counted`` are the counters that are reported with its end.
+    ``made``: its network stands; ``over``: the job has ended here; ``accounted``: its network use is reported to
+    HTCondor.
     """
 
     id: str
@@ -56,7 +56,7 @@ class Record:
 
     @property
     def run(self) -> RunKey:
-        """The run as the controller names it."""
+        """The run's key."""
         return RunKey(self.global_job_id, self.run_started, self.slot)
 
     def delivered(self, operation: str) -> Self:
@@ -83,7 +83,7 @@ class Records:
             (self._directory / f"{job_id}.json").unlink()
 
     def load(self) -> list[Record]:
-        """Every record that can be read, in the order in which the jobs came; what cannot be is removed."""
+        """Every record that can be read, in the order of admission; others are removed."""
         found = []
         for path in self._directory.iterdir():
             record = _read(path) if path.suffix == ".json" else None

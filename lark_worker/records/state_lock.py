@@ -1,4 +1,4 @@
-"""One service a state directory: two would sweep each other's networks away and take each other's socket."""
+"""A lock on the state directory: two services would sweep each other's networks and take each other's socket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lark_common.errors import SettingError
 
 
 class StateLock:
-    """The state directory, made where it is missing, for this process alone; the kernel gives it up with the process.
+    """Locks the state directory, made where it is missing, for this process; the lock ends with the process.
 
     Raises SettingError where it cannot be used, or another service uses it.
     """
@@ -29,7 +29,7 @@ class StateLock:
             raise SettingError(f"{said}: another worker service uses it") from None
 
     def release(self) -> None:
-        """Let another service have it; may be repeated."""
+        """Release the lock. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,1 +1,1 @@
-"""What the controller decided for bridge and nat jobs, put into the kernel's packet filter (nftables)."""
+"""The controller's decisions for bridge and nat jobs, in the kernel's packet filter (nftables)."""

@@ -18,7 +18,7 @@ from lark_worker.rules.table import Chain, Set, Table, braces
 FAMILY: Final = "bridge"
 NS, NA = 135, 136
 TARGET: Final = "@th,64,128"
-# Whoever looks at a packet's protocol sees behind a VLAN tag that the device has taken off; this sees the tag itself.
+# A packet's protocol is the one behind a VLAN tag that the device has taken off; this is the tag itself.
 TAGGED: Final = "@ll,96,16 { 0x8100, 0x88a8 }"
 _ALL_NODES: Final = "33:33:00:00:00:01"
 _BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
@@ -49,7 +49,7 @@ def _admit(port: Port) -> Iterator[str]:
     go = f"goto {port.chain('o')}"
     yield f"ether saddr != {mac} {spoofed}"
     yield f"{TAGGED} {spoofed}"
-    # A DHCP server, and below a router, is no business of a job.
+    # A job is no DHCP server, and below no router.
     yield f"ether type ip udp sport 67 {spoofed}"
     for address in port.ipv4:
         yield f"ether type arp arp saddr ether {mac} arp saddr ip {address} {go}"
@@ -88,7 +88,7 @@ def _admit_ipv6(port: Port, go: str, spoofed: str) -> Iterator[str]:
 
 
 def _deliver(port: Port) -> Iterator[str]:
-    """Exact delivery: the job gets what is for its addresses, of what is flooded too."""
+    """Exact delivery: the job gets frames for its addresses alone, of flooded ones too."""
     mac, go = port.rules.mac, f"goto {port.chain('i')}"
     yield f"{TAGGED} drop"
     local = link_local(mac)
@@ -141,7 +141,7 @@ def _targets(rules: HostRules, ports: Iterable[Port]) -> dict[str, Set]:
 
 
 def _target(address: object) -> str:
-    """An address as the target of a solicitation or advertisement, which nft 1.0.6 has no word for."""
+    """An address as the target of a solicitation or advertisement, for which nft 1.0.6 has no keyword."""
     return f"{TARGET} 0x{int(IPv6Address(str(address))):032x}"
 
 

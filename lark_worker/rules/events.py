@@ -1,6 +1,6 @@
-"""Notice that somebody deleted a table of the packet filter (``nft flush ruleset``, as many sites' own rules begin).
+"""Notices the deletion of a table of the packet filter (``nft flush ruleset``, as many sites' own rules begin).
 
-The kernel tells every change of nf_tables to whoever listens (netlink(7), NFNLGRP_NFTABLES).
+The kernel reports every change of nf_tables on a netlink group (netlink(7), NFNLGRP_NFTABLES).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TableWatch:
         self._thread = StoppableThread("tables", self._run, wake=lambda: os.eventfd_write(self._wake, 1))
 
     def start(self) -> None:
-        """Begin to listen; without netlink of this kind nothing can be deleted either."""
+        """Start the thread; a kernel without nf_tables has no tables to delete either."""
         try:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER)
             self._socket.bind((0, _GROUP))
@@ -43,7 +43,7 @@ class TableWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop the thread."""
         self._thread.stop()
         if self._socket is not None:
             self._socket.close()
@@ -58,19 +58,19 @@ class TableWatch:
             try:
                 message = self._socket.recv(1 << 18)
             except OSError:
-                # Messages were lost, so what they said is not known: it may have been this.
+                # Messages were lost; one of them may have been a deletion.
                 families = list(_FAMILIES.values())
             else:
                 families = [family for family, name in deleted(message) if name == self._name]
             for family in families:
                 try:
                     self._call(family)
-                except Exception as error:  # the next deletion must find somebody who notices it
+                except Exception as error:  # an unexpected error must not stop this thread
                     log.failure("a deleted table of rules is not made again", error, family=family)
 
 
 def deleted(message: bytes) -> Iterator[tuple[str, str]]:
-    """The families and names of tables that netlink messages say were deleted."""
+    """The families and names of the deleted tables in netlink messages."""
     at = 0
     while at + 16 <= len(message):
         size, kind = struct.unpack_from("=IH", message, at)

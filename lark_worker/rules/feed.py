@@ -1,7 +1,7 @@
-"""From the controller to the kernel: waits for the rules of this worker, puts them in place, says so.
+"""Brings this worker's rules from the controller into the kernel, and confirms them.
 
-One thread waits for another revision; another puts in place what came last, so that a wait never holds up a job that
-has just been made. While no job needs rules, nobody asks.
+One thread waits for another revision; another puts the newest in place, so that a wait never holds up a job that has
+just been made. While no job needs rules, none are requested.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lark_worker.records.records import Record
 from lark_worker.rules.events import TableWatch
 from lark_worker.rules.firewall import Firewall, is_ruled
 
-# How long the controller holds a question, and how long to wait where it does not or cannot.
+# Seconds that the controller holds a request, and pauses where it does not or cannot.
 HOLD: Final = 30.0
 PAUSE: Final = 2.0
 FIRST_PAUSE: Final = 0.25
@@ -39,9 +39,9 @@ class _Revision:
 
 
 class RulesFeed:
-    """Keeps the kernel's tables as the controller wants them, from :meth:`start` to :meth:`stop`.
+    """Keeps the kernel's tables equal to the controller's rules, from :meth:`start` to :meth:`stop`.
 
-    ``records`` answers the jobs that are known.
+    ``records`` returns the worker's jobs.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RulesFeed:
         self._putting = StoppableThread("rules put", self._put, wake=self._notify)
 
     def start(self) -> None:
-        """Begin; jobs that are there already have their rules in the kernel."""
+        """Start the threads; jobs that are there already have their rules in the kernel."""
         if not any(True for _ in self._live()):
             self._firewall.remove()
             self._shaping.remove()
@@ -71,17 +71,17 @@ class RulesFeed:
         self.jobs_changed()
 
     def stop(self) -> None:
-        """Ask no more; rules stay. A question that is being held is not waited for."""
+        """Stop the threads; rules stay. A request that the controller holds is not waited for."""
         self._watch.stop()
         self._asking.stop(patience=0)
         self._putting.stop()
 
     def prepare(self, record: Record) -> None:
-        """Before a job's device is there: without rules it passes nothing. Raises NetworkError."""
+        """Close the table before a job's device is there: without rules it passes nothing. Raises NetworkError."""
         self._firewall.prepare(record)
 
     def jobs_changed(self) -> None:
-        """A job's network was made, or a job ended."""
+        """Apply the rules again: a job's network was made, or a job ended."""
         self._needed.set()
         with self._changed:
             self._dirty = True
@@ -113,7 +113,7 @@ class RulesFeed:
                 known = self._given.revision if self._given is not None and self._given.host == host else ""
                 began = time.monotonic()
                 revision, rules = self._link.rules(host, known, HOLD)
-            except Exception as error:  # nobody else asks
+            except Exception as error:  # an unexpected error must not stop this thread
                 if isinstance(error, AwayError | RefusedError):
                     log.event("rules cannot be asked for; trying again", reason=error, seconds=pause)
                 else:
@@ -128,7 +128,7 @@ class RulesFeed:
                     self._dirty = True
                     self._changed.notify_all()
             elif time.monotonic() - began < HOLD / 2:
-                # It has no place to hold the question: then a job of this worker's own is the next reason to ask.
+                # The controller has no place to hold the request; the next job of this worker is a reason to ask again.
                 self._needed.wait(PAUSE)
 
     # -- putting in place ----------------------------------------------------------------------------------------------
@@ -148,14 +148,14 @@ class RulesFeed:
             except (AwayError, RefusedError, NetworkError) as error:
                 pause = min((pause or FIRST_PAUSE) * 2, LONGEST_PAUSE)
                 log.event("rules are not in place or not confirmed", level=log.WARNING, reason=error, seconds=pause)
-            except Exception as error:  # the next change must find somebody who puts it in place
+            except Exception as error:  # an unexpected error must not stop this thread
                 pause = LONGEST_PAUSE
                 log.failure("rules are not in place", error)
 
     def _apply(self, given: _Revision | None) -> None:
         live = self._live()
         if given is None:
-            # What a former life of the service put in place stays until the controller says something else.
+            # Rules of an earlier run of the service stay until the controller's arrive.
             if live:
                 self._firewall.close(live)
             else:

@@ -1,4 +1,4 @@
-"""The kernel's side: puts rules into the worker's own tables, one transaction a table and change, and reads counters.
+"""The worker's own tables in the kernel: puts rules in place, one transaction a table and change, and reads counters.
 
 The tables have the name of the setting ``PREFIX`` and are there while there are jobs that need them. No other table is
 ever touched.
@@ -41,9 +41,9 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a job has sent and been given since its start, apart for the WAN and the local networks.
+    """The counters of a job since its start, apart for the WAN and the local networks.
 
-    ``out_dropped`` and ``in_dropped``: what the policy did not let pass. ``spoofed``: what no job may send.
+    ``out_dropped`` and ``in_dropped``: dropped by the policy. ``spoofed``: packets that no job may send.
     """
 
     out_wan: Count = Count()
@@ -55,7 +55,7 @@ class Counters:
     spoofed: Count = Count()
 
     def report(self) -> dict[str, int]:
-        """As the controller is told (``POST /v1/jobs/{id}/counters``): what a switch would count at the job's port."""
+        """As they are reported (``POST /v1/jobs/{id}/counters``): the counts of a switch at the job's port."""
         sent = (self.out_wan, self.out_local, self.out_dropped, self.spoofed)
         given = (self.in_wan, self.in_local)
         return {
@@ -89,11 +89,11 @@ class Firewall:
         self._settings = settings
         self._lock = threading.Lock()
         self._forwarding = Forwarding(settings.state_dir, settings.external_interface)
-        # What each family's table holds; absent where it has not been looked at since the start.
+        # The contents of each family's table; absent where it was not read since the start.
         self._held: dict[str, Table | None] = {}
-        # What the namespaces of jobs hold; absent where that has not been looked at since the start.
+        # The contents of jobs' namespaces; absent where they were not read since the start.
         self._inside: dict[str, Table | None] = {}
-        # By counter, what was counted before a table was lost.
+        # By counter, the counts of a table that was deleted.
         self._lost: dict[str, Count] = {}
         self._last: dict[str, Count] = {}
 
@@ -103,7 +103,7 @@ class Firewall:
         return self._settings.prefix
 
     def prepare(self, record: Record) -> None:
-        """Close the door before a job's device is there: without rules it passes nothing. Raises NetworkError."""
+        """Make the table before a job's device is there: without rules it passes nothing. Raises NetworkError."""
         family = FAMILIES.get(record.network_type)
         if family is None:
             return
@@ -115,7 +115,7 @@ class Firewall:
                 self._put(self._table(family, HostRules(), []))
 
     def close(self, records: Iterable[Record]) -> None:
-        """Jobs whose rules nobody knows yet: where their table is gone, they pass nothing. Raises NetworkError."""
+        """Make missing tables for jobs without rules yet, so that they pass nothing. Raises NetworkError."""
         with self._lock:
             for family in {FAMILIES[record.network_type] for record in records if record.network_type in FAMILIES}:
                 if self._known(family) is None:
@@ -128,7 +128,7 @@ class Firewall:
             return self._apply(rules, list(records), shaped)
 
     def note_deleted(self, family: str) -> bool:
-        """Somebody deleted a table of this name: True where ours is gone, and is to be put in place again."""
+        """Note that a table of this name was deleted; True where it is to be put in place again."""
         with self._lock:
             if self._held.pop(family, None) is None or self._known(family) is not None:
                 return False
@@ -144,7 +144,7 @@ class Firewall:
             self._remove(families)
 
     def counters(self, record: Record) -> Counters:
-        """What a live job has sent and been given since its start. Raises NetworkError."""
+        """The counters of a live job since its start. Raises NetworkError."""
         return self.all_counters([record])[record.id]
 
     def all_counters(self, records: Iterable[Record]) -> dict[str, Counters]:
@@ -213,13 +213,13 @@ class Firewall:
     def _put(self, wanted: Table) -> None:
         script = change(wanted, self._known(wanted.family))
         if script:
-            # Until the kernel has answered, what it holds is not known.
+            # Until the kernel has answered, its contents are unknown.
             del self._held[wanted.family]
             run(["nft", "-f", "-"], script)
         self._held[wanted.family] = wanted
 
     def _known(self, family: str) -> Table | None:
-        """What a family's table holds; of one that a former life of the service left, the names of its parts."""
+        """The contents of a family's table; of one from an earlier run of the service, the names of its parts."""
         if family not in self._held:
             # A kernel without this family has no table of it.
             listed = run(["nft", "-j", "list", "tables", family], check=False) or '{"nftables": []}'
@@ -239,11 +239,11 @@ class Firewall:
     # -- inside a job's namespace: the directions in which connections may be opened ----------------------------------
 
     def _enter(self, record: Record, job: JobRules) -> str:
-        """Put a one-way job's table in place; answers why that cannot be."""
+        """Put a one-way job's table in place; returns the reason where that cannot be."""
         wanted = one_way(self.name, job)
         if wanted is None or self._inside.get(record.id) == wanted:
             return ""
-        # A table of a former life of the service is replaced whole: nobody counts on its counters but this one.
+        # A table of an earlier run of the service is replaced whole; its counters are used by this service alone.
         script = delete("inet", self.name) + change(wanted, None)
         try:
             self._within(record, lambda: run(["nft", "-f", "-"], script))
@@ -254,7 +254,7 @@ class Firewall:
         return ""
 
     def _leave(self, record: Record) -> None:
-        """The policy does not restrict the job to one direction, or no longer."""
+        """Remove the table of a job that is not, or no longer, restricted to one direction."""
         if self._inside.get(record.id, True) is None:
             return
         # Where the kernel cannot track connections there is nothing to delete either.

@@ -1,7 +1,7 @@
 """Rules as tables of the kernel's packet filter: what is common to bridge and nat jobs, and the decision itself. Pure.
 
-A job has four chains: ``f_ID`` admits what it may send at all and hands it to ``o_ID``, which decides; ``t_ID`` takes
-what is for the job and hands it to ``i_ID``, which decides. What they refer to stands in sets that jobs share.
+A job has four chains: ``f_ID`` admits packets that the job may send at all to ``o_ID``, which decides; ``t_ID`` takes
+those for the job to ``i_ID``, which decides. Both use sets that jobs share.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lark_worker.rules.table import Chain, Set, Table
 
 # Before the kernel's own filtering (0), after its connection tracking (-200); see nft(8), "priority".
 PRIORITY: Final = -150
-# What a job's traffic is counted as, in both directions apart: beyond the local networks or within; dropped by policy;
-# dropped because no job may send it.
+# The counters of a job, for both directions apart: beyond the local networks or within; dropped by policy; dropped
+# because no job may send it.
 COUNTED: Final = ("out_wan", "out_local", "out_dropped", "in_wan", "in_local", "in_dropped", "spoofed")
 # Inside the namespace of a one-way job.
 COUNTED_INSIDE: Final = ("out_dropped", "in_dropped")
@@ -101,7 +101,7 @@ def decision(port: Port, *, out: bool, arp: bool) -> Iterator[str]:
 
 
 def set_dscp(port: Port) -> Iterator[str]:
-    """Every packet carries the group's DSCP (RFC 2474), whatever the job set."""
+    """Set the group's DSCP (RFC 2474) in every packet, whatever the job set."""
     if port.rules.dscp is not None:
         yield f"ip dscp set {port.rules.dscp}"
         yield f"ip6 dscp set {port.rules.dscp}"
@@ -132,7 +132,7 @@ def count_and_accept(port: Port, *, out: bool) -> Iterator[str]:
 
 
 def isolated(port: Port) -> dict[str, Chain]:
-    """The chains of a job that nothing may pass."""
+    """The chains of an isolated job."""
     return {
         port.chain("f"): Chain((f"{port.count('out_dropped')} drop",)),
         port.chain("t"): Chain((f"{port.count('in_dropped')} drop",)),
@@ -164,7 +164,7 @@ def gates(prefix: str, ports: Iterable[Port], hooks: tuple[str, str]) -> tuple[d
 def one_way(name: str, job: JobRules) -> Table | None:
     """The table inside the namespace of a job that may call or be called, but not both; None for any other.
 
-    Connections are told there: they end with the namespace, and a later job with the same address inherits none.
+    Connections are tracked there: they end with the namespace, and a later job with the same address inherits none.
     """
     if job.isolated or job.inbound == job.outbound:
         return None

@@ -13,7 +13,7 @@ from lark_worker.rules.render import Port
 from lark_worker.rules.table import Chain, Set, Table
 
 FAMILY: Final = "inet"
-# What a router must not forward, or nobody has (RFC 1122, 3927, 1112; 4291): also not through a worker that would.
+# Addresses that a router must not forward, or that are nobody's (RFC 1122, 3927, 1112; 4291).
 NOWHERE: Final = {
     "ip": "{ 0.0.0.0/8, 127.0.0.0/8, 169.254.0.0/16, 224.0.0.0/3 }",
     "ip6": "{ ::/127, fe80::/10, ff00::/8 }",
@@ -33,8 +33,8 @@ def table(
 ) -> Table:
     """The table ``name`` of the inet family for these jobs.
 
-    ``networks`` are the worker's networks behind NAT and ``gateways`` its addresses there; what comes from them leaves
-    by ``external`` alone. ``routes`` False: the worker forwards for nobody else, and shall not begin to.
+    ``networks`` are the worker's networks behind NAT and ``gateways`` its addresses there; packets from them leave by
+    ``external`` alone. ``routes`` False: the worker forwards no other packets, and must not begin to.
     """
     ports, networks = list(ports), list(networks)
     maps, chains = render.gates(prefix, ports, ("prerouting", "postrouting"))
@@ -53,7 +53,7 @@ def table(
         chains[port.chain("t")] = Chain(
             (*(f"{_ip(a)} daddr {a} goto {port.chain('i')}" for a in _addresses(port)), "drop")
         )
-        # What comes in carries the job's group as well: nothing behind could tell it by an address.
+        # Packets to the job carry its group's DSCP as well: nothing behind could tell the group by an address.
         come = (
             *render.decision(port, out=False, arp=False),
             *render.set_dscp(port),
@@ -80,7 +80,7 @@ def table(
 
 
 def _admit(port: Port) -> Iterator[str]:
-    """The job's own MAC and addresses; neighbour discovery is needless, since both ends know each other's MAC."""
+    """The job's own MAC and addresses; neighbour discovery is needless, since both ends have static entries."""
     spoofed = f"{port.count('spoofed')} drop"
     yield f"ether saddr != {port.rules.mac} {spoofed}"
     yield f"udp sport {{ 67, 547 }} {spoofed}"
@@ -94,7 +94,7 @@ def _forwarded(prefix: str, external: str, routes: bool) -> Iterator[str]:
     jobs = f'"{prefix}*"'
     yield f"iifname {jobs} oifname {jobs} accept"
     yield f'iifname {jobs} oifname != "{external}" drop'
-    # Behind NAT nobody is called from outside, whoever knows a route to the addresses.
+    # Behind NAT no connection is opened from outside, even where there is a route to the addresses.
     yield f'iifname "{external}" oifname {jobs} ct state established,related accept'
     yield f"oifname {jobs} drop"
     if not routes:

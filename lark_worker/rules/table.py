@@ -1,6 +1,6 @@
-"""A table of the kernel's packet filter as a value, and the one transaction that makes a table into another. Pure.
+"""A table of the kernel's packet filter as a value, and the one transaction that changes a table into another. Pure.
 
-Syntax: nft(8). What is in both tables and equal is not touched, so that counters and connections go on.
+Syntax: nft(8). Equal parts of both tables are not touched, so that counters and connections go on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-# Contents that nobody has read: different from everything.
+# Unread contents: different from everything.
 UNREAD: Final = ("?",)
 
 
@@ -52,7 +52,7 @@ class Table:
 
 
 def change(desired: Table, held: Table | None) -> str:
-    """The nft script that makes ``held`` (None: no such table) into ``desired``; ``""`` where they are equal."""
+    """The nft script that changes ``held`` (None: no such table) into ``desired``; ``""`` where they are equal."""
     before = Table(desired.family, desired.name) if held is None else held
     where = f"{desired.family} {desired.name}"
     lines = [*_declare(desired, before, where), *_fill(desired, before, where), *_drop(desired, before, where)]
@@ -118,7 +118,7 @@ def _drop(desired: Table, before: Table, where: str) -> Iterator[str]:
 
 
 def read(listed: Mapping[str, Any], family: str, name: str) -> Table:
-    """The table that ``nft -j list table`` shows, by its parts' names alone; their contents count as unread."""
+    """The table of an ``nft -j list table``, with its parts' names alone; their contents count as unread."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for entry in listed["nftables"]:
         for kind, part in entry.items():

@@ -1,1 +1,1 @@
-"""What jobs use of the network, told to where HTCondor's users look: the slot's ad, and the job's ad and history."""
+"""Jobs' use of the network, reported where HTCondor's users look: the slot's ad, and the job's ad and history."""

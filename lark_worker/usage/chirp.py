@@ -1,7 +1,7 @@
-"""Attributes for a running job's ad, by the protocol that HTCondor gives to jobs for that (Chirp).
+"""Sets attributes in a running job's ad, by HTCondor's protocol for jobs (Chirp).
 
-A starter takes such attributes any time and hands them to the shadow with its next update, the last one included. Which
-names are taken, ``CHIRP_DELAYED_UPDATE_PREFIX`` says, on the worker and on the access point.
+A starter takes such attributes any time and hands them to the shadow with its next update, the last one included.
+``CHIRP_DELAYED_UPDATE_PREFIX``, on the worker and on the access point, has the names that are accepted.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ATTRIBUTE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def set_attributes(starter: int, attributes: Mapping[str, float]) -> None:
     """Set attributes of the job below a starter. Raises StarterError.
 
-    The file that says where the starter listens belongs to the job's user. So only a port of that very starter, on the
-    loopback interface, is spoken to, whatever stands there.
+    The file with the starter's port belongs to the job's user. So only a port of that very starter, on the loopback
+    interface, is used, whatever the file says.
     """
     port, cookie = _config(starter)
     family = _listens(starter, port)
@@ -85,7 +85,7 @@ def _listens(starter: int, port: int) -> socket.AddressFamily | None:
             except OSError:
                 continue
         for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-            # As the starter sees it: a pool's daemons may have a network namespace of their own.
+            # In the starter's network namespace: a pool's daemons may have one of their own.
             for line in Path(f"/proc/{starter}/net/{name}").read_bytes().splitlines()[1:]:
                 words = line.split()
                 mine = f"socket:[{int(words[9])}]" in held

@@ -1,4 +1,4 @@
-"""The kernel's counters of a job's interface, from its outer end, and what is made of two readings."""
+"""The kernel's counters of a job's interface, read at its outer end, and the rates between two readings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MEGA: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Since the interface was made for the job: ``in`` is what the job has received. Bytes of L2 frames."""
+    """Counters since the interface was made for the job: ``in`` is received by the job. Bytes of L2 frames."""
 
     bytes_in: int = 0
     bytes_out: int = 0
@@ -24,7 +24,7 @@ def read(port: str) -> Counted | None:
     """The counters of a job, by the device outside of its namespace; None where there is none any more."""
     folder = _DEVICES / port / "statistics"
     try:
-        # What the outer end sends is what the job receives.
+        # The outer end sends what the job receives.
         return Counted(
             *(int((folder / name).read_bytes()) for name in ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets"))
         )
@@ -47,7 +47,7 @@ class Meter:
     peak: float = 0.0
 
     def reading(self, counted: Counted, at: float, least: float = 1.0) -> Meter:
-        """With a further reading. Less than ``least`` seconds after the last, rates are over the job's whole time."""
+        """Add a reading. Less than ``least`` seconds after the last, rates are over the job's whole time."""
         since, before = (self.at, self.counted) if at - self.at >= least else (self.began, Counted())
         seconds = max(at - since, least)
         rate_in = (counted.bytes_in - before.bytes_in) * 8 / MEGA / seconds

@@ -1,4 +1,4 @@
-"""What a job has sent and received, read where the kernel counts it: at the outer end of the job's veth pair."""
+"""A job's counters, read where the kernel counts: at the outer end of the job's veth pair."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ _WAIT: Final = 1.0
 
 
 class DeviceCounters:
-    """Reads the devices of jobs on the bridge. ``ovs_database`` says where the local Open vSwitch is."""
+    """Reads the devices of jobs on the bridge. ``ovs_database`` is the address of the local Open vSwitch's."""
 
     def __init__(self, ovs_database: str) -> None:
         path = ovs_database.removeprefix("unix:")
         self._run_dir = Path(path).parent if path != ovs_database else None
 
     def last(self, record: Record) -> dict[str, int]:
-        """What a job has sent and received since its start, by the controller's names, once nothing runs in it any
-        more; empty where its device cannot be read. The controller's last reading of its flows is whole then, too."""
+        """A job's counters since its start, by the controller's names, once nothing runs in it any more; empty where
+        its device cannot be read. The controller's last reading of its flows is complete then, too."""
         folder = _DEVICES / record.port / "statistics"
         try:
             found = {name: int((folder / file).read_text("ascii")) for name, file in _NAMES.items()}
         except (OSError, ValueError) as error:
-            log.event("the last counters of a job are not known", level=log.WARNING, job=record.id, error=error)
+            log.event("the last counters of a job are unknown", level=log.WARNING, job=record.id, error=error)
             return {}
         self.push_statistics()
         return found
 
     def push_statistics(self) -> None:
-        """Let Open vSwitch's flows have counted what the datapath has counted until now.
+        """Wait until Open vSwitch's flows have the datapath's counts of now.
 
-        It hands that on twice a second; here it is asked to say when it has done so, half a second later at most.
+        Open vSwitch brings them up to date twice a second; its answer comes after the next time.
         """
         if self._run_dir is None:
             return

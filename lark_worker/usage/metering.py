@@ -1,4 +1,4 @@
-"""Reads the counters of every job's interface again and again, and hands on what they say."""
+"""Reads the counters of every job's interface periodically, and reports the use to HTCondor."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from lark_worker.usage import slots
 from lark_worker.usage.chirp import set_attributes
 from lark_worker.usage.counters import MEGA, Meter, read
 
-# How often the controller is asked, in seconds: for the groups' headroom, and for a job's WAN part; for that of a young
-# job at every reading, since short jobs have ended before the first turn.
+# Seconds between two requests to the controller: for the groups' headroom, and for a job's WAN part; for that of a
+# young job at every reading, since short jobs have ended before the first turn.
 HEADROOM_SECONDS: Final = 60.0
 WAN_SECONDS: Final = 300.0
 YOUNG_SECONDS: Final = 60.0
-# No job has its last word asked for more often.
+# Seconds between two requests for one job's last WAN part.
 LEAST_SECONDS: Final = 1.0
-# After so long without a packet a job's flows have counted what its interface has: Open vSwitch takes half a second.
+# After so long without a packet a job's flows have the counts of its interface: Open vSwitch takes half a second.
 QUIET_SECONDS: Final = 0.7
-# How long it is let alone after it has not answered.
+# Seconds without requests after the controller has not answered.
 AWAY_SECONDS: Final = 30.0
 SLOTS: Final = "slots"
 
@@ -42,7 +42,7 @@ LastWan = Callable[[Record, bool], tuple[int, int] | None]
 
 
 def is_metered(record: Record) -> bool:
-    """Whether HTCondor is told what a job uses of the network."""
+    """Whether a job's use of the network is reported to HTCondor."""
     return record.accounted and record.network_type != "none"
 
 
@@ -77,15 +77,15 @@ class Metering:
         self._thread = StoppableThread("usage", self._run)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop the thread."""
         self._thread.stop()
 
     def report_now(self, record: Record) -> None:
-        """Tell a job's starter now what is counted now. The job's last process but one asks for it at its end."""
+        """Report a job's counters to its starter now, as ``lark-enter`` requests at the job's end."""
         if not is_metered(record):
             return
         with self._lock:
@@ -113,8 +113,8 @@ class Metering:
                 if now - asked >= HEADROOM_SECONDS and self._ask_headroom():
                     asked = now
                 self._round(now)
-            except Exception as error:  # the next round must find somebody who reads
-                log.failure("jobs' network use is not told", error)
+            except Exception as error:  # an unexpected error must not stop this thread
+                log.failure("jobs' network use is not reported", error)
             if self._thread.pause(self._settings.usage_interval):
                 return
 
@@ -122,8 +122,8 @@ class Metering:
         for record in self._metered():
             try:
                 self._meter(record, now)
-            except Exception as error:  # one job's trouble must not cost the others their reading
-                log.failure("a job's network use is not told", error, job=record.id)
+            except Exception as error:  # an error about one job must not cost the others their reading
+                log.failure("a job's network use is not reported", error, job=record.id)
         self._publish()
 
     def _meter(self, record: Record, now: float) -> None:
@@ -133,7 +133,7 @@ class Metering:
         before = self._asked.get(record.id, -math.inf)
         if now - meter.began < YOUNG_SECONDS or now - before >= WAN_SECONDS:
             self._asked[record.id] = now
-            # What a bridge or nat job uses is counted here.
+            # The use of a bridge or nat job is counted here.
             here = is_ruled(record)
             self._ask_wan(record, partial(self._last, record, True) if here else partial(self._link.wan, record.id))
         self._hand_on(record, meter)
@@ -144,7 +144,7 @@ class Metering:
             return None
         now = time.monotonic()
         with self._lock:
-            # A job that the service finds running has run for some time; how long, its starter knows.
+            # A job that the service finds running has run since its starter did.
             meter = self._meters.get(record.id) or Meter(min(now, _uptime(record.started)), now)
             self._meters[record.id] = meter = meter.reading(counted, now)
         return meter
@@ -163,7 +163,7 @@ class Metering:
             log.event("a job's ad lacks its network use", level=log.DEBUG, job=record.id, reason=error)
 
     def _ask_wan(self, record: Record, ask: Callable[[], tuple[int, int] | None]) -> None:
-        """The part that went to the WAN."""
+        """Read the WAN part of a job's use."""
         if not is_ruled(record) and time.monotonic() < self._away_until:
             # A job's end waits for this, and need not wait for a controller that does not answer.
             return
@@ -180,8 +180,8 @@ class Metering:
         try:
             headroom: dict[str, float] | None = self._link.headroom()
         except (AwayError, RefusedError) as error:
-            # What was so a minute ago says nothing of now.
-            log.event("the groups' headroom is not known", level=log.DEBUG, reason=error)
+            # An old value tells nothing about now.
+            log.event("the groups' headroom is unknown", level=log.DEBUG, reason=error)
             headroom = None
         with self._lock:
             self._headroom = headroom or {}
@@ -195,7 +195,7 @@ class Metering:
                 for job_id in [job_id for job_id in each if job_id not in live]:
                     del each[job_id]
             used = {record.slot: self._meters.get(record.id) for record in metered}
-            # A slot that had a job once says that it has none.
+            # A slot that had a job once has an ad without one.
             self._slots |= used.keys()
             ads = slots.text({name: used.get(name) for name in self._slots}, self._headroom, int(time.time()))
         try:

@@ -1,4 +1,4 @@
-"""Tells the controller what bridge and nat jobs use, which no switch counts, and what others had used at their end."""
+"""Reports to the controller the use of bridge and nat jobs, which no switch counts, and that of others at their end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lark_worker.usage.device_counters import DeviceCounters
 
 
 class UsageReports:
-    """Reads the counters every ``seconds`` (0: never) on a thread of its own, and tells what has changed.
+    """Reads the counters every ``seconds`` (0: never) on a thread of its own, and reports changes.
 
-    ``records`` answers the jobs that are known; ``tell_queues`` tells what their queues have seen.
+    ``records`` returns the worker's jobs; ``tell_queues`` writes the counters of their queues.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class UsageReports:
         self._thread = StoppableThread("counters", self._run)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         if self._seconds:
             self._thread.start()
 
     def stop(self) -> None:
-        """Tell nothing more."""
+        """Stop the thread."""
         self._thread.stop()
 
     def last(self, record: Record) -> dict[str, int]:
-        """What a job that ends has used; empty where it is not counted here, or cannot be read."""
+        """The counters of a job that ends; empty where it is not counted here, or cannot be read."""
         if not record.made:
             return {}
         if not is_ruled(record):
@@ -62,20 +62,20 @@ class UsageReports:
         try:
             return self._firewall.counters(record).report() | self._shaping.of_jobs().get(record.id, {})
         except NetworkError as error:
-            log.failure("the last counters of a job are not known", error, job=record.id)
+            log.failure("the last counters of a job are unknown", error, job=record.id)
             return {}
 
     def wan(self, record: Record, quiet: bool) -> tuple[int, int] | None:
-        """What a job that ends has received from the WAN and sent there, in bytes; None where that is not counted.
+        """Bytes that a job that ends has received from the WAN and sent there; None where they are not counted.
 
-        ``quiet`` says that it has neither sent nor received for a while, so that its flows have counted everything.
+        ``quiet``: it has neither sent nor received for a while, so that its flows have counted everything.
         Raises AwayError, RefusedError.
         """
         if is_ruled(record):
             try:
                 said = self._firewall.counters(record).report()
             except NetworkError as error:
-                log.event("a job's WAN part is not known", level=log.WARNING, job=record.id, reason=error)
+                log.event("a job's WAN part is unknown", level=log.WARNING, job=record.id, reason=error)
                 return None
             return said["wan_bytes_in"], said["wan_bytes_out"]
         if not quiet:
@@ -94,9 +94,9 @@ class UsageReports:
                 self._tell(counted)
                 self._tell_delivered(live)
             except (AwayError, NetworkError) as error:
-                log.event("counters are not told; the next ones hold them too", level=log.WARNING, reason=error)
-            except Exception as error:  # the next round must find somebody who tells
-                log.failure("counters are not told; the next ones hold them too", error)
+                log.event("counters are not reported; the next report includes them", level=log.WARNING, reason=error)
+            except Exception as error:  # an unexpected error must not stop this thread
+                log.failure("counters are not reported; the next report includes them", error)
 
     def _tell_delivered(self, live: list[Record]) -> None:
         """What was promised to whom, and delivered, so that the controller notices a guarantee that is missed."""
@@ -113,7 +113,7 @@ class UsageReports:
                 self._link.counters(job_id, said)
             except AwayError:
                 raise
-            except Exception as error:  # one job's trouble must not cost the others their accounts
-                log.failure("a job's counters are not told; the next ones hold them too", error, job=job_id)
+            except Exception as error:  # an error about one job must not cost the others their reports
+                log.failure("a job's counters are not reported; the next report includes them", error, job=job_id)
                 continue
             self._told[job_id] = said

@@ -37,7 +37,7 @@ def text(slots: Mapping[str, Meter | None], headroom: Mapping[str, float], at: i
 
 
 def write(path: Path, ads: str) -> None:
-    """Replace the file at once. Everybody may read it: what is in it is in the collector, too. Raises OSError."""
+    """Replace the file atomically. Everybody may read it, as the collector has the same. Raises OSError."""
     write_atomically(path, ads, 0o644)
 
 
