@@ -80,8 +80,8 @@ class AddressError(LarkError):
 class Shortage:
     """A link that has no room. Rates are Mb/s; ``asked`` would have come on top of ``reserved``.
 
-    ``source`` and ``target`` are the direction of a full-duplex link that is short; both are ``""`` where both directions
-    share the link.
+    ``source`` and ``target`` are the direction of a full-duplex link that is short; both are ``""`` where both
+    directions share the link.
     """
 
     link: str
