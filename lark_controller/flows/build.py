@@ -14,7 +14,7 @@ from lark_controller.flows.model import (
     Flow,
     FlowData,
     FlowKey,
-    match,
+    match_of,
 )
 from lark_controller.flows.placement import LINK_LOCAL_PREFIX
 from lark_controller.flows.prefixes import Prefix
@@ -61,7 +61,7 @@ def flow(
 ) -> Flow:
     """A flow without timeouts; neither ``goto`` nor ``actions`` is a drop."""
     return Flow(
-        FlowKey(int(table), priority, match(**fields)),
+        FlowKey(int(table), priority, match_of(fields)),
         FlowData(cookie_, actions, None if goto is None else int(goto), metadata),
     )
 

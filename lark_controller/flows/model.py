@@ -8,7 +8,7 @@ turns them into words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -84,6 +84,10 @@ class Term(NamedTuple):
 
 Match = tuple[Term, ...]
 
+_FULL: Final = {name: (1 << bits) - 1 for name, bits in FIELD_BITS.items()}
+# Cheaper than ``Term(...)``: a large pool's flows have tens of millions of terms.
+_new_term: Final = Term._make
+
 
 def match(**fields: int | tuple[int, int]) -> Match:
     """A canonical match: terms sorted by name, masked values, no all-zero masks.
@@ -91,14 +95,21 @@ def match(**fields: int | tuple[int, int]) -> Match:
     ``match(eth_type=0x800, ipv4_dst=(0x0A400000, 0xFFFF0000))``. Raises ``KeyError`` for a field not in
     :data:`FIELD_BITS`.
     """
+    return match_of(fields)
+
+
+def match_of(fields: Mapping[str, int | tuple[int, int]]) -> Match:
+    """:func:`match` of a mapping."""
     terms = []
-    for name in sorted(fields):
-        given = fields[name]
-        full = (1 << FIELD_BITS[name]) - 1
-        value, mask = given if isinstance(given, tuple) else (given, full)
-        mask &= full
-        if mask:
-            terms.append(Term(name, value & mask, mask))
+    for name, given in fields.items():
+        full = _FULL[name]
+        if isinstance(given, tuple):
+            mask = given[1] & full
+            if mask:
+                terms.append(_new_term((name, given[0] & mask, mask)))
+        else:
+            terms.append(_new_term((name, given & full, full)))
+    terms.sort()
     return tuple(terms)
 
 
@@ -160,8 +171,7 @@ class FlowKey(NamedTuple):
     match: Match
 
 
-@dataclass(frozen=True, slots=True)
-class FlowData:
+class FlowData(NamedTuple):
     """What a flow does, apart from its key.
 
     ``metadata`` is (value, mask) to write; ``meter`` and ``goto`` are instructions; ``actions`` are applied in order
@@ -178,8 +188,7 @@ class FlowData:
     flags: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(NamedTuple):
     """A flow: key and data."""
 
     key: FlowKey

@@ -14,7 +14,7 @@ A packet starts with metadata 0. ``admit`` (edge) or ``classify`` (core) writes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -61,15 +61,14 @@ def table_name(role: SwitchRole, table: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """A run of metadata bits."""
+    """A run of metadata bits; ``mask`` is theirs in place."""
 
     shift: int
     width: int
+    mask: int = field(init=False)
 
-    @property
-    def mask(self) -> int:
-        """The bits' mask in place."""
-        return ((1 << self.width) - 1) << self.shift
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mask", ((1 << self.width) - 1) << self.shift)
 
     def put(self, value: int) -> tuple[int, int]:
         """(value, mask) in place; raises ValueError where the value does not fit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from lark_controller.flows import tables as t
 from lark_controller.flows.build import ICMPV6, LINK_LOCAL, NS, Fields, asked_fields, flow, solicitation
@@ -81,11 +82,19 @@ def _both_ways(prefix: Prefix) -> Iterator[tuple[Edge, tuple[int, int], Fields]]
 
 def slice_flows(tag: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
     """Which prefixes the jobs of a slice (its tag on this switch) exchange packets with."""
-    mark = cookie(Category.SLICE, tag)
     for prefix in prefixes:
-        for fields in asked_fields(prefix, "dst"):
-            terms: Fields = {"metadata": t.FROM_TAG.put(tag), **fields}
-            yield flow(Edge.SLICE_FROM, t.P_EXACT, terms, mark, goto=Edge.SLICE_TO)
-        for fields in asked_fields(prefix, "src"):
-            terms = {"metadata": t.TO_TAG.put(tag), **fields}
-            yield flow(Edge.SLICE_TO, t.P_EXACT, terms, mark, goto=Edge.WAN)
+        yield from _prefix_flows(tag, prefix)
+
+
+@lru_cache(maxsize=16_384)
+def _prefix_flows(tag: int, prefix: Prefix) -> tuple[Flow, ...]:
+    """The flows of one prefix: a slice has the same tag on nearly every switch, so its flows are the same there."""
+    mark = cookie(Category.SLICE, tag)
+    found = []
+    for fields in asked_fields(prefix, "dst"):
+        terms: Fields = {"metadata": t.FROM_TAG.put(tag), **fields}
+        found.append(flow(Edge.SLICE_FROM, t.P_EXACT, terms, mark, goto=Edge.SLICE_TO))
+    for fields in asked_fields(prefix, "src"):
+        terms = {"metadata": t.TO_TAG.put(tag), **fields}
+        found.append(flow(Edge.SLICE_TO, t.P_EXACT, terms, mark, goto=Edge.WAN))
+    return tuple(found)

@@ -24,6 +24,8 @@ from lark_controller.switches.openflow.wire import PORT_NO_FLOOD, VERSION
 _PACKET_IN: Final = struct.Struct("!IHBBQHH")
 _FLOW_STATS: Final = struct.Struct("!HBxIIHHHH4xQQQ")
 _FLOW_REMOVED: Final = struct.Struct("!QHBBIIHHQQ")
+# struct ofp_port (section 7.2.1): number, MAC, name, configuration, state, speed now in kb/s.
+_PORT: Final = struct.Struct("!I4x6s2x16sII16xI4x")
 _PORT_STATS: Final = struct.Struct("!I4xQQQQQQ48xII")
 _FLOW_COUNT: Final = struct.Struct("!H22xQQQ")
 _NO_COUNTER: Final = (1 << 64) - 1
@@ -297,24 +299,25 @@ def _by_os_ken(read: Callable[[bytes, int], Any], message: bytes, start: int, si
         raise WireError(f"{what} is malformed: {failure}") from failure
 
 
-def _port(port: parser.OFPPort) -> PortInfo:
-    name = port.name.rstrip(b"\x00").decode("utf-8", "replace")
-    up = not (port.config & ofp.OFPPC_PORT_DOWN or port.state & ofp.OFPPS_LINK_DOWN)
-    return PortInfo(port.port_no, name, port.hw_addr, up, bool(port.config & PORT_NO_FLOOD), port.curr_speed)
+def _port(record: tuple[int, bytes, bytes, int, int, int]) -> PortInfo:
+    number, mac, name, config, state, speed = record
+    up = not (config & ofp.OFPPC_PORT_DOWN or state & ofp.OFPPS_LINK_DOWN)
+    text = name.rstrip(b"\x00").decode("utf-8", "replace")
+    return PortInfo(number, text, mac.hex(":"), up, bool(config & PORT_NO_FLOOD), speed)
 
 
 def ports(message: bytes) -> list[PortInfo]:
     """Decode one part of an OFPMP_PORT_DESC reply."""
-    found = _by_os_ken(parser.OFPPort.parser, message, MULTIPART_BODY, ofp.OFP_PORT_SIZE, "port description")
-    return [_port(port) for port in found]
+    if (len(message) - MULTIPART_BODY) % _PORT.size:
+        raise WireError(f"port description is not a multiple of {_PORT.size} bytes")
+    return [_port(record) for record in _PORT.iter_unpack(message[MULTIPART_BODY:])]
 
 
 def port_status(message: bytes) -> tuple[PortInfo, bool]:
     """Decode PORT_STATUS: the port, and whether it is there (False: it was removed)."""
-    if len(message) != 16 + ofp.OFP_PORT_SIZE:
+    if len(message) != 16 + _PORT.size:
         raise WireError(f"PortStatus of {len(message)} bytes")
-    (port,) = _by_os_ken(parser.OFPPort.parser, message, 16, ofp.OFP_PORT_SIZE, "PortStatus")
-    return _port(port), message[8] != ofp.OFPPR_DELETE
+    return _port(_PORT.unpack_from(message, 16)), message[8] != ofp.OFPPR_DELETE
 
 
 def port_stats(message: bytes) -> list[PortCounters]:
