@@ -22,7 +22,8 @@ from bench.population import jobs
 from lab.postgres import PostgresServer
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, WIDTHS
 from lark_controller.accounting.kinds import Kind
-from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading
+from lark_controller.accounting.ledger import Ledger
+from lark_controller.accounting.readings import FlowReading, PortReading
 from lark_controller.api.usage import UsageFilter
 from lark_controller.services.accountant import KEPT, Accountant
 from lark_controller.store import Store

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
 from operator import add, itemgetter, sub
-from typing import Final, NamedTuple
+from typing import Final
 
+from lark_controller.accounting.account import FLOWS, PORT, QUEUES, SIZE, SUMS, WORKER, ZEROS, Account
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.rates import Flowing, Rates
+from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading, WorkerCounts
 from lark_controller.accounting.recent import Recent
 from lark_controller.accounting.usage import IDLE, MOST, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs.job import Job
@@ -29,43 +31,6 @@ MADE_FOR_IT: Final = 60.0
 _AT_ONCE: Final = 200
 # Ports of ended jobs whose last reading is kept, for the next job that may come to the same port.
 _REMEMBERED: Final = 65_536
-
-
-class PortReading(NamedTuple):
-    """A port's counters; ``rx`` is what the job sent, ``tx`` what was handed to it."""
-
-    rx_packets: int
-    rx_bytes: int
-    tx_packets: int
-    tx_bytes: int
-    rx_dropped: int = 0
-    tx_dropped: int = 0
-
-
-class QueueReading(NamedTuple):
-    """What a job's own queues have dropped (packets) and for how long packets were waiting in them (milliseconds)."""
-
-    dropped_in: int = 0
-    dropped_out: int = 0
-    waited_in: int = 0
-    waited_out: int = 0
-
-
-class FlowReading(NamedTuple):
-    """A counting flow's counters."""
-
-    kind: int
-    packets: int
-    bytes: int
-
-
-class WorkerCounts(NamedTuple):
-    """What a worker has counted for a job since the job's start; None where it cannot tell."""
-
-    port: PortReading
-    wan: tuple[int, int, int, int] | None = None  # bytes in, bytes out, packets in, packets out
-    policy_drops: tuple[int, int] | None = None  # packets in, packets out
-    queues: QueueReading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +50,6 @@ class Entry:
     readings: str
     final: bool
 
-
-_SUMS: Final = len(Usage._fields)
-_PORT: Final = 2 * _SUMS
-_FLOWS: Final = _PORT + len(PortReading._fields)
-_WORKER: Final = _FLOWS + 2 * len(Kind)
-_QUEUES: Final = _WORKER + 6
-_SIZE: Final = _QUEUES + len(QueueReading._fields)
 
 # Which sums a flow's (bytes, packets) belong to; drops count packets alone.
 _SPLITS: Final[dict[int, tuple[str | None, str]]] = {
@@ -122,46 +80,12 @@ _WORKER_PLACES: Final = tuple(
 )  # fmt: skip
 
 
-class _Account:
-    """One job's sums and the readings that they go up to, in one array: 200,000 of them must fit beside the jobs."""
-
-    __slots__ = ("at", "closing", "final", "group", "host", "job_id", "numbers", "owner", "port", "rate", "since",
-                 "started", "told", "treatment", "user")  # fmt: skip
-
-    def __init__(self, job: Job, treatment: str) -> None:
-        self.job_id = job.id
-        self.owner, self.user, self.group, self.host = job.owner, job.user, job.group, job.host
-        self.treatment = treatment
-        self.port: tuple[int | str | None, str | None] = (job.datapath, job.port)
-        self.since = job.created
-        self.at = 0.0
-        self.rate = IDLE
-        self.started = False  # the port was read before, so its readings can be compared
-        self.told = False  # the worker has said its last word: what a switch says of the port is older
-        self.closing = False
-        self.final = False
-        self.numbers = array("Q", bytes(8 * _SIZE))
-
-    @property
-    def sums(self) -> array[int]:
-        """The numbers of :attr:`usage`, which cost less as they are."""
-        return self.numbers[:_SUMS]
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(*self.numbers[:_SUMS])
-
-    @property
-    def written(self) -> Usage:
-        return Usage(*self.numbers[_SUMS:_PORT])
-
-
 class Ledger:
     """All accounts; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._accounts: dict[int, _Account] = {}
+        self._accounts: dict[int, Account] = {}
         self._changed: dict[int, None] = {}
         self._closed: dict[int, None] = {}
         self._rates: dict[str, Rate] = {}
@@ -183,13 +107,13 @@ class Ledger:
             account = self._accounts.get(job.number)
             if account is not None:
                 self._rated(account, IDLE, treatment)
-                account.port = (job.datapath, job.port)
+                account.placed = job
                 return
-            account = self._accounts[job.number] = _Account(job, treatment)
+            account = self._accounts[job.number] = Account(job, treatment)
             if readings:
                 self._restore(account, readings, usage)
             elif (left := self._ports.get(account.port)) is not None:
-                account.numbers[_PORT:_FLOWS] = array("Q", left)
+                account.opened()[PORT:FLOWS] = array("Q", left)
                 account.started = True
 
     def knows(self, number: int) -> bool:
@@ -218,6 +142,7 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return
+            account.opened()
             before, first = account.sums, not account.started
             if port is not None and not account.told:
                 self._read_port(account, at, port, port_age)
@@ -240,9 +165,9 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return
-            numbers, before = account.numbers, account.sums
-            new = [max(0, now - old) for old, now in zip(numbers[_QUEUES:_SIZE], reading, strict=True)]
-            numbers[_QUEUES:_SIZE] = array("Q", reading)
+            numbers, before = account.opened(), account.sums
+            new = [max(0, now - old) for old, now in zip(numbers[QUEUES:SIZE], reading, strict=True)]
+            numbers[QUEUES:SIZE] = array("Q", reading)
             _add(numbers, _PLACES["rate_drops_in"], new[0])
             _add(numbers, _PLACES["rate_drops_out"], new[1])
             _add(numbers, _THROTTLED, max(new[2:]))
@@ -254,9 +179,10 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return
+            account.opened()
             before = account.sums
             self._read_flow(account, reading)
-            place = _FLOWS + 2 * reading.kind
+            place = FLOWS + 2 * reading.kind
             account.numbers[place] = account.numbers[place + 1] = 0
             self._moved(number, account, before)
 
@@ -266,11 +192,14 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return
+            if account.numbers is ZEROS and not flows:
+                return
+            account.opened()
             before = account.sums
             for reading in flows:
                 self._read_flow(account, reading)
             for kind in {*Kind} - {reading.kind for reading in flows}:
-                place = _FLOWS + 2 * kind
+                place = FLOWS + 2 * kind
                 account.numbers[place] = account.numbers[place + 1] = 0
             self._moved(number, account, before)
 
@@ -283,13 +212,14 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final or account.told:
                 return False
+            account.opened()
             before, first = account.sums, not account.started
             # The worker made the port for this job.
             self._read_port(account, at, report.port, 0.0)
             said = (*(report.wan or ()), *(report.policy_drops or ()))
             if said:
                 places = _WORKER_PLACES[: len(said)] if report.wan else _WORKER_PLACES[4:]
-                offset = _WORKER if report.wan else _WORKER + 4
+                offset = WORKER if report.wan else WORKER + 4
                 new = counted(account.numbers[offset : offset + len(said)], said)
                 account.numbers[offset : offset + len(said)] = array("Q", said)
                 for place, value in zip(places, new, strict=True):
@@ -321,7 +251,7 @@ class Ledger:
             if account.port[1] is not None and account.started:
                 while len(self._ports) >= _REMEMBERED:
                     del self._ports[next(iter(self._ports))]
-                self._ports[account.port] = PortReading(*account.numbers[_PORT:_FLOWS])
+                self._ports[account.port] = PortReading(*account.numbers[PORT:FLOWS])
 
     # what is known
 
@@ -359,9 +289,10 @@ class Ledger:
             (rate.inward + rate.outward, rate, account) for account in accounts if (rate := account.rate) is not IDLE
         ]
         chosen = nlargest(limit, busy, key=itemgetter(0))
-        chosen.sort(key=lambda each: (-each[0], each[2].job_id))
+        chosen.sort(key=lambda each: (-each[0], each[2].job.id))
         return tuple(
-            Flowing(account.job_id, rate, 1, account.group, account.user, account.host) for _, rate, account in chosen
+            Flowing(account.job.id, rate, 1, account.job.group, account.job.user, account.job.host)
+            for _, rate, account in chosen
         )
 
     # what is to be written
@@ -373,7 +304,7 @@ class Ledger:
         """
         with self._lock:
             numbers = list(self._changed)
-        known = [(account.host, number) for number in numbers if (account := self._accounts.get(number))]
+        known = [(account.job.host, number) for number in numbers if (account := self._accounts.get(number))]
         return [number for _, number in sorted(known)]
 
     def ended(self) -> list[int]:
@@ -404,29 +335,30 @@ class Ledger:
         account = self._accounts.get(entry.number)
         if account is None:
             return
-        account.numbers[_SUMS:_PORT] = array("Q", entry.usage)
+        if account.numbers is not ZEROS:
+            account.numbers[SUMS:PORT] = array("Q", entry.usage)
         if entry.final:
             del self._accounts[entry.number]
             self._closed.pop(entry.number, None)
         if entry.final == account.final and account.usage == entry.usage:
             self._changed.pop(entry.number, None)
 
-    def _read_port(self, account: _Account, at: float, port: PortReading, age: float | None) -> None:
+    def _read_port(self, account: Account, at: float, port: PortReading, age: float | None) -> None:
         numbers = account.numbers
-        if not account.started and age is not None and age > at - account.since + MADE_FOR_IT:
+        if not account.started and age is not None and age > at - account.job.created + MADE_FOR_IT:
             # The port was there long before the job; what it has counted so far is somebody else's.
             new: Sequence[int] = (0,) * len(port)
         else:
-            new = counted(numbers[_PORT:_FLOWS], port)
+            new = counted(numbers[PORT:FLOWS], port)
         account.started = True
-        numbers[_PORT:_FLOWS] = array("Q", port)
+        numbers[PORT:FLOWS] = array("Q", port)
         for place, value in zip(_PORT_PLACES, new, strict=True):
             _add(numbers, place, value)
 
-    def _read_flow(self, account: _Account, reading: FlowReading) -> None:
+    def _read_flow(self, account: Account, reading: FlowReading) -> None:
         if reading.kind not in _FLOW_PLACES:
             return
-        place = _FLOWS + 2 * reading.kind
+        place = FLOWS + 2 * reading.kind
         packets, size = counted(account.numbers[place : place + 2], reading[1:])
         account.numbers[place : place + 2] = array("Q", reading[1:])
         to_bytes, to_packets = _FLOW_PLACES[reading.kind]
@@ -434,9 +366,9 @@ class Ledger:
         if to_bytes is not None:
             _add(account.numbers, to_bytes, size)
 
-    def _timed(self, number: int, account: _Account, at: float, before: array[int], first: bool) -> None:
+    def _timed(self, number: int, account: Account, at: float, before: array[int], first: bool) -> None:
         """Rate and throttled time between this reading and the one before."""
-        last, account.at = account.at or account.since, at
+        last, account.at = account.at or account.job.created, at
         elapsed = at - last
         if elapsed <= 0:
             return
@@ -447,17 +379,17 @@ class Ledger:
         self._rated(account, rate, account.treatment)
         self._recent.keep(number, at, rate, first)
 
-    def _rated(self, account: _Account, rate: Rate, treatment: str) -> None:
+    def _rated(self, account: Account, rate: Rate, treatment: str) -> None:
         old, new = account.rate, rate if any(rate) else IDLE
         if old is not IDLE:
             self._rates[account.treatment] = self._rates[account.treatment].minus(old)
         if new is not IDLE:
             self._rates[treatment] = self._rates.get(treatment, IDLE).plus(new)
         if old is not IDLE or new is not IDLE:
-            self._flowing.change(account.group, account.user, account.host, old, new)
+            self._flowing.change(account.job.group, account.job.user, account.job.host, old, new)
         account.rate, account.treatment = new, treatment
 
-    def _moved(self, number: int, account: _Account, before: array[int]) -> None:
+    def _moved(self, number: int, account: Account, before: array[int]) -> None:
         now = account.sums
         if now == before:
             return
@@ -465,10 +397,11 @@ class Ledger:
         sums = self._sums.get(account.treatment, NOTHING)
         self._sums[account.treatment] = Usage(*map(add, sums, map(sub, now, before)))
 
-    def _restore(self, account: _Account, readings: str, usage: Usage) -> None:
+    def _restore(self, account: Account, readings: str, usage: Usage) -> None:
         said = json.loads(readings)
-        account.numbers[_PORT : _PORT + len(said["counters"])] = array("Q", said["counters"])
-        account.numbers[:_SUMS] = account.numbers[_SUMS:_PORT] = array("Q", usage)
+        numbers = account.opened()
+        numbers[PORT : PORT + len(said["counters"])] = array("Q", said["counters"])
+        numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
         account.started, account.told, account.at = said["started"], said["told"], said["at"]
 
 
@@ -476,23 +409,23 @@ def _add(numbers: array[int], place: int, value: int) -> None:
     numbers[place] = min(MOST, numbers[place] + value)
 
 
-def _entry(number: int, account: _Account) -> Entry:
+def _entry(number: int, account: Account) -> Entry:
     usage = account.usage
     readings = {
         "at": account.at,
         "started": account.started,
         "told": account.told,
-        "counters": list(account.numbers[_PORT:]),
+        "counters": list(account.numbers[PORT:]),
     }
     return Entry(
         number=number,
-        job_id=account.job_id,
-        owner=account.owner,
-        user=account.user,
-        group=account.group,
-        host=account.host,
-        since=account.since,
-        at=account.at or account.since,
+        job_id=account.job.id,
+        owner=account.job.owner,
+        user=account.job.user,
+        group=account.job.group,
+        host=account.job.host,
+        since=account.job.created,
+        at=account.at or account.job.created,
         usage=usage,
         new=usage.minus(account.written),
         readings="" if account.final else json.dumps(readings, separators=(",", ":")),

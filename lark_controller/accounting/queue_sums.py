@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from lark_controller.accounting.ledger import QueueReading
+from lark_controller.accounting.readings import QueueReading
 
 # A queue: the port's name, and its number.
 Place = tuple[str, int]

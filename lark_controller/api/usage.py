@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
-from lark_controller.accounting.ledger import WorkerCounts
 from lark_controller.accounting.rates import Flowing
+from lark_controller.accounting.readings import WorkerCounts
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs.job import Job
 

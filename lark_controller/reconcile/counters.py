@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from lark_common.errors import SwitchError
 from lark_common.log import failure
-from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading, QueueReading
+from lark_controller.accounting.ledger import Ledger
+from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading
 from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, count_cookie, counted_by
 from lark_controller.flows.placement import Placed
 from lark_controller.reconcile.switch import SwitchState

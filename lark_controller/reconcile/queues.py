@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from lark_common.log import WARNING, event
-from lark_controller.accounting.ledger import QueueReading
 from lark_controller.accounting.queue_sums import Owner as QueueOwner
 from lark_controller.accounting.queue_sums import Place, QueueSums
+from lark_controller.accounting.readings import QueueReading
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, parse

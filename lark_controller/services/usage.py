@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from lark_controller.accounting.ledger import Ledger, WorkerCounts
+from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Flowing
+from lark_controller.accounting.readings import WorkerCounts
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate
 from lark_controller.api.usage import GroupStatus, UsageFilter, UsagePage
 from lark_controller.jobs.job import Job

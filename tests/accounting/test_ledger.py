@@ -14,8 +14,9 @@ from lark_controller.accounting import recent
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, Subject, buckets, width_for
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.kinds import Kind
-from lark_controller.accounting.ledger import FlowReading, Ledger, PortReading, QueueReading, WorkerCounts
+from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Rates
+from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading, WorkerCounts
 from lark_controller.accounting.recent import READINGS
 from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
 from tests.fixtures.databases import NOW, a_run

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark_controller.accounting.ledger import QueueReading
 from lark_controller.accounting.queue_sums import Owner, Place, QueueSums
+from lark_controller.accounting.readings import QueueReading
 
 PLACES: dict[Place, Owner] = {
     ("eth0", 5): Owner(1, inward=False),

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Engine
 
 from fake_switch.switch import FakeNetwork
 from lark_common import log
-from lark_controller.accounting.ledger import PortReading, WorkerCounts
+from lark_controller.accounting.readings import PortReading, WorkerCounts
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.reservations import Change, Wish
 from lark_controller.api.switches import FlowFilter

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
-from lark_controller.accounting.ledger import PortReading, WorkerCounts
+from lark_controller.accounting.readings import PortReading, WorkerCounts
 from lark_controller.accounting.usage import JobUsage, Usage
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.usage import UsageFilter

@@ -11,7 +11,8 @@ from lark_common.classads.values import MAX_NAME_BYTES
 from lark_common.errors import NotFoundError
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, width_for
 from lark_controller.accounting.kinds import Kind
-from lark_controller.accounting.ledger import Entry, FlowReading, Ledger, PortReading
+from lark_controller.accounting.ledger import Entry, Ledger
+from lark_controller.accounting.readings import FlowReading, PortReading
 from lark_controller.accounting.usage import MOST, JobUsage, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import Store

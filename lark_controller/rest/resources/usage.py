@@ -12,7 +12,7 @@ from flask import Response, request
 from marshmallow import fields, validate
 
 from lark_controller.accounting.buckets import NAMES, width_for
-from lark_controller.accounting.ledger import PortReading, QueueReading, WorkerCounts
+from lark_controller.accounting.readings import PortReading, QueueReading, WorkerCounts
 from lark_controller.api.usage import UsageFilter, UsageRow
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host_of

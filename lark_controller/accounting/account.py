@@ -1,0 +1,63 @@
+"""One job's account: its sums, and the readings that they go up to."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from lark_controller.accounting.kinds import Kind
+from lark_controller.accounting.readings import PortReading, QueueReading
+from lark_controller.accounting.usage import IDLE, Usage
+from lark_controller.jobs.job import Job
+
+# Where things stand in an account's numbers.
+SUMS: Final = len(Usage._fields)
+PORT: Final = 2 * SUMS
+FLOWS: Final = PORT + len(PortReading._fields)
+WORKER: Final = FLOWS + 2 * len(Kind)
+QUEUES: Final = WORKER + 6
+SIZE: Final = QUEUES + len(QueueReading._fields)
+ZEROS: Final = array("Q", bytes(8 * SIZE))
+
+
+class Account:
+    """One job's sums and the readings that they go up to, in one array: 200,000 of them must fit beside the jobs."""
+
+    __slots__ = ("at", "final", "job", "numbers", "placed", "rate", "started", "told", "treatment")
+
+    def __init__(self, job: Job, treatment: str) -> None:
+        # Whose use it is was said at the beginning; where the job is may be said later.
+        self.job = self.placed = job
+        self.treatment = treatment
+        self.at = 0.0
+        self.rate = IDLE
+        self.started = False  # the port was read before, so its readings can be compared
+        self.told = False  # the worker has said its last word: what a switch says of the port is older
+        self.final = False
+        self.numbers = ZEROS
+
+    def opened(self) -> array[int]:
+        """The numbers, to be changed: until then all accounts have the same zeros."""
+        if self.numbers is ZEROS:
+            self.numbers = ZEROS[:]
+        return self.numbers
+
+    @property
+    def port(self) -> tuple[int | None, str | None]:
+        """Where the job is: datapath and name of its port."""
+        return self.placed.datapath, self.placed.port
+
+    @property
+    def sums(self) -> array[int]:
+        """The numbers of :attr:`usage`, which cost less as they are."""
+        return self.numbers[:SUMS]
+
+    @property
+    def usage(self) -> Usage:
+        """What the job has used."""
+        return Usage(*self.numbers[:SUMS])
+
+    @property
+    def written(self) -> Usage:
+        """What of it was written."""
+        return Usage(*self.numbers[SUMS:PORT])

@@ -1,0 +1,42 @@
+"""What switches and workers count of a job. Frozen values."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PortReading(NamedTuple):
+    """A port's counters; ``rx`` is what the job sent, ``tx`` what was handed to it."""
+
+    rx_packets: int
+    rx_bytes: int
+    tx_packets: int
+    tx_bytes: int
+    rx_dropped: int = 0
+    tx_dropped: int = 0
+
+
+class QueueReading(NamedTuple):
+    """What a job's own queues have dropped (packets) and for how long packets were waiting in them (milliseconds)."""
+
+    dropped_in: int = 0
+    dropped_out: int = 0
+    waited_in: int = 0
+    waited_out: int = 0
+
+
+class FlowReading(NamedTuple):
+    """A counting flow's counters."""
+
+    kind: int
+    packets: int
+    bytes: int
+
+
+class WorkerCounts(NamedTuple):
+    """What a worker has counted for a job since the job's start; None where it cannot tell."""
+
+    port: PortReading
+    wan: tuple[int, int, int, int] | None = None  # bytes in, bytes out, packets in, packets out
+    policy_drops: tuple[int, int] | None = None  # packets in, packets out
+    queues: QueueReading | None = None
