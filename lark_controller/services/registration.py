@@ -114,7 +114,7 @@ class Registration:
             if policy is None:
                 raise AddressError("", "the controller has no policy yet")
             now = time.time()
-            job = self._described(job_ad, machine_ad, now)
+            job = described(job_ad, machine_ad, self._names, now, self._lease)
             _check_networks(policy, job)
             _check_switch(policy, job)
             self._check_port(job)
@@ -265,36 +265,6 @@ class Registration:
             event(what, level=level, job=job.id, reason=reason, actor=actor)
         return job
 
-    def _described(self, job_ad: JobAd, machine_ad: MachineAd, now: float) -> Job:
-        run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
-        taken: Facts = facts(job_ad, machine_ad, self._names)
-        return Job(
-            number=0,
-            run=run,
-            id=run.id,
-            # Many jobs have these in common.
-            owner=intern(job_ad.owner),
-            user=intern(job_ad.user),
-            group=intern(job_ad.group),
-            cluster=job_ad.cluster,
-            proc=job_ad.proc,
-            host=intern(machine_ad.machine),
-            network_type=NetworkType(machine_ad.network_type),
-            address_type=AddressType(machine_ad.address_type),
-            ipv4=machine_ad.ipv4,
-            ipv6=machine_ad.ipv6,
-            datapath=machine_ad.datapath,
-            port=None if machine_ad.port is None else intern(machine_ad.port),
-            mac=machine_ad.mac,
-            vlan=machine_ad.vlan,
-            bandwidth=job_ad.bandwidth,
-            inbound=job_ad.inbound,
-            outbound=job_ad.outbound,
-            lease_until=now + self._lease,
-            created=now,
-            facts=taken,
-        )
-
     def _addressed(self, policy: Policy, job: Job, known: Job | None) -> tuple[Job, tuple[Address, ...]]:
         """A job with the addresses that it has already, or new ones from its group's and user's blocks."""
         had = self._given_up(job.id) if known is None else known
@@ -371,6 +341,38 @@ class Registration:
 
 def _with_facts(taken: Facts, job: Job) -> Job:
     return replace(job, facts=taken)
+
+
+def described(job_ad: JobAd, machine_ad: MachineAd, names: Names, now: float, lease: float) -> Job:
+    """The run that ads describe, with the attributes ``names``; its number is the store's to say."""
+    run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
+    taken: Facts = facts(job_ad, machine_ad, names)
+    return Job(
+        number=0,
+        run=run,
+        id=run.id,
+        # Many jobs have these in common.
+        owner=intern(job_ad.owner),
+        user=intern(job_ad.user),
+        group=intern(job_ad.group),
+        cluster=job_ad.cluster,
+        proc=job_ad.proc,
+        host=intern(machine_ad.machine),
+        network_type=NetworkType(machine_ad.network_type),
+        address_type=AddressType(machine_ad.address_type),
+        ipv4=machine_ad.ipv4,
+        ipv6=machine_ad.ipv6,
+        datapath=machine_ad.datapath,
+        port=None if machine_ad.port is None else intern(machine_ad.port),
+        mac=machine_ad.mac,
+        vlan=machine_ad.vlan,
+        bandwidth=job_ad.bandwidth,
+        inbound=job_ad.inbound,
+        outbound=job_ad.outbound,
+        lease_until=now + lease,
+        created=now,
+        facts=taken,
+    )
 
 
 def _place(job: Job) -> _Place:
