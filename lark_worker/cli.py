@@ -1,4 +1,4 @@
-"""``lark-worker``: run the service, list the jobs that it knows, say what is wrong, print its settings."""
+"""``lark-worker``: run the service, list its jobs, say what is wrong, print settings, make the worker's bridge."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from lark_worker.controller_link import ControllerLink
 from lark_worker.hook_socket import HookSocket
 from lark_worker.identity.processes import Programs
 from lark_worker.identity.startd import LocalStartd, StartdView
+from lark_worker.network import own_bridge
 from lark_worker.network.job_network import JobNetworks
 from lark_worker.queues.fair_queues import FairQueues
 from lark_worker.settings import Settings
@@ -104,14 +105,43 @@ def _ask(settings: Settings, path: str) -> dict[str, Any] | None:
     return document
 
 
+def _add_bridge(parser: argparse.ArgumentParser) -> None:
+    steps = parser.add_subparsers(dest="step", required=True, metavar="step")
+    make = steps.add_parser("make", help="make BRIDGE, and move INTERFACE into it with its addresses and routes")
+    make.add_argument("bridge", metavar="BRIDGE")
+    make.add_argument("interface", metavar="INTERFACE")
+    make.add_argument("--kind", choices=own_bridge.KINDS, default="ovs", help="Open vSwitch's or the kernel's")
+    make.add_argument("--datapath-id", default="", metavar="HEX", help="of an Open vSwitch bridge, 16 digits")
+    make.add_argument(
+        "--wait", type=float, default=15.0, metavar="SECONDS",
+        help="how long a router may take to answer before all is undone; 0: none is asked",
+    )  # fmt: skip
+    undo = steps.add_parser("undo", help="take apart what make has made")
+    undo.add_argument("bridge", metavar="BRIDGE")
+
+
+def change_bridge(settings: Settings, given: argparse.Namespace) -> int:
+    """Make the worker's bridge, or take it apart. Raises NetworkError."""
+    bridges = own_bridge.OwnBridge(settings.state_dir, settings.ovs_database)
+    if given.step == "undo":
+        moved = bridges.undo(given.bridge)
+    else:
+        moved = bridges.make(given.bridge, given.interface, given.kind, given.datapath_id, given.wait)
+    for line in own_bridge.told(moved, made=given.step == "make"):
+        print(line)
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a program."""
     parser = argparse.ArgumentParser(prog="lark-worker", description="The worker service of Lark.")
-    parser.add_argument(
-        "action",
-        choices=("run", "jobs", "status", "leaves", "settings"),
-        help="run the service; list jobs; say what is wrong; look after queues alone (core switches); list settings",
-    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    actions.add_parser("run", help="run the service")
+    actions.add_parser("jobs", help="list jobs")
+    actions.add_parser("status", help="say what is wrong")
+    actions.add_parser("leaves", help="look after queues alone (core switches)")
+    actions.add_parser("settings", help="list settings")
+    _add_bridge(actions.add_parser("bridge", help="make the worker's bridge with an interface in it, or undo that"))
     given = parser.parse_args(arguments)
     os.environ.setdefault("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
     try:
@@ -124,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return show_jobs(settings)
         if given.action == "status":
             return show_status(settings)
+        if given.action == "bridge":
+            return change_bridge(settings, given)
         for row in settings_module.table():
             print(f"{row.variable}={row.default}")
         return 0

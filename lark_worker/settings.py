@@ -82,6 +82,10 @@ class Settings:
         Path | None,
         About("Program that may change the machine attributes of a job; both ads on standard input, see below."),
     ] = None
+    namespace_script: Annotated[
+        Path | None,
+        About("Program that is run at the start and at the end of each job's namespace; both ads on standard input."),
+    ] = None
     on_failure: Annotated[
         str,
         About("When the controller cannot be asked: what happens to the job.", choices=("start", "hold", "idle")),

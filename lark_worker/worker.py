@@ -23,6 +23,7 @@ from lark_worker.life.ending import Endings
 from lark_worker.life.leases import LeaseRenewal
 from lark_worker.life.own_reservations import OwnReservations
 from lark_worker.life.registration import Registrations
+from lark_worker.life.site_script import SiteScript
 from lark_worker.life.spool import Spool
 from lark_worker.network.job_network import JobNetworks
 from lark_worker.queues.fair_queues import FairQueues
@@ -74,12 +75,29 @@ class Worker:
             settings.counter_seconds,
             fair_queues.write_now,
         )
+        script = SiteScript(settings.namespace_script)
         self._endings = Endings(
-            self._jobs, link, networks, self._spool, self._watch, self._dhcp, self._rules, self._reports
+            self._jobs,
+            link,
+            networks,
+            self._spool,
+            self._watch,
+            self._dhcp,
+            self._rules,
+            self._reports,
+            script=script,
         )
         self._admission = Admission(settings, self._jobs, link, startd, networks, self._endings)
         self._registrations = Registrations(
-            settings, self._jobs, link, networks, self._spool, self._endings, self._dhcp, self._rules
+            settings,
+            self._jobs,
+            link,
+            networks,
+            self._spool,
+            self._endings,
+            self._dhcp,
+            self._rules,
+            script=script,
         )
         self._metering = Metering(settings, self._jobs, link, self._reports.wan)
         self._wrapper_check = WrapperCheck(startd)

@@ -43,7 +43,7 @@ class JobAd:
     text: str = field(repr=False)
     ad: classad2.ClassAd = field(repr=False, compare=False)
     ip_protocol: str | None = None
-    requested_vlan: int | None = None
+    requested_vlan: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _job_ad(read: Reader, text: str) -> JobAd:
         text=text,
         ad=read.ad,
         ip_protocol=read.name("IPProtocol"),
-        requested_vlan=read.vlan("RequestedVLAN"),
+        requested_vlan=read.vlan_or_name("RequestedVLAN"),
     )
 
 

@@ -157,10 +157,14 @@ class Reader:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            raise AdError(found, f"{_shown(value)} is not a number; a VLAN is named by its number, 1 to 4094")
+            raise AdError(found, f"{_shown(value)} is not a number, 1 to 4094; a name is for the site's script to turn")
         if not 1 <= value <= 4094:
             raise AdError(found, f"VLAN {value}; 1 to 4094 is accepted")
         return value
+
+    def vlan_or_name(self, name: str) -> int | str | None:
+        """A VLAN number, or a site's name for one, which the worker turns into a number."""
+        return self.name(name) if isinstance(self.value(name)[1], str) else self.vlan(name)
 
     def ipv4(self, name: str) -> IPv4Address | None:
         """A host's IPv4 address; a prefix length may follow after a slash."""

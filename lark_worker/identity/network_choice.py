@@ -26,6 +26,7 @@ from lark_common.classads.values import (
 from lark_common.errors import AdError
 from lark_worker.errors import RefusedError
 from lark_worker.identity.trusted_ad import TrustedAds
+from lark_worker.network.linux_bridge import bridge_of
 from lark_worker.settings import Settings
 
 SCRIPT_SECONDS: Final = 10.0
@@ -79,7 +80,7 @@ def choose_network(ads: TrustedAds, settings: Settings) -> NetworkChoice:
             network = "none"
         address = read.choice("AddressType", ADDRESS_TYPES, settings.address_type)
         ipv4, ipv6 = read.ipv4("InnerAddressIPv4"), read.ipv6("InnerAddressIPv6")
-        vlan, bridge = read.vlan("VLAN"), read.interface("BridgeInterface") or settings.linux_bridge
+        vlan, bridge = read.vlan("VLAN"), bridge_of(read.interface("BridgeInterface") or settings.linux_bridge)
     except AdError as error:
         raise RefusedError(str(error)) from None
     outside = _outside(ads.machine)

@@ -15,7 +15,7 @@ from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import StartdView
 from lark_worker.identity.trusted_ad import check_same_job, post_body, trusted_ads
 from lark_worker.life.ending import Endings
-from lark_worker.network.job_network import JobNetworks, device_names, slot_mac
+from lark_worker.network.job_network import INNER, JobNetworks, device_names, slot_mac
 from lark_worker.records.known_jobs import KnownJobs, key_of
 from lark_worker.records.records import Record
 from lark_worker.settings import Settings
@@ -66,6 +66,7 @@ class Admission:
         addresses: tuple[str, ...] = ()
         if choice.network_type != "none":
             machine["LarkExternalInterface"] = port
+            machine["LarkInternalInterface"] = INNER
             machine["LarkInnerMacAddress"] = mac
             if choice.network_type == "ovs_bridge":
                 machine["LarkDatapathId"] = self._networks.datapath_id()

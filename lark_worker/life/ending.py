@@ -11,6 +11,7 @@ from lark_worker.dhcp.jobs import DhcpJobs
 from lark_worker.errors import NetworkError, RefusedError
 from lark_worker.identity.process_watch import ProcessWatch
 from lark_worker.life.removal_retry import RemovalRetry
+from lark_worker.life.site_script import SiteScript
 from lark_worker.life.spool import Spool
 from lark_worker.network.job_network import JobNetworks
 from lark_worker.records.known_jobs import Key, KnownJobs, key_of
@@ -33,6 +34,8 @@ class Endings:
         dhcp: DhcpJobs,
         rules: RulesFeed,
         reports: UsageReports,
+        *,
+        script: SiteScript,
     ) -> None:
         self._jobs = jobs
         self._link = link
@@ -43,6 +46,7 @@ class Endings:
         self._rules = rules
         self._reports = reports
         self._removal_retry = RemovalRetry(networks.remove, self._has_network)
+        self._script = script
 
     def stop(self) -> None:
         """Stop removing networks."""
@@ -99,6 +103,11 @@ class Endings:
             self._remove(old)
 
     def _remove(self, record: Record) -> None:
+        if record.scripted:
+            # Noted before it is run, so that it is not run twice; a record may be forgotten by now.
+            with contextlib.suppress(KeyError):
+                self._jobs.change(key_of(record), scripted=False)
+            self._script.end(record)
         self._dhcp.end(record)
         try:
             self._networks.remove(record)

@@ -20,6 +20,7 @@ from lark_worker.life.answers import (
     repeated,
 )
 from lark_worker.life.ending import Endings
+from lark_worker.life.site_script import SiteScript
 from lark_worker.life.spool import Spool
 from lark_worker.network.job_network import JobNetworks
 from lark_worker.records.known_jobs import Key, KnownJobs, key_of
@@ -42,6 +43,8 @@ class Registrations:
         endings: Endings,
         dhcp: DhcpJobs,
         rules: RulesFeed,
+        *,
+        script: SiteScript,
     ) -> None:
         self._settings = settings
         self._jobs = jobs
@@ -51,6 +54,7 @@ class Registrations:
         self._endings = endings
         self._dhcp = dhcp
         self._rules = rules
+        self._script = script
         self._lock = threading.Lock()
         self._registering: dict[str, Future[Answer]] = {}
         # Of many simultaneous starts some finish in time while others wait; all side by side, none would.
@@ -74,6 +78,11 @@ class Registrations:
                     raise CallerError("the job's starter has ended")
                 self._networks.make(record)
             record = self._jobs.change(key, made=True)
+            try:
+                record = self._jobs.change(key, scripted=self._script.start(record))
+            except RefusedError as error:
+                self._endings.give_up(key, "refused", str(error))
+                raise
             if is_ruled(record):
                 self._rules.jobs_changed()
         if future is not None:

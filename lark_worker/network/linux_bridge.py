@@ -9,6 +9,15 @@ from lark_worker.network.commands import ip_batch, run
 from lark_worker.records.records import Record
 
 
+def bridge_of(interface: str) -> str:
+    """The Linux bridge that an interface has joined, or the interface itself where it has joined none: so a slot's ad
+    may name the network card (BridgeInterface of the paper's Table II) as well as the bridge."""
+    master = Path("/sys/class/net", interface, "master")
+    if (master / "bridge").is_dir():
+        return master.resolve().name
+    return interface
+
+
 def check(bridge: str, vlan: int | None) -> None:
     """Check that a job can be put on a bridge, in a VLAN of it. Raises NetworkError."""
     folder = Path("/sys/class/net", bridge, "bridge")

@@ -25,7 +25,7 @@ from lark_worker.records.records import Record
 
 # The handle of Lark's queueing discipline at a device, by which it is known again, and its classes: for everybody else,
 # those of shares, and the one that holds all others to the device's rate.
-HANDLE: Final = 0x1A4C
+HANDLE: Final = 0x1A4B
 DEFAULT: Final = 1
 _FIRST, _LAST = 0x10, 0xFF00
 _WHOLE: Final = 0xFFFE

@@ -22,7 +22,7 @@ class Record:
     ``machine`` is the worker's name at the controller. ``bridge`` and ``vlan`` are of a bridge job.
     ``counted`` are the counters that are reported with its end.
     ``made``: its network stands; ``over``: the job has ended here; ``accounted``: its network use is reported to
-    HTCondor.
+    HTCondor; ``scripted``: the site's program was run at its start, and is to be run at its end.
     """
 
     id: str
@@ -52,6 +52,7 @@ class Record:
     counted: dict[str, int] = field(default_factory=dict)
     made: bool = False
     accounted: bool = True
+    scripted: bool = False
     over: bool = False
 
     @property

@@ -15,6 +15,7 @@ from lark_common import log
 from lark_common.threads import StoppableThread
 from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, RefusedError, StarterError
+from lark_worker.network.job_network import INNER
 from lark_worker.records.known_jobs import KnownJobs
 from lark_worker.records.records import Record
 from lark_worker.rules.firewall import is_ruled
@@ -188,16 +189,19 @@ class Metering:
         return headroom is not None
 
     def _publish(self) -> None:
-        metered = self._metered()
+        linked = [each for each in self._jobs.all() if each.made and not each.over and each.network_type != "none"]
+        metered = [record for record in linked if is_metered(record)]
         live = {record.id for record in metered}
         with self._lock:
             for each in (self._meters, self._wan, self._asked, self._last_asked):
                 for job_id in [job_id for job_id in each if job_id not in live]:
                     del each[job_id]
-            used = {record.slot: self._meters.get(record.id) for record in metered}
+            meters = {record.id: self._meters.get(record.id) for record in metered}
+            used = {record.slot: slots.Use(meters.get(record.id), record.port, INNER) for record in linked}
             # A slot that had a job once has an ad without one.
             self._slots |= used.keys()
-            ads = slots.text({name: used.get(name) for name in self._slots}, self._headroom, int(time.time()))
+            none = slots.Use()
+            ads = slots.text({name: used.get(name, none) for name in self._slots}, self._headroom, int(time.time()))
         try:
             slots.write(self._path, ads)
         except OSError as error:

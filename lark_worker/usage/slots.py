@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,17 +20,29 @@ def attribute(group: str) -> str:
     return f"WanHeadroom_{_NO_LETTER.sub('_', group)}"
 
 
-def text(slots: Mapping[str, Meter | None], headroom: Mapping[str, float], at: int) -> str:
-    """The ads: one for each slot (None: no job there), and one for all with the headroom of groups in Mb/s.
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What is said of a slot: the use of its job, and the outer and inner end of the job's link."""
+
+    meter: Meter | None = None
+    external: str = ""
+    internal: str = ""
+
+
+def text(slots: Mapping[str, Use], headroom: Mapping[str, float], at: int) -> str:
+    """The ads: one for each slot, and one for all with the headroom of groups in Mb/s.
 
     ``at`` is the time in seconds since 1970.
     """
     parts = []
-    for number, (name, meter) in enumerate(sorted(slots.items()), 1):
+    for number, (name, use) in enumerate(sorted(slots.items()), 1):
+        meter = use.meter
         values = dict.fromkeys(_NOTHING, "undefined")
         if meter is not None:
             counted = (meter.counted.bytes_in / MEGA, meter.counted.bytes_out / MEGA, meter.rate_in, meter.rate_out)
             values = {each: f"{value:.6f}" for each, value in zip(_NOTHING, counted, strict=True)}
+        for each, device in (("ExternalInterface", use.external), ("InternalInterface", use.internal)):
+            values[each] = f'"{device}"' if device else "undefined"
         parts.append([f'SlotName = "{name}"', *_lines(values.items()), f"- slot{number}"])
     shared = {attribute(group): f"{value:.3f}" for group, value in headroom.items()} | {"NetworkUsageTime": f"{at}"}
     parts.append([*_lines(sorted(shared.items())), "- all"])

@@ -278,7 +278,6 @@ JOB_REFUSALS = [
     ("RequestBandwidth", 'real("INF")'),
     ("InboundConnectivity", '"yes"'),
     ("NetworkAccounting", '"no"'),
-    ("RequestedVLAN", '"chemistry"'),
     ("ClusterId", '"x"'),
     ("ProcId", "-1"),
     ("JobCurrentStartDate", "1.5"),
@@ -326,6 +325,16 @@ MACHINE_REFUSALS = [
 @pytest.mark.parametrize(("name", "value"), MACHINE_REFUSALS)
 def test_machine_attributes_that_are_refused(name: str, value: str) -> None:
     assert refused_with(machine={name: value}).attribute == name
+
+
+@pytest.mark.parametrize(("given", "read"), [("77", 77), ('"physics"', "physics"), ("undefined", None)])
+def test_a_job_may_ask_for_a_vlan_by_number_or_by_name(given: str, read: object) -> None:
+    assert post({"RequestedVLAN": given})[0].requested_vlan == read
+
+
+@pytest.mark.parametrize("given", ["0", "4095", "true", '" physics"', "1.5"])
+def test_what_no_vlan_can_be_called_is_refused(given: str) -> None:
+    refused_with({"RequestedVLAN": given})
 
 
 def test_a_vlan_needs_a_number() -> None:

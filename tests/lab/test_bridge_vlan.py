@@ -10,11 +10,13 @@ from lab import controller
 from lab.boot import Lab
 from lab.inside.topology import LINUX_BRIDGE
 from lab.jobs import Wish, running
+from lab.settings import SOURCE
 from tests.lab.trials import configured
 
 # A kernel without Open vSwitch may well have no VLANs on bridges either; that of User Mode Linux has them.
 pytestmark = pytest.mark.kernel_datapath
 
+WORKERS = ("worker1", "worker2")
 VLAN = 42
 BRIDGE = 'NetworkType = "bridge"\nVLAN = TARGET.RequestedVLAN\nSTARTD_ATTRS = $(STARTD_ATTRS) VLAN\n'
 OPEN_VSWITCH = f"VLAN = {VLAN}\nSTARTD_ATTRS = $(STARTD_ATTRS) VLAN\n"
@@ -28,6 +30,37 @@ def filtering(lab: Lab) -> Iterator[None]:
     yield
     lab.on("worker1", "bridge", "vlan", "del", "dev", "eth1", "vid", str(VLAN))
     lab.on("worker1", "ip", "link", "set", LINUX_BRIDGE, "type", "bridge", "vlan_filtering", "0")
+
+
+SCRIPT = "/usr/local/libexec/lark/vlan-names"
+
+
+@pytest.fixture
+def named(lab: Lab) -> Iterator[None]:
+    """Both workers have the script that ships as an example."""
+    text = (SOURCE / "etc" / "vlan-names.sh").read_text()
+    env = "/etc/lark/worker.env"
+    again = f"unit stop lark-worker; {{}} {env}; unit start lark-worker; until lark-worker jobs; do sleep 0.2; done"
+    for worker in WORKERS:
+        lab.write(worker, SCRIPT, text, mode=0o755)
+        lab.on(worker, "sh", "-c", again.format(f"echo LARK_WORKER_SCRIPT={SCRIPT} >>"))
+    yield
+    for worker in WORKERS:
+        lab.on(worker, "sh", "-c", again.format("sed -i /LARK_WORKER_SCRIPT/d"))
+
+
+def test_the_papers_example_names_a_vlan_in_the_ads_and_numbers_it_on_the_wire(lab: Lab, named: None) -> None:
+    offers = 'VLAN = "{}"\nSTARTD_ATTRS = $(STARTD_ATTRS) VLAN\n' + (
+        "START = $(START) && (TARGET.RequestedVLAN =?= undefined || TARGET.RequestedVLAN == MY.VLAN)\n"
+    )
+    asks = {"+RequestedVLAN": '"physics"', "requirements": "TARGET.VLAN == MY.RequestedVLAN"}
+    with (
+        configured(lab, "worker1", offers.format("chemistry"), "VLAN"),
+        configured(lab, "worker2", offers.format("physics"), "VLAN"),
+        running(lab, [Wish("alice", asks)]) as (job,),
+    ):
+        record = controller.api(lab, f"/v1/jobs/{job.id}")
+        assert (job.worker, record["vlan"], record["state"]) == ("worker2", 41, "enforced")
 
 
 def test_jobs_of_a_vlan_on_a_linux_bridge_reach_that_vlan_and_nothing_else(lab: Lab, filtering: None) -> None:

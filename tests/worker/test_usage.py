@@ -23,7 +23,7 @@ from lark_worker.settings import load
 from lark_worker.usage import metering
 from lark_worker.usage.chirp import set_attributes
 from lark_worker.usage.counters import Counted, Meter
-from lark_worker.usage.slots import attribute, text, write
+from lark_worker.usage.slots import Use, attribute, text, write
 from tests.worker.pool import Pool, Starter, eventually
 from tests.worker.test_jobs import value
 
@@ -42,12 +42,14 @@ def test_rates_are_those_between_two_readings_and_of_a_short_time_those_of_the_w
 
 def test_the_slots_ads_are_for_the_startd_to_read(tmp_path: Path) -> None:
     meter = Meter(0.0, 0.0).reading(Counted(2_000_000, 1_000_000), 8.0)
-    shown = text({"slot1_2@w": None, "slot1_1@w": meter}, {"group_cms.prod": 12.5}, 1700000000)
+    shown = text({"slot1_2@w": Use(), "slot1_1@w": Use(meter, "lark0", "eth0")}, {"group_cms.prod": 12.5}, 1700000000)
     assert shown.splitlines() == [
         'SlotName = "slot1_1@w"', "NetworkInputMb = 2.000000", "NetworkOutputMb = 1.000000",
-        "NetworkInputRate = 2.000000", "NetworkOutputRate = 1.000000", "- slot1",
+        "NetworkInputRate = 2.000000", "NetworkOutputRate = 1.000000", 'ExternalInterface = "lark0"',
+        'InternalInterface = "eth0"', "- slot1",
         'SlotName = "slot1_2@w"', "NetworkInputMb = undefined", "NetworkOutputMb = undefined",
-        "NetworkInputRate = undefined", "NetworkOutputRate = undefined", "- slot2",
+        "NetworkInputRate = undefined", "NetworkOutputRate = undefined", "ExternalInterface = undefined",
+        "InternalInterface = undefined", "- slot2",
         "NetworkUsageTime = 1700000000", "WanHeadroom_group_cms_prod = 12.500", "- all",
     ]  # fmt: skip
     assert attribute("group_a-b.c d") == "WanHeadroom_group_a_b_c_d"

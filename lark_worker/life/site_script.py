@@ -1,0 +1,69 @@
+"""The site's own program at the start and at the end of each job's network namespace, with the job's ads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from lark_common import log
+from lark_worker.errors import RefusedError
+from lark_worker.network.commands import NETNS
+from lark_worker.records.records import Record
+
+SECONDS: Final = 10.0
+_REASON: Final = 200
+
+
+class SiteScript:
+    """Runs the program ``path`` (None: there is none) as ``path start`` and ``path end``.
+
+    The job ad, a line ``------`` and the machine ad are on its standard input. It runs as the service does, outside of
+    the namespace, which ``LARK_NAMESPACE`` names.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def start(self, record: Record) -> bool:
+        """The namespace and the job's link stand. True where the program is to be run at their end, too. Raises
+        RefusedError where it will not have the job."""
+        if why := self._run("start", record):
+            raise RefusedError(why)
+        return self._path is not None
+
+    def end(self, record: Record) -> None:
+        """The namespace is about to go, whatever the program says."""
+        if why := self._run("end", record):
+            log.event("the site's program failed at a job's end", level=log.WARNING, job=record.id, reason=why)
+
+    def _run(self, action: str, record: Record) -> str:
+        """Run the program; answers why it failed."""
+        if self._path is None:
+            return ""
+        environment = {
+            "PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+            "LARK_JOB_ID": record.id,
+            "LARK_NAMESPACE": record.namespace,
+            "LARK_NAMESPACE_PATH": str(NETNS / record.namespace),
+            "LARK_EXTERNAL_INTERFACE": "" if record.network_type == "none" else record.port,
+            "LARK_ADDRESSES": " ".join(record.addresses),
+        }
+        try:
+            done = subprocess.run(
+                [str(self._path), action],
+                input=record.body.encode("utf-8", "surrogatepass"),
+                capture_output=True,
+                timeout=SECONDS,
+                check=False,
+                env=environment,
+            )
+        except subprocess.TimeoutExpired:
+            return f"{self._path} {action} took longer than {SECONDS:g} s"
+        except OSError as error:
+            return f"{self._path} cannot be run: {error.strerror}"
+        if not done.returncode:
+            return ""
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return said[-1][:_REASON] if said else f"{self._path} {action} ended with status {done.returncode}"

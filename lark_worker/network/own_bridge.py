@@ -1,0 +1,244 @@
+"""The worker's own bridge: made once, an interface moved into it with its addresses and routes, and taken apart again.
+
+What is needed to undo it is on disk before anything is changed. Everything goes through iproute2 and ``ovs-vsctl``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lark_worker.errors import NetworkError
+from lark_worker.network.commands import ip_batch, run
+from lark_worker.records.atomic_file import write_atomically
+
+KINDS: Final = ("ovs", "ovs-userspace", "linux")
+DEVICES: Final = Path("/sys/class/net")
+BASE_FLOWS: Final = "lark-base-flows"
+# What the kernel makes by itself with an address, or a router's advertisement brings again.
+_NOT_OURS: Final = frozenset({"kernel", "ra"})
+_TRY: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What was an interface's: addresses and routes as arguments of ip(8), and the routers of its default routes."""
+
+    bridge: str
+    interface: str
+    kind: str
+    addresses: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
+    routers: tuple[str, ...] = ()
+
+
+class OwnBridge:
+    """Bridges of this worker that were made by :meth:`make`; ``state_dir`` remembers them."""
+
+    def __init__(self, state_dir: Path, ovs_database: str) -> None:
+        self._folder = state_dir / "bridges"
+        self._database = ovs_database
+
+    def make(self, bridge: str, interface: str, kind: str, datapath_id: str = "", patience: float = 15.0) -> Moved:
+        """Make a bridge and move an interface into it, with its addresses and routes. Idempotent.
+
+        Where no router of its default routes answers within ``patience`` seconds (0: nobody is asked), all is as it
+        was. Raises NetworkError.
+        """
+        known = self._known(bridge)
+        if known is not None and _is_port(bridge, interface, kind):
+            return known
+        if known is not None:
+            # The machine has started anew; what was remembered is of a life that is over.
+            self._path(bridge).unlink()
+        self._check(bridge, interface, kind)
+        moved = Moved(bridge, interface, kind, *_read(interface))
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(self._path(bridge), json.dumps(asdict(moved)))
+        try:
+            self._add(moved, datapath_id)
+            ip_batch([*_gone(moved, interface), *_come(moved, bridge)])
+            if patience and moved.routers:
+                _answering(moved, patience)
+        except NetworkError:
+            self.undo(bridge)
+            raise
+        return moved
+
+    def undo(self, bridge: str) -> Moved:
+        """Take a bridge apart that was made here: the interface has its addresses and routes again.
+
+        Raises NetworkError where it was not, or something cannot be undone; what can be is undone all the same.
+        """
+        moved = self._known(bridge)
+        if moved is None:
+            raise NetworkError(f"{bridge} was not made by this command (nothing in {self._folder})")
+        failed = []
+        steps: list[list[str]] = []
+        if moved.kind == "linux":
+            steps = [["ip", "link", "set", moved.interface, "nomaster"], ["ip", "link", "del", bridge]]
+        else:
+            steps = [self._vsctl("--if-exists", "del-br", bridge)]
+        steps.append(["ip", "link", "set", moved.interface, "up"])
+        steps += [["ip", *line.split()] for line in _come(moved, moved.interface)]
+        for step in steps:
+            if step[:3] == ["ip", "link", "del"] and not (DEVICES / bridge).exists():
+                continue
+            try:
+                run(step)
+            except NetworkError as error:
+                failed.append(str(error))
+        if failed:
+            raise NetworkError(f"{bridge} is not all undone: {'; '.join(failed)}")
+        self._path(bridge).unlink()
+        return moved
+
+    def _check(self, bridge: str, interface: str, kind: str) -> None:
+        if not (DEVICES / interface).exists():
+            raise NetworkError(f"there is no interface {interface}")
+        if (DEVICES / interface / "master").exists():
+            raise NetworkError(f"interface {interface} has joined something else already")
+        if kind == "linux" and (DEVICES / bridge).exists():
+            raise NetworkError(f"{bridge} is there already, and was not made by this command")
+        if kind != "linux":
+            if bridge in run(self._vsctl("list-br")).split():
+                raise NetworkError(f"{bridge} is there already, and was not made by this command")
+            # Without any flow such a bridge passes nothing, the worker's own packets included.
+            if shutil.which(BASE_FLOWS) is None:
+                raise NetworkError(f"{BASE_FLOWS} is not in the path, and without its flows the worker is cut off")
+
+    def _add(self, moved: Moved, datapath_id: str) -> None:
+        bridge, interface = moved.bridge, moved.interface
+        mac = (DEVICES / interface / "address").read_text("ascii").strip()
+        mtu = (DEVICES / interface / "mtu").read_text("ascii").strip()
+        if moved.kind == "linux":
+            ip_batch(
+                [
+                    # The same address, so that neighbours and the DHCP server know the worker again.
+                    f"link add {bridge} address {mac} mtu {mtu} type bridge stp_state 0 forward_delay 0",
+                    f"link set {interface} master {bridge}",
+                    f"link set {interface} up",
+                    f"link set {bridge} up",
+                ]
+            )
+            return
+        ids = [f"other-config:datapath-id={datapath_id}"] if datapath_id else []
+        ids += ["datapath_type=netdev"] if moved.kind == "ovs-userspace" else []
+        run(
+            self._vsctl(
+                "add-br", bridge, "--", "set", "bridge", bridge, "fail_mode=secure", "protocols=OpenFlow13",
+                "other-config:disable-in-band=true", f'other-config:hwaddr="{mac}"', *ids,
+                "--", "add-port", bridge, interface,
+            )
+        )  # fmt: skip
+        if not (DEVICES / bridge).exists():
+            raise NetworkError(f"Open vSwitch cannot make {bridge}: does this kernel have its module? (--kind)")
+        ip_batch([f"link set {interface} up", f"link set {bridge} mtu {mtu} up"])
+        # Its programs look for Open vSwitch there.
+        where = Path(self._database.removeprefix("unix:")).parent
+        run(["env", f"OVS_RUNDIR={where}", shutil.which(BASE_FLOWS) or BASE_FLOWS, bridge, interface])
+
+    def _known(self, bridge: str) -> Moved | None:
+        with contextlib.suppress(FileNotFoundError):
+            found = json.loads(self._path(bridge).read_text("utf-8"))
+            lists = (tuple(found[name]) for name in ("addresses", "routes", "routers"))
+            return Moved(found["bridge"], found["interface"], found["kind"], *lists)
+        return None
+
+    def _path(self, bridge: str) -> Path:
+        return self._folder / f"{bridge}.json"
+
+    def _vsctl(self, *arguments: str) -> list[str]:
+        return ["ovs-vsctl", "--timeout=20", f"--db={self._database}", *arguments]
+
+
+def _is_port(bridge: str, interface: str, kind: str) -> bool:
+    master = DEVICES / interface / "master"
+    if kind == "linux":
+        return (DEVICES / bridge / "brif" / interface).exists()
+    # A port of the userspace datapath has no master.
+    return (DEVICES / bridge).exists() and (master.exists() or not _addresses(interface))
+
+
+def _read(interface: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The addresses of an interface, its routes, and the routers of its default routes."""
+    routes, routers = [], []
+    for family in ("-4", "-6"):
+        for route in json.loads(run(["ip", family, "-json", "route", "show", "dev", interface]) or "[]"):
+            if route.get("protocol") in _NOT_OURS:
+                continue
+            routes.append(f"{family} {_route(route)}")
+            if route["dst"] == "default" and "gateway" in route:
+                routers.append(route["gateway"])
+    # A route that another one's gateway is reached by comes before it.
+    ordered = sorted(routes, key=lambda text: " via " in text)
+    return tuple(_addresses(interface)), tuple(ordered), tuple(routers)
+
+
+def _addresses(interface: str) -> list[str]:
+    shown = json.loads(run(["ip", "-json", "address", "show", "dev", interface]))
+    return [
+        f"{each['local']}/{each['prefixlen']}"
+        for each in (shown[0]["addr_info"] if shown else [])
+        # What a router's advertisement gave comes again on the bridge.
+        if each["scope"] != "link" and not (each["family"] == "inet6" and each.get("dynamic"))
+    ]
+
+
+def _route(route: dict[str, Any]) -> str:
+    words = [route["dst"]]
+    for key, name in (("gateway", "via"), ("prefsrc", "src"), ("metric", "metric")):
+        if key in route:
+            words += [name, str(route[key])]
+    if "onlink" in route.get("flags", ()):
+        words.append("onlink")
+    return " ".join(words)
+
+
+def _gone(moved: Moved, device: str) -> Iterator[str]:
+    yield from (f"address del {address} dev {device}" for address in moved.addresses)
+
+
+def _come(moved: Moved, device: str) -> Iterator[str]:
+    for address in moved.addresses:
+        yield f"address replace {address} dev {device}{' nodad' if ':' in address else ' broadcast +'}"
+    for route in moved.routes:
+        family, _, rest = route.partition(" ")
+        # In a batch ip(8) takes no option of a single command, and tells the families apart by what is written.
+        yield f"route replace {_explicit(family, rest)} dev {device}"
+
+
+def _explicit(family: str, route: str) -> str:
+    if not route.startswith("default"):
+        return route
+    return route.replace("default", "0.0.0.0/0" if family == "-4" else "::/0", 1)
+
+
+def _answering(moved: Moved, patience: float) -> None:
+    """Wait until a router of the default routes is a neighbour on the bridge. Raises NetworkError."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        for router in moved.routers:
+            version = "-6" if ":" in router else "-4"
+            # Whether it answers pings does not matter; that it has an address on the link does.
+            run(["ping", version, "-n", "-q", "-c1", "-W1", "-I", moved.bridge, router], check=False)
+            shown = json.loads(run(["ip", "-json", "neigh", "show", router, "dev", moved.bridge]) or "[]")
+            if any("lladdr" in each and "FAILED" not in each.get("state", ()) for each in shown):
+                return
+        time.sleep(_TRY)
+    raise NetworkError(f"no router ({', '.join(moved.routers)}) answers over {moved.bridge}; all is as it was")
+
+
+def told(moved: Moved, *, made: bool) -> Iterable[str]:
+    """What to say of a bridge that was made or taken apart."""
+    to = moved.bridge if made else moved.interface
+    yield f"{moved.interface} is {'a port' if made else 'no longer a port'} of {moved.bridge}"
+    yield f"addresses of {to}: {', '.join(moved.addresses) or 'none'}"
+    if made:
+        yield f"undo it with: lark-worker bridge undo {moved.bridge}"

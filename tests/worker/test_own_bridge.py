@@ -1,0 +1,141 @@
+"""``lark-worker bridge``: an interface's addresses and routes move into a bridge and back, over a link that is used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.namespaces import Net, temporary_directory
+from lab.openvswitch import OpenVSwitch
+from lab.run import run
+from lark_worker import cli
+from lark_worker.errors import NetworkError
+from lark_worker.network.own_bridge import OwnBridge
+
+pytestmark = pytest.mark.ovs
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+# The worker's own addresses, its router, and what is beyond.
+OWN = ("10.77.0.2/24", "2001:db8:77::2/64")
+ROUTER, ROUTER6, BEYOND = "10.77.0.1", "2001:db8:77::1", "198.51.100.77"
+
+
+class Machine:
+    """This namespace as a worker with one network card, and a router behind that."""
+
+    def __init__(self, net: Net, folder: Path) -> None:
+        self.net, self.state = net, folder
+        self.bridge = net.name("q")
+        addresses = (f"{ROUTER}/24", f"{ROUTER6}/64", f"{BEYOND}/32")
+        self.router = net.host("router", addresses=addresses)
+        self.card = self.router.port
+        Path("/proc/sys/net/ipv6/conf", self.card, "disable_ipv6").write_text("0")
+        self.configure()
+
+    def configure(self) -> None:
+        """Give the card the worker's addresses and routes."""
+        run(["ip", "link", "set", self.card, "up"])
+        for address in OWN:
+            run(["ip", "address", "add", address, "dev", self.card, *(["nodad"] if ":" in address else [])])
+        run(["ip", "route", "add", "default", "via", ROUTER, "dev", self.card, "metric", "70"])
+        run(["ip", "-6", "route", "add", "2001:db8:99::/48", "via", ROUTER6, "dev", self.card])
+
+    def reaches(self) -> bool:
+        return run(["ping", "-n", "-q", "-c1", "-W2", BEYOND], check=False).returncode == 0
+
+    def device(self, name: str) -> tuple[set[str], set[str]]:
+        """Its global addresses and its routes but the kernel's own."""
+        shown = json.loads(run(["ip", "-json", "address", "show", "dev", name]).stdout)
+        addresses = {
+            f"{each['local']}/{each['prefixlen']}" for each in shown[0]["addr_info"] if each["scope"] != "link"
+        }
+        routes = set()
+        for family in ("-4", "-6"):
+            found = json.loads(run(["ip", family, "-json", "route", "show", "dev", name]).stdout or "[]")
+            routes |= {f"{each['dst']} {each['gateway']}" for each in found if "gateway" in each}
+        return addresses, routes
+
+    def bridges(self, ovs: OpenVSwitch) -> OwnBridge:
+        return OwnBridge(self.state, f"unix:{ovs.database_socket}")
+
+
+WHOLE = (set(OWN), {f"default {ROUTER}", f"2001:db8:99::/48 {ROUTER6}"})
+NOTHING: tuple[set[str], set[str]] = (set(), set())
+
+
+@pytest.fixture
+def machine(net: Net, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    monkeypatch.setenv("PATH", f"{SCRIPTS}:/usr/sbin:/usr/bin:/sbin:/bin")
+    with temporary_directory() as folder:
+        made = Machine(net, Path(folder))
+        yield made
+        run(["ip", "link", "del", made.bridge], check=False)
+
+
+@pytest.mark.parametrize("kind", ["linux", "ovs-userspace"])
+def test_a_card_moves_into_the_bridge_and_back(ovs: OpenVSwitch, machine: Machine, kind: str) -> None:
+    bridges = machine.bridges(ovs)
+    assert machine.reaches()
+    bridges.make(machine.bridge, machine.card, kind, "00000000000000e7")
+    assert machine.device(machine.bridge) == WHOLE
+    assert machine.device(machine.card) == NOTHING
+    assert machine.reaches()
+    # Once more is no mistake.
+    bridges.make(machine.bridge, machine.card, kind)
+    assert machine.device(machine.bridge) == WHOLE
+    bridges.undo(machine.bridge)
+    assert not Path("/sys/class/net", machine.bridge).exists()
+    assert machine.device(machine.card) == WHOLE
+    assert machine.reaches()
+
+
+@pytest.mark.parametrize("kind", ["linux", "ovs-userspace"])
+def test_where_no_router_answers_all_is_as_it_was(ovs: OpenVSwitch, machine: Machine, kind: str) -> None:
+    machine.net.exec(machine.router, ["ip", "link", "set", "eth0", "down"])
+    with pytest.raises(NetworkError, match=f"no router \\({ROUTER}\\) answers over {machine.bridge}"):
+        machine.bridges(ovs).make(machine.bridge, machine.card, kind, patience=1.0)
+    assert not Path("/sys/class/net", machine.bridge).exists()
+    machine.net.exec(machine.router, ["ip", "link", "set", "eth0", "up"])
+    assert machine.device(machine.card) == WHOLE
+    assert machine.reaches()
+    with pytest.raises(NetworkError, match="was not made by this command"):
+        machine.bridges(ovs).undo(machine.bridge)
+
+
+def test_after_a_restart_of_the_machine_it_is_made_anew(ovs: OpenVSwitch, machine: Machine) -> None:
+    bridges = machine.bridges(ovs)
+    bridges.make(machine.bridge, machine.card, "linux")
+    # The kernel's bridge is gone, and the system has configured the card as ever.
+    run(["ip", "link", "del", machine.bridge])
+    machine.configure()
+    bridges.make(machine.bridge, machine.card, "linux")
+    assert machine.device(machine.bridge) == WHOLE
+    bridges.undo(machine.bridge)
+    assert machine.device(machine.card) == WHOLE
+
+
+def test_what_is_not_its_own_stays_alone(ovs: OpenVSwitch, machine: Machine) -> None:
+    bridges = machine.bridges(ovs)
+    with pytest.raises(NetworkError, match="there is no interface absent0"):
+        bridges.make(machine.bridge, "absent0", "linux")
+    run(["ip", "link", "add", machine.bridge, "type", "bridge"])
+    with pytest.raises(NetworkError, match="is there already, and was not made by this command"):
+        bridges.make(machine.bridge, machine.card, "linux")
+    run(["ip", "link", "set", machine.card, "master", machine.bridge])
+    with pytest.raises(NetworkError, match="has joined something else already"):
+        bridges.make(machine.net.name("r"), machine.card, "linux")
+
+
+def test_the_command(
+    machine: Machine, ovs: OpenVSwitch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LARK_WORKER_STATE_DIR", str(machine.state))
+    monkeypatch.setenv("LARK_WORKER_OVS_DATABASE", f"unix:{ovs.database_socket}")
+    assert cli.main(["bridge", "make", machine.bridge, machine.card, "--kind", "linux", "--wait", "0"]) == 0
+    assert f"undo it with: lark-worker bridge undo {machine.bridge}" in capsys.readouterr().out
+    assert cli.main(["bridge", "undo", machine.bridge]) == 0
+    assert cli.main(["bridge", "undo", machine.bridge]) == 1
+    assert "was not made by this command" in capsys.readouterr().err
