@@ -71,6 +71,16 @@ class Settings:
     external_interface: Annotated[
         str, About("The interface by which what `nat` jobs send leaves, masqueraded; needed for them.")
     ] = ""
+    connections: Annotated[
+        int,
+        About(
+            "How many connections a `nat` job may have open at a time, and a `bridge` job that may only call or only "
+            "be called; a sixteenth of that may be opened a second, for ever. 0: any number.",
+            "connections",
+            0,
+            1000000,
+        ),
+    ] = 4096
     mtu: Annotated[int, About("MTU of a job's interface.", "bytes", 1280, 65535)] = 1500
     network_type: Annotated[
         str, About("NetworkType of jobs where the slot's ad has none.", choices=("ovs_bridge", "bridge", "nat", "none"))

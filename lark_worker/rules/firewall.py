@@ -43,12 +43,14 @@ class Count:
 class Counters:
     """The counters of a job since its start, apart for the WAN and the local networks.
 
-    ``out_dropped`` and ``in_dropped``: dropped by the policy. ``spoofed``: packets that no job may send.
+    ``out_dropped`` and ``in_dropped``: dropped by the policy. ``out_limited``: dropped because they would have opened
+    too many connections. ``spoofed``: packets that no job may send.
     """
 
     out_wan: Count = Count()
     out_local: Count = Count()
     out_dropped: Count = Count()
+    out_limited: Count = Count()
     in_wan: Count = Count()
     in_local: Count = Count()
     in_dropped: Count = Count()
@@ -56,7 +58,7 @@ class Counters:
 
     def report(self) -> dict[str, int]:
         """As they are reported (``POST /v1/jobs/{id}/counters``): the counts of a switch at the job's port."""
-        sent = (self.out_wan, self.out_local, self.out_dropped, self.spoofed)
+        sent = (self.out_wan, self.out_local, self.out_dropped, self.out_limited, self.spoofed)
         given = (self.in_wan, self.in_local)
         return {
             "bytes_out": sum(each.bytes for each in sent),
@@ -67,7 +69,7 @@ class Counters:
             "wan_packets_out": self.out_wan.packets,
             "wan_bytes_in": self.in_wan.bytes,
             "wan_packets_in": self.in_wan.packets,
-            "policy_drops_out": self.out_dropped.packets,
+            "policy_drops_out": self.out_dropped.packets + self.out_limited.packets,
             "policy_drops_in": self.in_dropped.packets,
         }
 
@@ -96,6 +98,9 @@ class Firewall:
         # By counter, the counts of a table that was deleted.
         self._lost: dict[str, Count] = {}
         self._last: dict[str, Count] = {}
+        # By job, how many packets were over the limit of connections when that was logged last.
+        self._noted: dict[str, int] = {}
+        self._most: int | None = None
 
     @property
     def name(self) -> str:
@@ -165,6 +170,10 @@ class Firewall:
             name = render.counter(job_id, what)
             parts = (counts.get(name, Count()), self._lost.get(name, Count()), within.get(what, Count()))
             found[what] = Count(sum(part.packets for part in parts), sum(part.bytes for part in parts))
+        limited = found["out_limited"].packets
+        if limited > 2 * self._noted.get(job_id, 0):
+            self._noted[job_id] = limited
+            log.event("a job has too many connections", level=log.WARNING, job=job_id, most=self._most, packets=limited)
         return Counters(**found)
 
     def _apply(self, rules: HostRules, records: list[Record], shaped: Shaped) -> Applied:
@@ -191,7 +200,7 @@ class Firewall:
             elif self._known(family) is not None:
                 self._remove([family])
         for job in rules.jobs:
-            if job.id in live and job.id not in refused and job.id not in late and one_way(self.name, job) is None:
+            if job.id in live and job.id not in refused and job.id not in late and not is_one_way(job):
                 self._leave(live[job.id])
         self._forget(set(live))
         return Applied(refused, frozenset(late), shaped.uplinks)
@@ -208,7 +217,22 @@ class Firewall:
             gateways=[gateway_of(network) for network in self._settings.nat_networks],
             external=self._settings.external_interface,
             routes=not self._forwarding.taken,
+            connections=self._connections(),
         )
+
+    def _connections(self) -> int:
+        """How many connections a job may have open at a time; 0, any number, where the kernel cannot count them."""
+        if self._most is None:
+            self._most = self._settings.connections
+            name = f"{self.name}_probe"
+            script = f"add table inet {name}\nadd chain inet {name} c\nadd rule inet {name} c ct count over 1 drop\n"
+            try:
+                if self._most:
+                    run(["nft", "-f", "-"], script + delete("inet", name))
+            except NetworkError as error:
+                log.failure("this kernel cannot limit connections (nft_connlimit)", error)
+                self._most = 0
+        return self._most
 
     def _put(self, wanted: Table) -> None:
         script = change(wanted, self._known(wanted.family))
@@ -240,7 +264,7 @@ class Firewall:
 
     def _enter(self, record: Record, job: JobRules) -> str:
         """Put a one-way job's table in place; returns the reason where that cannot be."""
-        wanted = one_way(self.name, job)
+        wanted = one_way(self.name, job, self._connections())
         if wanted is None or self._inside.get(record.id) == wanted:
             return ""
         # A table of an earlier run of the service is replaced whole; its counters are used by this service alone.
@@ -281,8 +305,9 @@ class Firewall:
         return _counts(json.loads(listed))
 
     def _forget(self, live: set[str]) -> None:
-        for job_id in self._inside.keys() - live:
-            del self._inside[job_id]
+        for known in (self._inside, self._noted):
+            for job_id in known.keys() - live:
+                del known[job_id]
         for counts in (self._lost, self._last):
             for name in [name for name in counts if name.split("_")[1] not in live]:
                 del counts[name]

@@ -19,10 +19,13 @@ from lark_worker.rules.table import Chain, Set, Table
 # Before the kernel's own filtering (0), after its connection tracking (-200); see nft(8), "priority".
 PRIORITY: Final = -150
 # The counters of a job, for both directions apart: beyond the local networks or within; dropped by policy; dropped
-# because no job may send it.
-COUNTED: Final = ("out_wan", "out_local", "out_dropped", "in_wan", "in_local", "in_dropped", "spoofed")
+# because the job has too many connections, or because no job may send it.
+COUNTED: Final = ("out_wan", "out_local", "out_dropped", "out_limited", "in_wan", "in_local", "in_dropped", "spoofed")
 # Inside the namespace of a one-way job.
 COUNTED_INSIDE: Final = ("out_dropped", "in_dropped")
+
+# As many connections as may be open at a time may be opened within so many seconds, again and again.
+_SECONDS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +164,31 @@ def gates(prefix: str, ports: Iterable[Port], hooks: tuple[str, str]) -> tuple[d
     return {"senders": senders, "receivers": receivers}, chains
 
 
-def one_way(name: str, job: JobRules) -> Table | None:
-    """The table inside the namespace of a job that may call or be called, but not both; None for any other.
+def limited(most: int, counted: str) -> tuple[str, ...]:
+    """The rules for a packet that opens a connection, where ``most`` may be open at a time (0: any number).
+
+    The kernel counts no connection that is closed, but keeps it for up to two minutes: so many may be opened at once
+    as may be open, and then a sixteenth of that a second.
+    """
+    if not most:
+        return ()
+    return (
+        f"ct count over {most} {counted} drop",
+        f"limit rate over {max(1, most // _SECONDS)}/second burst {most} packets {counted} drop",
+    )
+
+
+def is_one_way(job: JobRules) -> bool:
+    """Whether a job may call or be called, but not both."""
+    return not job.isolated and job.inbound != job.outbound
+
+
+def one_way(name: str, job: JobRules, most: int) -> Table | None:
+    """The table inside the namespace of a one-way job, None for any other; ``most`` connections are open at a time.
 
     Connections are tracked there: they end with the namespace, and a later job with the same address inherits none.
     """
-    if job.isolated or job.inbound == job.outbound:
+    if not is_one_way(job):
         return None
 
     def chain(side: str, what: str, exchanges: tuple[tuple[int, int], ...], *, opens: bool) -> tuple[str, ...]:
@@ -176,9 +198,11 @@ def one_way(name: str, job: JobRules) -> Table | None:
             "icmpv6 type { 133, 134, 135, 136, 143 } accept",
             *(f"udp sport {source} udp dport {target} accept" for source, target in exchanges),
             "ct state established,related accept",
-            *(["ct state new accept"] if opens else []),
+            *(["ct state new goto opened"] if opens else []),
             f"counter name {what} drop",
         )
+
+    way = "out_dropped" if job.outbound else "in_dropped"
 
     return Table(
         "inet",
@@ -186,6 +210,7 @@ def one_way(name: str, job: JobRules) -> Table | None:
         frozenset(COUNTED_INSIDE),
         {},
         {
+            "opened": Chain((*limited(most, f"counter name {way}"), "accept")),
             "sent": Chain(
                 chain("oifname", "out_dropped", ((68, 67), (546, 547)), opens=job.outbound),
                 f"type filter hook output priority {PRIORITY}; policy accept;",

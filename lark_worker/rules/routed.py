@@ -30,11 +30,13 @@ def table(
     gateways: Iterable[Address],
     external: str,
     routes: bool,
+    connections: int = 0,
 ) -> Table:
     """The table ``name`` of the inet family for these jobs.
 
     ``networks`` are the worker's networks behind NAT and ``gateways`` its addresses there; packets from them leave by
-    ``external`` alone. ``routes`` False: the worker forwards no other packets, and must not begin to.
+    ``external`` alone. ``routes`` False: the worker forwards no other packets, and must not begin to. A job may have
+    ``connections`` open at a time (0: any number).
     """
     ports, networks = list(ports), list(networks)
     maps, chains = render.gates(prefix, ports, ("prerouting", "postrouting"))
@@ -46,10 +48,14 @@ def table(
         out = (
             *(f"{family} daddr {nowhere} {port.count('out_dropped')} drop" for family, nowhere in NOWHERE.items()),
             *render.decision(port, out=True, arp=False),
+            *([f"ct state new jump {port.chain('n')}"] if connections else []),
             *render.set_dscp(port),
             *render.count_and_accept(port, out=True),
         )
         chains[port.chain("o")] = Chain(out)
+        if connections:
+            # A chain of its own, which no change of the job's rules touches: the kernel's count stands in its rule.
+            chains[port.chain("n")] = Chain(render.limited(connections, port.count("out_limited")))
         chains[port.chain("t")] = Chain(
             (*(f"{_ip(a)} daddr {a} goto {port.chain('i')}" for a in _addresses(port)), "drop")
         )

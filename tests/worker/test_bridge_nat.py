@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -224,6 +225,63 @@ def test_one_way_by_connections(ovs: OpenVSwitch, net: Net, kind: str) -> None:
         # The policy opens both: what kept it shut is gone from the job's namespace as well.
         pool.client.put_policy(POLICY.replace("inbound: requested, outbound: requested", "inbound: allow"))
         eventually(lambda: pings(pool, called, own))
+
+
+CONNECT = """
+import socket
+for number in range(300):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.bind(("", FIRST + number))
+        try:
+            sender.sendto(b"x", ("ADDRESS", 9))
+        except PermissionError:
+            pass
+"""
+
+
+def flood(pool: Pool, said: str, first: int) -> None:
+    """Open 300 connections, each from a port of its own."""
+    program = CONNECT.replace("FIRST", str(first)).replace("ADDRESS", LAN)
+    done = within(pool, said, f"{sys.executable} -c '{program}'")
+    assert done.returncode == 0, done.stderr
+
+
+def test_one_nat_jobs_connections_leave_room_for_everybody_elses(
+    ovs: OpenVSwitch, net: Net, caplog: pytest.LogCaptureFixture
+) -> None:
+    with a_site(ovs, net, connections="50") as (pool, _):
+        flooder, other = pool.starter(1, "alice", NAT), pool.starter(2, "bob", NAT)
+        said, others = enforced(pool, flooder, "alice", 1), enforced(pool, other, "bob", 2)
+        before = tracked()
+        flood(pool, said, 20000)
+        assert counters(pool, said).out_limited.packets >= 200
+        assert tracked() - before <= 80
+        # A change of its rules forgets none of them.
+        pool.client.put_policy(POLICY.replace("mallory", "malory"))
+        eventually(lambda: {job["state"] for job in pool.client.jobs()} == {"enforced"}, 20)
+        flood(pool, said, 21000)
+        assert tracked() - before <= 80
+        assert pings(pool, other, LAN)
+        assert counters(pool, others).out_limited.packets == 0
+        assert counters(pool, said).report()["policy_drops_out"] >= 400
+        told = [record for record in caplog.records if record.getMessage() == "a job has too many connections"]
+        assert 1 <= len(told) <= 4
+
+
+def tracked() -> int:
+    """The connections that the worker's kernel tracks."""
+    return int(Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text())
+
+
+@pytest.mark.parametrize("kind", [NAT, BRIDGE])
+def test_a_one_way_jobs_namespace_tracks_no_more_connections(ovs: OpenVSwitch, net: Net, kind: str) -> None:
+    with a_site(ovs, net, connections="50") as (pool, _):
+        calls = pool.starter(1, "alice", kind)
+        said = enforced(pool, calls, "alice", 1, "InboundConnectivity = false\n")
+        flood(pool, said, 20000)
+        found = within(pool, said, "cat /proc/sys/net/netfilter/nf_conntrack_count")
+        assert int(found.stdout) <= 60
+        assert counters(pool, said).out_dropped.packets >= 200
 
 
 def test_before_its_rules_come_nothing_passes_and_without_the_controller_rules_stay(ovs: OpenVSwitch, net: Net) -> None:
