@@ -18,6 +18,12 @@ from lark_common.runs import Address, Network, NetworkType
 # Network types whose policy the worker enforces.
 RULED: Final = frozenset({NetworkType.BRIDGE, NetworkType.NAT})
 
+# The conntrack zone of all Lark bridges of a worker: one zone, because a packet between two local jobs must be one
+# connection; and the zone of echo and all protocols but TCP and UDP, which is flushed whole when a job ends (an Open
+# vSwitch that cannot flush an address says why), at the cost of another job's answer that is under way.
+CT_ZONE: Final = 0x4C4B
+CT_ZONE_OTHERS: Final = 0x4C4C
+
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _KEY: Final = re.compile(r"[0-9a-f]{16}(/[0-9]{1,18})?")
 # 10 Tb/s and more is nobody's interface.

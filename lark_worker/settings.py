@@ -81,6 +81,16 @@ class Settings:
             1000000,
         ),
     ] = 4096
+    ovs_connections: Annotated[
+        int,
+        About(
+            "How many connections Open vSwitch tracks for all one-way jobs together. While it is half of that, a job "
+            "with more than `CONNECTIONS` loses its own. 0: any number.",
+            "connections",
+            0,
+            1000000,
+        ),
+    ] = 65536
     mtu: Annotated[int, About("MTU of a job's interface.", "bytes", 1280, 65535)] = 1500
     network_type: Annotated[
         str, About("NetworkType of jobs where the slot's ad has none.", choices=("ovs_bridge", "bridge", "nat", "none"))

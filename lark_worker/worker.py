@@ -26,6 +26,7 @@ from lark_worker.life.registration import Registrations
 from lark_worker.life.site_script import SiteScript
 from lark_worker.life.spool import Spool
 from lark_worker.network.job_network import JobNetworks
+from lark_worker.network.ovs_connections import OvsConnections
 from lark_worker.queues.fair_queues import FairQueues
 from lark_worker.queues.shaping import Shaping
 from lark_worker.records.known_jobs import Key, KnownJobs, key_of
@@ -65,6 +66,9 @@ class Worker:
         self._firewall = Firewall(settings)
         self._shaping = Shaping(settings.external_interface, settings.prefix)
         self._rules = RulesFeed(link, self._firewall, self._shaping, self._jobs.all)
+        self._connections = OvsConnections(
+            settings.ovs_database, self._jobs.all, settings.connections, settings.ovs_connections
+        )
         devices = DeviceCounters(settings.ovs_database)
         self._reports = UsageReports(
             link,
@@ -129,6 +133,7 @@ class Worker:
         self._shaping.start()
         self._rules.start()
         self._reports.start()
+        self._connections.start()
         log.event("jobs resumed", live=len(live), known=len(known))
         self._leases.start()
         self._metering.start()
@@ -142,6 +147,7 @@ class Worker:
         self._rules.stop()
         self._shaping.stop()
         self._reports.stop()
+        self._connections.stop()
         self._dhcp.stop()
         self._spool.stop()
         self._watch.stop()

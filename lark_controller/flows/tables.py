@@ -105,12 +105,6 @@ def combine(*parts: tuple[int, int]) -> tuple[int, int]:
     return value, mask
 
 
-# The conntrack zone of all Lark bridges: one zone, because a packet between two local jobs must be one connection.
-CT_ZONE: Final = 0x4C4B
-# Echo and all protocols but TCP and UDP: their zone is flushed whole when a job ends (openflow.connections says why),
-# which costs another job at most an answer that is under way.
-CT_ZONE_OTHERS: Final = 0x4C4C
-
 # Priorities. Locally loaded base flows have 1, so everything here overrides them.
 P_EXACT: Final = 300
 P_GUARD: Final = 290

@@ -10,11 +10,11 @@ from typing import Final
 
 from lark_common.log import WARNING, event
 from lark_common.runs import Address
+from lark_common.worker_rules import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed
-from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.awaited import FlowsAt
 from lark_controller.reconcile.desired_pair import PoolChanges

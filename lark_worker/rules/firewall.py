@@ -23,7 +23,7 @@ from lark_worker.network.nat import gateway_of
 from lark_worker.queues.shaping import Shaped
 from lark_worker.records.records import Record
 from lark_worker.rules import bridged, render, routed
-from lark_worker.rules.render import Port, one_way
+from lark_worker.rules.render import Port, is_one_way, one_way
 from lark_worker.rules.table import Table, change, delete, read
 from lark_worker.settings import Settings
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import socket
 from pathlib import Path
 from typing import Final
 
 from lark_common import log
+from lark_worker.network.vswitchd import ask, run_dir
 from lark_worker.records.records import Record
 
 _DEVICES: Final = Path("/sys/class/net")
@@ -21,15 +19,13 @@ _NAMES: Final = {
     "rate_drops_in": "tx_dropped",
     "rate_drops_out": "rx_dropped",
 }
-_WAIT: Final = 1.0
 
 
 class DeviceCounters:
     """Reads the devices of jobs on the bridge. ``ovs_database`` is the address of the local Open vSwitch's."""
 
     def __init__(self, ovs_database: str) -> None:
-        path = ovs_database.removeprefix("unix:")
-        self._run_dir = Path(path).parent if path != ovs_database else None
+        self._run_dir = run_dir(ovs_database)
 
     def last(self, record: Record) -> dict[str, int]:
         """A job's counters since its start, by the controller's names, once nothing runs in it any more; empty where
@@ -51,35 +47,6 @@ class DeviceCounters:
         if self._run_dir is None:
             return
         try:
-            _push_statistics(self._run_dir)
+            ask(self._run_dir, "revalidator/wait")
         except (OSError, ValueError) as error:
             log.event("Open vSwitch did not bring its flows up to date", level=log.WARNING, error=error)
-
-
-def _control_socket(run_dir: Path) -> Path:
-    """The control socket of ovs-vswitchd, which has its process id in its name unless somebody chose another."""
-    with contextlib.suppress(OSError):
-        pid = (run_dir / "ovs-vswitchd.pid").read_text("ascii").strip()
-        return run_dir / f"ovs-vswitchd.{pid}.ctl"
-    return next(iter(run_dir.glob("*vswitchd*.ctl")), run_dir / "ovs-vswitchd.ctl")
-
-
-def _push_statistics(run_dir: Path) -> None:
-    """``ovs-appctl revalidator/wait`` (ovs-vswitchd(8)), without a process for it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:
-        control.settimeout(_WAIT)
-        control.connect(str(_control_socket(run_dir)))
-        control.sendall(json.dumps({"id": 0, "method": "revalidator/wait", "params": []}).encode("ascii"))
-        answer = b""
-        while True:
-            part = control.recv(4096)
-            answer += part
-            try:
-                said = json.loads(answer)
-            except ValueError:
-                if not part:
-                    raise
-                continue
-            if said.get("error") is not None:
-                raise ValueError(str(said["error"]).strip())
-            return

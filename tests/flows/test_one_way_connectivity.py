@@ -10,11 +10,12 @@ import pytest
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import UnsupportedError
+from lark_common.worker_rules import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.api.jobs import Registered
 from lark_controller.controller import Controller
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.model import Track
-from lark_controller.flows.tables import CT_ZONE, CT_ZONE_OTHERS, Edge
+from lark_controller.flows.tables import Edge
 from tests.fixtures import frames
 from tests.fixtures.controllers import (
     OPEN,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lark_common.worker_rules import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.flows import tables as t
 from lark_controller.flows.build import ICMP, ICMPV6, NA, NS, RA, RS, TCP, UDP, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
@@ -31,8 +32,8 @@ def _connections(drops: Edge | None) -> Iterator[Flow]:
         for source, destination in ((client, server), (server, client)):
             fields = {"eth_type": ethertype, "ip_proto": UDP, "udp_src": source, "udp_dst": destination}
             yield flow(Edge.TRACK, t.P_EXACT, fields, mark, goto=Edge.SPLIT)
-    look_up, look_up_others = ((Track(zone, int(Edge.CONNECT)),) for zone in (t.CT_ZONE, t.CT_ZONE_OTHERS))
-    commit, commit_others = ((Track(zone, None, commit=True),) for zone in (t.CT_ZONE, t.CT_ZONE_OTHERS))
+    look_up, look_up_others = ((Track(zone, int(Edge.CONNECT)),) for zone in (CT_ZONE, CT_ZONE_OTHERS))
+    commit, commit_others = ((Track(zone, None, commit=True),) for zone in (CT_ZONE, CT_ZONE_OTHERS))
     for bit in (t.FROM_TRACKED, t.TO_TRACKED):
         for fields in (*_by_ports(), *_icmp_errors()):
             yield flow(Edge.TRACK, t.P_ALLOW + 1, {"metadata": bit.put(1), **fields}, mark, actions=look_up)

@@ -10,9 +10,9 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_common.errors import SwitchError
 from lark_common.log import event
+from lark_common.worker_rules import CT_ZONE
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import ETH_IPV4, PORT_NORMAL, Action, Flow, FlowData, FlowKey, Output, Track, match
-from lark_controller.flows.tables import CT_ZONE
 from lark_controller.switches.openflow import replies, wire
 from lark_controller.switches.openflow.applies import Step
 from lark_controller.switches.openflow.link import SwitchFeatures, SwitchLink
