@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Final
 
@@ -143,7 +144,7 @@ class Entry:
             return None
         return value
 
-    def choice(self, choices: Collection[str], what: str = "") -> str | None:
+    def choice(self, choices: tuple[str, ...] | frozenset[str], what: str = "") -> str | None:
         """One of ``choices``."""
         value = self.text(self._accepted(choices, what))
         if value is not None and value not in choices:
@@ -152,8 +153,8 @@ class Entry:
         return value
 
     @staticmethod
-    def _accepted(choices: Collection[str], what: str) -> str:
-        names = some(choices if isinstance(choices, tuple) else sorted(choices)) if choices else "none is declared"
+    def _accepted(choices: tuple[str, ...] | frozenset[str], what: str) -> str:
+        names = _listed(choices)
         return f"{what}: {names}" if what else names
 
     def integer(self, low: int, high: int) -> int | None:
@@ -249,6 +250,12 @@ def some(names: Sequence[str]) -> str:
     """The first of some names, and how many more there are."""
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(map(_shortened, names[:_NAMES_SHOWN])) + more
+
+
+@lru_cache(maxsize=16)
+def _listed(choices: tuple[str, ...] | frozenset[str]) -> str:
+    """Choices in a sentence; the names of ports stand in the mistakes of many rules."""
+    return some(choices if isinstance(choices, tuple) else sorted(choices)) if choices else "none is declared"
 
 
 def _shortened(text: str) -> str:
