@@ -206,18 +206,33 @@ class Pool:
         if known is not None and _same_frame(known, switch):
             return self._move_ports(switch)
         before = Program() if known is None else self.build(switch.datapath)
+        self.place_switch(switch, hosts)
+        return diff(self.program(switch.datapath), before)
+
+    def place_switch(self, switch: Switch, hosts: Iterable[str] = ()) -> set[int]:
+        """As :meth:`set_switch`, without calculating what changes, for callers that need the whole program or none.
+
+        Answers the numbers of the jobs whose switch was not known until now. ``rules`` has the switch at once only
+        where its rules are limited, else from :meth:`program` on.
+        """
         self.switches[switch.datapath] = switch
-        numbers = set(self._local.get(switch.datapath, _Local()).numbers)
+        found: set[int] = set()
         if switch.is_edge:
             for host in hosts:
                 if self._hosts.setdefault(host, switch.datapath) == switch.datapath:
-                    numbers |= self._homeless.pop(host, set())
-        for number in numbers:
+                    found |= self._homeless.pop(host, set())
+        for number in found | self._local.get(switch.datapath, _Local()).numbers:
             placed = self.placed[number]
             self._index(placed, self.where(placed.job, placed.decision))
-        after = self.build(switch.datapath)
-        self.rules[switch.datapath] = len(after.flows)
-        return diff(after, before)
+        if switch.max_rules:
+            self.program(switch.datapath)
+        return found
+
+    def program(self, datapath: int) -> Program:
+        """:meth:`build`, and count its rules."""
+        program = self.build(datapath)
+        self.rules[datapath] = len(program.flows)
+        return program
 
     def _move_ports(self, switch: Switch) -> Changes:
         """Ports came or went and nothing else: only the jobs whose port it is are looked at."""
@@ -273,9 +288,7 @@ class Pool:
             return Changes()
         before = self.build(datapath)
         self.group_queues[datapath] = dscps
-        after = self.build(datapath)
-        self.rules[datapath] = len(after.flows)
-        return diff(after, before)
+        return diff(self.program(datapath), before)
 
     def _inbound_at(self, switch: Switch) -> Iterator[int]:
         """The groups for which a core has flows towards the site."""

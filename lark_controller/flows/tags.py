@@ -8,10 +8,17 @@ whatever order they came.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 
 from lark_controller.flows.tables import TAG_BITS
 from lark_controller.policies.model import SliceKey
+
+
+@lru_cache(maxsize=16_384)
+def _digest(key: SliceKey) -> int:
+    text = f"{key.rule}\n{key.value}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
 
 
 def assign_tags(keys: Iterable[SliceKey], bits: int = TAG_BITS) -> dict[SliceKey, int]:
@@ -22,8 +29,7 @@ def assign_tags(keys: Iterable[SliceKey], bits: int = TAG_BITS) -> dict[SliceKey
         raise ValueError(f"{len(wanted)} slices on one switch; {size} is the most that metadata can tell apart")
     taken: dict[int, SliceKey] = {}
     for key in wanted:
-        digest = blake2b(f"{key.rule}\n{key.value}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        place = int.from_bytes(digest, "big") % size
+        place = _digest(key) % size
         while place in taken:
             place = (place + 1) % size
         taken[place] = key

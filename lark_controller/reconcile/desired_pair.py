@@ -102,7 +102,8 @@ class Pools:
                 if count % PORTION == 0:
                     await asyncio.sleep(0)
             for switch, hosts in switches():
-                pool.set_switch(switch, hosts)
+                pool.place_switch(switch, hosts)
+                await asyncio.sleep(0)
             _check_whole(pool)
         except BaseException:
             self._coming = None

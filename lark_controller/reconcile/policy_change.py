@@ -104,7 +104,7 @@ class Switchover:
         """Send one switch what the pool that comes changes; answers how many flows that are."""
         datapath, sent = state.datapath, 0
         before = self._loop.pool.jobs_at(datapath)
-        if state.told and (changes := diff(pool.build(datapath), self._loop.pool.build(datapath))):
+        if state.told and (changes := diff(pool.program(datapath), self._loop.pool.build(datapath))):
             sent = len(changes)
             self._sending.send_to(datapath, changes, None)
         for placed in before:

@@ -56,14 +56,13 @@ class SwitchEvents:
         state.reason = "is being compared"
         state.address = link.features.address
         state.description = link.features.description
-        homeless = {p.job.number for p in loop.pool.placed.values() if p.datapath is None} if state.hosts else set()
-        for pool, _ in loop.pools.all():
-            pool.set_switch(placed_switch(pool.policy, link), state.hosts)
+        # The one in force stands first. Whatever the switch holds is compared with the whole program below.
+        arrived, *_ = [pool.place_switch(placed_switch(pool.policy, link), state.hosts) for pool, _ in loop.pools.all()]
         state.installed = len(dump.program.flows)
         self._reactions.switch_gone(link.datapath)
         self._polling.compared(link.datapath, dump)
         self._queues.switch_connected(link, dump)
-        for number in homeless:
+        for number in arrived:
             self._progress.expect(loop.pool.placed[number].job)
         self._compare(state, link, dump)
         self._queues.refresh(link.datapath)
@@ -71,7 +70,7 @@ class SwitchEvents:
     def _compare(self, state: SwitchState, link: SwitchLink, dump: Dump) -> None:
         pool = self._loop.pool_of(link.datapath)
         switch = pool.switches[link.datapath]
-        desired = pool.build(link.datapath)
+        desired = pool.program(link.datapath)
         if switch.max_rules and len(desired.flows) > switch.max_rules:
             state.reason = (
                 f"needs {len(desired.flows)} rules and takes {switch.max_rules}; nothing was sent, what it holds stays"
