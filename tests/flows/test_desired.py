@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark_common.runs import AddressType, NetworkType, RunKey
+from lark_controller.flows.cookies import of_job
 from lark_controller.flows.desired import Pool
 from lark_controller.flows.model import Changes, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Switch, place_switch
@@ -261,6 +262,26 @@ def test_a_block_shared_with_a_job_of_no_rule_is_not_covered_whole() -> None:
     assert [str(prefix) for prefix in pool.class_prefixes(2)] == ["10.64.0.1/32"]
     pool.remove(2)
     assert [str(prefix) for prefix in pool.class_prefixes(2)] == ["10.64.0.0/29"]
+
+
+def test_the_flows_of_one_job_are_those_of_its_cookies() -> None:
+    policy = load(FULL)
+    pool, decider = Pool(policy), Decider(policy)
+    for datapath in (1, 2, CORE):
+        pool.set_switch(a_switch(FULL, datapath), (f"worker{datapath}",))
+    for number in (5, 6):
+        job = a_job(number, outbound=False)
+        pool.put(job, decider.decide(job.facts))
+    chosen = of_job(5)
+    own = {
+        key: data
+        for key, data in pool.build(1).flows.items()
+        if any(data.cookie & mask == value for value, mask in chosen)
+    }
+    assert own
+    assert pool.build_job(1, 5) == Program(own)
+    for datapath, number in ((2, 5), (3, 5), (CORE, 5), (1, 7)):
+        assert pool.build_job(datapath, number) == Program()
 
 
 def test_frame_alone_holds_no_job() -> None:

@@ -139,6 +139,14 @@ def test_a_length_is_no_ethertype_unless_snap_has_one() -> None:
     assert packet.parse(frames.ethernet(A, B, 0x600, bytes(50)))["eth_type"] == 0x600
 
 
+def test_headers_may_end_where_the_frame_ends() -> None:
+    """A chain of extension headers may end in none (59, RFC 8200, section 4.7); one byte less is no header."""
+    for chain, last in ((bytes((59, 0, 1, 4, 0, 0, 0, 0)), 59), (bytes((59, 0, 1, 4, 0, 0, 0)), None)):
+        fields = packet.parse(frames.ethernet(A, B, *frames.ip("fe80::1", "fe80::2", 0, chain)))
+        assert fields.get("ip_proto") == last
+        assert ("ipv6_dst" in fields) == (last is not None)
+
+
 SAMPLES = [
     FRAME,
     FRAME6,
@@ -356,6 +364,36 @@ def test_what_a_switch_refuses() -> None:
     assert "icmpv6_type=135" in missing_prerequisite(match(eth_type=ETH_IPV6, ip_proto=58, ipv6_nd_sll=1))
 
 
+PORTS_OF = {"tcp": 6, "udp": 17}
+WHOLE: dict[str, dict[str, int]] = {
+    "ip_dscp": {"eth_type": ETH_IPV6}, "ip_proto": {"eth_type": ETH_IPV4},
+    **{f"ipv4_{side}": {"eth_type": ETH_IPV4} for side in ("src", "dst")},
+    **{f"ipv6_{part}": {"eth_type": ETH_IPV6} for part in ("src", "dst", "flabel")},
+    **{f"arp_{part}": {"eth_type": ETH_ARP} for part in ("op", "spa", "tpa", "sha", "tha")},
+    **{f"{name}_{side}": {"eth_type": ETH_IPV6, "ip_proto": number}
+       for name, number in PORTS_OF.items() for side in ("src", "dst")},
+    "icmpv4_type": {"eth_type": ETH_IPV4, "ip_proto": 1},
+    "icmpv6_type": {"eth_type": ETH_IPV6, "ip_proto": 58},
+    "ipv6_nd_target": {"eth_type": ETH_IPV6, "ip_proto": 58, "icmpv6_type": 136},
+    "ipv6_nd_sll": {"eth_type": ETH_IPV6, "ip_proto": 58, "icmpv6_type": 135},
+    "ipv6_nd_tll": {"eth_type": ETH_IPV6, "ip_proto": 58, "icmpv6_type": 136},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_match_needs_all_of_its_prerequisites(name: str) -> None:
+    """OpenFlow 1.3.5, table 13."""
+    whole = WHOLE[name]
+    assert missing_prerequisite(match(**{name: 1}, **whole)) == ""
+    for needed, value in whole.items():
+        others = {key: whole[key] for key in whole if key != needed}
+        changed: tuple[dict[str, int], ...] = (others, {**others, needed: value + 7})
+        for fields in changed:
+            assert f"needs {needed}=" in missing_prerequisite(match(**{name: 1}, **fields))
+    masked: dict[str, int | tuple[int, int]] = {**whole, "eth_type": (whole["eth_type"], 0xFF00)}
+    assert missing_prerequisite(match(**{name: 1}, **masked))
+
+
 def test_covers() -> None:
     wide = match(eth_type=ETH_IPV4, ipv4_src=(0x0A000000, 0xFF000000))
     narrow = match(eth_type=ETH_IPV4, ipv4_src=0x0A000001, in_port=2)
@@ -448,6 +486,17 @@ def test_track_recirculates_with_state_and_keeps_metadata() -> None:
     assert run(program, 2, frames.udp(B, A, "10.0.0.2", "10.0.0.1", 2, 9), ports(), ct).dropped
     looping = tables(flow(0, 1, (), Track(7, 0)))
     assert run(looping, 1, out, ports(), ct).dropped
+
+
+def test_fields_of_the_pipeline_outlive_a_tag() -> None:
+    program = tables(
+        flow(0, 1, (), Track(7, 1)),
+        flow(1, 1, match(ct_state=(CT_TRK | CT_NEW, CT_TRK | CT_NEW)), PushVlan(), goto=2, metadata=(5, 7)),
+        flow(2, 1, match(in_port=1, metadata=(5, 7), ct_state=(CT_TRK | CT_NEW, CT_TRK | CT_NEW)), PopVlan(), goto=3),
+        flow(3, 1, match(in_port=1, metadata=5, ct_state=(CT_TRK, CT_TRK), vlan_vid=0), PushVlan(), goto=4),
+        flow(4, 1, match(in_port=1, metadata=5, ct_state=(CT_TRK, CT_TRK), vlan_vid=VLAN_PRESENT), Output(2)),
+    )
+    assert run(program, 1, FRAME, ports(), ConnectionTable()).ports == (2,)
 
 
 def test_two_thousand_flows_are_not_looked_at_one_by_one() -> None:

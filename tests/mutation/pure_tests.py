@@ -32,6 +32,8 @@ from tests.mutation.mutants import Mutant, mutated
 
 PURE = "not ovs and not postgres and not browser and not lab"
 _FORK = multiprocessing.get_context("fork")
+# What a test reaches at all, it reaches within so many examples, nearly always.
+_EXAMPLES = 40
 # What a mutant may take: an endless loop or list must end, and a busy machine must not end anything.
 _MEMORY_BYTES = 4 << 30
 _COLLECTION_SECONDS = 60
@@ -252,11 +254,12 @@ class _Tracer:
         _forget_what_is_cached(self.paths)
         name = _name(item)
         self.switch_context(name)
+        times = _take_fewer_examples(item)
         start = time.process_time()
         try:
             return (yield)
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + times * (time.process_time() - start)
 
 
 @dataclass
@@ -297,6 +300,16 @@ class _Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         return compile(mutated(Path(self.path).read_text(), self._number), self.path, "exec")
+
+
+def _take_fewer_examples(item: pytest.Item) -> float:
+    """Bound the examples of a property; answers how many times more it has otherwise."""
+    test = getattr(item, "obj", None)
+    usual = getattr(test, "_hypothesis_internal_use_settings", None)
+    if usual is None or usual.max_examples <= _EXAMPLES:
+        return 1.0
+    test._hypothesis_internal_use_settings = hypothesis.settings(usual, max_examples=_EXAMPLES)  # type: ignore[union-attr]
+    return float(usual.max_examples) / _EXAMPLES
 
 
 def _forget_what_is_cached(paths: Sequence[str]) -> None:
