@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.mutation.mutants import Mutant, mutants_of, sample
-from tests.mutation.pure_tests import Project, Reach, Reached, measure, notices
+from tests.mutation.pure_tests import Project, Reach, Reached, import_foreign, measure, notices
 
 ROOMS = ("jobs", "accounting", "policies", "qos", "flows")
 CODE = tuple(f"lark_controller/{room}" for room in ROOMS)
@@ -120,9 +120,8 @@ def _reach(project: Project) -> Reach:
             for old in folder.glob(f"{name}-*.pickle"):
                 old.unlink()
             kept.write_bytes(pickle.dumps(files[test]))
-    reach = Reach(files)
-    reach.import_foreign()
-    return reach
+        import_foreign(files[test])
+    return Reach(files)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -92,13 +91,21 @@ class Reach:
         tests = self.seconds if mutant.at_import else reaching
         return sorted(tests, key=lambda test: (test not in reaching, self.seconds[test]))
 
-    def import_foreign(self) -> None:
-        """Import what the tests need, once for all processes that are forked from this one."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for name in {name for reached in self.files.values() for name in reached.foreign}:
-                with suppress(ImportError):
-                    importlib.import_module(name)
+
+def import_foreign(reached: Reached) -> None:
+    """Import what tests need of others, once for all processes that are forked from this one.
+
+    Where one cannot be imported first, it is left to the tests.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in reached.foreign:
+            before = set(sys.modules)
+            try:
+                importlib.import_module(name)
+            except Exception:
+                for partial in sys.modules.keys() - before:
+                    del sys.modules[partial]
 
 
 def measure(project: Project, file: str) -> Reached:
