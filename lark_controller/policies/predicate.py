@@ -58,7 +58,8 @@ class Compiled(NamedTuple):
     calls: tuple[regexp.Call, ...]
 
 
-@lru_cache(maxsize=1024)
+# As many as a policy can have: its list of rules has at most 4,096 entries with one or two each.
+@lru_cache(maxsize=8192)
 def compiled(text: str) -> Compiled:
     """The expression, parsed once.
 
@@ -88,7 +89,7 @@ def _reason(function: str) -> str:
     return "accepted are functions with a bound on work and result, such as stringListMember, strcat, regexp"
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def references(text: str) -> References:
     """The attributes that an expression refers to. Raises AdError as :func:`compiled` does."""
     compiled(text)
@@ -107,6 +108,12 @@ def references(text: str) -> References:
         if scope not in _MY:
             machine.add(parts[0])
     return References(frozenset(job), frozenset(machine), tuple(sorted(written, key=str.lower)))
+
+
+def forget() -> None:
+    """Let go of every expression that was read; those that are needed are read again."""
+    compiled.cache_clear()
+    references.cache_clear()
 
 
 def problem(text: str) -> str:

@@ -112,6 +112,8 @@ class Entry:
                 place.mistake(f"unknown key {shown}{_near(name, known)}", ", ".join(known))
             else:
                 members[name] = self._child(node, place.path, key)
+            if len(self._mistakes) >= MAX_MISTAKES:
+                break
         for name in required:
             if name not in members:
                 self.mistake(f"{name} is missing", expected)

@@ -22,6 +22,7 @@ from lark_common.errors import (
 from lark_common.log import event
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import Plan, PolicyVersion
+from lark_controller.policies import predicate
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
@@ -46,6 +47,8 @@ def _one_of(places: threading.Semaphore, busy: str) -> Iterator[None]:
     try:
         yield
     finally:
+        # What others' policies say is not kept.
+        predicate.forget()
         places.release()
 
 

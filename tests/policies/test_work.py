@@ -52,7 +52,6 @@ SHAPES: dict[str, Callable[[int], str]] = {
     "references": repeated(f"{RULES}  - block: {{when: 'strcat(", lambda _: "A,", "A) == X'}\n"),
     "subsets": repeated(f"{RULES}  - block: {{when: 'stringListSubsetMatch(A, \"", lambda n: f"b{n},", "a\")'}\n"),
     "separators": repeated(f"{RULES}  - block: {{when: 'size(split(A, \"", lambda _: "bcd", "\")) == 1'}\n"),
-    # No more of them than compiled expressions are kept.
     "patterns": repeated(RULES, lambda n: f"  - block: {{when: 'regexp(\"(a+,?)+u{n}{'b' * 40}$\", A)'}}\n"),
     "hostile patterns": repeated(RULES, lambda n: "  - block: {when: 'regexp(\"((a{0,20},?){0,9}b)\", A)'}\n"),
     "alternatives": repeated(f"{RULES}  - block: {{when: 'regexp(\"^(", lambda n: f"u{n}|", "a)$\", A)'}\n"),
@@ -122,8 +121,7 @@ def switch(policy: Policy) -> Switch:
 def work(text: str) -> None:
     """All that whoever may read can have done with a policy, on one switch, and one job's decision."""
     # What was read before is no part of it.
-    predicate.compiled.cache_clear()
-    predicate.references.cache_clear()
+    predicate.forget()
     try:
         policy = load(text)
     except PolicyError as error:

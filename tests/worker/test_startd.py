@@ -106,3 +106,29 @@ def test_a_starters_command_line_names_its_slot(line: str, name: str) -> None:
 def test_a_command_line_that_names_none_is_refused(line: str) -> None:
     with pytest.raises(StartdError):
         slot_name(Process(7, 1, 1, 0, "/usr/sbin/condor_starter", tuple(line.split())))
+
+
+@pytest.mark.parametrize(
+    ("job", "machine"),
+    [
+        ('InboundConnectivity = regexp("(?=(.*))(.*)(.*)\\1[xy]", "' + "a" * 1500 + '")', ""),
+        ('NetworkAccounting = strcat("", userHome("root")) == "/root"', ""),
+        ('A = regexp("(a+)+$", "' + "a" * 40 + '!")\nOutboundConnectivity = A', ""),
+        ("Long = join(join(join(join(Owner))))", "NetworkType = TARGET.Long\n"),
+        ("".join(f"A{n} = A{n + 1} + A{n + 1}\n" for n in range(40)), "LarkVLAN = TARGET.A0\n"),
+    ],
+)
+def test_the_service_evaluates_nothing_without_a_bound(job: str, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[str] = []
+    evaluate = classad2.ExprTree.eval
+
+    def noted(tree: classad2.ExprTree, *ads: classad2.ClassAd) -> object:
+        evaluated.append(repr(tree))
+        return evaluate(tree, *ads)
+
+    ads = trusted_ads(job.encode(), slot(machine))
+    monkeypatch.setattr(classad2.ExprTree, "eval", noted)
+    with pytest.raises(RefusedError, match=r"is not accepted in an ad|characters once|more than 64"):
+        choose_network(ads, load({"LARK_WORKER_ACCOUNTING": "requested"}))
+    # The slot's own expression alone.
+    assert {text.partition("(")[0] for text in evaluated} <= {"ifThenElse"}
