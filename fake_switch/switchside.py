@@ -125,7 +125,7 @@ def multipart_replies(xid: int, kind: int, records: Iterable[bytes]) -> bytes:
 def port(info: PortInfo) -> bytes:
     """``struct ofp_port``."""
     config = (PORT_NO_FLOOD if info.no_flood else 0) | (0 if info.up else ofp.OFPPC_PORT_DOWN)
-    state = ofp.OFPPS_LIVE if info.up else ofp.OFPPS_LINK_DOWN
+    state = (ofp.OFPPS_LIVE if info.live else 0) | (0 if info.up else ofp.OFPPS_LINK_DOWN)
     mac = bytes.fromhex(info.mac.replace(":", ""))
     return struct.pack(ofp.OFP_PORT_PACK_STR, info.number, mac, info.name.encode(), config, state, 0, 0, 0, 0, 0, 0)
 

@@ -27,7 +27,7 @@ from lark_controller.flows.model import (
     SetQueue,
     match,
 )
-from lark_controller.flows.placement import Switch
+from lark_controller.flows.placement import Switch, WanPort, mac_number
 from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.tables import Core, combine
 from lark_controller.flows.wan import ip_fields, local_networks, wan_flows
@@ -83,10 +83,9 @@ def class_flows(rule: WanRule, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
 
 def _steering(switch: Switch, policy: Policy) -> Iterator[Flow]:
     """Steered classes leave by their rule's port, whatever is not local; the rest by each WAN port's next hop."""
-    by_name = {wan.name: wan for wan in switch.wan}
     steered = False
     for rule in policy.wans:
-        port = by_name.get(rule.port or "")
+        port = None if rule.port is None else switch.wan_instead(rule.port)
         if rule.action is not WanAction.STEER or port is None:
             continue
         steered = True
@@ -101,11 +100,20 @@ def _steering(switch: Switch, policy: Policy) -> Iterator[Flow]:
     if steered and not any(rule.action is WanAction.DROP for rule in policy.wans):
         yield from _local_passes(policy)
     # A gateway's MAC that is seen on several WAN ports would move about in what NORMAL learns.
-    declared: set[int] = set()
-    for wan in switch.wan:
-        if wan.next_hop is not None and wan.next_hop not in declared:
-            declared.add(wan.next_hop)
-            yield flow(Core.FORWARD, t.P_ALLOW, {"eth_dst": wan.next_hop}, SWITCH, actions=(Output(wan.number),))
+    for mac, now in _next_hops(switch, policy).items():
+        hop = () if now.next_hop in (None, mac) else (SetField("eth_dst", now.next_hop),)
+        yield flow(Core.FORWARD, t.P_ALLOW, {"eth_dst": mac}, SWITCH, actions=(*hop, Output(now.number)))
+
+
+def _next_hops(switch: Switch, policy: Policy) -> dict[int, WanPort]:
+    """The ports by which what is sent to each declared next hop leaves by now; of one that two have, the first."""
+    found: dict[int, WanPort] = {}
+    spec = policy.switches.get(switch.datapath)
+    for name, port in () if spec is None else spec.ports.items():
+        now = None if port.next_hop is None else switch.wan_instead(name)
+        if port.next_hop is not None and now is not None:
+            found.setdefault(mac_number(port.next_hop), now)
+    return found
 
 
 def _local_passes(policy: Policy) -> Iterator[Flow]:
@@ -162,7 +170,7 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
     said = list(qos_shortcomings(policy, switch.max_meter, switch.group_control))
     names = {wan.name for wan in switch.wan}
     for rule in policy.wans:
-        if rule.action is WanAction.STEER and rule.port not in names:
+        if rule.action is WanAction.STEER and rule.port not in names and switch.wan_instead(rule.port or "") is None:
             declared = policy.switches.get(switch.datapath)
             if declared is not None and rule.port in declared.ports:
                 said.append(f"wan rule in line {rule.line}: the switch has no port {rule.port} as it is declared")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache
@@ -19,11 +19,13 @@ LINK_LOCAL_PREFIX: Final = 0xFE80 << 112
 
 
 class WanPort(NamedTuple):
-    """A port that leads to the WAN: its name in the policy, its number, and its next hop's MAC if it has one."""
+    """A port that leads to the WAN: its name in the policy, its number, its next hop's MAC if it has one, and whether
+    it is up."""
 
     name: str
     number: int
     next_hop: int | None
+    up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Switch:
     ``ports`` is every port's name -> number; ``speeds`` is Mb/s by number of the ports whose speed is known.
     ``uplinks`` (edge) lead away from the worker; ``lan`` and ``wan`` (core) are as the policy declares them. ``normal``
     says whether NORMAL works; ``max_meter`` 0 means no meters. ``group_control`` is how a core limits groups.
+    ``backups`` name for WAN ports, also for those that the switch lacks now, the one that takes its place.
     """
 
     datapath: int
@@ -49,6 +52,21 @@ class Switch:
     local_mac: int | None = None
     speeds: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
     group_control: GroupControl = GroupControl.METERS
+    backups: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def wan_instead(self, name: str) -> WanPort | None:
+        """The WAN port that traffic for the one of that name leaves by now: itself, or while it is down the first of
+        its backups that is up. Where none is up it is itself; None where the switch has no such port and no backup."""
+        by_name = {port.name: port for port in self.wan}
+        tried: list[str] = []
+        chosen: str | None = name
+        while chosen is not None and chosen not in tried:
+            tried.append(chosen)
+            port = by_name.get(chosen)
+            if port is not None and port.up:
+                return port
+            chosen = self.backups.get(chosen)
+        return by_name.get(name)
 
     @property
     def is_edge(self) -> bool:
@@ -115,10 +133,12 @@ def place_switch(
     local_mac: int | None = None,
     description: str = "",
     speeds: Mapping[int, float] = MappingProxyType({}),
+    down: Container[int] = frozenset(),
 ) -> Switch:
     """A connected switch with the roles that the policy gives it; undeclared switches are edges.
 
-    ``ports`` and ``speeds`` (Mb/s by number) are what the switch itself says; a speed that the policy gives wins.
+    ``ports``, ``speeds`` (Mb/s by number) and the ports that are ``down`` are what the switch itself says; a speed that
+    the policy gives wins.
     Declared ports that it lacks are left out (they come with a port status message when they appear).
     """
     spec = policy.switches.get(datapath)
@@ -150,7 +170,12 @@ def place_switch(
         uplinks=uplinks,
         lan=tuple(sorted(number for name, number in named.items() if name.startswith("lan"))),
         wan=tuple(
-            WanPort(name, number, mac_number(hop) if (hop := spec.ports[name].next_hop) else None)
+            WanPort(
+                name,
+                number,
+                mac_number(hop) if (hop := spec.ports[name].next_hop) else None,
+                number not in down,
+            )
             for name, number in named.items()
             if name.startswith("wan")
         ),
@@ -160,6 +185,7 @@ def place_switch(
         max_rules=spec.max_rules,
         local_mac=local_mac,
         group_control=spec.group_control,
+        backups=MappingProxyType({name: port.backup for name, port in spec.ports.items() if port.backup is not None}),
         speeds=_speeds(policy, speeds, uplinks, {n: speed for p, n in named.items() if (speed := spec.ports[p].speed)}),
     )
 

@@ -74,12 +74,14 @@ class BandwidthMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PortSpec:
-    """A named port of a declared switch: its number or its interface name, for a WAN port its next hop's MAC, and its
-    speed in Mb/s of L2 frame bytes (None: as the switch says)."""
+    """A named port of a declared switch: its number or its interface name, for a WAN port its next hop's MAC and the
+    name of the WAN port that takes its place while it is down, and its speed in Mb/s of L2 frame bytes (None: as the
+    switch says)."""
 
     port: int | str
     next_hop: str | None = None
     speed: float | None = None
+    backup: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

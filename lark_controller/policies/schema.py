@@ -65,7 +65,12 @@ def schema() -> dict[str, Any]:
         "anyOf": [
             number_or_name,
             _record(
-                {"port": number_or_name, "next_hop": {"type": "string", "pattern": f"^{MAC}$"}, "speed": speed},
+                {
+                    "port": number_or_name,
+                    "next_hop": {"type": "string", "pattern": f"^{MAC}$"},
+                    "speed": speed,
+                    "backup": _described(_NAME, "the WAN port that takes its place while it is down"),
+                },
                 switches.PORT_KEYS,
                 ("port",),
             ),

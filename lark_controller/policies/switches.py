@@ -9,7 +9,7 @@ from lark_controller.policies.model import GroupControl, PortSpec, SwitchRole, S
 from lark_controller.policies.yaml_nodes import MAC, Entry
 
 KEYS: Final = ("datapath", "role", "host", "ports", "max_rules", "normal", "ovsdb", "groups_by")
-PORT_KEYS: Final = ("port", "next_hop", "speed")
+PORT_KEYS: Final = ("port", "next_hop", "speed", "backup")
 DEFAULT_UPLINKS: Final = ("uplink*", "eth*", "en*", "bond*")
 WAN: Final = "wan"
 LAN: Final = "lan"
@@ -135,7 +135,21 @@ def _ports(entry: Entry, role: str | None) -> dict[str, PortSpec]:
         if first != name:
             member.mistake(f"port {spec.port} is {first} already", "each port once")
         ports[name] = spec
+    _check_backups(ports, entry)
     return ports
+
+
+def _check_backups(ports: dict[str, PortSpec], entry: Entry) -> None:
+    """A WAN port's place is taken by another one, and nobody's by itself."""
+    for name, spec in ports.items():
+        if spec.backup is None:
+            continue
+        others = [other for other in ports if other.startswith(WAN) and other != name]
+        if not name.startswith(WAN) or spec.backup not in others:
+            entry.mistake(
+                f"port {name} has the backup {spec.backup}",
+                f"backup on ports whose names begin with wan; for {name}: {', '.join(others) or 'none'}",
+            )
 
 
 def _port(name: str, entry: Entry) -> PortSpec | None:
@@ -153,7 +167,10 @@ def _port(name: str, entry: Entry) -> PortSpec | None:
         if not name.startswith(WAN):
             fields["next_hop"].mistake(f"a next hop on {name}", "next_hop on ports whose names begin with wan")
     speed = fields["speed"].megabits() if "speed" in fields else None
-    return PortSpec(port, next_hop.lower() if next_hop else None, speed) if port is not None else None
+    backup = fields["backup"].text("the name of another WAN port of the switch", NAME) if "backup" in fields else None
+    if port is None:
+        return None
+    return PortSpec(port, next_hop.lower() if next_hop else None, speed, backup)
 
 
 def _number_or_name(entry: Entry) -> int | str | None:

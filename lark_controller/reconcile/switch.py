@@ -62,6 +62,23 @@ class SwitchState:
         for sentence in core.remarks(pool.switches[self.datapath], pool.policy):
             self._note_once(sentence)
 
+    def note_wan(self, before: Switch | None, now: Switch) -> None:
+        """A WAN port has gone down or come up: what it carried takes another way."""
+        held = {} if before is None else {port.name: port for port in before.wan}
+        names = sorted({*held, *(port.name for port in now.wan)})
+        up = {port.name for port in now.wan if port.up}
+        for name in names:
+            was = name in held and held[name].up
+            if was == (name in up) or (before is None and name in up):
+                continue
+            instead = now.wan_instead(name)
+            by = "nothing takes its place" if instead is None or instead.name == name else f"{instead.name} is used"
+            if name in up:
+                event("WAN port up again", datapath=dpid_text(self.datapath), port=name)
+            else:
+                event("WAN port down", level=WARNING, datapath=dpid_text(self.datapath), port=name, instead=by)
+                self.problems.append(SwitchProblem(time.time(), f"WAN port {name} is down; {by}"))
+
     def note_rival(self, before: str, now: str) -> None:
         """A connection from one host took the place of one from another: switches that come back come from the same."""
         if before != now:
@@ -95,6 +112,8 @@ class SwitchState:
 def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
     """A connected switch as a policy places it, with what its handshake found out."""
     features = link.features
+    # A switch that marks live ports as such says by the absence of the mark that one is not.
+    marks = any(port.live for port in features.ports.values())
     return place_switch(
         policy,
         link.datapath,
@@ -105,6 +124,7 @@ def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
         max_meter=features.max_meter if features.meter_drop else 0,
         description=features.description,
         speeds={port.number: port.speed / 1000 for port in features.ports.values() if port.speed},
+        down={port.number for port in features.ports.values() if not port.up or (marks and not port.live)},
     )
 
 

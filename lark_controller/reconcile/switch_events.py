@@ -58,6 +58,7 @@ class SwitchEvents:
         state.description = link.features.description
         # The one in force stands first. Whatever the switch holds is compared with the whole program below.
         arrived, *_ = [pool.place_switch(placed_switch(pool.policy, link), state.hosts) for pool, _ in loop.pools.all()]
+        state.note_wan(None, loop.pool_of(link.datapath).switches[link.datapath])
         state.installed = len(dump.program.flows)
         self._reactions.switch_gone(link.datapath)
         self._polling.compared(link.datapath, dump)
@@ -146,6 +147,7 @@ class SwitchEvents:
         waiting = [p.job.number for p in loop.pool.jobs_at(link.datapath) if p.port is None]
         held = {p.job.number: p.port for p in loop.pool.jobs_at(link.datapath) if p.port is not None}
         holds = loop.pool_of(link.datapath)
+        known = holds.switches.get(link.datapath)
         for pool, _ in loop.pools.all():
             changes = pool.set_switch(placed_switch(pool.policy, link), state.hosts)
             if pool is holds and state.told and changes:
@@ -154,6 +156,7 @@ class SwitchEvents:
                     self._polling.begin(pool.placed[number])
                     loop.confirmations.sent(number, FlowsAt(link.datapath))
                 link.apply(changes).add_done_callback(partial(self._arrived, state, link, arrived))
+        state.note_wan(known, holds.switches[link.datapath])
         for number in (*waiting, *held):
             placed = loop.pool.placed.get(number)
             if placed is not None and placed.port is None:

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 import pytest
 
 from lab.openvswitch import OpenVSwitch
+from lab.run import run
 from lark_common.runs import link_local
 from lark_controller.flows.cookies import Category
 from tests.fixtures import frames
@@ -253,6 +254,37 @@ def test_wan_steering_to_the_named_port_with_its_next_hop(site: Site, lark: Lark
         }
     assert by == {"slow": {"a"}, "fast": {"b", "d"}}
     assert site.matrix("a", "b", "d") == every_way("abd")
+
+
+def routers_of(site: Site, name: str) -> set[str]:
+    """The routers that hear what a host sends to the WAN now."""
+    mac = bytes.fromhex(site[name].mac.replace(":", ""))
+    with Wire(site["gw"]) as slow, Wire(site["gwfast"]) as fast:
+        site.reached([(name, "wan1")])
+        heard = {"gw": slow.heard(), "gwfast": fast.heard()}
+    asked = {
+        router: [frame for frame in frames if frame[6:12] == mac and frame[12:14] == b"\x08\x00"]
+        for router, frames in heard.items()
+    }
+    return {router for router, found in asked.items() if any(map(is_echo_request, found))}
+
+
+def test_a_wan_port_that_is_down_is_replaced_by_its_backup_until_it_is_up(site: Site, lark: Lark) -> None:
+    rule = "wan: {when: 'Owner == \"bob\"', port: wan-fast}"
+    hop = f'next_hop: "{site["gwfast"].mac}"'
+    lark.put_policy(site.policy(rule).replace(hop, f"{hop}, backup: wan"))
+    site.run(lark, "b", "bob")
+    assert routers_of(site, "b") == {"gwfast"}
+    port = site["gwfast"].port
+    run(["ip", "link", "set", port, "down"])
+    try:
+        wait(lambda: routers_of(site, "b") == {"gw"})
+        assert site.reached([("b", "wan1")]) == {("b", "wan1"): (True, True)}
+        problems = [each["problem"] for each in lark.switch(CORE)["problems"]]
+        assert "WAN port wan-fast is down; wan is used" in problems
+    finally:
+        run(["ip", "link", "set", port, "up"])
+    wait(lambda: routers_of(site, "b") == {"gwfast"})
 
 
 def is_echo_request(frame: bytes) -> bool:

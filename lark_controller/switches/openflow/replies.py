@@ -122,7 +122,8 @@ class QueueCounters(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class PortInfo:
     """A port: ``up`` is both administratively up and with link; ``no_flood`` as the switch shows it. ``speed`` is the
-    current bit rate in kb/s, 0 where the switch does not know it."""
+    current bit rate in kb/s, 0 where the switch does not know it. ``live`` is what the switch marks so (OFPPS_LIVE):
+    Open vSwitch takes the mark from a port whose BFD or CFM session fails; others never set it."""
 
     number: int
     name: str
@@ -130,6 +131,7 @@ class PortInfo:
     up: bool
     no_flood: bool
     speed: int = 0
+    live: bool = False
 
 
 class Description(NamedTuple):
@@ -303,7 +305,7 @@ def _port(record: tuple[int, bytes, bytes, int, int, int]) -> PortInfo:
     number, mac, name, config, state, speed = record
     up = not (config & ofp.OFPPC_PORT_DOWN or state & ofp.OFPPS_LINK_DOWN)
     text = name.rstrip(b"\x00").decode("utf-8", "replace")
-    return PortInfo(number, text, mac.hex(":"), up, bool(config & PORT_NO_FLOOD), speed)
+    return PortInfo(number, text, mac.hex(":"), up, bool(config & PORT_NO_FLOOD), speed, bool(state & ofp.OFPPS_LIVE))
 
 
 def ports(message: bytes) -> list[PortInfo]:
