@@ -118,8 +118,10 @@ class Jobs:
 
     def at(self, address: str) -> JobDetail:
         """The live job behind an address. Raises NotFoundError."""
-        job = self._reconciler.directory.by_address.get(_address(address))
-        if job is None:
+        directory = self._reconciler.directory
+        job = directory.by_address.get(_address(address))
+        # A job that a switch has refused is in the directory until that is in the store.
+        if job is None or not directory.now(job).live:
             raise NotFoundError(f"no live job has the address {address}")
         return self.detail(job.id)
 

@@ -9,7 +9,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch.switch import FakeNetwork
-from lark_common.errors import AddressError
+from lark_common.errors import AddressError, NotFoundError
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.tables import Edge
 from tests.fixtures import frames
@@ -152,7 +152,11 @@ def test_a_job_whose_flow_is_refused_leaves_nothing_anywhere(tmp_path: Path, net
         until(taken)
 
 
-def test_rule_limits_are_kept_before_anything_is_sent(tmp_path: Path, network: FakeNetwork) -> None:
+def test_rule_limits_are_kept_before_anything_is_sent(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Refusals reach the store at the end of the test.
+    monkeypatch.setattr("lark_controller.services.background.GATHER", 600)
     with running(tmp_path) as controller:
         core, edge = a_core(), an_edge()
         connect(network, controller, core)
@@ -169,6 +173,8 @@ def test_rule_limits_are_kept_before_anything_is_sent(tmp_path: Path, network: F
         assert states[room // 2 :] == ["refused"] * (room + 1 - room // 2)
         assert len(core.program.flows) <= 60
         assert "core1 takes 60 rules" in reason
+        with pytest.raises(NotFoundError):
+            controller.jobs.at(f"10.64.{room + 1}.1")
 
 
 def test_a_restart_loses_nothing_and_changes_nothing(tmp_path: Path, network: FakeNetwork) -> None:
