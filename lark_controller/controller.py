@@ -173,9 +173,7 @@ class Controller:
         self._upkeep.state_changed(job)
 
     def _queues_told(self, report: Report) -> None:
-        # The loop may have ended already when a controller stops.
-        with suppress(RuntimeError):
-            self._openflow.tell(self._reconciler.queues_told, report)
+        self._openflow.tell(self._reconciler.queues_told, report)
 
     def _check(self, datapath: int) -> None:
         # Cancelled: the controller stops in its midst.

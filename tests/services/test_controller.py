@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch.switch import FakeNetwork
 from lark_common.errors import AddressError, NotFoundError
+from lark_controller.api.jobs import JobFilter
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.tables import Edge
+from lark_controller.store import Store
 from tests.fixtures import frames
 from tests.fixtures.controllers import (
     OPEN,
@@ -175,6 +178,8 @@ def test_rule_limits_are_kept_before_anything_is_sent(
         assert "core1 takes 60 rules" in reason
         with pytest.raises(NotFoundError):
             controller.jobs.at(f"10.64.{room + 1}.1")
+    with closing(Store.open(f"sqlite:///{tmp_path}/lark.db")) as store:
+        assert {job.state for job in store.runs.page(JobFilter(state=None), None, 100).jobs} == {"pending", "refused"}
 
 
 def test_a_restart_loses_nothing_and_changes_nothing(tmp_path: Path, network: FakeNetwork) -> None:

@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar, cast, overload
 
 from os_ken.base import app_manager
@@ -162,8 +163,9 @@ class OpenFlow:
 
     def tell(self, work: Callable[[X], object], value: X) -> None:
         """Hand a value to the loop's thread, from any thread; values arrive in the order of the calls, and nothing
-        waits."""
-        self.loop.call_soon_threadsafe(work, value)
+        waits. A loop that has ended has no use for it."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(work, value)
 
     def _started(self) -> LarkSwitches:
         if self._app is None:
