@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import changes, full, ovsdb, posts, reactive, report, scale, usage, views
+from bench import changes, full, hostile, ovsdb, posts, reactive, report, scale, usage, views
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 
-SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views", "usage", "ovsdb", "scale")
+SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views", "usage", "ovsdb", "scale", "hostile")
 
 
 def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
@@ -35,6 +35,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "usage": lambda: usage.measure(1, 2_000, 5, minute_days=0.02),
             "ovsdb": lambda: ovsdb.measure(50, 20, 3.0),
             "scale": lambda: scale.measure(2_000, 32, 5.0),
+            "hostile": lambda: hostile.measure(1.0, 4),
         }
     return {
         "reactive": lambda: reactive.measure(3, 3.0),
@@ -54,6 +55,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
         "usage": lambda: usage.measure(30, 200_000, 20),
         "ovsdb": lambda: ovsdb.measure(1000, 300),
         "scale": scale.measure,
+        "hostile": lambda: hostile.measure(15.0, 16),
     }
 
 
@@ -80,6 +82,10 @@ def main() -> None:
     if not chosen.quick and not chosen.only:
         report.replace(PAGE, table)
         print(PAGE)
+    if "hostile" in found and not chosen.quick:
+        attacked = report.attacked(found["machine"], found["hostile"])
+        report.replace(PAGE, attacked, report.HOSTILE_BEGIN, report.HOSTILE_END)
+        print(attacked)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ from typing import Any, Final
 BEGIN: Final = "<!-- results: written by `python -m bench` -->"
 END: Final = "<!-- end of results -->"
 
+HOSTILE_BEGIN: Final = "<!-- hostile: written by `python -m bench --only hostile` -->"
+HOSTILE_END: Final = "<!-- end of hostile -->"
+
 MIB: Final = 1 << 20
 
 Row = tuple[str, str, str, str]
@@ -38,6 +41,37 @@ def table(found: dict[str, Any]) -> str:
     ]
     lines += [f"| {' | '.join(row)} |" for row in _rows(found)]
     return "\n".join(lines)
+
+
+def attacked(about: dict[str, Any], found: dict[str, Any]) -> str:
+    """The table of the attacks."""
+    lines = [
+        f"Machine: {about['cores']} cores, Linux {about['kernel']}, Python {about['python']}; load average "
+        f"{about['load']:.1f} of others when the run began. {found['workers']} switches, {found['rate']:.0f} posts/s "
+        f"(`wait=2`), `/healthz` 20 times a second by new connections; {found['seconds']:.0f} s without, then as long "
+        "under each attack, of one controller process.",
+        "",
+        "| attack | `/healthz` p99 without, under | posts p50 without, under | posts p99 without, under | ratio of p99 "
+        "| answered | switches lost | memory at most |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in found["rows"]:
+        without, under = row["without"], row["under"]
+        one, other = without["posts"], under["posts"]
+        lines.append(
+            f"| {row['what']} | {without['health']['p99']:.0f}, {under['health']['p99']:.0f} ms "
+            f"| {one['p50']:.0f}, {other['p50']:.0f} ms | {one['p99']:.0f}, {other['p99']:.0f} ms "
+            f"| {other['p99'] / one['p99']:.1f} × | {_answered(row)} | {row['away']} | {row['memory']:.2f} × |"
+        )
+    return "\n".join(lines)
+
+
+def _answered(row: dict[str, Any]) -> str:
+    statuses = row["under"]["posts"]["statuses"]
+    said = ", ".join(
+        f"{count} × {status if status != '0' else 'nothing'}" for status, count in sorted(statuses.items())
+    )
+    return f"{said}; `/readyz` {row['ready']}" if row["refused"] else said
 
 
 def replace(page: Path, text: str, begins: str = BEGIN, ends: str = END) -> None:

@@ -95,6 +95,7 @@ async def serve(port: int, first: int, count: int) -> None:
                 {
                     "flows": sum(len(switch.tables) for switch in everyone),
                     "core": len(switches[CORE].tables),
+                    "away": sum(switch.closed.is_set() for switch in everyone),
                     "packet_ins": sum(switch.packet_ins for switch in everyone),
                 }
             )

@@ -128,6 +128,11 @@ class FakeSwitch(asyncio.Protocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait to be taken by the controller."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def send_raw(self, data: bytes) -> None:
         """Send any bytes."""
         if self._transport is not None and not self._transport.is_closing():

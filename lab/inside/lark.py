@@ -77,10 +77,10 @@ import pathlib, sys
 from lark_controller.rest.tokens import Scope, add
 folder = pathlib.Path("/etc/lark")
 for name in sys.argv[1:]:
-    scope = Scope.OPERATE if name == "operator" else Scope.HOOK
+    scope, hosts = (Scope.OPERATE, None) if name == "operator" else (Scope.HOOK, [f"{name}.*"])
     made = folder / f"{name}.token.new"
     made.touch(mode=0o600)
-    made.write_text(add(folder / "tokens.yaml", name, [scope]) + "\\n")
+    made.write_text(add(folder / "tokens.yaml", name, [scope], hosts=hosts) + "\\n")
     made.rename(folder / f"{name}.token")
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench import changes, full, load, ovsdb, posts, reactive, report, usage, views
+from bench import attacks, changes, full, hostile, load, ovsdb, posts, reactive, report, usage, views
 from bench.changes import Calculated
 from bench.population import CORE
 from fake_switch import switchside
@@ -174,3 +174,17 @@ def test_every_worker_has_a_database_and_other_rates_get_there() -> None:
     assert found["storm"]["committed"] > 0
     table = report.table({"machine": report.machine(), "ovsdb": found})
     assert "OVSDB: 12 workers, each with a server of its own, 96 limited jobs: until all are connected" in table
+
+
+def test_under_attack_posts_are_answered_and_a_full_disk_is_said() -> None:
+    (row,) = hostile.measure(0.5, 2, "nothing")["rows"]
+    assert set(row["without"]["posts"]["statuses"]) == {"201"}
+    assert set(row["under"]["posts"]["statuses"]) <= {"201", "503"}
+    assert (row["ready"], row["away"]) == (503, 0)
+    assert set(row["under"]["health"]["statuses"]) == {"200"}
+    about = {"cores": 2, "kernel": "6.1", "python": "3.11", "load": 0.1}
+    assert "| a full disk |" in report.attacked(about, {"seconds": 1, "workers": 2, "rate": 20, "rows": [row]})
+
+
+def test_every_attack_reaches_the_controller() -> None:
+    assert {each.program for each in hostile.ATTACKS} == set(attacks.ATTACKS)
