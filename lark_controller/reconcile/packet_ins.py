@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final, Protocol
+from typing import Final
 
 from lark_common.runs import Address
 from lark_controller.flows.desired import Pool
@@ -20,8 +20,9 @@ from lark_controller.flows.packet_in_answer import answer
 from lark_controller.flows.placement import LINK_LOCAL_PREFIX
 from lark_controller.flows.simulation.packet import is_multicast, parse_fast_addresses
 from lark_controller.flows.tables import FROM_TAG, P_ASK, TO_TAG, Core, Edge
-from lark_controller.jobs.job import Directory, Job
+from lark_controller.jobs.job import Job
 from lark_controller.policies.model import SliceKey
+from lark_controller.reconcile.state import LoopState
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
@@ -63,29 +64,18 @@ class _Memory:
         self.count -= 1
 
 
-class Owner(Protocol):
-    """What decisions are made by: the jobs, and the pool whose program a switch holds."""
-
-    @property
-    def directory(self) -> Directory:
-        """The live jobs."""
-
-    def pool_of(self, datapath: int) -> Pool:
-        """The pool whose program a switch holds."""
-
-
 class Reactions:
     """Reactive decisions and learning for all switches."""
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+    def __init__(self, loop: LoopState) -> None:
+        self._loop = loop
         self._memory: dict[int, _Memory] = {}
         # Which switches hold a decision about an address, so that a change of one job does not ask all switches.
         self._holders: dict[tuple[int, int], set[int]] = {}
 
     def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
         """Answer one PacketIn; what cannot be answered is dropped, as the switch would have done alone."""
-        switch = self._owner.pool_of(link.datapath).switches.get(link.datapath)
+        switch = self._loop.pool_of(link.datapath).switches.get(link.datapath)
         if switch is None:
             return
         if packet.table == (Edge.LEARN if switch.is_edge else Core.LEARN):
@@ -99,7 +89,7 @@ class Reactions:
             return
         own, other = (source, destination) if table is Edge.SLICE_FROM else (destination, source)
         datapath = link.datapath
-        pool = self._owner.pool_of(datapath)
+        pool = self._loop.pool_of(datapath)
         job = self._job_at(version, own) or _at_link_local(pool, datapath, version, own)
         if job is None:
             return
@@ -146,12 +136,12 @@ class Reactions:
 
     def _job_at(self, version: int, address: int) -> Job | None:
         known = IPv4Address(address) if version == 4 else IPv6Address(address)
-        return self._owner.directory.by_address.get(known)
+        return self._loop.directory.by_address.get(known)
 
     def _learn(self, link: SwitchLink, packet: PacketIn) -> None:
         memory = self._memory.setdefault(link.datapath, _Memory())
         if memory.learning is None:
-            edge = self._owner.pool_of(link.datapath).switches[link.datapath].is_edge
+            edge = self._loop.pool_of(link.datapath).switches[link.datapath].is_edge
             learn, forward = (Edge.LEARN, Edge.FORWARD) if edge else (Core.LEARN, Core.FORWARD)
             memory.learning = Learning(int(learn), int(forward), P_ASK)
         source, _, vlan, *_ = parse_fast_addresses(packet.data)

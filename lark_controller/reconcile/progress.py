@@ -63,7 +63,7 @@ class Progress:
         for placed in self._loop.pool.jobs_at(state.datapath):
             self._loop.confirmations.blocked(placed.job.number, FlowsAt(state.datapath), state.reason)
         for number in self._loop.confirmations.lost(FlowsAt(state.datapath), state.reason):
-            self.settle(number)
+            self._loop.dirty.job(number)
 
     def _why_away(self, datapath: int) -> str:
         state = self._loop.switches.get(datapath)

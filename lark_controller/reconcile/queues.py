@@ -18,7 +18,6 @@ from lark_controller.accounting.readings import QueueReading
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, parse
-from lark_controller.flows.desired import Pool
 from lark_controller.flows.model import FlowData, SetQueue
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.jobs.job import Job
@@ -40,9 +39,10 @@ from lark_controller.qos.worker_queues import (
     carried,
     host_plan,
 )
-from lark_controller.reconcile.awaited import Confirmations, QueuesAt
-from lark_controller.reconcile.desired_pair import PoolChanges, Pools
-from lark_controller.reconcile.switch import SwitchState, dpid_text
+from lark_controller.reconcile.awaited import QueuesAt
+from lark_controller.reconcile.sending import Sending
+from lark_controller.reconcile.state import LoopState
+from lark_controller.reconcile.switch import dpid_text
 from lark_controller.switches.openflow.link import Dump, SwitchLink
 from lark_controller.switches.ovsdb.driver import (
     CONNECTING,
@@ -60,31 +60,6 @@ class Driver(Protocol):
 
     def want(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
         """From now on a switch should have these queues."""
-
-
-class Owner(Protocol):
-    """The reconcile loop, as far as queues concern it."""
-
-    @property
-    def pools(self) -> Pools:
-        """The pool in force and the one that comes."""
-
-    @property
-    def switches(self) -> Mapping[int, SwitchState]:
-        """The switches by datapath id."""
-
-    @property
-    def confirmations(self) -> Confirmations:
-        """What jobs wait for."""
-
-    def pool_of(self, datapath: int) -> Pool:
-        """The pool whose program a switch holds."""
-
-    def send(self, changes: PoolChanges, number: int | None) -> None:
-        """Send each switch the changes of the pool that it holds; ``number`` is the job that waits for them."""
-
-    def settle(self, number: int) -> None:
-        """A job may wait for something else than before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +90,9 @@ class _State:
 class Queues:
     """Queues for all switches. ``options`` say where switches' databases are."""
 
-    def __init__(self, owner: Owner, driver: Driver, options: OvsdbOptions) -> None:
-        self._owner = owner
+    def __init__(self, loop: LoopState, sending: Sending, driver: Driver, options: OvsdbOptions) -> None:
+        self._loop = loop
+        self._sending = sending
         self._driver = driver
         self._options = options
         self._states: dict[int, _State] = {}
@@ -126,15 +102,15 @@ class Queues:
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
         """A switch is here; flows of Lark's that choose a queue say that it stood when they were made."""
         state = self._states.setdefault(link.datapath, _State())
-        spec = self._owner.pool_of(link.datapath).policy.switches.get(link.datapath)
+        spec = self._loop.pool_of(link.datapath).policy.switches.get(link.datapath)
         state.address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
         state.wanted = False
-        switch = self._owner.pool_of(link.datapath).switches[link.datapath]
+        switch = self._loop.pool_of(link.datapath).switches[link.datapath]
         if switch.group_control is GroupControl.QUEUES:
-            self._owner.pools.set_group_queues(link.datapath, _groups_that_choose(dump))
+            self._loop.pools.set_group_queues(link.datapath, _groups_that_choose(dump))
         for data in dump.program.flows.values():
             number, queue = _chosen(data)
-            placed = None if number is None else self._owner.pool_of(link.datapath).placed.get(number)
+            placed = None if number is None else self._loop.pool_of(link.datapath).placed.get(number)
             if placed is None or placed.datapath != link.datapath or queue in state.numbers.values():
                 continue
             claim: Claim | None = Claim.of_job(placed.job.number)
@@ -144,12 +120,12 @@ class Queues:
                 claim = next((each for each in claims if _free(each, set()) == queue), None)
             if claim is not None and claim not in state.numbers:
                 state.numbers[claim] = queue
-                self._owner.pools.set_queue(claim, queue, placed.job.number)
+                self._loop.pools.set_queue(claim, queue, placed.job.number)
 
     def refresh(self, datapath: int) -> None:
         """A switch's jobs, ports or policy changed: calculate its queues anew, and want them if they differ."""
         state = self._states.setdefault(datapath, _State())
-        switch = self._owner.pool_of(datapath).switches.get(datapath)
+        switch = self._loop.pool_of(datapath).switches.get(datapath)
         if switch is not None and not switch.is_edge:
             self._refresh_core(switch, state)
             return
@@ -173,14 +149,14 @@ class Queues:
     def _refresh_core(self, switch: Switch, state: _State) -> None:
         """As :meth:`refresh`, on a core: no flow chooses a queue of a group that is to go."""
         datapath = switch.datapath
-        pool = self._owner.pool_of(datapath)
+        pool = self._loop.pool_of(datapath)
         plan = HostPlan(core.queue_plan(switch, pool.policy).ports)
         if plan == state.plan and state.wanted:
             return
         state.plan = plan
         stand = pool.group_queues.get(datapath, frozenset())
         staying = stand & {number for port in plan.ports.values() for number in port.queues}
-        self._owner.send(self._owner.pools.set_group_queues(datapath, staying), None)
+        self._sending.send(self._loop.pools.set_group_queues(datapath, staying), None)
         link = self._link(datapath)
         if stand == staying or link is None:
             self._want(datapath, state)
@@ -188,24 +164,22 @@ class Queues:
             link.when_idle(lambda: self._want(datapath, state))
 
     def expect(self, placed: Placed) -> None:
-        """Say what keeps a job's queues from standing, among what it waits for."""
+        """A job is here, or another than before: its switch may need other queues."""
         datapath = placed.datapath
         if datapath is None:
             return
         state = self._states.get(datapath)
         idle = state is None or not state.demands
-        if idle and not self._owner.pool_of(datapath).policy.bandwidths and not placed.job.reserved:
+        if idle and not self._loop.pool_of(datapath).policy.bandwidths and not placed.job.reserved:
             return
-        self.refresh(datapath)
-        if _limited(placed) or placed.job.reserved:
-            self._judge(placed, self._states[datapath])
+        self._loop.dirty.switch(datapath)
+        self._loop.dirty.job(placed.job.number)
 
     def policy_changed(self, datapath: int) -> None:
         """A switch has gone over to another policy: its jobs may ask for something else."""
-        self.refresh(datapath)
-        for placed in self._owner.pool_of(datapath).jobs_at(datapath):
-            self._judge(placed, self._states[datapath])
-            self._owner.settle(placed.job.number)
+        self._loop.dirty.switch(datapath)
+        for placed in self._loop.pool_of(datapath).jobs_at(datapath):
+            self._loop.dirty.job(placed.job.number)
 
     def told(self, report: Report) -> None:
         """What stands on a switch now."""
@@ -214,12 +188,12 @@ class Queues:
             return
         state.report = report
         self._note_problems(report.datapath, state)
-        switch = self._owner.pool_of(report.datapath).switches.get(report.datapath)
+        switch = self._loop.pool_of(report.datapath).switches.get(report.datapath)
         if switch is not None and switch.group_control is GroupControl.QUEUES and report.ports is not None:
             wanted = {number for port in state.plan.ports.values() for number in port.queues} - {DEFAULT_QUEUE}
             stand = frozenset(number for number in wanted if self._queue_stands(state, number, report.ports))
-            self._owner.send(self._owner.pools.set_group_queues(report.datapath, stand), None)
-        for placed in self._owner.pool_of(report.datapath).jobs_at(report.datapath):
+            self._sending.send(self._loop.pools.set_group_queues(report.datapath, stand), None)
+        for placed in self._loop.pool_of(report.datapath).jobs_at(report.datapath):
             number = placed.job.number
             concerned = False
             for claim in _claims(placed.job):
@@ -229,15 +203,14 @@ class Queues:
                 concerned = True
                 if report.ports is not None:
                     stands = self._queue_stands(state, queue, report.ports)
-                    if changes := self._owner.pools.set_queue(claim, queue if stands else None, number):
-                        self._owner.send(changes, number)
+                    if changes := self._loop.pools.set_queue(claim, queue if stands else None, number):
+                        self._sending.send(changes, number)
             if concerned:
-                self._judge(placed, state)
-                self._owner.settle(number)
+                self._loop.dirty.job(number)
 
     def promises(self, datapath: int) -> dict[tuple[str, int], Promise]:
         """What queues that stand on a switch are promised, by port and number, to jobs and groups."""
-        state, pool = self._states.get(datapath), self._owner.pool_of(datapath)
+        state, pool = self._states.get(datapath), self._loop.pool_of(datapath)
         switch = pool.switches.get(datapath)
         if state is None or switch is None or state.report is None or state.report.ports is None:
             return {}
@@ -270,7 +243,7 @@ class Queues:
         if state is None or state.report is None or state.report.ports is None:
             return {}
         report, owners = state.report, dict[Place, QueueOwner]()
-        jobs = self._owner.pool_of(datapath).jobs_at(datapath)
+        jobs = self._loop.pool_of(datapath).jobs_at(datapath)
         numbers = {state.numbers.get(claim): placed.job.number for placed in jobs for claim in _claims(placed.job)}
         for port, number in {*report.dropped, *report.waited}:
             if number in numbers:
@@ -307,7 +280,7 @@ class Queues:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _demands(self, datapath: int, state: _State) -> dict[Claim, Demand]:
-        pool = self._owner.pool_of(datapath)
+        pool = self._loop.pool_of(datapath)
         present = [placed for placed in pool.jobs_at(datapath) if placed.port is not None]
         present = [placed for placed in present if not placed.decision.isolated]
         demands = self._reserved(present, state)
@@ -344,7 +317,7 @@ class Queues:
         return {claim: each for claim, each in demands.items() if claim not in inside}
 
     def _plan(self, datapath: int, state: _State) -> HostPlan:
-        pool = self._owner.pool_of(datapath)
+        pool = self._loop.pool_of(datapath)
         switch = pool.switches.get(datapath)
         demands = [*state.demands.values(), *state.leaving.values()]
         if switch is None or not switch.is_edge or not demands:
@@ -363,7 +336,7 @@ class Queues:
             self._note_problems(datapath, state)
 
     def _link(self, datapath: int) -> SwitchLink | None:
-        known = self._owner.switches.get(datapath)
+        known = self._loop.switches.get(datapath)
         return None if known is None else known.link
 
     def _released(self, datapath: int, gone: Iterable[Claim]) -> None:
@@ -374,14 +347,16 @@ class Queues:
             if claim not in state.demands:
                 state.numbers.pop(claim, None)
                 if not claim.is_job:
-                    self._owner.pools.set_queue(claim, None, None)
-        self.refresh(datapath)
+                    self._loop.pools.set_queue(claim, None, None)
+        self._loop.dirty.switch(datapath)
 
-    def _judge(self, placed: Placed, state: _State) -> None:
-        """Set what the job waits for as far as its queues are concerned."""
+    def judge(self, placed: Placed) -> None:
+        """Set what a job waits for as far as its queues are concerned."""
         number, datapath = placed.job.number, placed.datapath
-        assert datapath is not None
-        seen, queues = self._owner.confirmations, QueuesAt(datapath)
+        state = None if datapath is None else self._states.get(datapath)
+        if state is None or datapath is None:
+            return
+        seen, queues = self._loop.confirmations, QueuesAt(datapath)
         why = self._why_not(placed, state)
         if not why:
             seen.confirmed(number, queues)
@@ -417,12 +392,6 @@ class Queues:
     def _queue_stands(state: _State, queue: int, ports: Mapping[str, PortQueues]) -> bool:
         at = [port for port, wanted in state.plan.ports.items() if queue in wanted.queues]
         return bool(at) and all(port in ports and queue in ports[port].queues for port in at)
-
-
-def _limited(placed: Placed) -> bool:
-    share = placed.decision.bandwidth
-    isolated = placed.decision.isolated or placed.port is None
-    return share is not None and share.rate(placed.job.bandwidth) is not None and not isolated
 
 
 def _speeds(switch: Switch) -> dict[str, float | None]:

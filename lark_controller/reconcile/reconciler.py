@@ -50,14 +50,14 @@ class Reconciler(LoopState):
         ovsdb: OvsdbOptions,
         ledger: Ledger,
     ) -> None:
-        super().__init__(policy)
+        super().__init__(policy, self.act)
         self._on_state = on_state
         self._reactions = Reactions(self)
         self.workers = Workers(self)
-        self.queues = Queues(self, driver, ovsdb)
+        self._sending = Sending(self, self.workers, self._reactions, metrics)
+        self.queues = Queues(self, self._sending, driver, ovsdb)
         self.polling = Polling(ledger, self.switches, lambda datapath: self.pool_of(datapath).jobs_at(datapath))
         self._progress = Progress(self, self.queues, on_state)
-        self._sending = Sending(self, self._progress, self.workers, self._reactions, self.refuse, metrics)
         self.events = SwitchEvents(self, self._progress, self._sending, self.queues, self.polling, self._reactions)
         self.switchover = Switchover(self, self._sending, self.queues, self.workers, self.polling, self._reactions)
 
@@ -86,13 +86,17 @@ class Reconciler(LoopState):
             self._forget_addresses((*job.addresses, *(() if old is None else old.addresses)), job.number)
         self._sending.forget_connections(before)
         self._progress.expect(job)
-        self.settle(job.number)
+        self.dirty.job(job.number)
 
     def load(self, jobs: Iterable[Job]) -> None:
         """Take the store's live jobs in, before any switch is told anything."""
         for job in jobs:
             self.pool.put(job, self.decider.of(job))
             self._progress.expect(job)
+        for datapath in self.dirty.switches():
+            self.queues.refresh(datapath)
+        for number in self.dirty.jobs():
+            self.queues.judge(self.pool.placed[number])
         self.workers.tell()
 
     def jobs(self) -> list[Job]:
@@ -112,9 +116,18 @@ class Reconciler(LoopState):
         event("job refused", level=WARNING, job=job.id, reason=reason)
         self._on_state(job)
 
-    def settle(self, number: int) -> None:
-        """A job may wait for something else than before."""
-        self._progress.settle(number)
+    def act(self) -> None:
+        """Follow up what was marked: refusals, then the queues of switches, then what each job waits for."""
+        while self.dirty:
+            for number, reason in self.dirty.refused():
+                if (placed := self.pool.placed.get(number)) is not None:
+                    self.refuse(placed.job, reason)
+            for datapath in self.dirty.switches():
+                self.queues.refresh(datapath)
+            for number in self.dirty.jobs():
+                if (placed := self.pool.placed.get(number)) is not None:
+                    self.queues.judge(self._held(number) or placed)
+                    self._progress.settle(number)
 
     def send(self, changes: PoolChanges, number: int | None) -> None:
         """Send each switch the changes of the pool that it holds, and tell workers; ``number`` is who waits."""
@@ -137,7 +150,7 @@ class Reconciler(LoopState):
         self.confirmations.forget(number)
         self.workers.states.forget(placed.job.host, number)
         if placed.datapath is not None:
-            self.queues.refresh(placed.datapath)
+            self.dirty.switch(placed.datapath)
 
     def _forget_addresses(self, addresses: Iterable[Address], number: int | None) -> None:
         for datapath, keys in self._reactions.forget(addresses).items():

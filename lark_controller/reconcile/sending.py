@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +19,6 @@ from lark_controller.jobs.job import Job
 from lark_controller.reconcile.awaited import FlowsAt
 from lark_controller.reconcile.desired_pair import PoolChanges
 from lark_controller.reconcile.packet_ins import Reactions
-from lark_controller.reconcile.progress import Progress
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, blamed, dpid_text
 from lark_controller.reconcile.workers import Workers
@@ -31,22 +30,18 @@ _LOGGED: Final = 20
 
 
 class Sending:
-    """Sends to all switches and workers; ``refuse`` takes a job away that a switch refused, with the reason."""
+    """Sends to all switches and workers."""
 
     def __init__(
         self,
         loop: LoopState,
-        progress: Progress,
         workers: Workers,
         reactions: Reactions,
-        refuse: Callable[[Job, str], object],
         metrics: Metrics,
     ) -> None:
         self._loop = loop
-        self._progress = progress
         self._workers = workers
         self._reactions = reactions
-        self._refuse = refuse
         self._metrics = metrics
 
     def send(self, changes: PoolChanges, number: int | None) -> None:
@@ -112,13 +107,13 @@ class Sending:
             state.reason = outcome.reason or "did not confirm in time"
             if number is not None and number in self._loop.pool.placed:
                 seen.blocked(number, FlowsAt(state.datapath), state.reason)
-                self._progress.settle(number)
+                self._loop.dirty.job(number)
             link.close(f"a change was not confirmed: {state.reason}")
             return
         pool = self._loop.pool_of(state.datapath)
         state.installed = pool.rules.get(state.datapath, state.installed)
         if number is not None and (seen.confirmed(number, FlowsAt(state.datapath)) or seen.stuck(number)):
-            self._progress.settle(number)
+            self._loop.dirty.job(number)
 
     def refused(self, state: SwitchState, errors: Sequence[FlowError]) -> str:
         """A switch refused flows or meters: say which, why, whose; a job that it concerns is refused whole.
@@ -146,5 +141,5 @@ class Sending:
         if len(errors) > _LOGGED:
             event("switch refused more", level=WARNING, datapath=dpid_text(state.datapath), times=len(errors) - _LOGGED)
         for job, reason in refused.items():
-            self._refuse(job, reason)
+            self._loop.dirty.refuse(job.number, reason)
         return f"refused {len(nobodys)} flows or meters of the policy: {nobodys[0]}" if nobodys else ""

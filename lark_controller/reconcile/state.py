@@ -5,19 +5,24 @@ For the loop's thread alone, so nothing here has a lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lark_controller.flows.desired import Pool
 from lark_controller.jobs.job import Directory
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy
 from lark_controller.reconcile.awaited import Confirmations
 from lark_controller.reconcile.desired_pair import Pools
+from lark_controller.reconcile.dirty import Dirty
 from lark_controller.reconcile.switch import SwitchState
 
 
 class LoopState:
-    """The state that the parts of the reconcile loop share; ``switches`` is by datapath id."""
+    """The state that the parts of the reconcile loop share; ``switches`` is by datapath id. Whoever changes something
+    marks it in ``dirty``, and ``act`` follows once a turn."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, act: Callable[[], object]) -> None:
+        self.dirty = Dirty(act)
         self.directory = Directory()
         self.pools = Pools(policy)
         self.switches: dict[int, SwitchState] = {}

@@ -66,7 +66,7 @@ class SwitchEvents:
         for number in arrived:
             self._progress.expect(loop.pool.placed[number].job)
         self._compare(state, link, dump)
-        self._queues.refresh(link.datapath)
+        loop.dirty.switch(link.datapath)
 
     def _compare(self, state: SwitchState, link: SwitchLink, dump: Dump) -> None:
         pool = self._loop.pool_of(link.datapath)
@@ -119,9 +119,9 @@ class SwitchEvents:
         for number in portless:
             self._progress.expect(pool.placed[number].job)
         for number in self._loop.confirmations.synced(FlowsAt(state.datapath), portless):
-            self._progress.settle(number)
+            self._loop.dirty.job(number)
         for placed in pool.jobs_at(state.datapath):
-            self._progress.settle(placed.job.number)
+            self._loop.dirty.job(placed.job.number)
 
     def switch_gone(self, link: SwitchLink, reason: str) -> None:
         """A switch's connection ended; its flows stay on it, and it is compared anew when it returns."""
@@ -161,8 +161,8 @@ class SwitchEvents:
             placed = loop.pool.placed.get(number)
             if placed is not None and placed.port is None:
                 self._progress.expect(placed.job)
-                self._progress.settle(number)
-        self._queues.refresh(link.datapath)
+                loop.dirty.job(number)
+        loop.dirty.switch(link.datapath)
         for number in waiting:
             if (placed := loop.pool.placed.get(number)) is not None:
                 self._queues.expect(placed)

@@ -10,64 +10,42 @@ import secrets
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from lark_common.worker_rules import RULED, HostRules
-from lark_controller.flows.desired import Pool
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.worker_shares import is_limited, worker_shares
-from lark_controller.jobs.job import Directory, Job
-from lark_controller.reconcile.awaited import Confirmations, RulesAt, Waiter
+from lark_controller.jobs.job import Job
+from lark_controller.reconcile.awaited import RulesAt, Waiter
+from lark_controller.reconcile.state import LoopState
 
 NOT_YET: Final = "has not put the job's rules in place yet"
 _COUNT: Final = re.compile(r"[0-9]{1,18}")
 
 
-class Owner(Protocol):
-    """The reconcile loop, as far as workers concern it."""
-
-    @property
-    def directory(self) -> Directory:
-        """The live jobs."""
-
-    @property
-    def confirmations(self) -> Confirmations:
-        """What jobs wait for."""
-
-    @property
-    def pool(self) -> Pool:
-        """The pool of the policy in force."""
-
-    def settle(self, number: int) -> None:
-        """A job may wait for something else than before."""
-
-    def refuse(self, job: Job, reason: str) -> None:
-        """Refuse a job: nothing of it stays anywhere."""
-
-
 class Workers:
     """All workers. ``states`` are the revisions of their rules."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, loop: LoopState) -> None:
         self.states = HostStates()
-        self._owner = owner
+        self._loop = loop
         # By host, what each worker has told of the interfaces that lead away from it: Mb/s, None where not known.
         self._speeds: dict[str, Mapping[str, float | None]] = {}
 
     def rules(self, host: str) -> HostRules:
         """The rules of a worker as they should be now."""
-        return self._owner.pool.host_rules(host, self._speeds.get(host))
+        return self._loop.pool.host_rules(host, self._speeds.get(host))
 
     def tell(self) -> None:
         """Workers whose rules changed have a new revision to put in place, and jobs with new rules wait for it."""
-        for host, numbers in self._owner.pool.ruled.take().items():
+        for host, numbers in self._loop.pool.ruled.take().items():
             self.states.changed(host, numbers)
             for number in numbers:
-                self._owner.confirmations.blocked(number, RulesAt(host), NOT_YET)
+                self._loop.confirmations.blocked(number, RulesAt(host), NOT_YET)
 
     def policy_changed(self) -> None:
         """Another pool is in force. As on switches, jobs that are there stay as they are while their rules change."""
-        ruled = self._owner.pool.ruled
+        ruled = self._loop.pool.ruled
         ruled.take()
         for host in ruled.hosts():
             self.states.changed(host, ())
@@ -86,32 +64,32 @@ class Workers:
         for job_id, reason in refused.items():
             job = self._job(job_id)
             if job is not None and job.host == host and job.network_type in RULED:
-                self._owner.refuse(job, f"worker {host}: {reason}")
+                self._loop.dirty.refuse(job.number, f"worker {host}: {reason}")
         waiting = {job.number for job_id in late if (job := self._job(job_id)) is not None}
-        limited = [placed for placed in self._owner.pool.ruled_at(host) if is_limited(placed)]
+        limited = [placed for placed in self._loop.pool.ruled_at(host) if is_limited(placed)]
         if self._learn(host, uplinks) and limited:
             # What the jobs' shares are follows from that.
             self.states.changed(host, [placed.job.number for placed in limited])
             for placed in limited:
-                self._owner.confirmations.blocked(placed.job.number, RulesAt(host), NOT_YET)
+                self._loop.confirmations.blocked(placed.job.number, RulesAt(host), NOT_YET)
         done = self.states.confirmed(host, revision, waiting)
         for number in done:
-            self._owner.confirmations.confirmed(number, RulesAt(host))
+            self._loop.confirmations.confirmed(number, RulesAt(host))
         self._judge(host, limited)
         for number in {*done, *(placed.job.number for placed in limited)}:
-            self._owner.settle(number)
+            self._loop.dirty.job(number)
 
     def _learn(self, host: str, uplinks: Mapping[str, float | None]) -> bool:
         """Keep what a worker tells of its uplinks; True where that is news, and the worker has jobs."""
-        if self._speeds.get(host) == uplinks or not self._owner.pool.ruled.numbers(host):
+        if self._speeds.get(host) == uplinks or not self._loop.pool.ruled.numbers(host):
             return False
         self._speeds[host] = MappingProxyType(dict(uplinks))
         return True
 
     def _judge(self, host: str, limited: Iterable[Placed]) -> None:
         """Jobs whose bandwidth the worker's uplinks cannot hold wait for room, all others no longer."""
-        key, seen = RulesAt(host), self._owner.confirmations
-        owner = self._owner
+        key, seen = RulesAt(host), self._loop.confirmations
+        owner = self._loop
         short = worker_shares(owner.pool.policy, host, owner.pool.ruled_at(host), self._speeds.get(host)).short
         for placed in limited:
             number = placed.job.number
@@ -124,8 +102,8 @@ class Workers:
                 seen.confirmed(number, key)
 
     def _job(self, job_id: str) -> Job | None:
-        job = self._owner.directory.by_id.get(job_id)
-        return None if job is None or job.number not in self._owner.pool.placed else job
+        job = self._loop.directory.by_id.get(job_id)
+        return None if job is None or job.number not in self._loop.pool.placed else job
 
 
 @dataclass(slots=True)

@@ -90,6 +90,7 @@ class Jobs:
             seen = self._reconciler.confirmations
 
             def wait(waiter: Waiter) -> None:
+                self._reconciler.act()
                 job = self.live(job_id)
                 if job is None:
                     waiter()

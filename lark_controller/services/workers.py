@@ -47,6 +47,7 @@ class Workers:
 
         def note() -> HostStatus:
             self._reconciler.workers.confirmed(host, revision, refused, late, uplinks)
+            self._reconciler.act()
             return self._status(host, revision)
 
         return self._loop.call(note)

@@ -1,0 +1,66 @@
+"""What has changed since the reconcile loop acted last: jobs, switches, refusals. One step a turn works it off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+
+class Dirty:
+    """Marks; ``act`` is called on the running loop's next turn after the first one."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self._jobs: dict[int, None] = {}
+        self._switches: dict[int, None] = {}
+        self._refused: dict[int, str] = {}
+        self._waking = False
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs or self._switches or self._refused)
+
+    def job(self, number: int) -> None:
+        """A job may wait for something else than before."""
+        self._jobs[number] = None
+        self.wake()
+
+    def switch(self, datapath: int) -> None:
+        """A switch's jobs, ports or policy changed, and with them its queues."""
+        self._switches[datapath] = None
+        self.wake()
+
+    def refuse(self, number: int, reason: str) -> None:
+        """A switch or a worker refuses a job; the first reason counts."""
+        self._refused.setdefault(number, reason)
+        self.wake()
+
+    def jobs(self) -> Iterator[int]:
+        """Take the marked jobs, one after the other."""
+        while self._jobs:
+            yield self._jobs.popitem()[0]
+
+    def switches(self) -> Iterator[int]:
+        """Take the marked switches, one after the other."""
+        while self._switches:
+            yield self._switches.popitem()[0]
+
+    def refused(self) -> Iterator[tuple[int, str]]:
+        """Take the refusals, one after the other."""
+        while self._refused:
+            yield self._refused.popitem()
+
+    def wake(self) -> None:
+        """Have what is marked worked off on the next turn; before the loop runs, whoever marks works it off."""
+        if not self._waking and self:
+            with suppress(RuntimeError):
+                asyncio.get_running_loop().call_soon(self._woken)
+                self._waking = True
+
+    def _woken(self) -> None:
+        self._waking = False
+        try:
+            self._act()
+        finally:
+            # One that fails must not keep the others from being done.
+            self.wake()
