@@ -86,7 +86,7 @@ def replace(page: Path, text: str, begins: str = BEGIN, ends: str = END) -> None
 def _rows(found: dict[str, Any]) -> Iterator[Row]:
     for name, rows in (
         ("reactive", _reactive), ("posts", _posts), ("calculated", _calculated), ("whole", _whole), ("full", _full),
-        ("views", _views), ("usage", _usage), ("ovsdb", _ovsdb),
+        ("views", _views), ("usage", _usage), ("ovsdb", _ovsdb), ("scale", _scale),
     ):  # fmt: skip
         if name in found:
             yield from rows(found[name])
@@ -257,6 +257,60 @@ def _ovsdb(found: dict[str, Any]) -> Iterator[Row]:
         f"without databases: {without['memory'] / MIB:.0f} MiB; {without['threads']:.0f}; {without['idle']:.1%}",
         f"{found['memory'] / MIB:.0f} MiB; {found['threads']}; {found['idle']:.1%}",
         f"{more / found['workers']:.0f} KiB a worker",
+    )
+
+
+def _scale(found: dict[str, Any]) -> Iterator[Row]:
+    flows, plain = found["flows"], found["reference"]
+    size = f"{found['jobs']:,} jobs on {found['workers']:,} workers, all switches connected"
+    yield (
+        f"{size}: memory of the controller loaded; in sync; at most",
+        "aim: 1 GB",
+        f"{found['memory_loaded']:,.0f}; {found['memory_in_sync']:,.0f}; {found['memory_peak']:,.0f} MiB",
+        f"{found['memory_in_sync'] * MIB / found['jobs']:,.0f} bytes a job",
+    )
+    micros = found["sync_seconds"] / flows["flows"] * 1e6
+    yield (
+        f"{size}: empty switches, until all are in sync; jobs that wait meanwhile",
+        f"aim: 120 s, 5 s; a flow-mod built: {plain['flow_mod_built']:.1f} µs",
+        f"{found['sync_seconds']:.0f} s for {flows['flows']:,} flows; p50 {found['first_jobs']['p50'] / 1000:.1f} s, "
+        f"worst {found['first_jobs']['worst'] / 1000:.1f} s",
+        f"{micros:.0f} µs a flow",
+    )
+    yield (
+        f"{size}: rules on the largest worker; on a core",
+        "aim: 3,000; 4,096",
+        f"{flows['largest']:,}; {flows['core']:,}",
+        f"{found['verified_after_sync']} switches compared with a calculation of their own: equal",
+    )
+    for rate in ("50", "100"):
+        posts = found[f"posts_at_{rate}"]
+        yield (
+            f"{size}: posts with `wait` at {rate}/s",
+            "aim: p99 ≤ 100 ms" if rate == "100" else f"ads parsed: {plain['ads_parsed']:.0f} µs",
+            f"p50 {posts['p50']:.0f} ms, p99 {posts['p99']:.0f} ms",
+            f"{posts['confirmed']:,} of {posts['posts']:,} confirmed",
+        )
+    most = found["posts_at_most"]
+    yield (
+        f"{size}: as many posts as go through",
+        "aim: 300/s",
+        f"{most['per_second']:.0f}/s, p99 {most['p99']:.0f} ms",
+        f"{most['processor_ms']:.1f} ms of processor each",
+    )
+    for name, share, aim in (("reload_5_percent", "5 %", "3"), ("reload_all", "all", "60")):
+        reload = found[name]
+        yield (
+            f"{size}: a policy that changes the decision of {share} of the jobs; posts at 50/s meanwhile",
+            f"aim: {aim} s; p99 ≤ 200 ms",
+            f"{reload['in_sync']:.0f} s; p99 {reload['posts']['p99']:,.0f} ms, statuses {reload['posts']['statuses']}",
+            f"{reload['flow_mods']:,} flow-mods",
+        )
+    yield (
+        f"{size}: controller started again, until its first answer to a post; until all switches are in sync",
+        "aim: 10 s; 30 s; 0 flow-mods",
+        f"{found['restart_first_post_seconds']:.0f} s; {found['restart_in_sync_seconds']:.0f} s",
+        f"{found['restart_flow_mods']:,} flow-mods, probes of {found['workers'] + 2:,} switches among them",
     )
 
 

@@ -101,7 +101,7 @@ def measure(size: int = 200_000, workers: int = 3125, seconds: float = 60.0) -> 
     """All of it; ``seconds`` is how long each kind of posts goes on."""
     with tempfile.TemporaryDirectory() as name:
         every = jobs(size + 200_000, BLOCK, workers=workers)
-        run = Scale(Path(name), size, workers, every)
+        run = Scale(Path(name), size, workers, every, {"jobs": size, "workers": workers})
         run.say("reference", reference(run.directory))
         fill(sqlite_in(run.directory), policy(), itertools.islice(every, size))
         with run.running(policy()):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench import attacks, changes, full, hostile, load, ovsdb, posts, reactive, report, usage, views
+from bench import attacks, changes, full, hostile, load, ovsdb, posts, reactive, report, scale, usage, views
 from bench.changes import Calculated
 from bench.population import CORE
 from fake_switch import switchside
@@ -188,3 +188,14 @@ def test_under_attack_posts_are_answered_and_a_full_disk_is_said() -> None:
 
 def test_every_attack_reaches_the_controller() -> None:
     assert {each.program for each in hostile.ATTACKS} == set(attacks.ATTACKS)
+
+
+def test_a_whole_pool_is_measured_and_its_switches_hold_what_is_calculated_anew() -> None:
+    found = scale.measure(300, 6, 1.0)
+    assert found["flows"]["connected"] == 8
+    assert found["flows"]["refused"] == 0
+    assert found["verified_after_sync"] == found["verified_after_reload"] == 8
+    assert found["posts_at_50"]["posts"] == 50
+    assert found["restart_first_post_status"] == 201
+    rows = list(report._scale(found))
+    assert len({row[0] for row in rows}) == len(rows)
