@@ -18,6 +18,8 @@ from lark_worker.records.atomic_file import write_atomically
 
 FOREVER: Final = 0xFFFFFFFF
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+# Routes of one lease that are taken; a message has room for hundreds, and each is a command.
+_ROUTES: Final = 64
 # Where the server names no such time (RFC 2131, section 4.4.5).
 _T1, _T2 = 0.5, 0.875
 
@@ -98,8 +100,8 @@ def _addresses(value: bytes) -> tuple[IPv4Address, ...]:
 def _routes(options: Any) -> tuple[Route, ...]:
     """Classless static routes (RFC 3442): where a server names them, its routers option does not count."""
     value: bytes = options.get(Option.ROUTES, b"")
-    found = []
-    while value:
+    found: list[Route] = []
+    while value and len(found) < _ROUTES:
         length, significant = value[0], (value[0] + 7) // 8
         if length > 32 or len(value) < 5 + significant:
             raise ValueError("a route is cut off")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lark_controller.switches.ovsdb import json_stream
 from lark_controller.switches.ovsdb.json_stream import Parser
 
 texts = st.one_of(st.text(max_size=20), st.sampled_from(['"', "\\", "}{", '[{"', '\\"}', "é\n", "\\\\"]))
@@ -81,3 +82,21 @@ def test_a_long_value_in_small_pieces_is_looked_at_once() -> None:
         return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]  # typeshed leaves it out
 
     assert calls(40_000) < 12 * calls(4_000)
+
+
+def test_what_follows_a_value_and_is_none_ends_the_stream_whatever_the_pieces() -> None:
+    parser = Parser()
+    assert parser.feed("{}x[") == 4
+    assert parser.feed("]") == 1
+    assert parser.is_done()
+    assert parser.finish() == "no JSON: what follows it is neither an object nor an array"
+
+
+def test_a_value_without_an_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_stream, "_MOST", 1000)
+    parser = Parser()
+    fed = 0
+    while not parser.is_done():
+        fed += parser.feed('["' + "x" * 98)
+        assert fed < 2000
+    assert parser.finish() == "more than 1000 characters in one value"

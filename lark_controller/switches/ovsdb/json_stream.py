@@ -16,6 +16,8 @@ from typing import Any, Final
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|(\\?)\Z)', re.DOTALL)
 # Between values inside an array or an object there is a comma.
 _NEXT: Final = re.compile(r"[}\]]\s*[{\[]")
+# The longest value that is read: a database has tens of thousands of ports and queues, a hostile one no end.
+_MOST: Final = 64 << 20
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -44,6 +46,9 @@ class Parser:
         self._pieces.append(text)
         self._length += len(text)
         if not self._complete(text):
+            if self._length > _MOST:
+                self._pieces.clear()
+                self._done, self._value = True, f"more than {_MOST} characters in one value"
             return skipped + len(text)
         self._done = True
         whole = "".join(self._pieces)
@@ -52,6 +57,8 @@ class Parser:
             if whole[0] not in "{[":
                 raise ValueError("neither an object nor an array")
             value, end = _DECODER.raw_decode(whole)
+            if end < before:
+                raise ValueError("what follows it is neither an object nor an array")
             self._value = _shared(value)
         except (ValueError, RecursionError) as error:
             self._value, end = f"no JSON: {error}", len(whole)

@@ -102,8 +102,7 @@ def standing(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> di
             for number, uuid in row.queues.items()
             if uuid in rows.queues and (queue := _queue_of(rows.queues[uuid].config)) is not None
         }
-        rate = row.config.get("max-rate", "")
-        found[port] = PortQueues(int(rate) if rate.isdecimal() else 0, MappingProxyType(held))
+        found[port] = PortQueues(_whole(row.config.get("max-rate", "")) or 0, MappingProxyType(held))
     return found
 
 
@@ -120,8 +119,14 @@ def dropped(datapath: str, rows: Rows) -> dict[tuple[str, int], int]:
 def _said(datapath: str, rows: Rows, name: str) -> Iterator[tuple[tuple[str, int], int]]:
     for row in rows.queues.values():
         ids = row.ids
-        if ids.get(MARK) == datapath and ids.get(name, "").isdecimal() and ids.get(NUMBER, "").isdecimal():
-            yield (ids.get(PORT, ""), int(ids[NUMBER])), int(ids[name])
+        said, number = _whole(ids.get(name, "")), _whole(ids.get(NUMBER, ""))
+        if ids.get(MARK) == datapath and said is not None and number is not None:
+            yield (ids.get(PORT, ""), number), said
+
+
+def _whole(text: str) -> int | None:
+    """A number that a database may hold (RFC 7047, section 3.1), None for what is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
 
 
 def queue_config(queue: Queue) -> dict[str, str]:
@@ -136,9 +141,10 @@ def queue_config(queue: Queue) -> dict[str, str]:
 
 def _queue_of(config: Text) -> Queue | None:
     names = ("min-rate", "max-rate", "priority")
-    if not all(config.get(name, "0").isdecimal() for name in names):
+    least, most, priority = (_whole(config.get(name, "0")) for name in names)
+    if least is None or most is None or priority is None:
         return None
-    queue = Queue(*(int(config.get(name, "0")) for name in names))
+    queue = Queue(least, most, priority)
     # What somebody else has changed is no queue of ours.
     return queue if config == queue_config(queue) else None
 

@@ -1,0 +1,118 @@
+"""Bytes of a switch: handled, or the connection is closed with a reason; never an error of the controller's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final, cast
+
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from lark_controller.flows.desired import Pool
+from lark_controller.jobs.job import Directory
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.file import load
+from lark_controller.reconcile.packet_ins import Reactions
+from lark_controller.switches.openflow import replies, wire
+from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
+from lark_controller.switches.openflow.link import SwitchFeatures, SwitchLink
+from lark_controller.switches.openflow.requests import ReplyRoom
+from tests.flows.test_pipeline import a_job
+
+MAX_BYTES: Final = 4096
+DATAPATH: Final = 1
+POLICY: Final = """
+version: 1
+networks: {local: [10.0.0.0/8, "2001:db8::/32"]}
+policies: [{slice: {by: Owner}}]
+"""
+# The requests that are under way, whose transaction ids follow each other from 2 on.
+REQUESTS: Final = (
+    (ofp.OFPMP_FLOW, replies.flow_stats), (ofp.OFPMP_FLOW, replies.flow_counts), (ofp.OFPMP_PORT_DESC, replies.ports),
+    (ofp.OFPMP_PORT_STATS, replies.port_stats), (ofp.OFPMP_METER_CONFIG, replies.meter_config),
+    (ofp.OFPMP_METER, replies.meter_stats), (ofp.OFPMP_QUEUE, replies.queue_stats),
+    (ofp.OFPMP_DESC, replies.description), (ofp.OFPMP_METER_FEATURES, replies.meter_features),
+)  # fmt: skip
+DICTIONARY: Final = (
+    *(bytes((4, kind)) for kind in range(30)), *(kind.to_bytes(2) for kind, _ in REQUESTS),
+    *(xid.to_bytes(4) for xid in range(2, 12)), b"\x00\x01\x00\x04\x00\x00\x00\x00", b"\x00\x04\x00\x18",
+    b"\x80\x00\x00\x04\x00\x00\x00\x0b", b"\x80\x00\x0a\x02\x08\x00", b"\x80\x00\x0a\x02\x86\xdd", b"\x00\x00\x00\x10",
+)  # fmt: skip
+logging.disable(logging.CRITICAL)
+_LOOP: Final = asyncio.new_event_loop()
+
+
+class _Transport:
+    """A transport to nowhere."""
+
+    def get_extra_info(self, _name: str) -> Any:
+        return None
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class _Owner:
+    def __init__(self) -> None:
+        self.pool = Pool(load(POLICY))
+        self.directory = Directory()
+        decider = Decider(self.pool.policy)
+        for number in (1, 2):
+            job = a_job(number, f"user{number}")
+            self.directory.put(job)
+            self.pool.put(job, decider.decide(job.facts))
+
+    def pool_of(self, _datapath: int) -> Pool:
+        return self.pool
+
+
+class _Handler:
+    def __init__(self) -> None:
+        self._reactions = Reactions(_OWNER)
+
+    def packet_in(self, link: SwitchLink, packet: replies.PacketIn) -> None:
+        self._reactions.packet_in(link, packet)
+
+    def flow_removed(self, link: SwitchLink, removed: replies.FlowRemoved) -> None:
+        self._reactions.flow_removed(link, removed)
+
+    def ports_changed(self, link: SwitchLink) -> None:
+        self._reactions.ports_changed(link)
+
+    def switch_error(self, _link: SwitchLink, error: object) -> None:
+        assert str(error)
+
+
+_OWNER: Final = _Owner()
+
+
+def run(data: bytes) -> None:
+    """Let a switch say HELLO and then ``data``, in two pieces."""
+    _LOOP.run_until_complete(_play(data))
+
+
+async def _play(data: bytes) -> None:
+    connection = Connection(OpenFlowOptions(), lambda _: None, lambda _connection, _reason: None)
+    connection.connection_made(cast(asyncio.BaseTransport, _Transport()))
+    link = SwitchLink(connection, cast(Any, _Handler()), ReplyRoom())
+    link.datapath, link.ready = DATAPATH, True
+    link.features = SwitchFeatures(254, 0, 0, False, True, False, {}, "", "", "", "")
+    waiting = [
+        link.requests.collect("fuzz", kind, wire.flow_stats_request, cast(Any, read), 60.0) for kind, read in REQUESTS
+    ]
+    connection.data_received(wire.hello(0))
+    half = len(data) // 2
+    for piece in (data[:half], data[half:]):
+        connection.data_received(piece)
+        await asyncio.sleep(0)
+    if link._ports_timer is not None:
+        link._tell_ports()
+    assert not connection.closed_because.startswith("internal error"), connection.closed_because
+    connection.close("the end")
+    connection.connection_lost(None)
+    link.lost("the end")
+    for each in waiting:
+        each.exception()
