@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 # Screenshots; everything else in the tree is text.
 PICTURES = DOCS / "images"
+# What fuzzers begin with: packets and messages as they are on the wire.
+CORPUS = ROOT / "tests/fuzz/corpus"
 
 
 def tracked() -> list[Path]:
@@ -137,7 +139,7 @@ def test_nothing_of_the_machine_it_was_written_on_is_in_the_tree() -> None:
     here = re.compile("|".join(r"(?<![\w}])" + re.escape(f"{folder}") + r"(?![\w.-])" for folder in folders))
     found = []
     for path in tracked():
-        if path.parent == PICTURES:
+        if path.parent == PICTURES or CORPUS in path.parents:
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if here.search(line):
@@ -152,6 +154,8 @@ def test_no_large_or_binary_file_is_in_the_tree() -> None:
         if path.parent == PICTURES:
             assert data.startswith(b"\x89PNG"), path
             assert len(data) < 150_000, path
+        elif CORPUS in path.parents:
+            assert len(data) < 20_000, path
         else:
             assert b"\0" not in data, path
 
