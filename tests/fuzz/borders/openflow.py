@@ -8,11 +8,10 @@ from typing import Any, Final, cast
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from lark_controller.flows.desired import Pool
-from lark_controller.jobs.job import Directory
-from lark_controller.policies.decide import Decider
+from lark_controller.flows.placement import place_switch
 from lark_controller.policies.file import load
 from lark_controller.reconcile.packet_ins import Reactions
+from lark_controller.reconcile.state import LoopState
 from lark_controller.switches.openflow import replies, wire
 from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
 from lark_controller.switches.openflow.link import SwitchFeatures, SwitchLink
@@ -55,23 +54,24 @@ class _Transport:
         return lambda *_, **__: None
 
 
-class _Owner:
-    def __init__(self) -> None:
-        self.pool = Pool(load(POLICY))
-        self.directory = Directory()
-        decider = Decider(self.pool.policy)
-        for number in (1, 2):
-            job = a_job(number, f"user{number}")
-            self.directory.put(job)
-            self.pool.put(job, decider.decide(job.facts))
-
-    def pool_of(self, _datapath: int) -> Pool:
-        return self.pool
+def _state() -> LoopState:
+    """An edge with two users' jobs."""
+    policy = load(POLICY)
+    state = LoopState(policy, lambda: None)
+    ports = {"uplink": 1, "p1": 11, "p2": 12}
+    state.pool.set_switch(place_switch(policy, DATAPATH, ports, normal=True, tracks=False, max_meter=0))
+    for number in (1, 2):
+        job = a_job(number, f"user{number}")
+        state.directory.put(job)
+        state.pool.put(job, state.decider.decide(job.facts))
+    assert all(placed.port is not None for placed in state.pool.jobs_at(DATAPATH))
+    assert len(state.pool.jobs_at(DATAPATH)) == 2
+    return state
 
 
 class _Handler:
     def __init__(self) -> None:
-        self._reactions = Reactions(_OWNER)
+        self._reactions = Reactions(_STATE)
 
     def packet_in(self, link: SwitchLink, packet: replies.PacketIn) -> None:
         self._reactions.packet_in(link, packet)
@@ -86,7 +86,7 @@ class _Handler:
         assert str(error)
 
 
-_OWNER: Final = _Owner()
+_STATE: Final = _state()
 
 
 def run(data: bytes) -> None:
