@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import signal
+import stat
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from lark_common import log
@@ -81,6 +83,7 @@ class Service:
                 job_days=settings.usage_job_days,
             ),
         )
+        _warn_of_shared_keys(settings)
         self.server = Server(
             create_app(self.controller, settings, Tokens(settings.tokens_file), self.metrics), settings
         )
@@ -166,6 +169,14 @@ def pool_options(settings: Settings) -> PoolOptions | None:
 def ovsdb_options(settings: Settings) -> OvsdbOptions:
     """The way to switches' databases as the settings want it."""
     return OvsdbOptions(settings.ovsdb, settings.openflow_tls_key, settings.openflow_tls_cert, settings.openflow_tls_ca)
+
+
+def _warn_of_shared_keys(settings: Settings) -> None:
+    for key in (settings.rest_tls_key, settings.openflow_tls_key):
+        # A group may be that of all services with the certificate; a file that is not there is missed when it is used.
+        with suppress(OSError):
+            if key is not None and key.stat().st_mode & stat.S_IRWXO:
+                log.event("a private key can be read by others", level=log.WARNING, file=key, hint=f"chmod o= {key}")
 
 
 def _make_state_dir(path: Path) -> None:

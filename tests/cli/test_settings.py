@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lark_common import log
 from lark_common.errors import SettingError
+from lark_controller.cli import run
 from lark_controller.settings import Listen, Settings, load, table
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
@@ -177,3 +178,13 @@ def test_no_caller_waits_for_whoever_reads_the_log(stream: io.StringIO) -> None:
     assert shown == ["the first", *(f"waiting number={n}" for n in range(3)), "log lines lost count=2", "the last"]
     log.event("at once")
     assert slow.getvalue().endswith("at once\n")
+
+
+def test_a_private_key_that_others_may_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", "text")
+    key = tmp_path / "key.pem"
+    key.write_text("secret")
+    for mode, said in ((0o600, 0), (0o640, 0), (0o604, 1)):
+        key.chmod(mode)
+        run._warn_of_shared_keys(load({"LARK_REST_TLS_KEY": str(key), "LARK_REST_TLS_CERT": str(key)}))
+        assert capsys.readouterr().err.count("can be read by others") == said
