@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 import pytest
 
 from lark_common.runs import AddressType, RunKey, link_local
+from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.desired import Pool
-from lark_controller.flows.model import PORT_LOCAL
+from lark_controller.flows.model import FLAG_SEND_FLOW_REM, PORT_LOCAL
+from lark_controller.flows.packet_in_answer import answer
 from lark_controller.flows.placement import Switch, mac_number, place_switch
+from lark_controller.flows.simulation import packet
 from lark_controller.flows.simulation.simulate import (
     ConnectionTable,
     PortView,
@@ -19,6 +22,8 @@ from lark_controller.flows.simulation.simulate import (
     Tables,
     run,
 )
+from lark_controller.flows.tables import IDLE_REACTIVE, Core, Edge
+from lark_controller.flows.tracked import tracked
 from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
@@ -68,8 +73,8 @@ def a_job(number: int, owner: str, *, inbound: bool | None = None, outbound: boo
 class Site:
     """An edge and a core with some jobs, and packets through them."""
 
-    def __init__(self, *jobs: Job, policy: str = POLICY) -> None:
-        self.policy = load(policy)
+    def __init__(self, *jobs: Job, policy: str = POLICY, tracks: bool = True, normal: bool = True) -> None:
+        self.policy, self.tracks, self.normal = load(policy), tracks, normal
         self.pool, self.decider = Pool(self.policy), Decider(self.policy)
         ports = {"uplink": UPLINK, "br": PORT_LOCAL} | {f"p{n}": 10 + n for n in range(1, 9)}
         self.edge = self._switch(EDGE, ports)
@@ -81,7 +86,13 @@ class Site:
 
     def _switch(self, datapath: int, ports: dict[str, int]) -> Switch:
         switch = place_switch(
-            self.policy, datapath, ports, normal=True, tracks=True, max_meter=64, local_mac=mac_number(HOST_MAC)
+            self.policy,
+            datapath,
+            ports,
+            normal=self.normal,
+            tracks=self.tracks,
+            max_meter=64,
+            local_mac=mac_number(HOST_MAC),
         )
         self.pool.set_switch(switch)
         return switch
@@ -124,6 +135,56 @@ def test_slices_hold_for_what_comes_from_other_workers(version: int) -> None:
         assert site.leaves(UPLINK, frames.udp(mac(job), mac(here), at(job, version), at(here, version))) == expected
         frame = frames.udp(mac(here), mac(job), at(here, version), at(job, version))
         assert site.leaves(11, frame) == ((UPLINK,) if expected else ())
+
+
+AMONG_HOSTS = "version: 1\nnetworks: {local: [10.0.0.0/8, '2001:db8::/32']}\npolicies: [{slice: {by: Owner}}]\n"
+
+
+@VERSIONS
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("kind", ["udp", "question"])
+@pytest.mark.parametrize("table", [Edge.SLICE_FROM, Edge.SLICE_TO])
+def test_where_no_networks_are_the_jobs_own_each_pair_is_asked_about_and_remembered(
+    table: Edge, kind: str, allowed: bool, version: int
+) -> None:
+    job, neighbour = a_job(1, "alice"), a_job(2, "alice")
+    site = Site(job, neighbour, policy=AMONG_HOSTS)
+    sends = table is Edge.SLICE_FROM
+    host = {4: "10.9.9.9", 6: "2001:db8:9::9"}[version]
+    addresses, macs = (at(job, version), host), (mac(job), GATEWAY)
+    if not sends:
+        addresses, macs = addresses[::-1], macs[::-1]
+    if kind == "udp":
+        frame = frames.udp(*macs, *addresses)
+    elif version == 4:
+        frame = frames.arp(macs[0], macs[0], addresses[0], "00:00:00:00:00:00", addresses[1])
+    else:
+        frame = frames.nd(macs[0], "33:33:ff:00:00:01", addresses[0], "ff02::1:ff00:1", addresses[1], sll=macs[0])
+    port = 11 if sends else UPLINK
+    program = site.pool.build(EDGE)
+    view = PortView.of(site.edge.ports.values())
+    asked = run(Tables(program), port, frame, view, site.ct)
+    assert [(told.table, asked.ports) for told in asked.to_controller] == [(table, ())]
+
+    (tag,) = site.pool.slices_at(EDGE)
+    told = packet.parse_fast_addresses(asked.to_controller[0].frame)
+    other = told.destination if sends else told.source
+    assert other == int(ip_address(host))
+    arp, solicited = kind == "question" and version == 4, kind == "question" and version == 6
+    flow = answer(table, tag, version, other, arp, allowed, solicited=solicited)
+    assert (flow.data.idle_timeout, flow.data.flags) == (IDLE_REACTIVE, FLAG_SEND_FLOW_REM)
+    assert parse(flow.data.cookie).category == Category.REACTIVE
+    program.flows[flow.key] = flow.data
+    answered = run(Tables(program), port, frame, view, site.ct)
+    assert not answered.to_controller
+    assert bool(answered.ports) == allowed
+    assert port not in answered.ports
+    # It answers for that address and that slice alone.
+    also = answer(table, tag + 1, version, other, arp, not allowed, solicited=solicited)
+    elsewhere = answer(table, tag, version, other + 1, arp, not allowed, solicited=solicited)
+    for more in (also, elsewhere):
+        program.flows[more.key] = more.data
+    assert run(Tables(program), port, frame, view, site.ct).ports == answered.ports
 
 
 @VERSIONS
@@ -210,6 +271,46 @@ def test_addresses_and_neighbours_are_asked_for_whichever_way_is_open(inbound: b
         assert UPLINK in site.leaves(11, frame), what
     for what, frame in answered.items():
         assert site.leaves(UPLINK, frame) == (11,), what
+
+
+def test_jobs_with_one_way_connectivity_are_read_back_from_the_flows() -> None:
+    one_way = a_job(1, "alice", inbound=False), a_job(2, "alice", outbound=False, ipv6=None)
+    site = Site(*one_way, a_job(3, "alice"), a_job(4, "alice", inbound=False, outbound=False))
+    assert tracked(site.pool.build(EDGE)) == {(job.number, address) for job in one_way for address in job.addresses}
+
+
+@VERSIONS
+def test_without_connection_tracking_one_way_jobs_have_no_network_and_others_have(version: int) -> None:
+    jobs = a_job(1, "alice", inbound=False), a_job(2, "alice", outbound=False), a_job(3, "alice")
+    site = Site(*jobs, tracks=False)
+    for job in jobs:
+        out = frames.udp(mac(job), GATEWAY, at(job, version), OUTSIDE[version])
+        back = frames.udp(GATEWAY, mac(job), OUTSIDE[version], at(job, version))
+        passes = job.number == 3
+        assert site.leaves(10 + job.number, out) == ((UPLINK,) if passes else ())
+        assert site.leaves(UPLINK, back) == ((10 + job.number,) if passes else ())
+
+
+@VERSIONS
+def test_a_core_that_only_steers_leaves_local_traffic_alone(version: int) -> None:
+    only = POLICY.replace('action: drop, except: [192.0.2.1, "2001:db9::1"]', "action: allow")
+    carol, alice = a_job(1, "carol"), a_job(2, "alice")
+    site = Site(carol, alice, policy=only)
+    inside = {4: "10.1.1.1", 6: "2001:db8:1::1"}[version]
+    local = frames.udp(mac(carol), mac(alice), at(carol, version), inside)
+    assert set(site.send(site.core, 1, local).ports) == {2, 3}
+    outside = site.send(site.core, 1, frames.udp(mac(carol), GATEWAY, at(carol, version), OUTSIDE[version]))
+    assert (outside.ports, outside.headers[0]["eth_dst"]) == ((3,), mac_number(FAST))
+
+
+@VERSIONS
+def test_a_core_without_normal_floods_what_it_has_not_learned(version: int) -> None:
+    alice = a_job(2, "alice")
+    site = Site(alice, normal=False)
+    frame = frames.udp("02:00:00:00:09:09", mac(alice), OUTSIDE[version], at(alice, version))
+    result = site.send(site.core, 2, frame)
+    assert set(result.ports) == {1, 3}
+    assert [told.table for told in result.to_controller] == [Core.LEARN]
 
 
 def test_a_port_sends_only_as_itself() -> None:

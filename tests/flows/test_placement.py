@@ -60,6 +60,15 @@ def test_a_core_has_the_ports_that_are_declared_and_there() -> None:
     assert (less.lan, [port.name for port in less.wan]) == ((1,), ["wan"])
 
 
+def test_the_speed_of_uplinks_is_what_the_policy_says_or_else_the_switch() -> None:
+    ports = {"eth0": 3, "eth1": 4, "tap1": 5}
+    assert dict(placed(UNKNOWN, ports).speeds) == {3: 1000.0, 4: 1000.0}
+    said = POLICY.replace('uplinks: ["eth*", "40"]', 'uplinks: ["eth0"], speed: 200Mbit')
+    assert dict(placed(UNKNOWN, ports, policy=said).speeds) == {3: 200.0, 4: 1000.0}
+    own = said.replace("ports: {uplink: 9}", "ports: {uplink: {port: 4, speed: 50Mbit}}")
+    assert dict(placed(EDGE, ports, policy=own).speeds) == {3: 1000.0, 4: 50.0}
+
+
 def test_a_job_is_at_a_port_of_an_edge_that_is_neither_uplink_nor_the_hosts() -> None:
     edge = placed(UNKNOWN, {"eth0": 1, "tap1": 5, "br": PORT_LOCAL})
     assert [edge.job_port(name) for name in ("tap1", "eth0", "br", "tap9", None)] == [5, None, None, None, None]

@@ -147,6 +147,18 @@ def test_headers_may_end_where_the_frame_ends() -> None:
         assert ("ipv6_dst" in fields) == (last is not None)
 
 
+def test_what_is_sent_to_an_ipv6_group() -> None:
+    for vlan in (None, 7):
+        to_group = frames.udp(A, "33:33:00:00:00:01", "fe80::1", "ff02::1", vlan=vlan)
+        head = 18 if vlan else 14
+        assert packet.is_multicast(to_group)
+        assert packet.is_multicast(to_group[: head + 25])
+        assert not packet.is_multicast(to_group[: head + 24])
+        assert not packet.is_multicast(frames.udp(A, B, "fe80::1", "fe80::2", vlan=vlan))
+        assert not packet.is_multicast(frames.udp(A, B, "10.0.0.1", "255.255.255.255", vlan=vlan))
+    assert not packet.is_multicast(b"")
+
+
 SAMPLES = [
     FRAME,
     FRAME6,
@@ -230,6 +242,7 @@ def test_a_udp_checksum_never_becomes_none() -> None:
     for port in range(65536):
         frame = packet.rewrite(FRAME6, "udp_src", port)
         seen.add(frame[60:62])
+        assert frame[62:] == FRAME6[62:]
     assert b"\0\0" not in seen
     assert b"\xff\xff" in seen
 
@@ -451,6 +464,24 @@ def test_connections_by_five_tuple(one: str, other: str) -> None:
     copy = ct.copy()
     ct.flush(7)
     assert (len(ct), len(copy)) == (0, 2)
+
+
+def test_connections_of_one_end_are_forgotten() -> None:
+    ct = ConnectionTable()
+    for mine, theirs in (("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.1")):
+        ct.track(7, frames.udp(A, B, mine, theirs, 1, 2), commit=True)
+        ct.track(7, frames.tcp(A, B, mine, theirs, 1, 2), commit=True)
+        ct.track(8, frames.udp(A, B, mine, theirs, 1, 2), commit=True)
+    left = ct.copy()
+    ct.forget(7, 17, 0x0A000001, source=True)
+    assert {key for key in left.replied if key not in ct.replied} == {
+        (zone, one) for zone, one in left.replied if (zone, one.protocol, one.src) == (7, 17, 0x0A000001)
+    }
+    assert len(ct) == len(left) - 1
+    ct.forget(7, 17, 0x0A000001, source=False)
+    assert len(ct) == len(left) - 2
+    ct.forget(9, 17, 0x0A000001, source=False)
+    assert len(ct) == len(left) - 2
 
 
 @pytest.mark.parametrize(("one", "other", "ask", "answer", "error"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lark_controller.policies.file import load
 from lark_controller.policies.model import InboundShares
 from lark_controller.qos.queues import DEFAULT_QUEUE
 from lark_controller.qos.worker_queues import (
@@ -15,6 +16,8 @@ from lark_controller.qos.worker_queues import (
     Claim,
     Demand,
     HostPlan,
+    Way,
+    carried,
     host_plan,
 )
 
@@ -81,6 +84,72 @@ def test_the_last_comes_short_where_a_link_cannot_hold_all_and_is_limited_all_th
     assert "has 300 Mb/s left, and this job needs 400" in plan.short[Claim.of_job(2)]
     assert table(plan)["eth0"] == {0: (100, 1000), 1: (700, 700), 2: (0, 400), 3: (200, 200)}
     assert table(plan)["p2"] == {0: (400, 400)}
+
+
+def test_what_a_link_cannot_promise_takes_nothing_from_those_who_share() -> None:
+    plan = host_plan([demand(1, 700), demand(2, 400), demand(3)], UPLINK)
+    assert list(plan.short) == [Claim.of_job(2)]
+    assert table(plan)["p3"] == {0: (300, 300)}
+
+
+def test_a_flow_counts_the_way_it_goes() -> None:
+    out = Demand(Claim.of_flow(1), 8, None, 200, way=Way.OUT)
+    into = Demand(Claim.of_flow(2), 9, None, 300, way=Way.IN)
+    plan = host_plan([demand(1, 100), out, into, demand(2)], UPLINK)
+    assert table(plan) == {
+        "eth0": {0: (700, 1000), 1: (100, 100), 8: (200, 200)},
+        "p1": {0: (100, 100)},
+        "p2": {0: (600, 600)},
+    }
+    assert host_plan([into, demand(2)], UPLINK) == HostPlan()
+
+
+def test_what_comes_in_is_promised_by_the_slowest_uplink() -> None:
+    plan = host_plan([demand(1, 100), demand(2)], {"eth0": 1000.0, "eth1": 400.0})
+    assert table(plan) == {
+        "eth0": {0: (900, 1000), 1: (100, 100)},
+        "eth1": {0: (300, 400), 1: (100, 100)},
+        "p1": {0: (100, 100)},
+        "p2": {0: (300, 300)},
+    }
+    unknown = host_plan([demand(1, 100), demand(2)], {"eth0": 1000.0, "eth2": None})
+    assert "uplink eth2 is not known" in unknown.short[Claim.of_job(1)]
+    assert table(unknown)["p2"] == {0: (1000, 1000)}
+
+
+TOPOLOGY = """
+version: 1
+topology:
+  links: {spine: {between: [a, w3], capacity: 300, duplex: half}}
+  hosts:
+    w1: {switch: a, capacity: 400}
+    w2: {switch: a, capacity: 400, duplex: half}
+    default: {switch: a}
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("W1", {"eth0": 400, "eth1": 100, "eth2": 400}),
+        # 100 of the job and 200 of the flow towards it are not there.
+        ("w2", {"eth0": 100, "eth1": 100, "eth2": 100}),
+        ("w3", {"eth0": 3, "eth1": 3, "eth2": 3}),
+        ("other", {"eth0": 1000, "eth1": 100, "eth2": None}),
+    ],
+)
+def test_an_uplink_carries_no_more_than_the_topology_gives_the_worker(
+    host: str, expected: dict[str, float | None]
+) -> None:
+    demands = [
+        demand(1, 100),
+        demand(2),
+        Demand(Claim.of_flow(1), 8, None, 200, way=Way.IN),
+        Demand(Claim.of_flow(2), 9, None, 500, way=Way.OUT),
+    ]
+    speeds = {"eth0": 1000.0, "eth1": 100.0, "eth2": None}
+    assert carried(speeds, load(TOPOLOGY), host, demands) == expected
+    assert carried(speeds, load("version: 1"), host, demands) == speeds
 
 
 def test_an_unknown_speed_and_a_missing_uplink_are_said() -> None:
