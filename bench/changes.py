@@ -19,7 +19,7 @@ from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.classads.ads import parse_post
 from lark_controller.api.metrics import Metrics
 from lark_controller.controller import Controller
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
@@ -46,7 +46,7 @@ class Calculated:
     """A pool with jobs, and the jobs that come and go; ``joining`` says which of those come into a block where a job
     is already, and ``beside`` is what they alone cost."""
 
-    pool: Pool
+    pool: Desired
     decider: Decider
     fresh: list[Job]
     micros: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ def calculated(size: int, block: int | None, connected: int, fresh: int = 100) -
     """A pool of ``size`` jobs on 1,000 workers, of which ``connected`` have their switches here."""
     text = policy_text(block or 22)
     policy = load(text)
-    pool, decider = Pool(policy), Decider(policy)
+    pool, decider = Desired(policy), Decider(policy)
     every = jobs(size + fresh * (WORKERS // connected), block)
     for job in itertools.islice(every, size):
         pool.put(job, decider.decide(job.facts))

@@ -26,7 +26,7 @@ from bench.population import ads, jobs, policy_text
 from bench.process import Lark
 from fake_switch.stored import StoredSwitch
 from lark_common.classads.ads import parse_post
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL, Flow
 from lark_controller.flows.placement import Switch, mac_number, place_switch
 from lark_controller.jobs.job import Job
@@ -267,7 +267,7 @@ def oracle(directory: Path, text: str, chosen: list[int]) -> dict[int, str]:
     """The digests of what switches should hold."""
     store = Store.open(sqlite_in(directory))
     in_force = load(text)
-    pool, decider = Pool(in_force), Decider(in_force)
+    pool, decider = Desired(in_force), Decider(in_force)
     for job in store.runs.live():
         pool.put(job, decider.decide(job.facts))
     store.close()
@@ -297,7 +297,7 @@ def _placed(text: str, number: int) -> Switch:
 def reference(directory: Path) -> dict[str, float]:
     """What one plain operation costs here, in microseconds: a flow-mod built, a row written, a post's ads parsed."""
     job = next(jobs(1, BLOCK))
-    pool, decider = Pool(load(policy())), Decider(load(policy()))
+    pool, decider = Desired(load(policy())), Decider(load(policy()))
     pool.set_switch(_placed(policy(), 2))
     pool.put(job, decider.decide(job.facts))
     flows = [Flow(key, data) for key, data in pool.build(2).flows.items()]

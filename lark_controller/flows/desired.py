@@ -1,8 +1,8 @@
 """All jobs, switches and the policy together: what each switch should hold, in whole and change by change.
 
-:meth:`Pool.build` is the full calculation and the oracle. :meth:`Pool.put` and :meth:`Pool.remove` change one job and
-answer what that changes on which switch, at a cost that does not grow with the number of jobs; a property test holds
-the two against each other on random histories. No I/O, no clock.
+:meth:`Desired.build` is the full calculation and the oracle. :meth:`Desired.put` and :meth:`Desired.remove` change one
+job and answer what that changes on which switch, at a cost that does not grow with the number of jobs; a property test
+holds the two against each other on random histories. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ class _Net:
                 self.added.add(prefix)
 
 
-class Pool:
+class Desired:
     """The jobs that are admitted, the switches that are known, and one policy.
 
     ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy.
     ``queues`` are the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are the jobs whose
     workers enforce what is decided. ``group_queues`` are the DSCPs of the groups whose queues stand, by core. What
-    stands is taken over from the pool ``before``.
+    stands is taken over from the desired ``before``.
     """
 
-    def __init__(self, policy: Policy, before: Pool | None = None) -> None:
+    def __init__(self, policy: Policy, before: Desired | None = None) -> None:
         self.policy = policy
         self.switches: dict[int, Switch] = {}
         self.placed: dict[int, Placed] = {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from lark_controller.flows.cookies import OWNER_TAG, Category, counted_by, parse
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData
 from lark_controller.flows.tables import Edge
 from lark_controller.policies.model import Kind, SliceKey, WanAction
@@ -19,7 +19,7 @@ class Origin(NamedTuple):
     job: str | None = None
 
 
-def origin(pool: Pool, slices: Mapping[int, SliceKey], data: FlowData) -> Origin:
+def origin(pool: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> Origin:
     """The origin of a flow, by its cookie (and where a rule has exceptions, by what the flow does).
 
     ``slices`` are those of its switch by tag. Of the pool only single look-ups are made, so any thread may ask.

@@ -54,7 +54,7 @@ class BlockAllocator:
         networks = tuple(networks)
         kept = tuple(reserved)
         self._pools = {
-            version: _Pool(
+            version: _AddressBlocks(
                 version,
                 [(int(each.network_address), each.prefixlen) for each in networks if each.version == version],
                 prefix,
@@ -128,7 +128,7 @@ def _reversed(value: int, bits: int) -> int:
     return int(f"{value:0{bits}b}"[::-1], 2)
 
 
-class _Pool:
+class _AddressBlocks:
     """The addresses of one version, as integers."""
 
     def __init__(self, version: int, networks: list[tuple[int, int]], prefix: int, reserved: list[int]) -> None:

@@ -38,7 +38,7 @@ class SharedDrops:
     async def look(self, datapath: int) -> None:
         """Count what a core's queues and meters have dropped since the last look. Raises SwitchError."""
         state = self._loop.switches.get(datapath)
-        switch = self._loop.pool_of(datapath).switches.get(datapath)
+        switch = self._loop.desired_of(datapath).switches.get(datapath)
         if state is None or state.link is None or switch is None or switch.is_edge:
             return
         counted = await self._count(state.link, switch)
@@ -57,10 +57,10 @@ class SharedDrops:
         self._sums = sums
 
     async def _count(self, link: SwitchLink, switch: Switch) -> dict[_Place, tuple[str, int]]:
-        pool = self._loop.pool_of(link.datapath)
-        names = {group.dscp: group.name for group in pool.policy.groups}
-        standing = pool.group_queues.get(link.datapath, frozenset())
-        chosen = list(treatments(pool.policy, switch.max_meter, switch.group_control, standing))
+        desired = self._loop.desired_of(link.datapath)
+        names = {group.dscp: group.name for group in desired.policy.groups}
+        standing = desired.group_queues.get(link.datapath, frozenset())
+        chosen = list(treatments(desired.policy, switch.max_meter, switch.group_control, standing))
         queues = {each.queue: names[each.dscp] for each in chosen if each.queue is not None}
         meters = {each.dscp: names[each.dscp] for each in chosen if each.rate is not None}
         found: dict[_Place, tuple[str, int]] = {}

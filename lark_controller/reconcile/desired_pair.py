@@ -1,4 +1,4 @@
-"""The pool in force and, while a policy changes, the one that comes. For the reconcile loop's thread."""
+"""The desired state in force and, while a policy changes, the one that comes. For the reconcile loop's thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from lark_common.errors import RuleLimitError, UnsupportedError
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.worker_rules import unsupported
@@ -15,96 +15,96 @@ from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Decision, Policy
 from lark_controller.qos.worker_queues import Claim
 
-# By pool (0: in force, 1: coming), then by datapath.
-PoolChanges = dict[int, dict[int, Changes]]
+# By desired state (0: in force, 1: coming), then by datapath.
+PairChanges = dict[int, dict[int, Changes]]
 # Jobs that a new policy is asked about before the loop turns to others.
 PORTION = 200
 
 
-class Pools:
-    """One pool, or two while the switches go over from one policy to the next one by one (``moved``)."""
+class DesiredPair:
+    """One desired state, or two while the switches go over from one policy to the next one by one (``moved``)."""
 
     def __init__(self, policy: Policy) -> None:
-        self.pool = Pool(policy)
+        self.desired = Desired(policy)
         self.decider = Decider(policy)
         self.moved: set[int] = set()
-        self._coming: tuple[Pool, Decider] | None = None
+        self._coming: tuple[Desired, Decider] | None = None
 
-    def all(self) -> list[tuple[Pool, Decider]]:
-        """Every pool with its decider, the one in force first."""
-        now = [(self.pool, self.decider)]
+    def all(self) -> list[tuple[Desired, Decider]]:
+        """Every desired state with its decider, the one in force first."""
+        now = [(self.desired, self.decider)]
         return now if self._coming is None else [*now, self._coming]
 
-    def of(self, datapath: int) -> Pool:
-        """The pool whose program a switch holds."""
-        return self._coming[0] if self._coming is not None and datapath in self.moved else self.pool
+    def of(self, datapath: int) -> Desired:
+        """The desired state whose program a switch holds."""
+        return self._coming[0] if self._coming is not None and datapath in self.moved else self.desired
 
     @property
-    def coming(self) -> Pool:
-        """The pool of a prepared policy."""
+    def coming(self) -> Desired:
+        """The desired state of a prepared policy."""
         assert self._coming is not None
         return self._coming[0]
 
-    def admit(self, job: Job, old: Job | None) -> PoolChanges:
-        """Put a job into every pool, or into none; ``old`` is what it was before.
+    def admit(self, job: Job, old: Job | None) -> PairChanges:
+        """Put a job into every desired state, or into none; ``old`` is what it was before.
 
         Raises RuleLimitError or UnsupportedError, whichever switch says so.
         """
-        changes: PoolChanges = {}
-        done: list[tuple[Pool, Decider]] = []
+        changes: PairChanges = {}
+        done: list[tuple[Desired, Decider]] = []
         try:
-            for place, (pool, decider) in enumerate(self.all()):
+            for place, (desired, decider) in enumerate(self.all()):
                 decision = decider.of(job)
-                _check_support(pool, job, decision)
-                limited = any(spec.max_rules for spec in pool.policy.switches.values())
-                counts = dict(pool.rules) if limited else {}
-                before = pool.placed.get(job.number)
-                changes[place] = pool.put(job, decision)
-                done.append((pool, decider))
+                _check_support(desired, job, decision)
+                limited = any(spec.max_rules for spec in desired.policy.switches.values())
+                counts = dict(desired.rules) if limited else {}
+                before = desired.placed.get(job.number)
+                changes[place] = desired.put(job, decision)
+                done.append((desired, decider))
                 if limited:
-                    _check_limits(pool, counts, changes[place], before)
+                    _check_limits(desired, counts, changes[place], before)
         except (RuleLimitError, UnsupportedError):
-            for pool, decider in done:
+            for desired, decider in done:
                 if old is None:
-                    pool.remove(job.number)
+                    desired.remove(job.number)
                 else:
-                    pool.put(old, decider.of(old))
+                    desired.put(old, decider.of(old))
             raise
         return changes
 
-    def set_queue(self, claim: Claim, queue: int | None, job: int | None) -> PoolChanges:
-        """A queue through which ``job`` sends stands, or no longer; answers what that changes in every pool."""
-        changes = {place: pool.set_queue(claim, queue, job) for place, (pool, _) in enumerate(self.all())}
+    def set_queue(self, claim: Claim, queue: int | None, job: int | None) -> PairChanges:
+        """A queue through which ``job`` sends stands, or no longer; answers what that changes in each state."""
+        changes = {place: desired.set_queue(claim, queue, job) for place, (desired, _) in enumerate(self.all())}
         return {place: change for place, change in changes.items() if change}
 
-    def set_group_queues(self, datapath: int, dscps: frozenset[int]) -> PoolChanges:
-        """The queues of these groups stand on a core, and no others; answers what that changes in every pool."""
-        changes = {place: pool.set_group_queues(datapath, dscps) for place, (pool, _) in enumerate(self.all())}
+    def set_group_queues(self, datapath: int, dscps: frozenset[int]) -> PairChanges:
+        """The queues of these groups stand on a core, and no others; answers what that changes in each state."""
+        changes = {place: desired.set_group_queues(datapath, dscps) for place, (desired, _) in enumerate(self.all())}
         return {place: {datapath: change} for place, change in changes.items() if change}
 
-    def remove(self, number: int) -> PoolChanges:
-        """Take a job out of every pool."""
-        return {place: pool.remove(number) for place, (pool, _) in enumerate(self.all())}
+    def remove(self, number: int) -> PairChanges:
+        """Take a job out of every desired state."""
+        return {place: desired.remove(number) for place, (desired, _) in enumerate(self.all())}
 
     async def prepare(self, policy: Policy, switches: Callable[[], Iterable[tuple[Switch, tuple[str, ...]]]]) -> None:
-        """Build the pool of a new policy beside the one in force; jobs that come meanwhile enter both.
+        """Build the desired state of a new policy beside the one in force; jobs that come meanwhile enter both.
 
         ``switches`` gives the connected switches as the new policy places them, with their workers' names. Raises
         RuleLimitError or UnsupportedError where the policy cannot be enforced; nothing has changed then.
         """
-        pool, decider = Pool(policy, self.pool), Decider(policy)
-        self._coming = (pool, decider)
+        desired, decider = Desired(policy, self.desired), Decider(policy)
+        self._coming = (desired, decider)
         try:
-            for count, number in enumerate(list(self.pool.placed)):
-                placed = self.pool.placed.get(number)
+            for count, number in enumerate(list(self.desired.placed)):
+                placed = self.desired.placed.get(number)
                 if placed is not None:
-                    pool.put(placed.job, decider.of(placed.job))
+                    desired.put(placed.job, decider.of(placed.job))
                 if count % PORTION == 0:
                     await asyncio.sleep(0)
             for switch, hosts in switches():
-                pool.place_switch(switch, hosts)
+                desired.place_switch(switch, hosts)
                 await asyncio.sleep(0)
-            _check_whole(pool)
+            _check_whole(desired)
         except BaseException:
             self._coming = None
             raise
@@ -117,16 +117,16 @@ class Pools:
     def finish(self) -> None:
         """All switches have gone over: what was coming is in force."""
         assert self._coming is not None
-        self.pool, self.decider = self._coming
+        self.desired, self.decider = self._coming
         self._coming = None
         self.moved = set()
 
 
-def _check_support(pool: Pool, job: Job, decision: Decision) -> None:
-    if why := unsupported(pool.policy, job, decision):
+def _check_support(desired: Desired, job: Job, decision: Decision) -> None:
+    if why := unsupported(desired.policy, job, decision):
         raise UnsupportedError(why)
-    datapath = pool.datapath_of(job)
-    switch = None if datapath is None else pool.switches.get(datapath)
+    datapath = desired.datapath_of(job)
+    switch = None if datapath is None else desired.switches.get(datapath)
     if switch is not None and decision.one_way and not switch.tracks:
         raise UnsupportedError(
             f"switch {switch.name} has no connection tracking, which one-way connectivity "
@@ -134,10 +134,10 @@ def _check_support(pool: Pool, job: Job, decision: Decision) -> None:
         )
 
 
-def _check_limits(pool: Pool, counts: dict[int, int], changes: dict[int, Changes], before: Placed | None) -> None:
+def _check_limits(desired: Desired, counts: dict[int, int], changes: dict[int, Changes], before: Placed | None) -> None:
     for datapath in changes:
-        switch = pool.switches[datapath]
-        was, wanted = counts.get(datapath, 0), pool.rules[datapath]
+        switch = desired.switches[datapath]
+        was, wanted = counts.get(datapath, 0), desired.rules[datapath]
         if switch.max_rules and wanted > switch.max_rules and wanted > was:
             raise RuleLimitError(
                 f"switch {switch.name} takes {switch.max_rules} rules and has {was}; this job "
@@ -145,19 +145,19 @@ def _check_limits(pool: Pool, counts: dict[int, int], changes: dict[int, Changes
             )
 
 
-def _check_whole(pool: Pool) -> None:
-    for host in pool.ruled.hosts():
-        for placed in pool.ruled_at(host):
-            if why := unsupported(pool.policy, placed.job, placed.decision):
+def _check_whole(desired: Desired) -> None:
+    for host in desired.ruled.hosts():
+        for placed in desired.ruled_at(host):
+            if why := unsupported(desired.policy, placed.job, placed.decision):
                 raise UnsupportedError(f"job {placed.job.id}: {why}")
-    for datapath, switch in pool.switches.items():
-        if switch.max_rules and pool.rules[datapath] > switch.max_rules:
+    for datapath, switch in desired.switches.items():
+        if switch.max_rules and desired.rules[datapath] > switch.max_rules:
             raise RuleLimitError(
-                f"switch {switch.name} takes {switch.max_rules} rules; this policy needs {pool.rules[datapath]}"
+                f"switch {switch.name} takes {switch.max_rules} rules; this policy needs {desired.rules[datapath]}"
             )
         if switch.tracks:
             continue
-        for placed in pool.jobs_at(datapath):
+        for placed in desired.jobs_at(datapath):
             if placed.decision.one_way:
                 raise UnsupportedError(
                     f"switch {switch.name} has no connection tracking, which one-way connectivity of job "

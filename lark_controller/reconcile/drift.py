@@ -13,11 +13,11 @@ async def check(loop: Reconciler, datapath: int) -> int:
     state = loop.switches.get(datapath)
     if state is None or state.link is None or not state.told:
         return 0
-    link, then = state.link, loop.pool_of(datapath).build(datapath)
+    link, then = state.link, loop.desired_of(datapath).build(datapath)
     dump = await link.dump()
     if state.link is not link or not state.told:
         return 0
-    now = loop.pool_of(datapath).build(datapath)
+    now = loop.desired_of(datapath).build(datapath)
     changes = drift(then, now, dump.program)
     if changes:
         state.drift += len(changes)

@@ -98,7 +98,7 @@ class Guarantees:
     def told(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> tuple[int, list[Missed]]:
         """A worker's queues have sent this; answers how many guarantees were missed since it was told last, and those
         that nobody has been told of for a while."""
-        jobs = {placed.job.id for placed in self._loop.pool.ruled_at(host)}
+        jobs = {placed.job.id for placed in self._loop.desired.ruled_at(host)}
         known = {key: each for key, each in queues.items() if key[0] in jobs}
         if not known:
             self._before_at.pop(host, None)
@@ -170,7 +170,7 @@ class Guarantees:
     async def _offered(self, link: SwitchLink) -> dict[int, int]:
         """The bytes that jobs' own flows sent to each queue."""
         counters = await link.counters(cookie(Category.JOB), CATEGORY)
-        flows = self._loop.pool_of(link.datapath).build(link.datapath).flows
+        flows = self._loop.desired_of(link.datapath).build(link.datapath).flows
         offered: dict[int, int] = {}
         for key, (_, size) in counters.items():
             data = flows.get(key)

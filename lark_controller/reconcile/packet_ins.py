@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from lark_common.runs import Address
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.learning import Learning
 from lark_controller.flows.model import ETH_ARP, PORT_TABLE, Flow, FlowKey, Output
 from lark_controller.flows.packet_in_answer import answer
@@ -75,7 +75,7 @@ class Reactions:
 
     def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
         """Answer one PacketIn; what cannot be answered is dropped, as the switch would have done alone."""
-        switch = self._loop.pool_of(link.datapath).switches.get(link.datapath)
+        switch = self._loop.desired_of(link.datapath).switches.get(link.datapath)
         if switch is None:
             return
         if packet.table == (Edge.LEARN if switch.is_edge else Core.LEARN):
@@ -89,17 +89,17 @@ class Reactions:
             return
         own, other = (source, destination) if table is Edge.SLICE_FROM else (destination, source)
         datapath = link.datapath
-        pool = self._loop.pool_of(datapath)
-        job = self._job_at(version, own) or _at_link_local(pool, datapath, version, own)
+        desired = self._loop.desired_of(datapath)
+        job = self._job_at(version, own) or _at_link_local(desired, datapath, version, own)
         if job is None:
             return
-        placed = pool.placed.get(job.number)
+        placed = desired.placed.get(job.number)
         peer = self._job_at(version, other)
-        with_peer = None if peer is None else pool.placed.get(peer.number)
+        with_peer = None if peer is None else desired.placed.get(peer.number)
         if placed is None or (peer is not None and with_peer is None):
             # The loop has not taken one of them in yet, or has it off already: the packet is asked about again.
             return
-        tag = pool.tag_at(datapath, placed.decision.slice)
+        tag = desired.tag_at(datapath, placed.decision.slice)
         if not tag:
             return
         allowed = with_peer is None or with_peer.decision.slice == placed.decision.slice
@@ -141,7 +141,7 @@ class Reactions:
     def _learn(self, link: SwitchLink, packet: PacketIn) -> None:
         memory = self._memory.setdefault(link.datapath, _Memory())
         if memory.learning is None:
-            edge = self._loop.pool_of(link.datapath).switches[link.datapath].is_edge
+            edge = self._loop.desired_of(link.datapath).switches[link.datapath].is_edge
             learn, forward = (Edge.LEARN, Edge.FORWARD) if edge else (Core.LEARN, Core.FORWARD)
             memory.learning = Learning(int(learn), int(forward), P_ASK)
         source, _, vlan, *_ = parse_fast_addresses(packet.data)
@@ -237,11 +237,11 @@ def _write(link: SwitchLink, flows: Iterable[Flow], gone: Iterable[FlowKey]) -> 
         link.write(message)
 
 
-def _at_link_local(pool: Pool, datapath: int, version: int, address: int) -> Job | None:
+def _at_link_local(desired: Desired, datapath: int, version: int, address: int) -> Job | None:
     """The job of a switch that has a link-local address."""
     if version != 6 or address >> 118 != LINK_LOCAL_PREFIX >> 118:
         return None
-    return next((placed.job for placed in pool.jobs_at(datapath) if placed.link_local == address), None)
+    return next((placed.job for placed in desired.jobs_at(datapath) if placed.link_local == address), None)
 
 
 def _tag_of(key: FlowKey) -> int:

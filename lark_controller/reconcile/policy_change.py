@@ -1,4 +1,4 @@
-"""From one policy to the next: its pool is built beside the one in force, then the switches go over one by one.
+"""From one policy to the next: its desired state is built beside that in force, then the switches go over one by one.
 
 For the reconcile loop's thread, which turns to other work between portions.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from lark_common.log import failure
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Switch
@@ -23,7 +23,7 @@ from lark_controller.reconcile.workers import Workers
 
 
 class Switchover:
-    """Puts policies in force: :meth:`prepare`, then :meth:`adopt`, or ``loop.pools.abandon``."""
+    """Puts policies in force: :meth:`prepare`, then :meth:`adopt`, or ``loop.pair.abandon``."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Switchover:
         self._reactions = reactions
 
     async def prepare(self, policy: Policy) -> None:
-        """Build the pool of a new policy beside the one in force. Raises RuleLimitError, UnsupportedError."""
-        await self._loop.pools.prepare(policy, lambda: self._connected_switches(policy))
+        """Build the desired state of a new policy beside the one in force. Raises RuleLimitError, UnsupportedError."""
+        await self._loop.pair.prepare(policy, lambda: self._connected_switches(policy))
 
     def _connected_switches(self, policy: Policy) -> list[tuple[Switch, tuple[str, ...]]]:
         return [
@@ -55,7 +55,7 @@ class Switchover:
     def placed_switches(self, policy: Policy) -> list[tuple[Switch, Switch]]:
         """The connected switches as they are placed now, and as another policy would place them."""
         return [
-            (self._loop.pool.switches[state.datapath], placed_switch(policy, state.link))
+            (self._loop.desired.switches[state.datapath], placed_switch(policy, state.link))
             for state in self._loop.switches.values()
             if state.link is not None
         ]
@@ -66,19 +66,19 @@ class Switchover:
         A switch for which that fails is disconnected: whatever it holds then, it is compared when it returns.
         """
         loop = self._loop
-        pool, sent = loop.pools.coming, 0
+        desired, sent = loop.pair.coming, 0
         # A switch that connects meanwhile holds the old program, so it is asked for again until there is none left.
-        while (datapath := next((dp for dp in loop.switches if dp not in loop.pools.moved), None)) is not None:
-            loop.pools.moved.add(datapath)
+        while (datapath := next((dp for dp in loop.switches if dp not in loop.pair.moved), None)) is not None:
+            loop.pair.moved.add(datapath)
             state = loop.switches[datapath]
             try:
-                sent += self._bring_over(state, pool)
+                sent += self._bring_over(state, desired)
             except Exception as error:  # the policy is the store's already, and the other switches follow it
                 failure("a switch could not be brought over to the policy", error, datapath=dpid_text(datapath))
                 if state.link is not None:
                     state.link.close("its change of policy failed; it is compared as a whole when it returns")
             await asyncio.sleep(0)
-        loop.pools.finish()
+        loop.pair.finish()
         for what, follow in (
             ("workers are not told of the policy", self._tell_workers),
             ("accounts are not grouped anew", self._regroup),
@@ -94,22 +94,22 @@ class Switchover:
         self._workers.policy_changed()
 
     async def _regroup(self) -> None:
-        await self._polling.regroup(self._loop.pool.placed)
+        await self._polling.regroup(self._loop.desired.placed)
 
     async def _forget_decisions(self) -> None:
         for datapath, keys in self._reactions.forget_all().items():
             self._sending.send_to(datapath, Changes(flows_gone=tuple(keys)), None)
 
-    def _bring_over(self, state: SwitchState, pool: Pool) -> int:
-        """Send one switch what the pool that comes changes; answers how many flows that are."""
+    def _bring_over(self, state: SwitchState, desired: Desired) -> int:
+        """Send one switch what the desired state that comes changes; answers how many flows that are."""
         datapath, sent = state.datapath, 0
-        before = self._loop.pool.jobs_at(datapath)
-        if state.told and (changes := diff(pool.program(datapath), self._loop.pool.build(datapath))):
+        before = self._loop.desired.jobs_at(datapath)
+        if state.told and (changes := diff(desired.program(datapath), self._loop.desired.build(datapath))):
             sent = len(changes)
             self._sending.send_to(datapath, changes, None)
         for placed in before:
             self._sending.forget_connections(placed)
         if state.link is not None:
-            state.note_shortcomings(pool)
+            state.note_shortcomings(desired)
         self._queues.policy_changed(datapath)
         return sent

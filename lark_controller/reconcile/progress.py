@@ -25,9 +25,9 @@ class Progress:
     def expect(self, job: Job) -> None:
         """Say what keeps a job from the switches that it needs: its own edge, and cores where a WAN rule applies."""
         loop, seen = self._loop, self._loop.confirmations
-        placed = loop.pool.placed[job.number]
-        if loop.pool.is_classed(placed):
-            for datapath, spec in loop.pool.policy.switches.items():
+        placed = loop.desired.placed[job.number]
+        if loop.desired.is_classed(placed):
+            for datapath, spec in loop.desired.policy.switches.items():
                 if spec.role is SwitchRole.CORE and not loop.connected(datapath):
                     seen.blocked(job.number, FlowsAt(datapath), self._why_away(datapath))
         if job.network_type is not NetworkType.OVS_BRIDGE:
@@ -39,13 +39,13 @@ class Progress:
         if not loop.connected(placed.datapath):
             seen.blocked(job.number, FlowsAt(placed.datapath), self._why_away(placed.datapath))
         elif placed.port is None:
-            why = loop.pool.switches[placed.datapath].why_no_job_port(job.port)
+            why = loop.desired.switches[placed.datapath].why_no_job_port(job.port)
             seen.blocked(job.number, FlowsAt(placed.datapath), why)
         self._queues.expect(placed)
 
     def settle(self, number: int) -> None:
         """A job may wait for something else than before: its state follows from what is confirmed."""
-        placed = self._loop.pool.placed.get(number)
+        placed = self._loop.desired.placed.get(number)
         if placed is None:
             return
         job = placed.job
@@ -60,7 +60,7 @@ class Progress:
 
     def lost(self, state: SwitchState) -> None:
         """Nothing can be sent to a switch now, for the reason in its state: all that concerns it waits."""
-        for placed in self._loop.pool.jobs_at(state.datapath):
+        for placed in self._loop.desired.jobs_at(state.datapath):
             self._loop.confirmations.blocked(placed.job.number, FlowsAt(state.datapath), state.reason)
         for number in self._loop.confirmations.lost(FlowsAt(state.datapath), state.reason):
             self._loop.dirty.job(number)
@@ -80,7 +80,7 @@ class Progress:
                 return False
 
     def _blocked(self, number: int) -> bool:
-        placed = self._loop.pool.placed.get(number)
+        placed = self._loop.desired.placed.get(number)
         if placed is None or self._lacking(number):
             return True
         return placed.job.network_type is NetworkType.OVS_BRIDGE and placed.port is None
@@ -88,10 +88,10 @@ class Progress:
     def _lacking(self, number: int) -> dict[int, str]:
         """The switch that cannot do what the policy says of a job, with the reason: it has taken the place of one that
         could, or was away when the job was registered; then it lets nothing of it pass."""
-        placed = self._loop.pool.placed.get(number)
+        placed = self._loop.desired.placed.get(number)
         if placed is None or placed.datapath is None or not placed.decision.one_way:
             return {}
-        if not self._loop.connected(placed.datapath) or self._loop.pool.switches[placed.datapath].tracks:
+        if not self._loop.connected(placed.datapath) or self._loop.desired.switches[placed.datapath].tracks:
             return {}
         return {placed.datapath: "has no connection tracking, which one-way connectivity needs; nothing passes"}
 
@@ -103,7 +103,7 @@ class Progress:
                 return f"worker {host}"
             case FlowsAt(datapath) | QueuesAt(datapath):
                 state = self._loop.switches.get(datapath)
-                named = dpid_text(datapath) if state is None else state.label(self._loop.pool_of(datapath))
+                named = dpid_text(datapath) if state is None else state.label(self._loop.desired_of(datapath))
                 return f"switch {named}"
 
 

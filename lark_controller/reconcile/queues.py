@@ -102,15 +102,15 @@ class Queues:
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
         """A switch is here; flows of Lark's that choose a queue say that it stood when they were made."""
         state = self._states.setdefault(link.datapath, _State())
-        spec = self._loop.pool_of(link.datapath).policy.switches.get(link.datapath)
+        spec = self._loop.desired_of(link.datapath).policy.switches.get(link.datapath)
         state.address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
         state.wanted = False
-        switch = self._loop.pool_of(link.datapath).switches[link.datapath]
+        switch = self._loop.desired_of(link.datapath).switches[link.datapath]
         if switch.group_control is GroupControl.QUEUES:
-            self._loop.pools.set_group_queues(link.datapath, _groups_that_choose(dump))
+            self._loop.pair.set_group_queues(link.datapath, _groups_that_choose(dump))
         for data in dump.program.flows.values():
             number, queue = _chosen(data)
-            placed = None if number is None else self._loop.pool_of(link.datapath).placed.get(number)
+            placed = None if number is None else self._loop.desired_of(link.datapath).placed.get(number)
             if placed is None or placed.datapath != link.datapath or queue in state.numbers.values():
                 continue
             claim: Claim | None = Claim.of_job(placed.job.number)
@@ -120,12 +120,12 @@ class Queues:
                 claim = next((each for each in claims if _free(each, set()) == queue), None)
             if claim is not None and claim not in state.numbers:
                 state.numbers[claim] = queue
-                self._loop.pools.set_queue(claim, queue, placed.job.number)
+                self._loop.pair.set_queue(claim, queue, placed.job.number)
 
     def refresh(self, datapath: int) -> None:
         """A switch's jobs, ports or policy changed: calculate its queues anew, and want them if they differ."""
         state = self._states.setdefault(datapath, _State())
-        switch = self._loop.pool_of(datapath).switches.get(datapath)
+        switch = self._loop.desired_of(datapath).switches.get(datapath)
         if switch is not None and not switch.is_edge:
             self._refresh_core(switch, state)
             return
@@ -149,14 +149,14 @@ class Queues:
     def _refresh_core(self, switch: Switch, state: _State) -> None:
         """As :meth:`refresh`, on a core: no flow chooses a queue of a group that is to go."""
         datapath = switch.datapath
-        pool = self._loop.pool_of(datapath)
-        plan = HostPlan(core.queue_plan(switch, pool.policy).ports)
+        desired = self._loop.desired_of(datapath)
+        plan = HostPlan(core.queue_plan(switch, desired.policy).ports)
         if plan == state.plan and state.wanted:
             return
         state.plan = plan
-        stand = pool.group_queues.get(datapath, frozenset())
+        stand = desired.group_queues.get(datapath, frozenset())
         staying = stand & {number for port in plan.ports.values() for number in port.queues}
-        self._sending.send(self._loop.pools.set_group_queues(datapath, staying), None)
+        self._sending.send(self._loop.pair.set_group_queues(datapath, staying), None)
         link = self._link(datapath)
         if stand == staying or link is None:
             self._want(datapath, state)
@@ -170,7 +170,7 @@ class Queues:
             return
         state = self._states.get(datapath)
         idle = state is None or not state.demands
-        if idle and not self._loop.pool_of(datapath).policy.bandwidths and not placed.job.reserved:
+        if idle and not self._loop.desired_of(datapath).policy.bandwidths and not placed.job.reserved:
             return
         self._loop.dirty.switch(datapath)
         self._loop.dirty.job(placed.job.number)
@@ -178,7 +178,7 @@ class Queues:
     def policy_changed(self, datapath: int) -> None:
         """A switch has gone over to another policy: its jobs may ask for something else."""
         self._loop.dirty.switch(datapath)
-        for placed in self._loop.pool_of(datapath).jobs_at(datapath):
+        for placed in self._loop.desired_of(datapath).jobs_at(datapath):
             self._loop.dirty.job(placed.job.number)
 
     def told(self, report: Report) -> None:
@@ -188,12 +188,12 @@ class Queues:
             return
         state.report = report
         self._note_problems(report.datapath, state)
-        switch = self._loop.pool_of(report.datapath).switches.get(report.datapath)
+        switch = self._loop.desired_of(report.datapath).switches.get(report.datapath)
         if switch is not None and switch.group_control is GroupControl.QUEUES and report.ports is not None:
             wanted = {number for port in state.plan.ports.values() for number in port.queues} - {DEFAULT_QUEUE}
             stand = frozenset(number for number in wanted if self._queue_stands(state, number, report.ports))
-            self._sending.send(self._loop.pools.set_group_queues(report.datapath, stand), None)
-        for placed in self._loop.pool_of(report.datapath).jobs_at(report.datapath):
+            self._sending.send(self._loop.pair.set_group_queues(report.datapath, stand), None)
+        for placed in self._loop.desired_of(report.datapath).jobs_at(report.datapath):
             number = placed.job.number
             concerned = False
             for claim in _claims(placed.job):
@@ -203,21 +203,21 @@ class Queues:
                 concerned = True
                 if report.ports is not None:
                     stands = self._queue_stands(state, queue, report.ports)
-                    if changes := self._loop.pools.set_queue(claim, queue if stands else None, number):
+                    if changes := self._loop.pair.set_queue(claim, queue if stands else None, number):
                         self._sending.send(changes, number)
             if concerned:
                 self._loop.dirty.job(number)
 
     def promises(self, datapath: int) -> dict[tuple[str, int], Promise]:
         """What queues that stand on a switch are promised, by port and number, to jobs and groups."""
-        state, pool = self._states.get(datapath), self._loop.pool_of(datapath)
-        switch = pool.switches.get(datapath)
+        state, desired = self._states.get(datapath), self._loop.desired_of(datapath)
+        switch = desired.switches.get(datapath)
         if state is None or switch is None or state.report is None or state.report.ports is None:
             return {}
-        groups = {group.dscp: group.name for group in pool.policy.groups}
+        groups = {group.dscp: group.name for group in desired.policy.groups}
         jobs = {
             state.numbers[claim]: placed.job.id
-            for placed in pool.jobs_at(datapath)
+            for placed in desired.jobs_at(datapath)
             for claim in _claims(placed.job)
             if claim in state.numbers
         }
@@ -243,7 +243,7 @@ class Queues:
         if state is None or state.report is None or state.report.ports is None:
             return {}
         report, owners = state.report, dict[Place, QueueOwner]()
-        jobs = self._loop.pool_of(datapath).jobs_at(datapath)
+        jobs = self._loop.desired_of(datapath).jobs_at(datapath)
         numbers = {state.numbers.get(claim): placed.job.number for placed in jobs for claim in _claims(placed.job)}
         for port, number in {*report.dropped, *report.waited}:
             if number in numbers:
@@ -280,11 +280,11 @@ class Queues:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _demands(self, datapath: int, state: _State) -> dict[Claim, Demand]:
-        pool = self._loop.pool_of(datapath)
-        present = [placed for placed in pool.jobs_at(datapath) if placed.port is not None]
+        desired = self._loop.desired_of(datapath)
+        present = [placed for placed in desired.jobs_at(datapath) if placed.port is not None]
         present = [placed for placed in present if not placed.decision.isolated]
         demands = self._reserved(present, state)
-        if not pool.policy.bandwidths and not demands:
+        if not desired.policy.bandwidths and not demands:
             return {}
         for placed in present:
             job, share, claim = placed.job, placed.decision.bandwidth, Claim.of_job(placed.job.number)
@@ -317,15 +317,15 @@ class Queues:
         return {claim: each for claim, each in demands.items() if claim not in inside}
 
     def _plan(self, datapath: int, state: _State) -> HostPlan:
-        pool = self._loop.pool_of(datapath)
-        switch = pool.switches.get(datapath)
+        desired = self._loop.desired_of(datapath)
+        switch = desired.switches.get(datapath)
         demands = [*state.demands.values(), *state.leaving.values()]
         if switch is None or not switch.is_edge or not demands:
             return HostPlan()
         # Without a rule for jobs nobody wants anything limited that comes in.
-        inbound = pool.policy.edge_inbound if pool.policy.bandwidths else InboundShares.OPEN
-        host = next((placed.job.host for placed in pool.jobs_at(datapath)), switch.name)
-        return host_plan(demands, carried(_speeds(switch), pool.policy, host, demands), inbound)
+        inbound = desired.policy.edge_inbound if desired.policy.bandwidths else InboundShares.OPEN
+        host = next((placed.job.host for placed in desired.jobs_at(datapath)), switch.name)
+        return host_plan(demands, carried(_speeds(switch), desired.policy, host, demands), inbound)
 
     def _want(self, datapath: int, state: _State) -> None:
         state.wanted = bool(state.address)
@@ -347,7 +347,7 @@ class Queues:
             if claim not in state.demands:
                 state.numbers.pop(claim, None)
                 if not claim.is_job:
-                    self._loop.pools.set_queue(claim, None, None)
+                    self._loop.pair.set_queue(claim, None, None)
         self._loop.dirty.switch(datapath)
 
     def judge(self, placed: Placed) -> None:

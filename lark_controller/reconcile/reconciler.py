@@ -22,7 +22,7 @@ from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import Policy
 from lark_controller.reconcile.counters import Polling
-from lark_controller.reconcile.desired_pair import PoolChanges
+from lark_controller.reconcile.desired_pair import PairChanges
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.policy_change import Switchover
 from lark_controller.reconcile.progress import Progress
@@ -56,7 +56,7 @@ class Reconciler(LoopState):
         self.workers = Workers(self)
         self._sending = Sending(self, self.workers, self._reactions, metrics)
         self.queues = Queues(self, self._sending, driver, ovsdb)
-        self.polling = Polling(ledger, self.switches, lambda datapath: self.pool_of(datapath).jobs_at(datapath))
+        self.polling = Polling(ledger, self.switches, lambda datapath: self.desired_of(datapath).jobs_at(datapath))
         self._progress = Progress(self, self.queues, on_state)
         self.events = SwitchEvents(self, self._progress, self._sending, self.queues, self.polling, self._reactions)
         self.switchover = Switchover(self, self._sending, self.queues, self.workers, self.polling, self._reactions)
@@ -68,11 +68,11 @@ class Reconciler(LoopState):
 
     def put(self, job: Job) -> None:
         """Take a live job in, or what changed of it; its state follows."""
-        placed = self.pool.placed.get(job.number)
+        placed = self.desired.placed.get(job.number)
         old = None if placed is None else placed.job
         before = self._held(job.number)
         try:
-            changes = self.pools.admit(job, old)
+            changes = self.pair.admit(job, old)
         except (RuleLimitError, UnsupportedError) as refusal:
             self.refuse(job, str(refusal))
             return
@@ -80,7 +80,7 @@ class Reconciler(LoopState):
             self.directory.settle(job.number, JobState.REGISTERING)
         elif same_for_switches(old, job):
             return
-        self.polling.begin(self.pool.placed[job.number])
+        self.polling.begin(self.desired.placed[job.number])
         self.send(changes, job.number)
         if old is None or (old.addresses, old.quarantine) != (job.addresses, job.quarantine):
             self._forget_addresses((*job.addresses, *(() if old is None else old.addresses)), job.number)
@@ -91,17 +91,17 @@ class Reconciler(LoopState):
     def load(self, jobs: Iterable[Job]) -> None:
         """Take the store's live jobs in, before any switch is told anything."""
         for job in jobs:
-            self.pool.put(job, self.decider.of(job))
+            self.desired.put(job, self.decider.of(job))
             self._progress.expect(job)
         for datapath in self.dirty.switches():
             self.queues.refresh(datapath)
         for number in self.dirty.jobs():
-            self.queues.judge(self.pool.placed[number])
+            self.queues.judge(self.desired.placed[number])
         self.workers.tell()
 
     def jobs(self) -> list[Job]:
         """The live jobs that the loop has taken in."""
-        return [placed.job for placed in self.pool.placed.values()]
+        return [placed.job for placed in self.desired.placed.values()]
 
     def end(self, number: int) -> None:
         """A job is over: its flows and every decision that touched its addresses go."""
@@ -120,17 +120,17 @@ class Reconciler(LoopState):
         """Follow up what was marked: refusals, then the queues of switches, then what each job waits for."""
         while self.dirty:
             for number, reason in self.dirty.refused():
-                if (placed := self.pool.placed.get(number)) is not None:
+                if (placed := self.desired.placed.get(number)) is not None:
                     self.refuse(placed.job, reason)
             for datapath in self.dirty.switches():
                 self.queues.refresh(datapath)
             for number in self.dirty.jobs():
-                if (placed := self.pool.placed.get(number)) is not None:
+                if (placed := self.desired.placed.get(number)) is not None:
                     self.queues.judge(self._held(number) or placed)
                     self._progress.settle(number)
 
-    def send(self, changes: PoolChanges, number: int | None) -> None:
-        """Send each switch the changes of the pool that it holds, and tell workers; ``number`` is who waits."""
+    def send(self, changes: PairChanges, number: int | None) -> None:
+        """Send each switch the changes of the state that it holds, and tell workers; the job ``number`` waits."""
         self._sending.send(changes, number)
 
     def send_to(self, datapath: int, change: Changes, number: int | None) -> None:
@@ -140,11 +140,11 @@ class Reconciler(LoopState):
     def _remove(self, number: int) -> None:
         """Take a job off all switches, with every decision and connection of its addresses: a later job with one of
         them inherits nothing."""
-        placed, before = self.pool.placed.get(number), self._held(number)
+        placed, before = self.desired.placed.get(number), self._held(number)
         if placed is None:
             return
         self.polling.end(number, placed)
-        self.send(self.pools.remove(number), None)
+        self.send(self.pair.remove(number), None)
         self._forget_addresses(placed.job.addresses, None)
         self._sending.forget_connections(before)
         self.confirmations.forget(number)
@@ -158,7 +158,7 @@ class Reconciler(LoopState):
 
     def _held(self, number: int) -> Placed | None:
         """A job as the switch that it is at knows it, which may be under the policy that comes."""
-        placed = self.pool.placed.get(number)
+        placed = self.desired.placed.get(number)
         if placed is None or placed.datapath is None:
             return placed
-        return self.pool_of(placed.datapath).placed.get(number)
+        return self.desired_of(placed.datapath).placed.get(number)

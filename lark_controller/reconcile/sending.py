@@ -17,7 +17,7 @@ from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.awaited import FlowsAt
-from lark_controller.reconcile.desired_pair import PoolChanges
+from lark_controller.reconcile.desired_pair import PairChanges
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, blamed, dpid_text
@@ -44,13 +44,13 @@ class Sending:
         self._reactions = reactions
         self._metrics = metrics
 
-    def send(self, changes: PoolChanges, number: int | None) -> None:
-        """Send each switch the changes of the pool that it holds, and tell workers; ``number`` is who waits."""
+    def send(self, changes: PairChanges, number: int | None) -> None:
+        """Send each switch the changes of the state that it holds, and tell workers; the job ``number`` waits."""
         self._workers.tell()
         for place, by_switch in changes.items():
             for datapath, change in by_switch.items():
-                if (place == 1) == (datapath in self._loop.pools.moved):
-                    slices = self._loop.pool_of(datapath).slices_at(datapath)
+                if (place == 1) == (datapath in self._loop.pair.moved):
+                    slices = self._loop.desired_of(datapath).slices_at(datapath)
                     stale = self._reactions.forget_tags(datapath, slices)
                     self.send_to(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
 
@@ -73,7 +73,7 @@ class Sending:
         connections go, so that nobody inherits them. A switch that is away is told when it returns."""
         if before is None or before.datapath is None or not before.decision.one_way:
             return
-        now = self._loop.pool_of(before.datapath).placed.get(before.job.number)
+        now = self._loop.desired_of(before.datapath).placed.get(before.job.number)
         stays = now is not None and now.datapath == before.datapath and now.decision.one_way
         gone = set(before.job.addresses).difference(now.job.addresses if now is not None and stays else ())
         if (state := self._loop.switches.get(before.datapath)) is not None:
@@ -81,7 +81,7 @@ class Sending:
 
     def forget_tracked(self, state: SwitchState, gone: set[Address]) -> None:
         """Let a switch forget the connections of addresses; what it has not confirmed is said again when it returns."""
-        switch = self._loop.pool_of(state.datapath).switches.get(state.datapath)
+        switch = self._loop.desired_of(state.datapath).switches.get(state.datapath)
         if not gone or (switch is not None and not switch.tracks):
             return
         if state.link is None or not state.told:
@@ -105,13 +105,13 @@ class Sending:
         if not outcome.confirmed:
             state.in_sync = False
             state.reason = outcome.reason or "did not confirm in time"
-            if number is not None and number in self._loop.pool.placed:
+            if number is not None and number in self._loop.desired.placed:
                 seen.blocked(number, FlowsAt(state.datapath), state.reason)
                 self._loop.dirty.job(number)
             link.close(f"a change was not confirmed: {state.reason}")
             return
-        pool = self._loop.pool_of(state.datapath)
-        state.installed = pool.rules.get(state.datapath, state.installed)
+        desired = self._loop.desired_of(state.datapath)
+        state.installed = desired.rules.get(state.datapath, state.installed)
         if number is not None and (seen.confirmed(number, FlowsAt(state.datapath)) or seen.stuck(number)):
             self._loop.dirty.job(number)
 
@@ -123,12 +123,12 @@ class Sending:
         if not errors:
             return ""
         self._metrics.flow_errors.inc(len(errors))
-        pool = self._loop.pool_of(state.datapath)
-        flows = pool.build(state.datapath).flows
+        desired = self._loop.desired_of(state.datapath)
+        flows = desired.build(state.datapath).flows
         refused: dict[Job, str] = {}
         nobodys = []
         for count, error in enumerate(errors):
-            flow, job = blamed(pool, flows, error)
+            flow, job = blamed(desired, flows, error)
             job_id = None if job is None else job.id
             state.problems.append(SwitchProblem(time.time(), error.text, flow, job_id))
             where = dpid_text(state.datapath)
@@ -137,7 +137,7 @@ class Sending:
             if job is None:
                 nobodys.append(error.text)
             else:
-                refused.setdefault(job, f"switch {state.label(pool)} refused {flow}: {error.text}")
+                refused.setdefault(job, f"switch {state.label(desired)} refused {flow}: {error.text}")
         if len(errors) > _LOGGED:
             event("switch refused more", level=WARNING, datapath=dpid_text(state.datapath), times=len(errors) - _LOGGED)
         for job, reason in refused.items():

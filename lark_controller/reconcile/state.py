@@ -1,4 +1,4 @@
-"""What the reconcile loop knows, for its parts: live jobs, pools of flows, switches, and what jobs wait for.
+"""What the reconcile loop knows, for its parts: live jobs, desired flows, switches, and what jobs wait for.
 
 For the loop's thread alone, so nothing here has a lock.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.jobs.job import Directory
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy
 from lark_controller.reconcile.awaited import Confirmations
-from lark_controller.reconcile.desired_pair import Pools
+from lark_controller.reconcile.desired_pair import DesiredPair
 from lark_controller.reconcile.dirty import Dirty
 from lark_controller.reconcile.switch import SwitchState
 
@@ -24,23 +24,23 @@ class LoopState:
     def __init__(self, policy: Policy, act: Callable[[], object]) -> None:
         self.dirty = Dirty(act)
         self.directory = Directory()
-        self.pools = Pools(policy)
+        self.pair = DesiredPair(policy)
         self.switches: dict[int, SwitchState] = {}
         self.confirmations = Confirmations()
 
     @property
-    def pool(self) -> Pool:
-        """The pool of the policy in force."""
-        return self.pools.pool
+    def desired(self) -> Desired:
+        """The desired state of the policy in force."""
+        return self.pair.desired
 
     @property
     def decider(self) -> Decider:
         """The decider of the policy in force."""
-        return self.pools.decider
+        return self.pair.decider
 
-    def pool_of(self, datapath: int) -> Pool:
-        """The pool whose program a switch holds."""
-        return self.pools.of(datapath)
+    def desired_of(self, datapath: int) -> Desired:
+        """The desired state whose program a switch holds."""
+        return self.pair.of(datapath)
 
     def connected(self, datapath: int) -> bool:
         """Whether a switch is here and may be told of changes."""

@@ -12,7 +12,7 @@ from lark_common.runs import Address
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, counted_by, parse
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey
 from lark_controller.flows.placement import Switch, mac_number, place_switch
 from lark_controller.flows.text import flow_text, key_text
@@ -57,9 +57,9 @@ class SwitchState:
         """The worker that the bridge's description names, if it does."""
         return (self.description,) if self.description else ()
 
-    def note_shortcomings(self, pool: Pool) -> None:
+    def note_shortcomings(self, desired: Desired) -> None:
         """What this switch cannot do of a pool's policy is a problem of it, said once."""
-        for sentence in core.remarks(pool.switches[self.datapath], pool.policy):
+        for sentence in core.remarks(desired.switches[self.datapath], desired.policy):
             self._note_once(sentence)
 
     def note_wan(self, before: Switch | None, now: Switch) -> None:
@@ -102,10 +102,10 @@ class SwitchState:
         if all(problem.problem != sentence for problem in self.problems):
             self.problems.append(SwitchProblem(time.time(), sentence))
 
-    def label(self, pool: Pool) -> str:
+    def label(self, desired: Desired) -> str:
         """The switch's name if it has one, else its datapath id."""
-        switch = pool.switches.get(self.datapath)
-        spec = pool.policy.switches.get(self.datapath)
+        switch = desired.switches.get(self.datapath)
+        spec = desired.policy.switches.get(self.datapath)
         return spec.name if spec is not None else switch.name if switch is not None else dpid_text(self.datapath)
 
 
@@ -128,7 +128,7 @@ def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
     )
 
 
-def blamed(pool: Pool, flows: Mapping[FlowKey, FlowData], error: FlowError) -> tuple[str, Job | None]:
+def blamed(desired: Desired, flows: Mapping[FlowKey, FlowData], error: FlowError) -> tuple[str, Job | None]:
     """The flow or meter of an error in words, and the live job that it belongs to; ``flows`` are those desired."""
     key = error.subject
     if not isinstance(key, FlowKey):
@@ -139,5 +139,5 @@ def blamed(pool: Pool, flows: Mapping[FlowKey, FlowData], error: FlowError) -> t
     parts = parse(data.cookie)
     whose = counted_by(data.cookie)
     number = whose[0] if whose is not None else parts.number if parts.category == Category.JOB else None
-    placed = None if number is None else pool.placed.get(number)
+    placed = None if number is None else desired.placed.get(number)
     return flow_text(key, data), None if placed is None else placed.job

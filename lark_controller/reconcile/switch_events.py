@@ -57,37 +57,39 @@ class SwitchEvents:
         state.address = link.features.address
         state.description = link.features.description
         # The one in force stands first. Whatever the switch holds is compared with the whole program below.
-        arrived, *_ = [pool.place_switch(placed_switch(pool.policy, link), state.hosts) for pool, _ in loop.pools.all()]
-        state.note_wan(None, loop.pool_of(link.datapath).switches[link.datapath])
+        arrived, *_ = [
+            desired.place_switch(placed_switch(desired.policy, link), state.hosts) for desired, _ in loop.pair.all()
+        ]
+        state.note_wan(None, loop.desired_of(link.datapath).switches[link.datapath])
         state.installed = len(dump.program.flows)
         self._reactions.switch_gone(link.datapath)
         self._polling.compared(link.datapath, dump)
         self._queues.switch_connected(link, dump)
         for number in arrived:
-            self._progress.expect(loop.pool.placed[number].job)
+            self._progress.expect(loop.desired.placed[number].job)
         self._compare(state, link, dump)
         loop.dirty.switch(link.datapath)
 
     def _compare(self, state: SwitchState, link: SwitchLink, dump: Dump) -> None:
-        pool = self._loop.pool_of(link.datapath)
-        switch = pool.switches[link.datapath]
-        desired = pool.program(link.datapath)
-        if switch.max_rules and len(desired.flows) > switch.max_rules:
+        desired = self._loop.desired_of(link.datapath)
+        switch = desired.switches[link.datapath]
+        program = desired.program(link.datapath)
+        if switch.max_rules and len(program.flows) > switch.max_rules:
             state.reason = (
-                f"needs {len(desired.flows)} rules and takes {switch.max_rules}; nothing was sent, what it holds stays"
+                f"needs {len(program.flows)} rules and takes {switch.max_rules}; nothing was sent, what it holds stays"
             )
             state.problems.append(SwitchProblem(time.time(), state.reason))
             self._progress.lost(state)
             return
-        state.note_shortcomings(pool)
+        state.note_shortcomings(desired)
         state.told = True
         state.reason = "is being brought up to date"
-        changes = diff(desired, dump.program)
+        changes = diff(program, dump.program)
         event(
             "switch compared",
             datapath=dpid_text(link.datapath),
             installed=len(dump.program.flows),
-            desired=len(desired.flows),
+            desired=len(program.flows),
             changes=len(changes),
         )
         link.apply(changes).add_done_callback(
@@ -96,7 +98,7 @@ class SwitchEvents:
         gone, state.to_forget = state.to_forget, set()
         if switch.is_edge:
             # Its flows may be of jobs that ended while another controller, or none, looked after it.
-            gone |= {address for _, address in tracked(dump.program) - tracked(desired)}
+            gone |= {address for _, address in tracked(dump.program) - tracked(program)}
         self._sending.forget_tracked(state, gone)
 
     def _synced(self, state: SwitchState, link: SwitchLink, outcome: Outcome) -> None:
@@ -108,19 +110,19 @@ class SwitchEvents:
             link.close(f"the first comparison was not confirmed: {state.reason}")
             return
         state.in_sync, state.reason = not nobodys, nobodys
-        pool = self._loop.pool_of(state.datapath)
-        state.installed = pool.rules.get(state.datapath, 0)
+        desired = self._loop.desired_of(state.datapath)
+        state.installed = desired.rules.get(state.datapath, 0)
         event(
             "switch in sync" if state.in_sync else "switch not in sync",
             datapath=dpid_text(state.datapath),
             reason=state.reason or None,
         )
-        portless = {placed.job.number for placed in pool.jobs_at(state.datapath) if placed.port is None}
+        portless = {placed.job.number for placed in desired.jobs_at(state.datapath) if placed.port is None}
         for number in portless:
-            self._progress.expect(pool.placed[number].job)
+            self._progress.expect(desired.placed[number].job)
         for number in self._loop.confirmations.synced(FlowsAt(state.datapath), portless):
             self._loop.dirty.job(number)
-        for placed in pool.jobs_at(state.datapath):
+        for placed in desired.jobs_at(state.datapath):
             self._loop.dirty.job(placed.job.number)
 
     def switch_gone(self, link: SwitchLink, reason: str) -> None:
@@ -144,27 +146,27 @@ class SwitchEvents:
             return
         loop = self._loop
         self._reactions.ports_changed(link)
-        waiting = [p.job.number for p in loop.pool.jobs_at(link.datapath) if p.port is None]
-        held = {p.job.number: p.port for p in loop.pool.jobs_at(link.datapath) if p.port is not None}
-        holds = loop.pool_of(link.datapath)
+        waiting = [p.job.number for p in loop.desired.jobs_at(link.datapath) if p.port is None]
+        held = {p.job.number: p.port for p in loop.desired.jobs_at(link.datapath) if p.port is not None}
+        holds = loop.desired_of(link.datapath)
         known = holds.switches.get(link.datapath)
-        for pool, _ in loop.pools.all():
-            changes = pool.set_switch(placed_switch(pool.policy, link), state.hosts)
-            if pool is holds and state.told and changes:
-                arrived = [n for n in waiting if (p := pool.placed.get(n)) is not None and p.port is not None]
+        for desired, _ in loop.pair.all():
+            changes = desired.set_switch(placed_switch(desired.policy, link), state.hosts)
+            if desired is holds and state.told and changes:
+                arrived = [n for n in waiting if (p := desired.placed.get(n)) is not None and p.port is not None]
                 for number in arrived:
-                    self._polling.begin(pool.placed[number])
+                    self._polling.begin(desired.placed[number])
                     loop.confirmations.sent(number, FlowsAt(link.datapath))
                 link.apply(changes).add_done_callback(partial(self._arrived, state, link, arrived))
         state.note_wan(known, holds.switches[link.datapath])
         for number in (*waiting, *held):
-            placed = loop.pool.placed.get(number)
+            placed = loop.desired.placed.get(number)
             if placed is not None and placed.port is None:
                 self._progress.expect(placed.job)
                 loop.dirty.job(number)
         loop.dirty.switch(link.datapath)
         for number in waiting:
-            if (placed := loop.pool.placed.get(number)) is not None:
+            if (placed := loop.desired.placed.get(number)) is not None:
                 self._queues.expect(placed)
 
     def _arrived(self, state: SwitchState, link: SwitchLink, numbers: list[int], done: asyncio.Future[Outcome]) -> None:

@@ -34,18 +34,18 @@ class Workers:
 
     def rules(self, host: str) -> HostRules:
         """The rules of a worker as they should be now."""
-        return self._loop.pool.host_rules(host, self._speeds.get(host))
+        return self._loop.desired.host_rules(host, self._speeds.get(host))
 
     def tell(self) -> None:
         """Workers whose rules changed have a new revision to put in place, and jobs with new rules wait for it."""
-        for host, numbers in self._loop.pool.ruled.take().items():
+        for host, numbers in self._loop.desired.ruled.take().items():
             self.states.changed(host, numbers)
             for number in numbers:
                 self._loop.confirmations.blocked(number, RulesAt(host), NOT_YET)
 
     def policy_changed(self) -> None:
-        """Another pool is in force. As on switches, jobs that are there stay as they are while their rules change."""
-        ruled = self._loop.pool.ruled
+        """Another policy is in force. As on switches, jobs stay as they are while their rules change."""
+        ruled = self._loop.desired.ruled
         ruled.take()
         for host in ruled.hosts():
             self.states.changed(host, ())
@@ -66,7 +66,7 @@ class Workers:
             if job is not None and job.host == host and job.network_type in RULED:
                 self._loop.dirty.refuse(job.number, f"worker {host}: {reason}")
         waiting = {job.number for job_id in late if (job := self._job(job_id)) is not None}
-        limited = [placed for placed in self._loop.pool.ruled_at(host) if is_limited(placed)]
+        limited = [placed for placed in self._loop.desired.ruled_at(host) if is_limited(placed)]
         if self._learn(host, uplinks) and limited:
             # What the jobs' shares are follows from that.
             self.states.changed(host, [placed.job.number for placed in limited])
@@ -81,7 +81,7 @@ class Workers:
 
     def _learn(self, host: str, uplinks: Mapping[str, float | None]) -> bool:
         """Keep what a worker tells of its uplinks; True where that is news, and the worker has jobs."""
-        if self._speeds.get(host) == uplinks or not self._loop.pool.ruled.numbers(host):
+        if self._speeds.get(host) == uplinks or not self._loop.desired.ruled.numbers(host):
             return False
         self._speeds[host] = MappingProxyType(dict(uplinks))
         return True
@@ -90,7 +90,7 @@ class Workers:
         """Jobs whose bandwidth the worker's uplinks cannot hold wait for room, all others no longer."""
         key, seen = RulesAt(host), self._loop.confirmations
         owner = self._loop
-        short = worker_shares(owner.pool.policy, host, owner.pool.ruled_at(host), self._speeds.get(host)).short
+        short = worker_shares(owner.desired.policy, host, owner.desired.ruled_at(host), self._speeds.get(host)).short
         for placed in limited:
             number = placed.job.number
             if self.states.needs(host, number):
@@ -103,7 +103,7 @@ class Workers:
 
     def _job(self, job_id: str) -> Job | None:
         job = self._loop.directory.by_id.get(job_id)
-        return None if job is None or job.number not in self._loop.pool.placed else job
+        return None if job is None or job.number not in self._loop.desired.placed else job
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from lark_common.errors import AdError, NotFoundError
 from lark_common.runs import Address, NetworkType
 from lark_common.worker_rules import RULED
 from lark_controller.api.switches import Explanation, Step
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FlowData, FlowKey, Program
 from lark_controller.flows.origins import origin
 from lark_controller.flows.placement import Placed, Switch
@@ -58,7 +58,7 @@ class Ends:
     dst_job: Placed | None
 
 
-def ends_of(pool: Pool, directory: Directory, src: str, dst: str) -> Ends:
+def ends_of(pool: Desired, directory: Directory, src: str, dst: str) -> Ends:
     """The ends that two texts name, each an address or a live job's id. Raises NotFoundError, AdError."""
     first, second = _end_of(directory, src), _end_of(directory, dst)
     for version in (4, 6):
@@ -81,12 +81,12 @@ def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job |
     return (address,), directory.by_address.get(address)
 
 
-def _placed(pool: Pool, directory: Directory, job: Job | None) -> Placed | None:
+def _placed(pool: Desired, directory: Directory, job: Job | None) -> Placed | None:
     placed = None if job is None else pool.placed.get(job.number)
     return None if placed is None else replace(placed, job=directory.now(placed.job))
 
 
-def concerned(pool: Pool, ends: Ends) -> list[int]:
+def concerned(pool: Desired, ends: Ends) -> list[int]:
     """The switches that such a packet may pass, in order: the sender's edge, cores, the receiver's edge."""
     placed = [job.datapath for job in (ends.src_job, ends.dst_job) if job is not None]
     edges = [datapath for datapath in placed if datapath is not None and datapath in pool.switches]
@@ -97,7 +97,7 @@ def concerned(pool: Pool, ends: Ends) -> list[int]:
     return list(dict.fromkeys(chain))
 
 
-def explain(pool: Pool, ends: Ends, held: Mapping[int, Held]) -> Explanation:
+def explain(pool: Desired, ends: Ends, held: Mapping[int, Held]) -> Explanation:
     """The explanation, from who the ends are to what each switch does."""
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job)]
     ruled = _ruled(pool, ends, steps)
@@ -105,7 +105,7 @@ def explain(pool: Pool, ends: Ends, held: Mapping[int, Held]) -> Explanation:
     return Explanation(str(ends.src), str(ends.dst), verdict, reason, tuple(steps))
 
 
-def _ruled(pool: Pool, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
+def _ruled(pool: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
     """What the workers of jobs without a port on a switch do, by their rules; None where it is for the switches to say.
 
     What a worker holds is not asked for: a job is enforced when its worker has said that these rules are in place.
@@ -161,7 +161,7 @@ def sentence(because: Because) -> str:
 class _Walk:
     """A packet's way from switch to switch."""
 
-    def __init__(self, pool: Pool, ends: Ends, held: Mapping[int, Held], steps: list[Step]) -> None:
+    def __init__(self, pool: Desired, ends: Ends, held: Mapping[int, Held], steps: list[Step]) -> None:
         self.pool = pool
         self.ends = ends
         self.held = held

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from lark_common.errors import NotFoundError
 from lark_controller.api.switches import FlowFilter, FlowPage, FlowStatus, FlowTable
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData, FlowKey, Match, Program, Term
 from lark_controller.flows.origins import origin
 from lark_controller.flows.tables import table_name
@@ -36,7 +36,7 @@ class Held:
     slices: Mapping[int, SliceKey]
 
 
-def held(pool: Pool, datapath: int, dump: Dump | None, job: int | None = None) -> Held:
+def held(pool: Desired, datapath: int, dump: Dump | None, job: int | None = None) -> Held:
     """What :func:`page` needs of the loop's own state; with ``job`` of that job alone."""
     known = pool.switches.get(datapath)
     if job is not None:
@@ -46,7 +46,7 @@ def held(pool: Pool, datapath: int, dump: Dump | None, job: int | None = None) -
     return Held(known.role if known is not None else SwitchRole.EDGE, desired, dump, pool.slices_at(datapath))
 
 
-def page(pool: Pool, here: Held, chosen: FlowFilter, cursor: str | None, limit: int) -> FlowPage:
+def page(pool: Desired, here: Held, chosen: FlowFilter, cursor: str | None, limit: int) -> FlowPage:
     """A switch's flows in packet order, desired and (where it was asked) installed and foreign.
 
     May be called on any thread. Raises NotFoundError for a cursor that is none.
@@ -80,7 +80,7 @@ def _found(here: Held) -> dict[FlowKey, tuple[FlowData, str]]:
     return found
 
 
-def _words(pool: Pool, here: Held, key: FlowKey, data: FlowData, state: str) -> FlowStatus:
+def _words(pool: Desired, here: Held, key: FlowKey, data: FlowData, state: str) -> FlowStatus:
     why = origin(pool, here.slices, data)
     packets, size = (None, None) if here.dump is None else here.dump.counters.get(key, (None, None))
     return FlowStatus(
@@ -101,7 +101,7 @@ def _words(pool: Pool, here: Held, key: FlowKey, data: FlowData, state: str) -> 
 class _Search:
     """What a text is looked for in. Most of a switch's flows differ in what they match alone."""
 
-    def __init__(self, pool: Pool, here: Held) -> None:
+    def __init__(self, pool: Desired, here: Held) -> None:
         self._pool = pool
         self._slices = here.slices
         self._rest: dict[FlowData, str] = {}

@@ -141,7 +141,7 @@ class Jobs:
 
         async def read() -> None:
             job = self._reconciler.directory.by_id.get(job_id)
-            placed = None if job is None else self._reconciler.pool.placed.get(job.number)
+            placed = None if job is None else self._reconciler.desired.placed.get(job.number)
             if placed is not None:
                 await self._reconciler.polling.read(placed, timeout)
 

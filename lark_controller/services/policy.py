@@ -139,7 +139,7 @@ class PolicyInForce:
             try:
                 version = self._store.trail.put_policy(text, policy.digest, actor, time.time())
             except BaseException:
-                self._loop.call(self._reconciler.pools.abandon)
+                self._loop.call(self._reconciler.pair.abandon)
                 raise
             try:
                 sent = self._openflow.call(self._reconciler.switchover.adopt()).result()

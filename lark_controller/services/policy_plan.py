@@ -13,7 +13,7 @@ from typing import Final
 from lark_common.errors import BusyError
 from lark_controller.api.policy import JobChange, Plan, SwitchPlan
 from lark_controller.flows import core
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
 from lark_controller.flows.model import Changes, Program
 from lark_controller.flows.placement import Switch
@@ -98,8 +98,10 @@ def plan(
     return Plan(new.digest, len(jobs), len(changed), tuple(changed[:MAX_JOBS]), tuple(plans), tuple(refusals))
 
 
-def _pool(policy: Policy, jobs: Sequence[Job], switches: list[Switch], pace: Pace) -> tuple[Pool, dict[int, Decision]]:
-    pool, decider = Pool(policy), Decider(policy)
+def _pool(
+    policy: Policy, jobs: Sequence[Job], switches: list[Switch], pace: Pace
+) -> tuple[Desired, dict[int, Decision]]:
+    pool, decider = Desired(policy), Decider(policy)
     decisions = {}
     for job in jobs:
         pace.step()

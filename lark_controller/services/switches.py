@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from lark_common.errors import NotFoundError, SwitchError
 from lark_controller.api.switches import Explanation, FlowFilter, FlowPage, PortStatus, SwitchStatus
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.placement import Switch
 from lark_controller.policies.model import SwitchRole
@@ -38,7 +38,9 @@ class Switches:
         """All switches that are declared or have been connected, by datapath id."""
         loop = self._reconciler
         return self._loop.call(
-            lambda: tuple(_status(loop, dp, ports=False) for dp in sorted({*loop.switches, *loop.pool.policy.switches}))
+            lambda: tuple(
+                _status(loop, dp, ports=False) for dp in sorted({*loop.switches, *loop.desired.policy.switches})
+            )
         )
 
     def find(self, datapath: str) -> SwitchStatus:
@@ -52,13 +54,13 @@ class Switches:
             return FlowPage(())
         own = None if job is None else job.number
 
-        async def read() -> tuple[Pool, flow_lists.Held]:
+        async def read() -> tuple[Desired, flow_lists.Held]:
             number = _found(self._reconciler, datapath)
             state = self._reconciler.switches.get(number)
             dump: Dump | None = None
             if state is not None and state.link is not None:
                 dump = await state.link.dump(timeout, own)
-            pool = self._reconciler.pool_of(number)
+            pool = self._reconciler.desired_of(number)
             return pool, flow_lists.held(pool, number, dump, own)
 
         pool, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
@@ -70,7 +72,7 @@ class Switches:
         Raises NotFoundError, AdError.
         """
 
-        async def hold(pool: Pool, datapath: int) -> Held:
+        async def hold(pool: Desired, datapath: int) -> Held:
             state = self._reconciler.switches.get(datapath)
             switch = pool.switches[datapath]
             if state is not None and state.link is not None:
@@ -79,8 +81,8 @@ class Switches:
                     return Held(switch, dump.program, dump.counters, live=True)
             return Held(switch, pool.build(datapath), {}, live=False)
 
-        async def read() -> tuple[Pool, Ends, dict[int, Held]]:
-            pool = self._reconciler.pool
+        async def read() -> tuple[Desired, Ends, dict[int, Held]]:
+            pool = self._reconciler.desired
             ends = ends_of(pool, self._reconciler.directory, src, dst)
             datapaths = concerned(pool, ends)
             held = await asyncio.gather(*(hold(pool, datapath) for datapath in datapaths))
@@ -92,24 +94,24 @@ class Switches:
 
 def _found(loop: Reconciler, text: str) -> int:
     """A switch's datapath id from its id or name. Raises NotFoundError."""
-    for datapath, spec in loop.pool.policy.switches.items():
+    for datapath, spec in loop.desired.policy.switches.items():
         if spec.name == text:
             return datapath
-    for datapath, known in loop.pool.switches.items():
+    for datapath, known in loop.desired.switches.items():
         if known.name == text:
             return datapath
     try:
         number = int(text.removeprefix("0x").replace(":", ""), 16)
     except ValueError:
         number = -1
-    if number in loop.switches or number in loop.pool.policy.switches:
+    if number in loop.switches or number in loop.desired.policy.switches:
         return number
     raise NotFoundError(f"no switch has the name or datapath id {text}")
 
 
 def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
     """One switch; without ``ports`` at a cost that does not grow with its jobs."""
-    pool = loop.pool_of(datapath)
+    pool = loop.desired_of(datapath)
     state = loop.switches.get(datapath) or SwitchState(datapath)
     spec = pool.policy.switches.get(datapath)
     known = pool.switches.get(datapath)
@@ -137,7 +139,7 @@ def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
     )
 
 
-def _ports(pool: Pool, state: SwitchState, known: Switch) -> tuple[PortStatus, ...]:
+def _ports(pool: Desired, state: SwitchState, known: Switch) -> tuple[PortStatus, ...]:
     if state.link is None:
         return ()
     behind = {placed.port: placed.job.id for placed in pool.jobs_at(state.datapath) if placed.port is not None}

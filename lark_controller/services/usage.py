@@ -74,7 +74,9 @@ class Accounts:
     def groups(self) -> tuple[GroupStatus, ...]:
         """The groups of the policy in force: their live jobs, what these send and receive now and have since this
         start, and what cores dropped of them."""
-        policy, jobs = self._loop.call(lambda: (self._reconciler.pool.policy, self._reconciler.pool.groups.copy()))
+        policy, jobs = self._loop.call(
+            lambda: (self._reconciler.desired.policy, self._reconciler.desired.groups.copy())
+        )
         rates, sums, dropped = self._ledger.rates(), self._ledger.sums(), self._core_drops.by_group()
         return tuple(
             GroupStatus(

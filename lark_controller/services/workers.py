@@ -66,7 +66,7 @@ class Workers:
 
     def _status(self, host: str, after: str) -> HostStatus:
         """A worker's rules; left out where their revision is ``after``. On the loop's thread."""
-        states, pool = self._reconciler.workers.states, self._reconciler.pool
+        states, pool = self._reconciler.workers.states, self._reconciler.desired
         revision, rules = states.revision(host), RulesAt(host)
         waiting = tuple(
             placed.job.id

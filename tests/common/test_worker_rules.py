@@ -25,7 +25,7 @@ from lark_common.worker_rules import (
 )
 from lark_controller.api.jobs import Registered
 from lark_controller.controller import Controller
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.worker_rules import permits, unsupported
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import Decider
@@ -44,7 +44,7 @@ HOST = "worker1"
 
 def rules_of(*jobs: Job, policy: str = FULL) -> HostRules:
     loaded = load(policy)
-    pool, decider = Pool(loaded), Decider(loaded)
+    pool, decider = Desired(loaded), Decider(loaded)
     for job in jobs:
         pool.put(job, decider.decide(job.facts))
     return pool.host_rules(HOST)
@@ -92,7 +92,7 @@ def test_slices_follow_jobs_everywhere() -> None:
 def test_whoever_has_what_was_told_has_the_whole(text: str, history: list[Any]) -> None:
     """A worker that takes its rules whenever they are said to have changed has those of a pool made anew."""
     policy = load(text)
-    pool, decider = Pool(policy), Decider(policy)
+    pool, decider = Desired(policy), Decider(policy)
     held: dict[str, HostRules] = {}
     live: dict[int, Job] = {}
     for action, what in history:
@@ -107,7 +107,7 @@ def test_whoever_has_what_was_told_has_the_whole(text: str, history: list[Any]) 
             held[host] = pool.host_rules(host)
             if action == "put" and what.number not in known and what.host == host and what.datapath is None:
                 assert fresh <= {what.number}
-    oracle = Pool(policy)
+    oracle = Desired(policy)
     for job in live.values():
         oracle.put(job, decider.decide(job.facts))
     for host in {*held, *oracle.ruled.hosts()}:
@@ -119,7 +119,7 @@ def test_whoever_has_what_was_told_has_the_whole(text: str, history: list[Any]) 
 @given(numbers)
 def test_what_says_nothing_new_of_a_job_changes_no_rules(number: int) -> None:
     policy = load(FULL)
-    pool, decider = Pool(policy), Decider(policy)
+    pool, decider = Desired(policy), Decider(policy)
     job = a_nat_job(number)
     pool.put(job, decider.decide(job.facts))
     assert pool.ruled.take() == {HOST: {number}}

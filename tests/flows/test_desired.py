@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lark_common.runs import AddressType, NetworkType, RunKey
 from lark_controller.flows.cookies import of_job
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import Changes, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Switch, place_switch
 from lark_controller.flows.tags import assign_tags
@@ -176,7 +176,7 @@ def apply(program: Program, changes: Changes) -> Program:
 @given(st.sampled_from(POLICIES), steps, st.integers(0, 30))
 def test_changes_add_up_to_the_full_recompute(text: str, history: list[Any], late: int) -> None:
     policy = load(text)
-    pool, decider = Pool(policy), Decider(policy)
+    pool, decider = Desired(policy), Decider(policy)
     held: dict[int, Program] = {}
     live: dict[int, Job] = {}
     ports = dict.fromkeys(EDGES, 20)
@@ -212,7 +212,7 @@ def test_changes_add_up_to_the_full_recompute(text: str, history: list[Any], lat
     if not held:
         connect()
 
-    oracle = Pool(policy, pool)
+    oracle = Desired(policy, pool)
     for datapath in (*EDGES, CORE):
         oracle.set_switch(a_switch(text, datapath, ports.get(datapath, 0)), (f"worker{datapath}",))
     for job in sorted(live.values(), key=lambda job: -job.number):
@@ -225,7 +225,7 @@ def test_changes_add_up_to_the_full_recompute(text: str, history: list[Any], lat
 
 def test_a_group_has_a_rule_towards_the_site_for_each_block() -> None:
     policy = load(QUEUES)
-    pool, decider = Pool(policy), Decider(policy)
+    pool, decider = Desired(policy), Decider(policy)
     pool.set_switch(a_switch(QUEUES, CORE))
     pool.set_group_queues(CORE, frozenset({1, 2}))
     before = pool.rules[CORE]
@@ -239,7 +239,7 @@ def test_a_group_has_a_rule_towards_the_site_for_each_block() -> None:
 
 def test_blocks_keep_the_core_small_and_a_change_flat() -> None:
     policy = load(FULL)
-    pool, decider = Pool(policy), Decider(policy)
+    pool, decider = Desired(policy), Decider(policy)
     pool.set_switch(a_switch(FULL, CORE))
     before = pool.rules[CORE]
     block = IPv4Network("10.64.0.0/29")
@@ -252,7 +252,7 @@ def test_blocks_keep_the_core_small_and_a_change_flat() -> None:
 
 def test_a_block_shared_with_a_job_of_no_rule_is_not_covered_whole() -> None:
     policy = load(FULL)
-    pool, decider = Pool(policy), Decider(policy)
+    pool, decider = Desired(policy), Decider(policy)
     pool.set_switch(a_switch(FULL, CORE))
     block = IPv4Network("10.64.0.0/29")
     steered, other = a_job(1, ipv4_block=block), a_job(2, ipv4_block=block, group="atlas")
@@ -266,7 +266,7 @@ def test_a_block_shared_with_a_job_of_no_rule_is_not_covered_whole() -> None:
 
 def test_the_flows_of_one_job_are_those_of_its_cookies() -> None:
     policy = load(FULL)
-    pool, decider = Pool(policy), Decider(policy)
+    pool, decider = Desired(policy), Decider(policy)
     for datapath in (1, 2, CORE):
         pool.set_switch(a_switch(FULL, datapath), (f"worker{datapath}",))
     for number in (5, 6):
@@ -286,7 +286,7 @@ def test_the_flows_of_one_job_are_those_of_its_cookies() -> None:
 
 def test_frame_alone_holds_no_job() -> None:
     policy = load(FULL)
-    pool = Pool(policy)
+    pool = Desired(policy)
     pool.set_switch(a_switch(FULL, 1), ("worker1",))
     admitted = [key for key in pool.build(1).flows if key.table == 0]
     assert {term.value for key in admitted for term in key.match if term.name == "in_port"} == {1, 40, 0xFFFFFFFE}

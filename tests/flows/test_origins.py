@@ -10,7 +10,7 @@ import pytest
 
 from lark_common.runs import RunKey
 from lark_controller.flows.cookies import Category, cookie, count_cookie, counted_by, is_ours, of_job
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData
 from lark_controller.flows.origins import Origin, origin
 from lark_controller.flows.placement import Switch, place_switch
@@ -54,8 +54,8 @@ def a_switch(datapath: int = EDGE) -> Switch:
     return place_switch(load(POLICY), datapath, ports, normal=True, tracks=True, max_meter=64)
 
 
-def a_pool(*jobs: Job) -> Pool:
-    pool, decider = Pool(load(POLICY)), Decider(load(POLICY))
+def a_pool(*jobs: Job) -> Desired:
+    pool, decider = Desired(load(POLICY)), Decider(load(POLICY))
     pool.set_switch(a_switch(), ("worker1",))
     for job in jobs:
         pool.put(job, decider.decide(job.facts))

@@ -10,7 +10,7 @@ import pytest
 
 from lark_common.runs import AddressType, RunKey, link_local
 from lark_controller.flows.cookies import Category, parse
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FLAG_SEND_FLOW_REM, PORT_LOCAL
 from lark_controller.flows.packet_in_answer import answer
 from lark_controller.flows.placement import Switch, mac_number, place_switch
@@ -75,7 +75,7 @@ class Site:
 
     def __init__(self, *jobs: Job, policy: str = POLICY, tracks: bool = True, normal: bool = True) -> None:
         self.policy, self.tracks, self.normal = load(policy), tracks, normal
-        self.pool, self.decider = Pool(self.policy), Decider(self.policy)
+        self.pool, self.decider = Desired(self.policy), Decider(self.policy)
         ports = {"uplink": UPLINK, "br": PORT_LOCAL} | {f"p{n}": 10 + n for n in range(1, 9)}
         self.edge = self._switch(EDGE, ports)
         self.core = self._switch(CORE, {"a": 1, "b": 2, "c": 3})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lark_common.errors import PolicyError
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
 from lark_controller.flows.placement import Switch, place_switch
 from lark_controller.flows.simulation.simulate import ConnectionTable, PortView, Tables, run
@@ -36,7 +36,7 @@ policies:
 """
 
 
-def core(pool: Pool, down: set[str], absent: set[str]) -> Switch:
+def core(pool: Desired, down: set[str], absent: set[str]) -> Switch:
     ports = {"p1": 1} | {f"p{number}": number for name, number in NUMBERS.items() if name not in absent}
     numbers = {NUMBERS[name] for name in down}
     return place_switch(pool.policy, CORE, ports, normal=True, tracks=True, max_meter=0, down=numbers)
@@ -44,7 +44,7 @@ def core(pool: Pool, down: set[str], absent: set[str]) -> Switch:
 
 def ways(backups: dict[str, str], down: set[str], absent: set[str] | None = None) -> dict[str, str]:
     """By which port leaves what a steered job sends, and what another one sends to each of the gateways."""
-    pool = Pool(load(policy(backups)))
+    pool = Desired(load(policy(backups)))
     pool.set_switch(core(pool, down, absent or set()))
     steered, other = a_job(1, "carol"), a_job(2, "alice")
     for job in (steered, other):
@@ -94,7 +94,7 @@ def test_a_port_that_is_gone_is_as_one_that_is_down() -> None:
 
 
 def test_only_what_concerns_the_port_is_sent() -> None:
-    pool = Pool(load(policy(CHAIN)))
+    pool = Desired(load(policy(CHAIN)))
     pool.set_switch(core(pool, set(), set()))
     before = pool.build(CORE)
     changes = pool.set_switch(core(pool, {"wan-fast"}, set()))

@@ -9,7 +9,7 @@ import pytest
 
 from lark_common.runs import NetworkType
 from lark_common.worker_rules import from_json, to_json
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.worker_shares import worker_shares
 from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.decide import Decider
@@ -36,15 +36,15 @@ def a_ruled_job(number: int, rate: float | None = None, owner: str = "alice", *f
     return replace(job, bandwidth=rate, host=HOST, reserved=flows)
 
 
-def pool_of(text: str, *jobs: Job) -> Pool:
+def desired_of(text: str, *jobs: Job) -> Desired:
     loaded = load(text)
-    pool, decider = Pool(loaded), Decider(loaded)
+    pool, decider = Desired(loaded), Decider(loaded)
     for job in jobs:
         pool.put(job, decider.decide(job.facts))
     return pool
 
 
-def table(pool: Pool, speeds: dict[str, float | None]) -> tuple[Table, dict[str, float], dict[str, str]]:
+def table(pool: Desired, speeds: dict[str, float | None]) -> tuple[Table, dict[str, float], dict[str, str]]:
     """Shares at the uplinks and towards jobs in Mb/s, and who comes short, by the job's number."""
     found = worker_shares(pool.policy, HOST, pool.ruled_at(HOST), speeds)
     assert found.uplinks is not None
@@ -110,14 +110,14 @@ def table(pool: Pool, speeds: dict[str, float | None]) -> tuple[Table, dict[str,
     ],
 )  # fmt: skip
 def test_the_shares_of_a_worker(text: str, jobs: list[Job], uplinks: Table, inward: dict[str, float]) -> None:
-    pool = pool_of(text, *jobs)
+    pool = desired_of(text, *jobs)
     assert table(pool, {"eth0": 100.0}) == (uplinks, inward, {})
     rules = pool.host_rules(HOST, {"eth0": 100.0})
     assert from_json(to_json(rules)) == rules
 
 
 def test_what_does_not_fit_comes_short_and_is_limited() -> None:
-    uplinks, inward, short = table(pool_of(policy(), a_ruled_job(1, 70), a_ruled_job(2, 40)), {"eth0": 100.0})
+    uplinks, inward, short = table(desired_of(policy(), a_ruled_job(1, 70), a_ruled_job(2, 40)), {"eth0": 100.0})
     assert uplinks == {"eth0": {"": (30, 100), "1": (70, 70), "2": (0, 40)}}
     assert inward == {"1": 70, "2": 40}
     assert short.keys() == {"2"}
@@ -132,23 +132,23 @@ def test_what_does_not_fit_comes_short_and_is_limited() -> None:
     ],
 )
 def test_without_a_link_or_its_speed_nothing_is_promised(speeds: dict[str, float | None], reason: str) -> None:
-    uplinks, _, short = table(pool_of(policy(), a_ruled_job(1, 10)), speeds)
+    uplinks, _, short = table(desired_of(policy(), a_ruled_job(1, 10)), speeds)
     assert (uplinks, short) == ({}, {"1": reason})
 
 
 def test_the_policys_uplinks_are_chosen_among_those_that_the_worker_tells() -> None:
     text = policy(edge=", uplinks: [eth*]")
-    uplinks, _, _ = table(pool_of(text, a_ruled_job(1, 10)), {"eth1": 100.0, "tap0": 10.0})
+    uplinks, _, _ = table(desired_of(text, a_ruled_job(1, 10)), {"eth1": 100.0, "tap0": 10.0})
     assert uplinks.keys() == {"eth1"}
 
 
 def test_a_topology_says_what_the_access_link_carries() -> None:
     text = policy() + "topology:\n  hosts: {default: {switch: rack, capacity: 50}}\n"
-    uplinks, _, _ = table(pool_of(text, a_ruled_job(1, 10)), {"eth0": 100.0})
+    uplinks, _, _ = table(desired_of(text, a_ruled_job(1, 10)), {"eth0": 100.0})
     assert uplinks == {"eth0": {"": (40, 50), "1": (10, 10)}}
 
 
 def test_before_the_worker_has_told_its_uplinks_what_stands_stays() -> None:
-    pool = pool_of(policy(), a_ruled_job(1, 10))
+    pool = desired_of(policy(), a_ruled_job(1, 10))
     assert pool.host_rules(HOST).uplinks is None
-    assert pool_of(policy(), a_ruled_job(1)).host_rules(HOST).uplinks == {}
+    assert desired_of(policy(), a_ruled_job(1)).host_rules(HOST).uplinks == {}

@@ -109,8 +109,8 @@ def test_after_a_storm_nothing_is_left_anywhere(
         seen = loop.confirmations
         left = {
             "directory": loop.directory.by_id,
-            "placed": loop.pool.placed,
-            "moved": loop.pools.moved,
+            "placed": loop.desired.placed,
+            "moved": loop.pair.moved,
             "awaited": seen._jobs,
             "waiters": seen._waiters,
             "open at switches": seen._open,

@@ -292,5 +292,5 @@ def test_the_loop_goes_on_while_a_post_waits_for_the_database(tmp_path: Path, sl
 
 def flows_in_loop(controller: Controller, job_id: str) -> tuple[Any, ...]:
     number = controller._reconciler.directory.by_id[job_id].number
-    found = controller._loop.call(lambda: controller._reconciler.pool.placed[number].job)
+    found = controller._loop.call(lambda: controller._reconciler.desired.placed[number].job)
     return found.reserved

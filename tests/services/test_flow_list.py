@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench.population import jobs, policy_text, switches
 from lark_common.errors import NotFoundError
 from lark_controller.api.switches import FlowFilter, FlowStatus
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData, FlowKey, Program, match
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
@@ -20,7 +20,7 @@ from lark_controller.services.flow_list import held, page
 from lark_controller.switches.openflow.link import Dump
 
 TEXT = policy_text()
-POOL = Pool(load(TEXT))
+POOL = Desired(load(TEXT))
 POOL.set_switch(next(switches(TEXT)))
 for _job in itertools.islice(jobs(4000, 22), 4000):
     POOL.put(_job, Decider(POOL.policy).decide(_job.facts))

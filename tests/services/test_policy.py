@@ -12,7 +12,7 @@ from fake_switch.switch import FakeNetwork
 from lark_common.errors import BusyError, ChangedError, PolicyError, RuleLimitError
 from lark_controller.api.switches import FlowFilter
 from lark_controller.flows.cookies import Category, counted_by, parse
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import Program
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
@@ -119,16 +119,16 @@ def test_a_switch_that_cannot_be_brought_over_is_compared_when_it_returns(
             connect(network, controller, edge)
             controller.jobs.confirm(post(controller, edge.datapath, "carol", datapath=edge.datapath).job.id, 20)
         before = [dict(edge.program.flows) for edge in edges]
-        pools, build = controller._reconciler.pools, Pool.build
+        pools, build = controller._reconciler.pair, Desired.build
         failing = [2]
 
-        def fails_once(pool: Pool, datapath: int) -> Program:
+        def fails_once(pool: Desired, datapath: int) -> Program:
             if datapath in failing and datapath in pools.moved:
                 failing.remove(datapath)
                 raise RuntimeError("nobody has thought of this")
             return build(pool, datapath)
 
-        monkeypatch.setattr(Pool, "build", fails_once)
+        monkeypatch.setattr(Desired, "build", fails_once)
         blocked = POLICY.replace('"mallory"', '"carol"')
         assert controller.policy.put(blocked, "ops").version == controller.policy.version.version == 2
         until(lambda: all(edges[place].program.flows != before[place] for place in (0, 2)))

@@ -112,8 +112,8 @@ def test_directory_and_pool_hold_one_object_for_a_job(tmp_path: Path, network: F
         loop = controller._reconciler
         for job in jobs:
             assert loop.directory.standing(job.number).state is JobState.ENFORCED
-            assert loop.pool.placed[job.number].job is loop.directory.by_id[job.id]
-            assert loop.pool.jobs_at(1)[job.number - 1] is loop.pool.placed[job.number]
+            assert loop.desired.placed[job.number].job is loop.directory.by_id[job.id]
+            assert loop.desired.jobs_at(1)[job.number - 1] is loop.desired.placed[job.number]
 
 
 def test_a_database_file_that_is_gone_or_another_is_seen(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def left(controller: Controller, name: str, source: str = "") -> LinkStatus:
 def flows(controller: Controller, job: Job) -> tuple[ReservedFlow, ...]:
     """The reserved flows that the loop has of a job, once what was asked before has been done."""
     controller.switches.all()
-    found = controller._reconciler.pool.placed.get(job.number)
+    found = controller._reconciler.desired.placed.get(job.number)
     return () if found is None else found.job.reserved
 
 
@@ -244,7 +244,7 @@ def test_an_operator_changes_what_a_job_requested(tmp_path: Path) -> None:
         assert controller.jobs.detail(job.id).job.bandwidth == 200
         controller.switches.all()
         controller.switches.all()
-        assert controller._reconciler.pool.placed[job.number].job.bandwidth == 200
+        assert controller._reconciler.desired.placed[job.number].job.bandwidth == 200
         controller.reservations.release(made.id, "ops", False)
         assert controller.jobs.detail(job.id).job.bandwidth is None
         assert left(controller, "access:worker1").reserved == 0
@@ -334,7 +334,7 @@ def test_a_job_that_was_in_quarantine_is_what_the_policy_in_force_makes_of_it(tm
         assert controller._registration.quarantine(job.id, "another job is there", "pool")
         assert controller._registration.lift(job.id, "the pool agrees", "pool")
         assert flows(controller, job) == reserved != ()
-        assert controller._reconciler.pool.placed[job.number].decision.blocked
+        assert controller._reconciler.desired.placed[job.number].decision.blocked
 
 
 def test_a_job_whose_switch_refuses_it_frees_its_bandwidth(tmp_path: Path, network: FakeNetwork) -> None:

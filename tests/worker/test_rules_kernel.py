@@ -20,7 +20,7 @@ from lab.namespaces import Net
 from lab.run import run
 from lark_common.runs import AddressType, NetworkType, link_local
 from lark_common.worker_rules import HostRules, JobRules
-from lark_controller.flows.desired import Pool
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.worker_rules import permits
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
@@ -176,7 +176,7 @@ def loaded(table: Table) -> Iterator[None]:
 
 def rules_of(policy: str, jobs: list[Job]) -> HostRules:
     parsed = load(policy)
-    pool, decider = Pool(parsed), Decider(parsed)
+    pool, decider = Desired(parsed), Decider(parsed)
     for job in jobs:
         pool.put(replace(job, network_type=NetworkType.BRIDGE, datapath=None), decider.decide(job.facts))
     return pool.host_rules("worker1")

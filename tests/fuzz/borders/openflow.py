@@ -59,13 +59,13 @@ def _state() -> LoopState:
     policy = load(POLICY)
     state = LoopState(policy, lambda: None)
     ports = {"uplink": 1, "p1": 11, "p2": 12}
-    state.pool.set_switch(place_switch(policy, DATAPATH, ports, normal=True, tracks=False, max_meter=0))
+    state.desired.set_switch(place_switch(policy, DATAPATH, ports, normal=True, tracks=False, max_meter=0))
     for number in (1, 2):
         job = a_job(number, f"user{number}")
         state.directory.put(job)
-        state.pool.put(job, state.decider.decide(job.facts))
-    assert all(placed.port is not None for placed in state.pool.jobs_at(DATAPATH))
-    assert len(state.pool.jobs_at(DATAPATH)) == 2
+        state.desired.put(job, state.decider.decide(job.facts))
+    assert all(placed.port is not None for placed in state.desired.jobs_at(DATAPATH))
+    assert len(state.desired.jobs_at(DATAPATH)) == 2
     return state
 
 
