@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
-from operator import add, itemgetter, sub
+from operator import add, itemgetter, lt, sub
 from typing import Final
 
 from lark_controller.accounting.account import FLOWS, PORT, QUEUES, SIZE, SUMS, WORKER, ZEROS, Account
@@ -88,6 +88,8 @@ class Ledger:
         self._accounts: dict[int, Account] = {}
         self._changed: dict[int, None] = {}
         self._closed: dict[int, None] = {}
+        # Accounts with a counter that began anew since their entry was made: what is stored of it is too much.
+        self._anew: set[int] = set()
         self._rates: dict[str, Rate] = {}
         self._flowing = Rates()
         self._recent = Recent()
@@ -182,8 +184,7 @@ class Ledger:
             account.opened()
             before = account.sums
             self._read_flow(account, reading)
-            place = FLOWS + 2 * reading.kind
-            account.numbers[place] = account.numbers[place + 1] = 0
+            self._begin_anew(number, account, reading.kind)
             self._moved(number, account, before)
 
     def flows_there(self, number: int, at: float, flows: Sequence[FlowReading]) -> None:
@@ -199,8 +200,7 @@ class Ledger:
             for reading in flows:
                 self._read_flow(account, reading)
             for kind in {*Kind} - {reading.kind for reading in flows}:
-                place = FLOWS + 2 * kind
-                account.numbers[place] = account.numbers[place + 1] = 0
+                self._begin_anew(number, account, kind)
             self._moved(number, account, before)
 
     def report(self, number: int, at: float, report: WorkerCounts, final: bool) -> bool:
@@ -220,7 +220,10 @@ class Ledger:
             if said:
                 places = _WORKER_PLACES[: len(said)] if report.wan else _WORKER_PLACES[4:]
                 offset = WORKER if report.wan else WORKER + 4
-                new = counted(account.numbers[offset : offset + len(said)], said)
+                old = account.numbers[offset : offset + len(said)]
+                new = counted(old, said)
+                if any(map(lt, said, old)):
+                    self._must_be_written(number)
                 account.numbers[offset : offset + len(said)] = array("Q", said)
                 for place, value in zip(places, new, strict=True):
                     _add(account.numbers, place, value)
@@ -319,6 +322,7 @@ class Ledger:
         while part := list(islice(rest, _AT_ONCE)):
             with self._lock:
                 found += [_entry(number, known) for number in part if (known := self._accounts.get(number)) is not None]
+                self._anew.difference_update(part)
         return found
 
     def wrote(self, entries: Iterable[Entry]) -> None:
@@ -340,7 +344,8 @@ class Ledger:
         if entry.final:
             del self._accounts[entry.number]
             self._closed.pop(entry.number, None)
-        if entry.final == account.final and account.usage == entry.usage:
+            self._anew.discard(entry.number)
+        if entry.final == account.final and account.usage == entry.usage and entry.number not in self._anew:
             self._changed.pop(entry.number, None)
 
     def _read_port(self, account: Account, at: float, port: PortReading, age: float | None) -> None:
@@ -350,6 +355,8 @@ class Ledger:
             new: Sequence[int] = (0,) * len(port)
         else:
             new = counted(numbers[PORT:FLOWS], port)
+        if any(map(lt, port, numbers[PORT:FLOWS])):
+            self._must_be_written(account.job.number)
         account.started = True
         numbers[PORT:FLOWS] = array("Q", port)
         for place, value in zip(_PORT_PLACES, new, strict=True):
@@ -365,6 +372,18 @@ class Ledger:
         _add(account.numbers, to_packets, packets)
         if to_bytes is not None:
             _add(account.numbers, to_bytes, size)
+
+    def _begin_anew(self, number: int, account: Account, kind: int) -> None:
+        """The flow that counts ``kind`` is gone; one that comes in its place begins at 0."""
+        place = FLOWS + 2 * kind
+        if any(account.numbers[place : place + 2]):
+            account.numbers[place] = account.numbers[place + 1] = 0
+            self._must_be_written(number)
+
+    def _must_be_written(self, number: int) -> None:
+        """A counter began anew: a controller that goes on from its last reading would count nothing up to that."""
+        self._changed[number] = None
+        self._anew.add(number)
 
     def _timed(self, number: int, account: Account, at: float, before: array[int], first: bool) -> None:
         """Rate and throttled time between this reading and the one before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +55,12 @@ def used(ledger: Ledger, number: int = 1) -> Usage:
         ((10, WRAPPED), (2, 50), (2, 50)),  # both fell: made anew, however large it was
         ((10, 1000), (20, 50), (20, 50)),  # a fall from nowhere near an end is no wrap
         ((WRAPPED, 0, 7), (3, 0, 9), (103, 0, 2)),
+        ((WRAPPED, 0), (3, 0), (3, 0)),  # the one that counted anything fell: made anew
+        ((10, 3 << 30), (20, 5), (10, (1 << 30) + 5)),  # from the last quarter
+        ((10, (3 << 30) - 1), (20, 5), (20, 5)),
+        ((10, WRAPPED), (20, (1 << 30) - 1), (10, (1 << 30) + 99)),  # into the first
+        ((10, WRAPPED), (20, 1 << 30), (20, 1 << 30)),
+        ((10, 1 << 32), (20, 5), (20, 5)),  # more than 32 bits, and nowhere near the end of 64
     ],
 )
 def test_what_counters_counted_between_two_readings(
@@ -221,6 +228,49 @@ def test_a_switch_that_lost_its_flows_counts_from_nothing_even_when_it_is_past_t
     ledger.flows_there(1, NOW, [])
     ledger.read(1, NOW, None, [FlowReading(Kind.WAN_IN, 9, 900)])
     assert used(ledger).wan_packets_in == 14
+
+
+def port_made_anew(ledger: Ledger) -> None:
+    ledger.read(1, NOW + 20, PortReading(0, 0, 0, 0))
+
+
+def flow_gone(ledger: Ledger) -> None:
+    ledger.flow_gone(1, FlowReading(Kind.WAN_IN, 5, 500))
+
+
+def flows_lost(ledger: Ledger) -> None:
+    ledger.flows_there(1, NOW + 20, [])
+
+
+def worker_made_anew(ledger: Ledger) -> None:
+    ledger.report(1, NOW + 20, WorkerCounts(PortReading(5, 500, 5, 500), (0, 0, 0, 0), (0, 0)), False)
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("begins_anew", [port_made_anew, flow_gone, flows_lost, worker_made_anew])
+def test_that_a_counter_began_anew_outlives_the_controller(
+    begins_anew: Callable[[Ledger], None], between: bool
+) -> None:
+    """Also where nothing was counted with it, and while an entry is on its way to the database."""
+    ledger = opened()
+    ledger.report(1, NOW + 9, WorkerCounts(PortReading(5, 500, 5, 500), (50, 50, 5, 5), (5, 5)), False)
+    ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), [FlowReading(Kind.WAN_IN, 5, 500)], port_age=10.0)
+    first = ledger.entries(ledger.changed())
+    if not between:
+        ledger.wrote(first)
+        assert ledger.changed() == []
+    begins_anew(ledger)
+    if between:
+        ledger.wrote(first)
+    (last,) = ledger.entries(ledger.changed())
+    assert not any(last.new)
+    ledger.wrote([last])
+    assert ledger.changed() == []
+    ledger.read(1, NOW + 30, PortReading(6, 600, 5, 500), [FlowReading(Kind.WAN_IN, 6, 600)])
+    restarted = Ledger()
+    restarted.begin(job(), "group_cms", last.readings, last.usage)
+    restarted.read(1, NOW + 30, PortReading(6, 600, 5, 500), [FlowReading(Kind.WAN_IN, 6, 600)])
+    assert used(restarted) == used(ledger)
 
 
 def test_what_is_written_is_what_is_new_and_a_closed_account_is_forgotten_when_it_is_written() -> None:

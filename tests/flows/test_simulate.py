@@ -159,6 +159,29 @@ def test_what_is_sent_to_an_ipv6_group() -> None:
     assert not packet.is_multicast(b"")
 
 
+def test_an_authentication_header_counts_in_fours() -> None:
+    """RFC 4302, section 2.2: in 4-octet units, minus 2; all others in 8, minus 1."""
+    udp = frames.udp_payload("fe80::1", "fe80::2", 546, 547)
+    chain = bytes((17, 1, 0, 0)) + bytes(8) + udp
+    fields = packet.parse(frames.ethernet(A, B, *frames.ip("fe80::1", "fe80::2", 51, chain)))
+    assert (fields["ip_proto"], fields["udp_src"], fields["udp_dst"]) == (17, 546, 547)
+
+
+def test_options_of_neighbour_discovery_that_are_broken_or_given_twice() -> None:
+    def parsed(*options: bytes) -> dict[str, int]:
+        rest = bytes(4) + bytes(16) + b"".join(options)
+        return packet.parse(frames.icmp(A, B, "fe80::a", "fe80::b", 135, rest=rest))
+
+    sll, other = b"\1\1\2\0\0\0\0\x0a", b"\x0e\1" + bytes(6)
+    assert parsed(other, sll)["ipv6_nd_sll"] == 0x02000000000A
+    assert "ipv6_nd_target" not in parsed(sll, sll)
+    for broken in (b"\1\0" + bytes(6), b"\1\2" + bytes(6)):
+        fields = parsed(broken, sll[:7])
+        assert fields["ipv6_nd_target"] == 0
+        assert "ipv6_nd_sll" not in fields
+    assert "ipv6_nd_sll" not in parsed(b"\1\2" + bytes(14))
+
+
 SAMPLES = [
     FRAME,
     FRAME6,

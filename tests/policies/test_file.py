@@ -17,10 +17,12 @@ from lark_common.errors import Mistake, PolicyError
 from lark_controller.policies import schema
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy, PortSpec, Reach, SwitchRole, WanAction
+from lark_controller.policies.yaml_nodes import MAX_BYTES
 
 ETC = Path(__file__).parents[2] / "etc"
 EXAMPLE = (ETC / "policy.yaml").read_text(encoding="utf-8")
 CORE = 'switches: {c: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}}\n'
+EDGE = 'switches: {a: {datapath: "00000000000000e1", role: edge, %s}}'
 VALIDATOR = jsonschema.Draft202012Validator(schema.schema())
 
 
@@ -111,7 +113,11 @@ SHAPES = [
     ("version: 1\n" + CORE + "policies: [{wan: {action: drop, port: wan}}]", "policies[0].wan.action", "both"),
     ("version: 1\npolicies: [{connectivity: {inbound: x}}]", "policies[0].connectivity.inbound", "x is not accepted"),
     ("version: 1\npolicies: [{connectivity: {}}]", "policies[0].connectivity", "neither inbound nor outbound"),
+    ("version: 1\npolicies: [{block: {when: [a]}}]", "policies[0].block.when", "a list where a string is expected"),
     ("version: 1\nswitches: {a: {role: edge}}", "switches.a", "datapath is missing"),
+    ("version: 1\n" + EDGE % "normal: 3", "switches.a.normal", "is not a boolean"),
+    ("version: 1\n" + EDGE % "normal: never", "switches.a.normal", "never is not accepted"),
+    ("version: 1\nnetworks: {jobs: [10.0.0.0/8], hosts: [10.0.0.0/x]}", "networks.hosts[0]", "not a network"),
     ("version: 1\nswitches: {a: {datapath: '12', role: edge}}", "switches.a.datapath", "'12'"),
     ("version: 1\nswitches: {a: {datapath: 12, role: edge}}", "switches.a.datapath", "write it in quotes"),
     ("version: 1\ngroups: {a: {guarantee: fast}}", "groups.a.guarantee", "not a rate"),
@@ -167,6 +173,24 @@ MEANINGS = [
         "switches.b",
         "switch a already",
     ),
+    ("version: 1\nnetworks: {jobs: [10.0.0.0/255.0.0.0]}", "networks.jobs[0]", "not a network"),
+    ("version: 1\nnetworks: {jobs: ['fe80::%1/64']}", "networks.jobs[0]", "not a network"),
+    ("version: 1\nnetworks: {jobs: [10.0.0.0/16], hosts: [10.1.0.1]}", "networks.hosts[0]", "is in no job network"),
+    ("version: 1\nnetworks: {jobs: [10.0.0.0/8], hosts: [10.1.0.0/16]}", "networks.hosts[0]", "65536 addresses"),
+    ("version: 1\nswitches: {a: {datapath: '0000000000000000', role: edge}}", "switches.a.datapath", "zeros"),
+    ("version: 1\n" + EDGE % "groups_by: meters", "switches.a.groups_by", "on an edge"),
+    ("version: 1\n" + CORE.replace("role: core", "role: core, host: w"), "switches.c.host", "beside role: core"),
+    (
+        "version: 1\n" + CORE.replace("wan: 2", "wan: {port: 2, next_hop: '03:00:00:00:00:01'}"),
+        "switches.c.ports.wan.next_hop",
+        "multicast",
+    ),
+    (
+        "version: 1\n" + CORE.replace("lan: 1", "lan: {port: 1, next_hop: '02:00:00:00:00:01'}"),
+        "switches.c.ports.lan.next_hop",
+        "a next hop on lan",
+    ),
+    ("version: 1\n" + "#" * (1 << 18), "", "too large"),
     (
         "version: 1\nswitches: {a: {datapath: '00000000000000c0', role: edge, ports: {uplnk: 1}}}",
         "switches.a.ports.uplnk",
@@ -215,6 +239,31 @@ def test_alias_bombs_and_depth_are_refused() -> None:
     assert mistakes("a: &a [*a]")
     assert mistakes("version: 1\npolicies: &p [*p]")
     assert "tag" not in only("version: !!python/object:os.system 1").problem
+
+
+def test_a_text_of_the_largest_size_is_read() -> None:
+    head = "version: 1\n"
+    assert load(head + "#" * (MAX_BYTES - len(head))).blocks == ()
+    assert "too large" in only(head + "#" * (MAX_BYTES - len(head) + 1)).problem
+
+
+def test_blocks_are_no_larger_than_the_smallest_job_network() -> None:
+    def blocks(*jobs: str) -> tuple[int, int]:
+        return load(f"version: 1\nnetworks: {{jobs: {list(jobs)}}}").block_prefixes
+
+    assert blocks("10.0.0.0/16", "10.1.0.0/29") == (29, 122)
+    assert blocks("2001:db8::/125", "2001:db9::/64") == (26, 125)
+    assert blocks("10.0.0.0/16", "2001:db8::/64") == (26, 122)
+
+
+def test_a_switch_may_leave_it_to_the_controller_whether_normal_works() -> None:
+    assert [
+        load("version: 1\n" + EDGE % f"normal: {word}").switches[0xE1].normal for word in ("auto", "true", "off")
+    ] == [
+        None,
+        True,
+        False,
+    ]
 
 
 def test_dscp_avoids_those_that_are_given() -> None:
