@@ -60,13 +60,13 @@ def _link_local(mark: int, drops: Edge | None) -> Iterator[Flow]:
         mark,
         goto=drops,
     )
+    # A router that knows the job already asks directly before it asks by multicast: no policy's drop is counted.
     fields: Fields = {"eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": NS}
     yield flow(
         Edge.SLICE_TO,
         t.P_EXACT,
         {"metadata": t.TO_SLICED.put(1), **fields, "ipv6_src": LINK_LOCAL, "ipv6_dst": LINK_LOCAL},
         mark,
-        goto=drops,
     )
 
 
