@@ -21,6 +21,7 @@ from lark_controller.htcondor.watch import PoolOptions, PoolWatch
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
+from lark_controller.qos.reservation import Reservation
 from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
 from lark_controller.reconcile.core_drops import SharedDrops
 from lark_controller.reconcile.drift import check
@@ -77,7 +78,7 @@ class Controller:
         put = partial(self._openflow.tell, self._reconciler.put)
         gone = partial(self._openflow.tell, self._reconciler.end)
         self._feed = Feed(self._reconciler.directory, put, gone)
-        self.reservations = Reservations(store, self._feed)
+        self.reservations = Reservations(store, self._feed, self._holds)
         self._registration = Registration(store, lease_seconds, self._feed, self.reservations, self._why_kept)
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
         self.policy = PolicyInForce(
@@ -163,6 +164,12 @@ class Controller:
     def openflow_tls_addresses(self) -> tuple[tuple[str, int], ...]:
         """Where switches connect over TLS."""
         return self._openflow.tls_addresses
+
+    def _holds(self, reservation: Reservation) -> bool:
+        try:
+            return self._loop.call(lambda: self._reconciler.holds(reservation))
+        except SwitchError:
+            return True
 
     # -- between threads -----------------------------------------------------------------------------------------------
 

@@ -350,6 +350,14 @@ class Queues:
                     self._loop.pair.set_queue(claim, None, None)
         self._loop.dirty.switch(datapath)
 
+    def holds(self, datapath: int, claim: Claim) -> bool:
+        """Whether a queue of this claim may still stand on a switch, or flows there that use it."""
+        state = self._states.get(datapath)
+        if state is None or claim in state.numbers:
+            return state is not None
+        report = state.report
+        return state.wanted and (report is None or report.ports is None or report.revision < state.revision)
+
     def judge(self, placed: Placed) -> None:
         """Set what a job waits for as far as its queues are concerned."""
         number, datapath = placed.job.number, placed.datapath

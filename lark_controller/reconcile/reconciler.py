@@ -14,6 +14,7 @@ from dataclasses import replace
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_common.log import WARNING, event
 from lark_common.runs import Address
+from lark_common.worker_rules import RULED
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.metrics import Metrics
 from lark_controller.flows.desired import same_for_switches
@@ -21,6 +22,8 @@ from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import Policy
+from lark_controller.qos.reservation import Reservation
+from lark_controller.qos.worker_queues import Claim
 from lark_controller.reconcile.counters import Polling
 from lark_controller.reconcile.desired_pair import PairChanges
 from lark_controller.reconcile.packet_ins import Reactions
@@ -102,6 +105,16 @@ class Reconciler(LoopState):
     def jobs(self) -> list[Job]:
         """The live jobs that the loop has taken in."""
         return [placed.job for placed in self.desired.placed.values()]
+
+    def holds(self, reservation: Reservation) -> bool:
+        """Whether the queue of a reserved flow may still stand at its sender's worker."""
+        job = None if reservation.job is None else self.directory.by_id.get(reservation.job)
+        placed = None if job is None else self.desired.placed.get(job.number)
+        if placed is None:
+            return False
+        if placed.job.network_type in RULED:
+            return self.workers.states.behind(placed.job.host)
+        return placed.datapath is not None and self.queues.holds(placed.datapath, Claim.of_flow(reservation.number))
 
     def end(self, number: int) -> None:
         """A job is over: its flows and every decision that touched its addresses go."""

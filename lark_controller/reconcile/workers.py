@@ -108,9 +108,11 @@ class Workers:
 
 @dataclass(slots=True)
 class _State:
-    """One host. ``needs`` has for each job the revision from which on its own rules are in force."""
+    """One host. ``reached`` is the last revision that it has confirmed; ``needs`` has for each job the revision from
+    which on its own rules are in force."""
 
     revision: int = 0
+    reached: int = 0
     needs: dict[int, int] = field(default_factory=dict)
     waiters: list[Waiter] = field(default_factory=list)
 
@@ -150,10 +152,16 @@ class HostStates:
         reached = int(count)
         if reached > state.revision:
             return []
+        state.reached = max(state.reached, reached)
         done = [number for number, needed in state.needs.items() if needed <= reached and number not in late]
         for number in done:
             del state.needs[number]
         return done
+
+    def behind(self, host: str) -> bool:
+        """Whether a worker has not confirmed the last revision of its rules."""
+        state = self._states.get(host)
+        return state is not None and state.reached < state.revision
 
     def needs(self, host: str, number: int) -> bool:
         """Whether a job's own rules are not confirmed yet."""

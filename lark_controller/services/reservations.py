@@ -7,7 +7,7 @@ it carries is the store's doing, for all processes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -46,16 +46,21 @@ NO_TOPOLOGY: Final = "the policy declares no topology, so nothing can be reserve
 class Reservations:
     """Reservations of this controller; thread-safe.
 
-    The reserved flows from and to a live job, and its RequestBandwidth, are part of the job in ``feed``.
+    The reserved flows from and to a live job, and its RequestBandwidth, are part of the job in ``feed``. ``holds`` says
+    whether the queue of a flow that is over may still stand.
     """
 
     def __init__(
         self,
         store: Store,
         feed: Feed,
+        holds: Callable[[Reservation], bool] = lambda _: False,
     ) -> None:
         self._store = store
         self._feed = feed
+        self._holds = holds
+        # Reserved flows past their end whose queues may still stand, by id.
+        self._leaving: dict[str, Reservation] = {}
         self._find: Finder = feed.find
         self._lock = feed.lock
         self._policy: Policy | None = None
@@ -232,17 +237,21 @@ class Reservations:
                 self._drop(each)
 
     def expire(self, now: float) -> int:
-        """Release what is past its end; returns how many reservations. Raises StoreError."""
+        """End what is past its end, and release what no queue stands for any more; returns how many reservations.
+
+        Raises StoreError.
+        """
         with self._lock:
             self._go_over()
-        count = self._store.reservations.sweep(now)
-        with self._lock:
             past = [each for each in self._flows.values() if each.until is not None and each.until <= now]
             for each in past:
                 self._drop(each.id)
+                self._leaving[each.id] = each
         for each in past:
             event("reservation over", job=each.job, reservation=each.id)
-        return count
+        # What is held is free for others only when its queue is gone, which the loop sees to meanwhile.
+        self._leaving = {each.id: each for each in self._leaving.values() if self._holds(each)}
+        return self._store.reservations.sweep(now, self._leaving)
 
     def with_flows(self, job: Job) -> Job:
         """The job with the reserved flows from and to it; the caller holds the feed's lock."""

@@ -54,7 +54,6 @@ def admit(connection: Connection, booking: Booking, now: float, actor: str) -> R
     if booking.kind is ReservationKind.FLOW:
         _keep_alive(connection, [each for each in (booking.job, booking.peer) if each is not None])
     _lock(connection)
-    sweep(connection, now)
     before = None
     if booking.kind is ReservationKind.JOB:
         before = _one(connection, (reservations.c.kind == ReservationKind.JOB) & (reservations.c.job == booking.job))
@@ -80,8 +79,7 @@ def change(
     more). Raises CapacityError, and what ``rebook`` raises; then nothing has changed."""
     _lock_job_of(connection, reservation_id)
     _lock(connection)
-    sweep(connection, now)
-    before = _one(connection, reservations.c.id == reservation_id)
+    before = _one(connection, (reservations.c.id == reservation_id) & _valid(now))
     if before is None:
         return None
     return _replace(connection, before, *rebook(before), now, actor)
@@ -117,12 +115,16 @@ def release_of_job(connection: Connection, job_id: str) -> None:
         _remove(connection, (reservations.c.kind == ReservationKind.JOB) & (reservations.c.job == job_id))
 
 
-def sweep(connection: Connection, now: float) -> int:
-    """Release what is past its end; returns how many reservations."""
+def sweep(connection: Connection, now: float, but: Collection[str] = ()) -> int:
+    """Release what is past its end, ``but`` for the reservations with these ids; returns how many reservations.
+
+    Until then what they hold is not free: the queues that were made for them may still stand.
+    """
     if connection.execute(_PAST, {"now": now}).first() is None:
         return 0
     _lock(connection)
-    gone = _remove(connection, reservations.c.until <= now)
+    past = (reservations.c.until <= now) & reservations.c.id.not_in(list(but)[:_BATCH])
+    gone = _remove(connection, past)
     for each in gone:
         record(connection, now, "lark", "expire", each.id, "the time that was reserved is over")
     return len(gone)

@@ -123,6 +123,12 @@ def test_an_expired_reservation_frees_its_capacity(store: Store) -> None:
         store.reservations.admit(flow(WAN), NOW + 59, "ops")
     assert store.reservations.find(made.id, NOW + 60) is None
     assert store.reservations.page(None, NOW + 60, None, 10).reservations == ()
+    # Over it is at once; what it held is free when whoever looks after queues says so.
+    with pytest.raises(CapacityError):
+        store.reservations.admit(flow(WAN, NOW + 120), NOW + 60, "ops")
+    assert store.reservations.change(made.id, to(1, None), NOW + 60, "ops") is None
+    assert store.reservations.sweep(NOW + 60, {made.id}) == 0
+    assert store.reservations.sweep(NOW + 60) == 1
     store.reservations.admit(flow(WAN, NOW + 120), NOW + 60, "ops")
     assert store.reservations.sweep(NOW + 120) == 1
     assert store.reservations.sweep(NOW + 120) == 0

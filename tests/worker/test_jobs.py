@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 from lark_worker.errors import NetworkError
+from lark_worker.network.commands import NETNS
 from lark_worker.network.ovs_bridge import Bridge
 from tests.worker.pool import POLICY, Pool, Starter, a_pool, eventually
 
@@ -50,6 +52,47 @@ def test_a_job_has_its_own_network_and_reaches_its_owners_jobs_alone(pool: Pool)
     assert ignored & 0x7FFFFFFF == 0
     assert pool.inside(alice, "ip link set eth0 down")[0] != 0
     assert pool.inside(alice, "ip address add 10.64.9.9/16 dev eth0")[0] != 0
+
+
+SENDING = """
+import socket, time
+while True:
+    try:
+        socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).sendto(b"?", ("ff02::2%eth0", 9))
+    except OSError:
+        pass
+    time.sleep(0.002)
+"""
+
+
+def test_what_a_port_sent_before_it_was_registered_keeps_no_first_packet_back(pool: Pool) -> None:
+    """A router solicitation, say, whose drop Open vSwitch has cached when the job begins."""
+    enforced = pool.hook(pool.starter(9, "alice"), "start", "alice", 9)
+    other = value(enforced, "LarkInnerAddressIPv4")
+    for number in range(1, 4):
+        starter, before = pool.starter(number, "alice"), set(NETNS.iterdir())
+        ready, stop = threading.Event(), threading.Event()
+
+        def send(known: set[Path] = before, ready: threading.Event = ready, stop: threading.Event = stop) -> None:
+            while not (new := set(NETNS.iterdir()) - known) and not stop.wait(0.001):
+                pass
+            if new:
+                command = ["ip", "netns", "exec", new.pop().name, "python3", "-c", SENDING]
+                with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+                    ready.set()
+                    stop.wait()
+                    process.kill()
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            assert value(pool.hook(starter, "start", "alice", number), "LarkState") == "enforced"
+            assert ready.wait(5)
+            status, said = pool.inside(starter, f"ping -n -q -i 0.1 -w 1 -c 1 {other}")
+            assert status == 0, said
+        finally:
+            stop.set()
+            thread.join()
 
 
 def test_a_job_that_ends_leaves_nothing_and_its_neighbour_notices_nothing(pool: Pool) -> None:

@@ -229,6 +229,27 @@ def test_a_reserved_flow_has_its_rate_beside_the_rest_of_the_job(ovs: OpenVSwitc
         eventually(lambda: shares(site.lan.port) == [(10, 10)])
 
 
+def test_what_an_expired_flow_held_is_free_when_its_queue_is_gone(ovs: OpenVSwitch, net: Net) -> None:
+    with shaped(ovs, net) as (pool, site):
+        starter = pool.starter(1, "alice", BRIDGE)
+        said = enforced(pool, starter, "alice", 1)
+        pool.client.reserve(value(said, "LarkJobId"), LAN, 60, 3600)
+        eventually(lambda: shares(site.lan.port) == [(60, 60)])
+        assert pool.controller is not None
+        reservations = pool.controller.controller.reservations
+
+        def free() -> bool:
+            reservations.expire(time.time() + 4000)
+            is_free = {each["reserved"] for each in pool.client.links()} == {0}
+            # Whoever is admitted now finds the link as it was promised.
+            assert not is_free or not shares(site.lan.port)
+            return is_free
+
+        # The worker has not been told yet, so it is too early.
+        assert not free()
+        eventually(free)
+
+
 def test_the_service_may_start_again_under_running_jobs(ovs: OpenVSwitch, net: Net) -> None:
     with shaped(ovs, net) as (pool, site):
         starter = pool.starter(1, "alice", BRIDGE)
