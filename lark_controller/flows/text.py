@@ -171,6 +171,8 @@ def _term_text(term: Term) -> str:
         return f"vlan_tci={term.value:#06x}/{term.mask:#06x}"
     if _exact(term):
         return f"{name}={value_text(term.name, term.value)}"
+    if term.name in _DECIMAL:
+        return f"{name}={term.value:#x}/{term.mask:#x}"
     return f"{name}={value_text(term.name, term.value)}/{_mask_text(term)}"
 
 
@@ -180,7 +182,7 @@ def _mask_text(term: Term) -> str:
         length = term.mask.bit_count()
         if term.mask == ((1 << length) - 1) << (bits - length):
             return str(length)
-    return f"{term.mask:#x}" if term.name in _DECIMAL else value_text(term.name, term.mask)
+    return value_text(term.name, term.mask)
 
 
 def _ct_text(term: Term) -> str:

@@ -60,17 +60,21 @@ def a_nat_job(number: int, **changes: Any) -> Job:
 
 
 def test_a_decision_as_rules() -> None:
-    rules = rules_of(a_bridge_job(1, vlan=7, outbound=False), a_nat_job(2, owner="bob", group="atlas"))
+    closed = a_bridge_job(3, owner="bob", inbound=False, address_type=AddressType.DHCP)
+    rules = rules_of(a_bridge_job(1, vlan=7, outbound=False), a_nat_job(2, owner="bob", group="atlas"), closed)
     declared = (ip_network("10.64.0.0/16"), ip_network("2001:db8:64::/48"))
     assert rules.job_networks == (*declared, ip_network("10.255.64.2/32"))
-    first, second = rules.jobs
+    first, second, third = rules.jobs
     assert (first.network_type, first.vlan, first.mac) == (NetworkType.BRIDGE, 7, "02:00:00:00:00:01")
     assert (first.inbound, first.outbound, first.wan, first.dscp) == (True, False, 0, 1)
     assert (second.addresses, second.wan, second.dscp) == ((ip_address("10.255.64.2"),), 1, 2)
+    assert (third.inbound, third.outbound, third.isolated, third.vlan) == (False, True, False, None)
+    assert [job.dhcp for job in rules.jobs] == [False, False, True]
+    assert third.slice == second.slice != first.slice
     assert rules.exceptions == {1: (ip_network("192.0.2.1/32"),)}
     assert rules.slices[first.slice] == (ip_network("10.64.0.1/32"),)
     # Behind NAT an address is the worker's own; the jobs of one slice on one worker know it.
-    assert rules.slices[second.slice] == (ip_network("10.255.64.2/32"),)
+    assert rules.slices[second.slice] == (ip_network("10.64.0.3/32"), ip_network("10.255.64.2/32"))
 
 
 def test_blocked_jobs_and_jobs_without_connectivity_are_isolated() -> None:

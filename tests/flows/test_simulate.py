@@ -260,6 +260,28 @@ def check(frame: bytes) -> None:
     assert frames.checksum(body if layout.protocol == packet.ICMP else head + body) == 0
 
 
+def test_a_bare_ethernet_header_can_be_rewritten_and_less_cannot() -> None:
+    bare = FRAME[:14]
+    assert packet.rewrite(bare, "eth_dst", 5) == bytes(5) + b"\5" + bare[6:]
+    assert packet.rewrite(bare[:13], "eth_dst", 5) == bare[:13]
+    assert set(packet.parse(bare)) == {"eth_dst", "eth_src", "eth_type", "vlan_vid"}
+    assert packet.parse(bare[:13]) == {}
+
+
+@pytest.mark.parametrize("protocol", [2, 132])
+def test_other_protocols_have_no_transport_fields(protocol: int) -> None:
+    for ends in (("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")):
+        fields = packet.parse(frames.ethernet(A, B, *frames.ip(*ends, protocol, bytes(64))))
+        assert fields["ip_proto"] == protocol
+        assert not {name for name in fields if name.startswith(("tcp", "udp", "icmp", "ipv6_nd"))}
+
+
+def test_icmp_is_of_its_own_version() -> None:
+    for ends, protocol in ((("10.0.0.1", "10.0.0.2"), 58), (("fe80::1", "fe80::2"), 1)):
+        fields = packet.parse(frames.ethernet(A, B, *frames.ip(*ends, protocol, b"\x87\0" + bytes(62))))
+        assert not {name for name in fields if name.startswith(("icmp", "ipv6_nd"))}
+
+
 def test_a_udp_checksum_never_becomes_none() -> None:
     seen = set()
     for port in range(65536):
@@ -566,5 +588,16 @@ def test_two_thousand_flows_are_not_looked_at_one_by_one() -> None:
             looked.append(name)
             return super().get(name, default)
 
-    assert program.lookup(0, Counting(packet.parse(FRAME) | {"in_port": 1})) is not None
+    seen = Counting(packet.parse(FRAME) | {"in_port": 1})
+    assert program.lookup(0, seen) is not None
+    assert len(looked) == 3
+    # Terms that no flow has any more are not looked at.
+    for bits in range(1, 30):
+        program.set(flow(0, 200, match(metadata=(1, (1 << bits) - 1))))
+        program.set(flow(0, 50, match(metadata=(1, (1 << bits) - 1))))
+    for bits in range(1, 30):
+        program.remove(FlowKey(0, 200, match(metadata=(1, (1 << bits) - 1))))
+        program.remove(FlowKey(0, 50, match(metadata=(1, (1 << bits) - 1))))
+    looked.clear()
+    assert program.lookup(0, seen) is not None
     assert len(looked) == 3

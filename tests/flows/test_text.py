@@ -10,7 +10,10 @@ from lab.openvswitch import OpenVSwitch
 from lark_controller.flows import text
 from lark_controller.flows.model import (
     CT_EST,
+    CT_INV,
     CT_NEW,
+    CT_REL,
+    CT_RPL,
     CT_TRK,
     ETH_ARP,
     ETH_IPV4,
@@ -18,11 +21,14 @@ from lark_controller.flows.model import (
     FIELD_BITS,
     FLAG_SEND_FLOW_REM,
     PORT_ALL,
+    PORT_ANY,
     PORT_CONTROLLER,
     PORT_FLOOD,
     PORT_IN_PORT,
     PORT_LOCAL,
+    PORT_MAX,
     PORT_NORMAL,
+    PORT_TABLE,
     VLAN_PRESENT,
     FlowData,
     FlowKey,
@@ -61,7 +67,19 @@ MATCHES: list[tuple[Match, str]] = [
     (match(ct_state=(CT_TRK | CT_NEW, CT_TRK | CT_NEW | CT_EST), eth_type=ETH_IPV4), "ct_state=+new-est+trk,ip"),
     (match(eth_dst=(1 << 40, 1 << 40)), "dl_dst=01:00:00:00:00:00/01:00:00:00:00:00"),
     (match(in_port=PORT_LOCAL), "in_port=LOCAL"),
-]
+    (match(eth_type=ETH_IPV4, ip_proto=1, icmpv4_type=8), "icmp,icmp_type=8"),
+    (match(eth_type=ETH_IPV4, ip_proto=47), "ip,nw_proto=47"),
+    (match(eth_type=ETH_IPV6, ip_proto=6, tcp_src=22, tcp_dst=23), "tcp6,tp_src=22,tp_dst=23"),
+    (match(eth_type=ETH_IPV6, ip_proto=17, udp_src=546, udp_dst=547), "udp6,tp_src=546,tp_dst=547"),
+    (match(eth_type=ETH_IPV6, ip_proto=58, icmpv6_type=136, icmpv6_code=0, ipv6_nd_tll=5),
+     "icmp6,icmp_type=136,icmp_code=0,nd_tll=00:00:00:00:00:05"),
+    (match(eth_type=ETH_IPV6, ipv6_dst=1, ipv6_flabel=5), "ipv6,ipv6_dst=::1,ipv6_label=0x5"),
+    (match(eth_type=ETH_ARP, arp_tpa=0x0A400005, arp_sha=1, arp_tha=2),
+     "arp,arp_tpa=10.64.0.5,arp_sha=00:00:00:00:00:01,arp_tha=00:00:00:00:00:02"),
+    (match(eth_src=1, eth_type=0x0806), "arp,dl_src=00:00:00:00:00:01"),
+    (match(eth_type=ETH_IPV4, ip_proto=17, udp_dst=(1024, 0xFC00)), "udp,tp_dst=0x400/0xfc00"),
+    (match(ct_state=(CT_TRK, CT_TRK | CT_RPL | CT_REL | CT_INV)), "ct_state=-rel-rpl-inv+trk"),
+]  # fmt: skip
 
 ACTIONS: list[tuple[FlowData, str]] = [
     (FlowData(0), "drop"),
@@ -83,7 +101,36 @@ ACTIONS: list[tuple[FlowData, str]] = [
     (FlowData(0, meter=4, goto=1), "meter:4,goto_table:1"),
     (FlowData(0, (Track(9, 5),)), "ct(table=5,zone=9)"),
     (FlowData(0, (Track(9, None, commit=True),), goto=7), "ct(commit,zone=9),goto_table:7"),
+    (
+        FlowData(0, (SetField("ipv4_src", 1), SetField("ipv4_dst", 2), SetField("ipv6_flabel", 3))),
+        "set_field:0.0.0.1->ip_src,set_field:0.0.0.2->ip_dst,set_field:0x3->ipv6_label",
+    ),
 ]
+
+
+# OpenFlow 1.3.5, table 12; ovs-fields(7) for ct_state.
+WIDTHS = {
+    "in_port": 32, "metadata": 64, "eth_dst": 48, "eth_src": 48, "eth_type": 16, "vlan_vid": 13, "ip_dscp": 6,
+    "ip_proto": 8, "ipv4_src": 32, "ipv4_dst": 32, "tcp_src": 16, "tcp_dst": 16, "udp_src": 16, "udp_dst": 16,
+    "arp_op": 16, "arp_spa": 32, "arp_tpa": 32, "arp_sha": 48, "arp_tha": 48, "ipv6_src": 128, "ipv6_dst": 128,
+    "ipv6_flabel": 20, "icmpv4_type": 8, "icmpv6_type": 8, "icmpv6_code": 8, "ipv6_nd_target": 128, "ipv6_nd_sll": 48,
+    "ipv6_nd_tll": 48, "ct_state": 32,
+}  # fmt: skip
+
+
+def test_fields_are_as_wide_as_the_standard_says() -> None:
+    for name, bits in WIDTHS.items():
+        (term,) = match(**{name: 0})
+        assert term.mask == (1 << bits) - 1, name
+
+
+def test_numbers_are_those_of_the_standards() -> None:
+    assert (ETH_IPV4, ETH_ARP, ETH_IPV6, VLAN_PRESENT) == (0x0800, 0x0806, 0x86DD, 0x1000)
+    reserved = (PORT_MAX, PORT_IN_PORT, PORT_TABLE, PORT_NORMAL, PORT_FLOOD, PORT_ALL, PORT_CONTROLLER, PORT_LOCAL)
+    assert reserved == (0xFFFFFF00, *range(0xFFFFFFF8, 0xFFFFFFFF))
+    assert PORT_ANY == 0xFFFFFFFF
+    assert (CT_NEW, CT_EST, CT_REL, CT_RPL, CT_INV, CT_TRK) == (1, 2, 4, 8, 16, 32)
+    assert FLAG_SEND_FLOW_REM == 1
 
 
 @pytest.mark.parametrize(("given_match", "words"), MATCHES)
@@ -94,6 +141,15 @@ def test_match_text(given_match: Match, words: str) -> None:
 @pytest.mark.parametrize(("data", "words"), ACTIONS)
 def test_actions_text(data: FlowData, words: str) -> None:
     assert text.actions_text(data) == words
+
+
+def test_bits_of_a_connections_state_without_a_name_are_numbers() -> None:
+    assert text.match_text(match(ct_state=(0x100, 0x101))) == "ct_state=0x100/0x101"
+
+
+def test_a_packet_out_may_enter_the_tables() -> None:
+    assert text.action_text(Output(PORT_TABLE)) == text.port_text(PORT_TABLE) == "TABLE"
+    assert (text.port_text(PORT_ANY), text.port_text(7)) == ("ANY", "7")
 
 
 def test_flow_key_and_meter_text() -> None:

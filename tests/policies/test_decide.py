@@ -14,7 +14,7 @@ from lark_common.errors import AdError
 from lark_controller.jobs.job import Facts
 from lark_controller.policies import decide as deciding
 from lark_controller.policies.decide import Decider, decide, needed_attributes
-from lark_controller.policies.facts import facts
+from lark_controller.policies.facts import MAX_FACT, facts
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision, Kind, Policy, SliceKey
 from lark_controller.policies.predicate import ads_of, compiled, holds, problem, references, values_met
@@ -139,6 +139,16 @@ def test_facts_are_values_and_small() -> None:
         (("bad", "error"), ("long", "error"), ("plain", "[ a = 1 ]"), ("rec", "error"), ("want", '"a5"')),
         (("rack", "5"), ("vlan", "7")),
     )
+
+
+def test_a_fact_may_be_so_long_and_all_of_a_job_together_so_long() -> None:
+    quotes = 2
+    lines = [f'A{number} = "{"x" * (MAX_FACT - quotes)}"\n' for number in range(9)]
+    names = frozenset(f"a{number}" for number in range(9))
+    text = 'Owner = "bob"\nGlobalJobId = "g"\n' + "".join(lines) + 'B = "' + "x" * (MAX_FACT - 1) + '"\n'
+    job_ad, machine_ad = parse_post((text + '------\nMachine = "w1"\nAddressType = "dhcp"\n').encode(), "text/plain")
+    assert [len(value) for _, value in facts(job_ad, machine_ad, (names, frozenset())).job] == [MAX_FACT] * 8 + [5]
+    assert facts(job_ad, machine_ad, (frozenset({"b"}), frozenset())).job == (("b", "error"),)
 
 
 def test_no_policy_allows_everything() -> None:
