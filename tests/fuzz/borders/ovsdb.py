@@ -66,7 +66,8 @@ def run(data: bytes) -> None:
         message = ovs.jsonrpc.Message.from_json(value) if isinstance(value, dict) else "no object"
         if not isinstance(message, str):
             messages.append(message)
-    _follow(messages)
+    if messages:
+        _follow(messages)
 
 
 def _good(values: list[Any]) -> list[Any]:
