@@ -268,6 +268,18 @@ def test_a_bare_ethernet_header_can_be_rewritten_and_less_cannot() -> None:
     assert packet.parse(bare[:13]) == {}
 
 
+@pytest.mark.parametrize("ends", [("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")])
+@pytest.mark.parametrize("vlan", [None, 7])
+def test_a_packet_that_is_longer_than_its_frame_is_not_read(ends: tuple[str, str], vlan: int | None) -> None:
+    whole = frames.udp(A, B, *ends, vlan=vlan)
+    assert "udp_dst" in packet.parse(whole)
+    assert packet.parse(whole + bytes(20)) == packet.parse(whole), "frames may be padded"
+    for cut in range(1, len(whole) - 14):
+        fields = packet.parse(whole[:-cut])
+        assert "ip_proto" not in fields
+        assert not {name for name in fields if name.startswith(("ipv", "udp"))}
+
+
 @pytest.mark.parametrize("protocol", [2, 132])
 def test_other_protocols_have_no_transport_fields(protocol: int) -> None:
     for ends in (("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")):

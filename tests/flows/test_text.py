@@ -102,8 +102,8 @@ ACTIONS: list[tuple[FlowData, str]] = [
     (FlowData(0, (Track(9, 5),)), "ct(table=5,zone=9)"),
     (FlowData(0, (Track(9, None, commit=True),), goto=7), "ct(commit,zone=9),goto_table:7"),
     (
-        FlowData(0, (SetField("ipv4_src", 1), SetField("ipv4_dst", 2), SetField("ipv6_flabel", 3))),
-        "set_field:0.0.0.1->ip_src,set_field:0.0.0.2->ip_dst,set_field:0x3->ipv6_label",
+        FlowData(0, (SetField("ipv4_src", 1), SetField("ipv4_dst", 2))),
+        "set_field:0.0.0.1->ip_src,set_field:0.0.0.2->ip_dst",
     ),
 ]
 
@@ -150,6 +150,10 @@ def test_bits_of_a_connections_state_without_a_name_are_numbers() -> None:
 def test_a_packet_out_may_enter_the_tables() -> None:
     assert text.action_text(Output(PORT_TABLE)) == text.port_text(PORT_TABLE) == "TABLE"
     assert (text.port_text(PORT_ANY), text.port_text(7)) == ("ANY", "7")
+
+
+def test_a_flow_label_has_another_name_as_in_a_match() -> None:
+    assert text.action_text(SetField("ipv6_flabel", 3)) == "set_field:0x3->ipv6_label"
 
 
 def test_flow_key_and_meter_text() -> None:
