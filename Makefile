@@ -1,10 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup wheels test lint lab lab-test fuzz mutate demo bench experiments docs lock audit clean
+.PHONY: help setup wheels test lint lab lab-test fuzz chaos mutate demo bench experiments docs lock audit clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
 PYTEST_ARGS ?=
 FUZZ_ARGS ?= --seconds 3600
+SECONDS ?= 3600
+CHAOS_ARGS ?=
 EXPERIMENTS_ARGS ?=
 MUTATE_ARGS ?=
 
@@ -31,6 +33,9 @@ lab-test: setup ## Test pools of the lab with real jobs, two side by side (root;
 fuzz: setup ## Fuzz every border for an hour; FUZZ_ARGS="ads --seconds 60" for one
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
+chaos: setup ## Throw faults at a running controller for an hour, and check what it promised; SECONDS=300 for less (root)
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(CHAOS_ARGS)
+
 mutate: setup ## Change the calculating rooms at random places, and show which changes no test notices (minutes)
 	$(BIN)/python -m tests.mutation $(MUTATE_ARGS)
 
@@ -56,4 +61,4 @@ audit:   ## Compare the locked versions with published advisories; needs a way t
 	@scripts/audit.sh $(AUDIT_ARGS)
 
 clean:   ## Remove what the other targets have made
-	rm -rf .venv .audit .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .fuzz build dist site *.egg-info
+	rm -rf .venv .audit .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .fuzz .chaos build dist site *.egg-info

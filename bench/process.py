@@ -20,9 +20,15 @@ _RUNNING: Final = re.compile(r" running openflow=\S+?:(\d+) rest=\S+?:(\d+)")
 
 
 class Lark:
-    """A controller process. ``seconds`` is how long it took from its start until it listened for hooks and switches."""
+    """A controller process. ``seconds`` is how long it took from its start until it listened for hooks and switches.
 
-    def __init__(self, directory: Path, policy: str, **settings: str) -> None:
+    It may be entered again after :meth:`kill` or its end. ``module`` is the program, ``lark`` unless something is put
+    around it.
+    """
+
+    def __init__(
+        self, directory: Path, policy: str, *, module: str = "lark_controller.cli.main", **settings: str
+    ) -> None:
         self.directory = directory
         self.policy_file = directory / "policy.yaml"
         self.policy_file.write_text(policy)
@@ -37,7 +43,9 @@ class Lark:
             "LARK_REST_LISTEN": "127.0.0.1:0",
             **{f"LARK_{name.upper()}": value for name, value in settings.items()},
         }
+        self._module = module
         self._log = directory / "lark.log"
+        self._begin = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.openflow = 0
         self.rest = 0
@@ -45,13 +53,14 @@ class Lark:
 
     def __enter__(self) -> Self:
         started = time.perf_counter()
-        with self._log.open("wb") as log:
+        self._begin = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "lark_controller.cli.main", "run"], env=self._environment, stderr=log
+                [sys.executable, "-m", self._module, "run"], env=self._environment, stderr=log
             )
-        while not (found := _RUNNING.search(self._log.read_text())):
+        while not (found := _RUNNING.search(self.log())):
             if self._process.poll() is not None or time.perf_counter() - started > START_SECONDS:
-                raise RuntimeError(f"lark run did not start: {self._log.read_text()[-2000:]}")
+                raise RuntimeError(f"lark run did not start: {self.log()[-2000:]}")
             time.sleep(0.01)
         self.seconds = time.perf_counter() - started
         self.openflow, self.rest = int(found[1]), int(found[2])
@@ -67,6 +76,17 @@ class Lark:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def kill(self) -> None:
+        """End it at once, as a machine does that loses its power."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -89,5 +109,5 @@ class Lark:
         return (int(fields[11]) + int(fields[12])) / _TICK
 
     def log(self) -> str:
-        """What it has logged."""
-        return self._log.read_text()
+        """What it has logged since it was started last."""
+        return self._log.read_bytes()[self._begin :].decode()

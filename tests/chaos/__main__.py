@@ -1,0 +1,51 @@
+"""Throw faults at the running whole: ``python -m tests.chaos [--seed S] [--seconds N] [--database D]``.
+
+Ends with 1 where a promise is broken; what remains of the run then lies in ``.chaos/``. As root it runs in namespaces
+of its own (network, mounts); without, the disk is never full.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.chaos.runner import run
+from tests.fixtures import own_network
+
+ROOT: Final = Path(__file__).parents[2]
+DATABASES: Final = ("sqlite", "postgresql")
+
+
+def main() -> int:
+    """Run on each database that is named, or half of the time on each."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="of faults and requests; 0 is another one each time")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of faults (60)")
+    parser.add_argument("--database", choices=DATABASES, help="one alone; without it half of the time on each")
+    parser.add_argument("--found", type=Path, default=ROOT / ".chaos", help="where what failed goes (.chaos)")
+    given = parser.parse_args()
+    seed = given.seed or random.SystemRandom().randrange(1, 1 << 31)
+    databases = [given.database] if given.database else list(DATABASES)
+    own_network.enter()
+    failed = False
+    for database in databases:
+        print(f"{database}, seed {seed}", flush=True)
+        found = given.found / f"{database}-{seed}"
+        result = asyncio.run(
+            run(database, seed, given.seconds / len(databases), found, lambda line: print(line, flush=True))
+        )
+        print(f"asked: {result.asked}", flush=True)
+        for each in result.broken[:50]:
+            print(each, flush=True)
+        if result.broken:
+            failed = True
+            print(f"what remains of it is in {found}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

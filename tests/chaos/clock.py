@@ -1,0 +1,48 @@
+"""``lark`` with a clock that can be set, for the faults: ``python -m tests.chaos.clock run``.
+
+``CHAOS_CLOCK_FILE`` names a file of eight bytes, the seconds by which the clock is ahead. It goes with the process that
+started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "CHAOS_CLOCK_FILE"
+_AHEAD: Final = struct.Struct("=d")
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def set_ahead(path: Path, seconds: float) -> None:
+    """Set the clock of whoever reads this file, in place."""
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.write(_AHEAD.pack(seconds))
+
+
+def _follow(path: Path) -> None:
+    """Let ``time.time`` be ahead as the file says, from now on."""
+    with path.open("rb") as file:
+        ahead = mmap.mmap(file.fileno(), _AHEAD.size, prot=mmap.PROT_READ)
+    true = time.time
+    time.time = lambda: true() + _AHEAD.unpack_from(ahead)[0]
+
+
+def _main() -> int:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _follow(Path(os.environ[VARIABLE]))
+    # Not before: functions take the clock that they find.
+    from lark_controller.cli.main import main
+
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,204 @@
+"""One run: rounds of faults, after each of which everything is mended, comes to rest, and is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+from bench.process import Lark
+from lark_common.errors import LarkError
+from tests.chaos.checker import Evidence, Violation, check
+from tests.chaos.clock import VARIABLE, set_ahead
+from tests.chaos.databases import Postgres, Sqlite
+from tests.chaos.evidence import gather
+from tests.chaos.faults import Whole, kinds, undergo
+from tests.chaos.log import Log
+from tests.chaos.pool import policy
+from tests.chaos.schedule import Fault, rounds
+from tests.chaos.switches import Fleet
+from tests.chaos.wires import Wire
+from tests.chaos.workload import Workload, summary
+
+WORKERS: Final = 20
+SLOTS: Final = 3
+# A job's lease, and for how much of it what was acknowledged surely stands: longer than faults last together.
+LEASE: Final = 90.0
+SURELY: Final = 45.0
+# How long everything may take to come to rest after faults: leases are not over by then.
+REST: Final = 90.0
+ROUND: Final = 30.0
+DISK_MIB: Final = 64
+_SETTINGS: Final = {
+    "switch_timeout": "3", "echo_interval": "1", "counter_seconds": "2", "usage_write_seconds": "2",
+    "check_seconds": "20", "lease_seconds": f"{LEASE:g}", "rate_limit": "100000", "rate_burst": "100000",
+}  # fmt: skip
+
+
+@dataclass
+class Result:
+    """What a run came to: the faults of the round that was not survived (of the last one), and what was broken."""
+
+    rounds: int = 0
+    faults: int = 0
+    broken: list[Violation] = field(default_factory=list)
+    undergone: Sequence[Fault] = ()
+    asked: dict[str, dict[int, int]] = field(default_factory=dict)
+    judged: dict[str, int] = field(default_factory=dict)
+
+
+async def run(database: str, seed: int, seconds: float, found: Path, say: Callable[[str], None]) -> Result:
+    """Run for about so long (without what it takes to come to rest); what remains of a run that failed lies in
+    ``found``."""
+    with _directory() as (directory, own_disk):
+        held: Sqlite | Postgres = Postgres() if database == "postgresql" else Sqlite(directory)
+        try:
+            return await _run(held, own_disk, directory, seed, seconds, found, say)
+        finally:
+            held.close()
+
+
+async def _run(
+    database: Sqlite | Postgres, own_disk: bool, directory: Path, seed: int, seconds: float, found: Path,
+    say: Callable[[str], None],
+) -> Result:  # fmt: skip
+    clock = directory / "clock"
+    set_ahead(clock, 0.0)
+    os.environ[VARIABLE] = str(clock)
+    openflow, rest = _free_port(), _free_port()
+    controller = Lark(
+        directory, policy(), module="tests.chaos.clock", database_url=database.url,
+        openflow_listen=f"127.0.0.1:{openflow}", rest_listen=f"127.0.0.1:{rest}", **_SETTINGS,
+    )  # fmt: skip
+    log = Log(SURELY)
+    fleet, switches, hooks = Fleet(WORKERS, SLOTS), Wire(openflow), Wire(rest)
+    await switches.open()
+    await hooks.open()
+    workload = Workload(log, hooks.port, controller.token, seed, WORKERS, SLOTS)
+    whole = Whole(controller, database, fleet, switches, hooks, workload, clock)
+    watch = asyncio.create_task(_watch(whole))
+    fleet.start(switches.port)
+    result = Result()
+    try:
+        # Before there is a controller, nothing is promised.
+        while not (controller.running and controller.rest):
+            await asyncio.sleep(0.1)
+        workload.start()
+        lengths = [ROUND] * int(seconds // ROUND) + ([rest_of] if (rest_of := seconds % ROUND) >= 5.0 else [])
+        for faults in rounds(seed, lengths or [seconds], kinds(whole, own_disk=own_disk)):
+            result.rounds, result.faults, result.undergone = result.rounds + 1, result.faults + len(faults), faults
+            await asyncio.gather(_in_time(whole, faults), asyncio.sleep(lengths[result.rounds - 1]))
+            await workload.rest()
+            began = time.monotonic()
+            result.broken, seen = await _at_rest(whole, log)
+            result.judged = _judged(log, seen)
+            say(f"round {result.rounds}: {len(faults)} faults, at rest after {time.monotonic() - began:.1f} s, "
+                f"{len(result.broken)} promises broken; {result.judged}")  # fmt: skip
+            if result.broken:
+                _keep(directory, database.url, log, result, found)
+                break
+            workload.go_on()
+    finally:
+        whole.wanted = False
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        controller.kill()
+        await workload.stop()
+        await fleet.stop()
+        await switches.close()
+        await hooks.close()
+    result.asked = summary(log)
+    return result
+
+
+async def _watch(whole: Whole) -> None:
+    """Start the controller whenever it does not run, as systemd does."""
+    while True:
+        if whole.wanted and not whole.controller.running:
+            with contextlib.suppress(RuntimeError):
+                await asyncio.to_thread(whole.controller.__enter__)
+        await asyncio.sleep(0.3)
+
+
+async def _in_time(whole: Whole, faults: Sequence[Fault]) -> None:
+    async def at(fault: Fault) -> None:
+        await asyncio.sleep(fault.at)
+        await undergo(whole, fault)
+
+    await asyncio.gather(*map(at, faults))
+
+
+async def _at_rest(whole: Whole, log: Log) -> tuple[list[Violation], Evidence]:
+    """What is broken once nothing changes any more: asked until all is well, or for as long as that may take."""
+    deadline = time.monotonic() + REST
+    seen = Evidence()
+    while True:
+        await asyncio.sleep(1.0)
+        late = time.monotonic() > deadline
+        try:
+            seen = await asyncio.to_thread(gather, whole.database.url, whole.fleet, log)
+        except (LarkError, psycopg.Error, sqlite3.Error):
+            if late:
+                raise
+            continue
+        broken = check(log, seen, time.monotonic())
+        if (not broken and whole.controller.running) or late:
+            return broken, seen
+
+
+def _judged(log: Log, seen: Evidence) -> dict[str, int]:
+    """How much there was to be judged: a checker that sees nothing finds nothing."""
+    standing = log.standing(time.monotonic())
+    return {
+        "standing": len(standing), "gone": len(log.gone()), "reserved": len(log.reserved(standing)),
+        "flows": sum(map(len, seen.desired.values())), "kbps": sum(seen.reserved.values()),
+        "megabytes": sum(map(sum, seen.used.values())) // 1_000_000,
+    }  # fmt: skip
+
+
+def _keep(directory: Path, url: str, log: Log, result: Result, found: Path) -> None:
+    shutil.rmtree(found, ignore_errors=True)
+    found.mkdir(parents=True)
+    for path in directory.glob("lark.*"):
+        shutil.copy(path, found)
+    if url.startswith("postgresql"):
+        with (found / "lark.sql").open("wb") as file:
+            subprocess.run(["pg_dump", "--inserts", url], stdout=file, check=False)
+    entries = sorted(log.entries(), key=lambda each: each.sent)
+    (found / "asked").write_text("".join(f"{each}\n" for each in entries))
+    (found / "faults").write_text("".join(f"{each}\n" for each in result.undergone))
+    (found / "broken").write_text("".join(f"{each}\n" for each in result.broken))
+
+
+@contextmanager
+def _directory() -> Iterator[tuple[Path, bool]]:
+    """A directory, and whether it is a small disk of its own: root has namespaces, whose mounts go with them."""
+    directory = Path(tempfile.mkdtemp(prefix="lark-chaos-", dir="/tmp"))
+    own = os.geteuid() == 0
+    try:
+        if own:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", directory], check=True)
+        yield directory, own
+    finally:
+        if own:
+            subprocess.run(["umount", "--lazy", directory], check=False)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

@@ -1,0 +1,25 @@
+"""Faults together for a while in every run of the tests; ``make chaos`` does it for an hour."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.__main__ import ROOT
+
+SECONDS = 20
+SEED = 4
+
+
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def test_every_promise_is_kept_whatever_fails_together(database: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.chaos", "--database", database, "--seed", str(SEED), "--seconds", str(SECONDS),
+         "--found", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "'standing': 0" not in done.stdout

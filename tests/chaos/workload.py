@@ -1,0 +1,207 @@
+"""Workers that post, renew and end runs, reserve and release, and write down what was answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+from bench.http import Answer
+from tests.chaos.log import Asked, Entry, Log, Run
+from tests.chaos.pool import OWNERS, ads, policy
+
+PATIENCE: Final = 8.0
+RENEW_EVERY: Final = 10.0
+# Seconds between a slot's requests, on average, and the runs of a slot that may have the same address.
+IDLE: Final = 6.0
+ATTEMPTS: Final = 4
+
+
+class Workload:
+    """One client for each slot, and one that renews. Everything asked goes into ``log``."""
+
+    def __init__(self, log: Log, port: int, token: str, seed: int, workers: int, slots: int) -> None:
+        self.log = log
+        self._port, self._token, self._seed = port, token, seed
+        self._workers, self._slots = workers, slots
+        self._posting = asyncio.Event()
+        self._under_way = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        # The runs that workers have, by slot; ids of jobs by the run's name.
+        self._runs: dict[str, Run] = {}
+        self._ids: dict[str, str] = {}
+        self._turn = 0
+
+    def start(self) -> None:
+        """Begin."""
+        places = [(worker, number) for worker in range(1, self._workers + 1) for number in range(self._slots)]
+        self._tasks = [asyncio.create_task(self._slot(*place)) for place in places]
+        self._tasks.append(asyncio.create_task(self._keep()))
+        self._posting.set()
+
+    async def stop(self) -> None:
+        """End all of it."""
+        for task in self._tasks:
+            task.cancel()
+        found = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for error in found:
+            if isinstance(error, Exception):
+                raise error
+
+    async def rest(self) -> None:
+        """Ask nothing more but renewals, and wait until nothing else is under way."""
+        self._posting.clear()
+        while self._under_way:
+            await asyncio.sleep(0.05)
+
+    def go_on(self) -> None:
+        """Ask again."""
+        self._posting.set()
+
+    async def put_policy(self) -> None:
+        """Put the next policy in force."""
+        self._turn += 1
+        text = policy(self._turn)
+        await self._ask(Asked.POLICY, "", "PUT", "/v1/policy", text.encode(), kind="application/yaml", says=text)
+
+    async def _slot(self, worker: int, number: int) -> None:
+        draw = random.Random(f"{self._seed} {worker} {number}")
+        slot = f"slot1_{number}@worker{worker}"
+        # A third of the slots brings addresses of its own, each of which several want.
+        own = f"10.64.240.{(worker * self._slots + number) % 7 + 1}" if number % 3 == 0 else None
+        count = 0
+        while True:
+            await asyncio.sleep(draw.expovariate(1 / IDLE))
+            count += 1
+            rate = draw.choice((None, None, 5, 20, 40))
+            name = f"chaos#{worker}.{number}#{count}"
+            address = own if own is None or draw.random() < 0.5 else f"10.64.241.{worker * 8 + number % 8}"
+            run = Run(name, draw.choice(OWNERS), worker, slot, f"job{number}", 1_700_000_000 + count, address, rate)
+            await self._posting.wait()
+            self.log.begin(run)
+            if not await self._post(run, draw):
+                continue
+            await self._live(run, draw)
+            if draw.random() < 0.7:
+                await self._end(run)
+
+    async def _live(self, run: Run, draw: random.Random) -> None:
+        held = ""
+        for _ in range(draw.randrange(5)):
+            await asyncio.sleep(draw.expovariate(1 / IDLE))
+            if run.name not in self._ids:
+                return
+            choice = draw.random()
+            if choice < 0.3:
+                await self._post(run, draw)
+            elif choice < 0.6 and not held:
+                wish = {"source": self._ids[run.name], "destination": "wan", "rate": draw.choice((1, 3, 10))}
+                body = json.dumps(wish).encode()
+                made = await self._work(
+                    Asked.RESERVE, run.name, "POST", "/v1/reservations", body, kind="application/json"
+                )
+                held = made.said if made.done else ""
+            elif held:
+                await self._work(Asked.RELEASE, run.name, "DELETE", f"/v1/reservations/{held}", says=held)
+                held = ""
+
+    async def _post(self, run: Run, draw: random.Random) -> bool:
+        """Post a run until somebody says what became of it, or a few times; whether it lives."""
+        for _ in range(ATTEMPTS):
+            wait = draw.choice(("", "?wait=1"))
+            entry = await self._work(Asked.POST, run.name, "POST", f"/v1/jobs{wait}", ads(run))
+            if entry.done and entry.state not in ("ended", "refused"):
+                self._runs[run.slot] = run
+                return True
+            if entry.done or entry.refused:
+                break
+            await asyncio.sleep(draw.uniform(0.5, 4.0))
+        self._forget(run)
+        return False
+
+    async def _end(self, run: Run) -> None:
+        job_id = self._ids.get(run.name)
+        self._forget(run)
+        for _ in range(ATTEMPTS if job_id is not None else 0):
+            entry = await self._work(Asked.END, run.name, "DELETE", f"/v1/jobs/{job_id}")
+            if entry.done or entry.refused:
+                return
+            await asyncio.sleep(0.5)
+
+    async def _keep(self) -> None:
+        """Renew every run that workers have."""
+        while True:
+            began = time.monotonic()
+            for run in list(self._runs.values()):
+                job_id = self._ids.get(run.name)
+                if job_id is not None and self._runs.get(run.slot) is run:
+                    entry = await self._ask(Asked.RENEW, run.name, "POST", f"/v1/jobs/{job_id}/renew")
+                    if entry.status == 404:
+                        self._forget(run)
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(max(0.5, began + RENEW_EVERY - time.monotonic()))
+
+    def _forget(self, run: Run) -> None:
+        if self._runs.get(run.slot) is run:
+            del self._runs[run.slot]
+        self._ids.pop(run.name, None)
+
+    async def _work(self, asked: Asked, run: str, method: str, path: str, body: bytes = b"", **more: str) -> Entry:
+        await self._posting.wait()
+        self._under_way += 1
+        try:
+            return await self._ask(asked, run, method, path, body, **more)
+        finally:
+            self._under_way -= 1
+
+    async def _ask(
+        self, asked: Asked, run: str, method: str, path: str, body: bytes = b"", *, kind: str = "text/plain",
+        says: str = "",
+    ) -> Entry:  # fmt: skip
+        sent = time.monotonic()
+        answer = await _request(self._port, self._token, method, path, body, kind)
+        entry = Entry(asked, run, sent, time.monotonic(), answer.status, says)
+        if asked in (Asked.POST, Asked.RENEW) and entry.done:
+            said = answer.json
+            self._ids[run] = said["id"]
+            addresses = [each["address"] for each in said["addresses"]]
+            entry = replace(entry, said=addresses[0] if addresses else "", state=said["state"])
+        elif asked is Asked.RESERVE and entry.done:
+            entry = replace(entry, said=answer.json["id"])
+        self.log.add(entry)
+        return entry
+
+
+async def _request(port: int, token: str, method: str, path: str, body: bytes, kind: str) -> Answer:
+    """Ask on a connection of its own; status 0 where no whole answer comes."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(
+                f"{method} {path} HTTP/1.1\r\nHost: lark\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n"
+                f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            length = int(head.split("content-length:", 1)[1].split("\r\n", 1)[0])
+            return Answer(int(head.split(" ", 2)[1]), await reader.readexactly(length))
+    except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        return Answer(0, b"")
+    finally:
+        if writer is not None:
+            with contextlib.suppress(RuntimeError):
+                writer.transport.abort()
+
+
+def summary(log: Log) -> dict[str, dict[int, int]]:
+    """How many requests of each kind had each status."""
+    found: dict[str, dict[int, Any]] = {}
+    for entry in log.entries():
+        of_kind = found.setdefault(entry.asked, {})
+        of_kind[entry.status] = of_kind.get(entry.status, 0) + 1
+    return found
