@@ -43,10 +43,12 @@ CONNECTED_SCATTERED: Final = 5
 
 @dataclass
 class Calculated:
-    """A pool with jobs, and the jobs that come and go; ``joining`` says which of those come into a block where a job
-    is already, and ``beside`` is what they alone cost."""
+    """The desired state of a pool with jobs, and the jobs that come and go.
 
-    pool: Desired
+    ``joining`` says which of those come into a block where a job is already; ``beside`` is what they alone cost.
+    """
+
+    desired: Desired
     decider: Decider
     fresh: list[Job]
     micros: list[float] = field(default_factory=list)
@@ -54,20 +56,20 @@ class Calculated:
     beside: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        held = {placed.job.ipv4_block for placed in self.pool.placed.values()}
+        held = {placed.job.ipv4_block for placed in self.desired.placed.values()}
         self.joining = [job.ipv4_block in held for job in self.fresh]
 
     def round(self) -> None:
         """Put and remove every fresh job, one after the other; the mean of the round."""
-        pool, decide = self.pool, self.decider.decide
+        desired, decide = self.desired, self.decider.decide
         touched = 0
         took, joined = 0.0, 0.0
         gc.collect()
         gc.disable()
         for job, joins in zip(self.fresh, self.joining, strict=True):
             started = time.perf_counter()
-            changes = pool.put(job, decide(job.facts))
-            pool.remove(job.number)
+            changes = desired.put(job, decide(job.facts))
+            desired.remove(job.number)
             spent = time.perf_counter() - started
             touched += sum(map(len, changes.values()))
             took += spent
@@ -83,35 +85,35 @@ def calculated(size: int, block: int | None, connected: int, fresh: int = 100) -
     """A pool of ``size`` jobs on 1,000 workers, of which ``connected`` have their switches here."""
     text = policy_text(block or 22)
     policy = load(text)
-    pool, decider = Desired(policy), Decider(policy)
+    desired, decider = Desired(policy), Decider(policy)
     every = jobs(size + fresh * (WORKERS // connected), block)
     for job in itertools.islice(every, size):
-        pool.put(job, decider.decide(job.facts))
+        desired.put(job, decider.decide(job.facts))
     for switch in switches(text):
         if switch.datapath <= connected or switch.datapath == CORE:
-            pool.set_switch(switch)
+            desired.set_switch(switch)
     here = (job for job in every if job.datapath is not None and job.datapath <= connected)
-    return Calculated(pool, decider, list(here)[:fresh])
+    return Calculated(desired, decider, list(here)[:fresh])
 
 
 def measure_calculated(
     rounds: int, block: int | None, sizes: tuple[int, ...] = SIZES, connected: int = 100
 ) -> dict[str, Any]:
     """The cost by size for each way of giving addresses; rounds by turns, ratios round by round."""
-    pools = [calculated(size, block, connected) for size in sizes]
+    sized = [calculated(size, block, connected) for size in sizes]
     for _ in range(rounds):
-        for pool in pools:
-            pool.round()
+        for each in sized:
+            each.round()
     return {
         "block": block, "sizes": sizes, "connected": connected,
-        "micros": [median(pool.micros) for pool in pools],
-        "ratio": median([last / first for first, last in zip(pools[0].micros, pools[-1].micros, strict=True)]),
-        "joining": [sum(pool.joining) / len(pool.fresh) for pool in pools],
-        "micros_joining": [median(pool.beside) if pool.beside else None for pool in pools],
-        "ratio_joining": _ratio_joining(pools[0], pools[-1]),
-        "flows": [pool.flows[-1] for pool in pools],
-        "core_rules": [pool.pool.rules[CORE] for pool in pools],
-        "edge_rules": [max(count for dp, count in pool.pool.rules.items() if dp != CORE) for pool in pools],
+        "micros": [median(each.micros) for each in sized],
+        "ratio": median([last / first for first, last in zip(sized[0].micros, sized[-1].micros, strict=True)]),
+        "joining": [sum(each.joining) / len(each.fresh) for each in sized],
+        "micros_joining": [median(each.beside) if each.beside else None for each in sized],
+        "ratio_joining": _ratio_joining(sized[0], sized[-1]),
+        "flows": [each.flows[-1] for each in sized],
+        "core_rules": [each.desired.rules[CORE] for each in sized],
+        "edge_rules": [max(count for dp, count in each.desired.rules.items() if dp != CORE) for each in sized],
     }  # fmt: skip
 
 

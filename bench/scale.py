@@ -267,15 +267,15 @@ def oracle(directory: Path, text: str, chosen: list[int]) -> dict[int, str]:
     """The digests of what switches should hold."""
     store = Store.open(sqlite_in(directory))
     in_force = load(text)
-    pool, decider = Desired(in_force), Decider(in_force)
+    desired, decider = Desired(in_force), Decider(in_force)
     for job in store.runs.live():
-        pool.put(job, decider.decide(job.facts))
+        desired.put(job, decider.decide(job.facts))
     store.close()
     digests = {}
     for number in chosen:
-        pool.set_switch(_placed(text, number))
+        desired.set_switch(_placed(text, number))
         played = StoredSwitch(number, {})
-        for key, data in pool.build(number).flows.items():
+        for key, data in desired.build(number).flows.items():
             played.data_received(wire.flow_add(1, Flow(key, data)))
         digests[number] = played.digest()
     return digests
@@ -297,10 +297,10 @@ def _placed(text: str, number: int) -> Switch:
 def reference(directory: Path) -> dict[str, float]:
     """What one plain operation costs here, in microseconds: a flow-mod built, a row written, a post's ads parsed."""
     job = next(jobs(1, BLOCK))
-    pool, decider = Desired(load(policy())), Decider(load(policy()))
-    pool.set_switch(_placed(policy(), 2))
-    pool.put(job, decider.decide(job.facts))
-    flows = [Flow(key, data) for key, data in pool.build(2).flows.items()]
+    desired, decider = Desired(load(policy())), Decider(load(policy()))
+    desired.set_switch(_placed(policy(), 2))
+    desired.put(job, decider.decide(job.facts))
+    flows = [Flow(key, data) for key, data in desired.build(2).flows.items()]
     body = ads(job).encode()
     database = sqlite3.connect(directory / "reference.db")
     database.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, text TEXT)")

@@ -19,22 +19,22 @@ class Origin(NamedTuple):
     job: str | None = None
 
 
-def origin(pool: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> Origin:
+def origin(desired: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> Origin:
     """The origin of a flow, by its cookie (and where a rule has exceptions, by what the flow does).
 
-    ``slices`` are those of its switch by tag. Of the pool only single look-ups are made, so any thread may ask.
+    ``slices`` are those of its switch by tag. For any thread: all it does with ``desired`` is to look up single items.
     """
     parts = parse(data.cookie)
     if parts.owner != OWNER_TAG:
         return Origin("not Lark's")
-    policy = pool.policy
+    policy = desired.policy
     match parts.category:
         case Category.LOCAL_BASE:
             return Origin("base flow, loaded on the worker before any controller")
         case Category.SWITCH:
             return Origin("frame of the tables")
         case Category.JOB:
-            placed = pool.placed.get(parts.number)
+            placed = desired.placed.get(parts.number)
             if placed is None:
                 return Origin(f"job number {parts.number}, which is over")
             job = placed.job
@@ -77,7 +77,7 @@ def origin(pool: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> Ori
             return Origin("decided on a PacketIn, gone when idle")
         case Category.COUNT:
             whose = counted_by(data.cookie)
-            counted = None if whose is None else pool.placed.get(whose[0])
+            counted = None if whose is None else desired.placed.get(whose[0])
             if counted is None:
                 return Origin("counts for a job that is over")
             job = counted.job

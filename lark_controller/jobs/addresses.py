@@ -53,7 +53,7 @@ class BlockAllocator:
     ) -> None:
         networks = tuple(networks)
         kept = tuple(reserved)
-        self._pools = {
+        self._spaces = {
             version: _AddressBlocks(
                 version,
                 [(int(each.network_address), each.prefixlen) for each in networks if each.version == version],
@@ -65,7 +65,7 @@ class BlockAllocator:
 
     def assign(self, version: int, group: str, user: str) -> Assigned:
         """An address (and its block) for a job of ``user`` in ``group``. Raises AddressError where none is left."""
-        return self._pools[version].assign(Tenant(group, user))
+        return self._spaces[version].assign(Tenant(group, user))
 
     def hold(self, address: Address, block: Network | None, group: str, user: str) -> None:
         """Note that a live job has ``address``: assigned from ``block``, or (None) its own, not given here.
@@ -73,15 +73,15 @@ class BlockAllocator:
         The block of an address that was not given here is given to nobody while the address is held. Raises
         AddressError where the address is held already.
         """
-        self._pools[address.version].hold(int(address), block is not None, Tenant(group, user))
+        self._spaces[address.version].hold(int(address), block is not None, Tenant(group, user))
 
     def release(self, address: Address) -> None:
         """Note that an address is free; one that nobody holds stays free."""
-        self._pools[address.version].release(int(address))
+        self._spaces[address.version].release(int(address))
 
     def holds(self, address: Address) -> bool:
         """Whether a live job holds the address."""
-        return int(address) in self._pools[address.version].held
+        return int(address) in self._spaces[address.version].held
 
 
 class _Block:

@@ -58,13 +58,13 @@ class Ends:
     dst_job: Placed | None
 
 
-def ends_of(pool: Desired, directory: Directory, src: str, dst: str) -> Ends:
+def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
     """The ends that two texts name, each an address or a live job's id. Raises NotFoundError, AdError."""
     first, second = _end_of(directory, src), _end_of(directory, dst)
     for version in (4, 6):
         pair = [[each for each in addresses if each.version == version] for addresses, _ in (first, second)]
         if pair[0] and pair[1]:
-            return Ends(pair[0][0], pair[1][0], *(_placed(pool, directory, job) for _, job in (first, second)))
+            return Ends(pair[0][0], pair[1][0], *(_placed(desired, directory, job) for _, job in (first, second)))
     raise AdError("", f"{src} and {dst} have no address of the same IP version")
 
 
@@ -81,31 +81,31 @@ def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job |
     return (address,), directory.by_address.get(address)
 
 
-def _placed(pool: Desired, directory: Directory, job: Job | None) -> Placed | None:
-    placed = None if job is None else pool.placed.get(job.number)
+def _placed(desired: Desired, directory: Directory, job: Job | None) -> Placed | None:
+    placed = None if job is None else desired.placed.get(job.number)
     return None if placed is None else replace(placed, job=directory.now(placed.job))
 
 
-def concerned(pool: Desired, ends: Ends) -> list[int]:
+def concerned(desired: Desired, ends: Ends) -> list[int]:
     """The switches that such a packet may pass, in order: the sender's edge, cores, the receiver's edge."""
     placed = [job.datapath for job in (ends.src_job, ends.dst_job) if job is not None]
-    edges = [datapath for datapath in placed if datapath is not None and datapath in pool.switches]
-    cores = [dp for dp, switch in pool.switches.items() if not switch.is_edge]
+    edges = [datapath for datapath in placed if datapath is not None and datapath in desired.switches]
+    cores = [dp for dp, switch in desired.switches.items() if not switch.is_edge]
     chain = [*edges[:1], *cores, *edges[1:]] if edges else cores
     if ends.src_job is None and len(edges) == 1:
         chain = [*cores, *edges]
     return list(dict.fromkeys(chain))
 
 
-def explain(pool: Desired, ends: Ends, held: Mapping[int, Held]) -> Explanation:
+def explain(desired: Desired, ends: Ends, held: Mapping[int, Held]) -> Explanation:
     """The explanation, from who the ends are to what each switch does."""
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job)]
-    ruled = _ruled(pool, ends, steps)
-    verdict, reason = ruled or _Walk(pool, ends, held, steps).go()
+    ruled = _ruled(desired, ends, steps)
+    verdict, reason = ruled or _Walk(desired, ends, held, steps).go()
     return Explanation(str(ends.src), str(ends.dst), verdict, reason, tuple(steps))
 
 
-def _ruled(pool: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
+def _ruled(desired: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
     """What the workers of jobs without a port on a switch do, by their rules; None where it is for the switches to say.
 
     What a worker holds is not asked for: a job is enforced when its worker has said that these rules are in place.
@@ -113,7 +113,7 @@ def _ruled(pool: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] | No
     for placed, other, sends in ((ends.src_job, ends.dst, True), (ends.dst_job, ends.src, False)):
         if placed is None or placed.job.network_type not in RULED:
             continue
-        rules = pool.host_rules(placed.job.host)
+        rules = desired.host_rules(placed.job.host)
         job = next(each for each in rules.jobs if each.id == placed.job.id)
         why = permits(rules, job, other, sends=sends)
         where = f"worker {placed.job.host}"
@@ -161,19 +161,19 @@ def sentence(because: Because) -> str:
 class _Walk:
     """A packet's way from switch to switch."""
 
-    def __init__(self, pool: Desired, ends: Ends, held: Mapping[int, Held], steps: list[Step]) -> None:
-        self.pool = pool
+    def __init__(self, desired: Desired, ends: Ends, held: Mapping[int, Held], steps: list[Step]) -> None:
+        self.desired = desired
         self.ends = ends
         self.held = held
         self.steps = steps
         self.asked = True
-        self.local = any(ends.dst in network for network in local_networks(pool.policy))
+        self.local = any(ends.dst in network for network in local_networks(desired.policy))
 
     def go(self) -> tuple[str, str]:
         fields = self._fields()
         source, target = self.ends.src_job, self.ends.dst_job
         for address, placed in ((self.ends.src, source), (self.ends.dst, target)):
-            policy = self.pool.policy
+            policy = self.desired.policy
             a_jobs = any(address in network for network in policy.job_networks)
             if placed is None and a_jobs and not any(address in host for host in policy.hosts):
                 return "dropped", f"{address} is for jobs and no live job has it: a port without a job passes nothing"
@@ -240,7 +240,7 @@ class _Walk:
         }
 
     def _gateway(self) -> int | None:
-        hops = [wan.next_hop for switch in self.pool.switches.values() for wan in switch.wan]
+        hops = [wan.next_hop for switch in self.desired.switches.values() for wan in switch.wan]
         return hops[0] if hops and not self.local else None
 
     def _start(self) -> tuple[int, int]:
@@ -249,7 +249,7 @@ class _Walk:
             return source.datapath, source.port
         for datapath, here in self.held.items():
             if not here.switch.is_edge:
-                inside = source is not None or any(self.ends.src in n for n in local_networks(self.pool.policy))
+                inside = source is not None or any(self.ends.src in n for n in local_networks(self.desired.policy))
                 ports = here.switch.lan if inside else tuple(wan.number for wan in here.switch.wan)
                 return datapath, ports[0] if ports else 0
         target = self.ends.dst_job
@@ -258,7 +258,7 @@ class _Walk:
         return 0, 0
 
     def _path(self, start: int) -> list[int]:
-        order = [dp for dp in concerned(self.pool, self.ends) if dp in self.held]
+        order = [dp for dp in concerned(self.desired, self.ends) if dp in self.held]
         return order[order.index(start) :] if start in order else order
 
     def _entry(self, switch: Switch) -> int:
@@ -277,7 +277,7 @@ class _Walk:
                 self.steps.append(Step(where, "no flow matches: dropped"))
                 continue
             packets, size = here.counters.get(hit.key, (None, None))
-            why = origin(self.pool, self.pool.slices_at(here.switch.datapath), hit.data).text
+            why = origin(self.desired, self.desired.slices_at(here.switch.datapath), hit.data).text
             text = flow_text(hit.key, hit.data)
             drops = here.switch.is_edge and hit.data.goto == Edge.DROPS
             self.steps.append(Step(where, f"{'drops it' if drops else _does(hit.data)}: {why}", text, packets, size))
@@ -292,7 +292,7 @@ class _Walk:
         table = table_name(here.switch.role, last.table)
         if last.key is None or last.data is None:
             return f"{here.switch.name} has no flow for it in table {table}"
-        why = origin(self.pool, self.pool.slices_at(here.switch.datapath), last.data).text
+        why = origin(self.desired, self.desired.slices_at(here.switch.datapath), last.data).text
         return f"{here.switch.name} drops it in table {table}: {why}"
 
 

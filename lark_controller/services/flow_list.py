@@ -36,17 +36,17 @@ class Held:
     slices: Mapping[int, SliceKey]
 
 
-def held(pool: Desired, datapath: int, dump: Dump | None, job: int | None = None) -> Held:
+def held(desired: Desired, datapath: int, dump: Dump | None, job: int | None = None) -> Held:
     """What :func:`page` needs of the loop's own state; with ``job`` of that job alone."""
-    known = pool.switches.get(datapath)
+    known = desired.switches.get(datapath)
     if job is not None:
-        desired = pool.build_job(datapath, job)
+        program = desired.build_job(datapath, job)
     else:
-        desired = pool.build(datapath) if known is not None else Program()
-    return Held(known.role if known is not None else SwitchRole.EDGE, desired, dump, pool.slices_at(datapath))
+        program = desired.build(datapath) if known is not None else Program()
+    return Held(known.role if known is not None else SwitchRole.EDGE, program, dump, desired.slices_at(datapath))
 
 
-def page(pool: Desired, here: Held, chosen: FlowFilter, cursor: str | None, limit: int) -> FlowPage:
+def page(desired: Desired, here: Held, chosen: FlowFilter, cursor: str | None, limit: int) -> FlowPage:
     """A switch's flows in packet order, desired and (where it was asked) installed and foreign.
 
     May be called on any thread. Raises NotFoundError for a cursor that is none.
@@ -55,7 +55,7 @@ def page(pool: Desired, here: Held, chosen: FlowFilter, cursor: str | None, limi
     found = _found(here)
     wanted = chosen.text.lower()
     if wanted:
-        search = _Search(pool, here)
+        search = _Search(desired, here)
         found = {key: held for key, held in found.items() if wanted in search.words(key, *held)}
     counts = Counter(key.table for key in found)
     tables = tuple(FlowTable(number, table_name(here.role, number), counts[number]) for number in sorted(counts))
@@ -63,7 +63,7 @@ def page(pool: Desired, here: Held, chosen: FlowFilter, cursor: str | None, limi
     keys.sort(key=_place)
     first = 0 if after is None else bisect_right(keys, after, key=_place)
     shown = keys[first : first + limit]
-    lines = tuple(_words(pool, here, key, *found[key]) for key in shown)
+    lines = tuple(_words(desired, here, key, *found[key]) for key in shown)
     return FlowPage(lines, tables, _cursor(shown[-1]) if first + limit < len(keys) else None)
 
 
@@ -80,8 +80,8 @@ def _found(here: Held) -> dict[FlowKey, tuple[FlowData, str]]:
     return found
 
 
-def _words(pool: Desired, here: Held, key: FlowKey, data: FlowData, state: str) -> FlowStatus:
-    why = origin(pool, here.slices, data)
+def _words(desired: Desired, here: Held, key: FlowKey, data: FlowData, state: str) -> FlowStatus:
+    why = origin(desired, here.slices, data)
     packets, size = (None, None) if here.dump is None else here.dump.counters.get(key, (None, None))
     return FlowStatus(
         key.table,
@@ -101,15 +101,15 @@ def _words(pool: Desired, here: Held, key: FlowKey, data: FlowData, state: str) 
 class _Search:
     """What a text is looked for in. Most of a switch's flows differ in what they match alone."""
 
-    def __init__(self, pool: Desired, here: Held) -> None:
-        self._pool = pool
+    def __init__(self, desired: Desired, here: Held) -> None:
+        self._desired = desired
         self._slices = here.slices
         self._rest: dict[FlowData, str] = {}
 
     def words(self, key: FlowKey, data: FlowData, state: str) -> str:
         rest = self._rest.get(data)
         if rest is None:
-            why = origin(self._pool, self._slices, data)
+            why = origin(self._desired, self._slices, data)
             rest = f" {actions_text(data)} {why.text} {why.job or ''} 0x{data.cookie:016x} ".lower()
             self._rest[data] = rest
         return _match_words(key.match) + rest + state

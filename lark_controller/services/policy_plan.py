@@ -66,8 +66,8 @@ def plan(
     """
     pace = Pace(MAX_SECONDS) if pace is None else pace
     pairs = sorted(switches, key=lambda pair: pair[1].name)
-    before, was = _pool(old, jobs, [pair[0] for pair in pairs], pace)
-    after, will = _pool(new, jobs, [pair[1] for pair in pairs], pace)
+    before, was = _desired_of(old, jobs, [pair[0] for pair in pairs], pace)
+    after, will = _desired_of(new, jobs, [pair[1] for pair in pairs], pace)
     changed = [
         JobChange(job.id, job.owner, differences)
         for job in jobs
@@ -98,19 +98,19 @@ def plan(
     return Plan(new.digest, len(jobs), len(changed), tuple(changed[:MAX_JOBS]), tuple(plans), tuple(refusals))
 
 
-def _pool(
+def _desired_of(
     policy: Policy, jobs: Sequence[Job], switches: list[Switch], pace: Pace
 ) -> tuple[Desired, dict[int, Decision]]:
-    pool, decider = Desired(policy), Decider(policy)
+    desired, decider = Desired(policy), Decider(policy)
     decisions = {}
     for job in jobs:
         pace.step()
         decisions[job.number] = decider.of(job)
-        pool.put(job, decisions[job.number])
+        desired.put(job, decisions[job.number])
     for switch in switches:
         pace.step()
-        pool.set_switch(switch, (switch.name,))
-    return pool, decisions
+        desired.set_switch(switch, (switch.name,))
+    return desired, decisions
 
 
 def _switch_plan(switch: Switch, changes: Changes, wanted: Program, there: Program) -> SwitchPlan:

@@ -60,11 +60,11 @@ class Switches:
             dump: Dump | None = None
             if state is not None and state.link is not None:
                 dump = await state.link.dump(timeout, own)
-            pool = self._reconciler.desired_of(number)
-            return pool, flow_lists.held(pool, number, dump, own)
+            desired = self._reconciler.desired_of(number)
+            return desired, flow_lists.held(desired, number, dump, own)
 
-        pool, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
-        return flow_lists.page(pool, held, chosen, cursor, limit)
+        desired, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        return flow_lists.page(desired, held, chosen, cursor, limit)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
@@ -72,24 +72,24 @@ class Switches:
         Raises NotFoundError, AdError.
         """
 
-        async def hold(pool: Desired, datapath: int) -> Held:
+        async def hold(desired: Desired, datapath: int) -> Held:
             state = self._reconciler.switches.get(datapath)
-            switch = pool.switches[datapath]
+            switch = desired.switches[datapath]
             if state is not None and state.link is not None:
                 with suppress(SwitchError):
                     dump = await state.link.dump(timeout)
                     return Held(switch, dump.program, dump.counters, live=True)
-            return Held(switch, pool.build(datapath), {}, live=False)
+            return Held(switch, desired.build(datapath), {}, live=False)
 
         async def read() -> tuple[Desired, Ends, dict[int, Held]]:
-            pool = self._reconciler.desired
-            ends = ends_of(pool, self._reconciler.directory, src, dst)
-            datapaths = concerned(pool, ends)
-            held = await asyncio.gather(*(hold(pool, datapath) for datapath in datapaths))
-            return pool, ends, dict(zip(datapaths, held, strict=True))
+            desired = self._reconciler.desired
+            ends = ends_of(desired, self._reconciler.directory, src, dst)
+            datapaths = concerned(desired, ends)
+            held = await asyncio.gather(*(hold(desired, datapath) for datapath in datapaths))
+            return desired, ends, dict(zip(datapaths, held, strict=True))
 
-        pool, ends, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
-        return explain(pool, ends, held)
+        desired, ends, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        return explain(desired, ends, held)
 
 
 def _found(loop: Reconciler, text: str) -> int:
@@ -111,38 +111,38 @@ def _found(loop: Reconciler, text: str) -> int:
 
 def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
     """One switch; without ``ports`` at a cost that does not grow with its jobs."""
-    pool = loop.desired_of(datapath)
+    desired = loop.desired_of(datapath)
     state = loop.switches.get(datapath) or SwitchState(datapath)
-    spec = pool.policy.switches.get(datapath)
-    known = pool.switches.get(datapath)
+    spec = desired.policy.switches.get(datapath)
+    known = desired.switches.get(datapath)
     return SwitchStatus(
         datapath=dpid_text(datapath),
-        name=state.label(pool),
+        name=state.label(desired),
         role=str(spec.role if spec is not None else SwitchRole.EDGE),
         connected=state.link is not None,
         in_sync=state.in_sync,
         address=state.address,
         host=(spec.host if spec is not None else None) or state.description,
         description=state.description,
-        desired=pool.rules.get(datapath, 0),
+        desired=desired.rules.get(datapath, 0),
         installed=state.installed,
         max_rules=0 if spec is None else spec.max_rules,
-        jobs=pool.count_at(datapath),
+        jobs=desired.count_at(datapath),
         normal=True if known is None else known.normal,
         max_meter=0 if known is None else known.max_meter,
         drift=state.drift,
         packet_ins=state.packet_ins,
         since=state.since,
         reason=state.reason,
-        ports=_ports(pool, state, known) if ports and known is not None else (),
+        ports=_ports(desired, state, known) if ports and known is not None else (),
         problems=(*state.problems, *loop.queues.problems(datapath)) if ports else (),
     )
 
 
-def _ports(pool: Desired, state: SwitchState, known: Switch) -> tuple[PortStatus, ...]:
+def _ports(desired: Desired, state: SwitchState, known: Switch) -> tuple[PortStatus, ...]:
     if state.link is None:
         return ()
-    behind = {placed.port: placed.job.id for placed in pool.jobs_at(state.datapath) if placed.port is not None}
+    behind = {placed.port: placed.job.id for placed in desired.jobs_at(state.datapath) if placed.port is not None}
     roles = dict.fromkeys(known.uplinks, "uplink")
     roles |= dict.fromkeys(known.lan, "lan") | {wan.number: wan.name for wan in known.wan}
     roles[PORT_LOCAL] = "local"

@@ -66,11 +66,11 @@ class Workers:
 
     def _status(self, host: str, after: str) -> HostStatus:
         """A worker's rules; left out where their revision is ``after``. On the loop's thread."""
-        states, pool = self._reconciler.workers.states, self._reconciler.desired
+        states, desired = self._reconciler.workers.states, self._reconciler.desired
         revision, rules = states.revision(host), RulesAt(host)
         waiting = tuple(
             placed.job.id
-            for placed in pool.ruled_at(host)
+            for placed in desired.ruled_at(host)
             if self._reconciler.confirmations.awaits(placed.job.number, rules)
         )
         return HostStatus(host, revision, None if revision == after else self._reconciler.workers.rules(host), waiting)

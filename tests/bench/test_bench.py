@@ -80,7 +80,7 @@ def test_a_change_costs_the_same_beside_many_jobs_where_addresses_come_in_blocks
     many.round()
     assert calls(many) / calls(few) <= 1.2
     assert many.flows[-1] <= few.flows[-1]
-    assert many.pool.rules[CORE] == few.pool.rules[CORE]
+    assert many.desired.rules[CORE] == few.desired.rules[CORE]
 
 
 def test_jobs_that_open_a_block_are_told_apart() -> None:
@@ -168,8 +168,8 @@ def test_every_worker_has_a_database_and_other_rates_get_there() -> None:
     found = ovsdb.measure(12, 6, 0.2)
     assert found["jobs"] == 96
     assert found["threads"] < found["without"]["threads"] + found["workers"], "no thread for each database"
-    for pool in ("many", "one"):
-        assert 0 < found[pool]["committed"]["p50"] < found[pool]["answered"]["p50"]
+    for desired in ("many", "one"):
+        assert 0 < found[desired]["committed"]["p50"] < found[desired]["answered"]["p50"]
     assert 0 < found["committed_seconds"] <= found["connect_seconds"]
     assert found["storm"]["committed"] > 0
     table = report.table({"machine": report.machine(), "ovsdb": found})

@@ -110,7 +110,7 @@ def test_jobs_that_are_not_accounted_have_no_such_flows_and_none_takes_the_table
     site = Site(asking, policy=POLICY + "accounting: requested\n")
     assert counts(site.send(site.edge, 11, out)) == [(1, Kind.WAN_OUT)]
     sizes = {
-        word: len(Site(alice, policy=f"{POLICY}accounting: {word}\n").pool.build(EDGE).flows)
+        word: len(Site(alice, policy=f"{POLICY}accounting: {word}\n").desired.build(EDGE).flows)
         for word in ("all", "none")
     }
     site = Site(alice, policy=POLICY + "accounting: none\n")
@@ -121,8 +121,10 @@ def test_jobs_that_are_not_accounted_have_no_such_flows_and_none_takes_the_table
 
 def test_counting_flows_stay_as_they_are_when_the_policy_changes() -> None:
     alice = a_job(1, "alice")
-    before = Site(alice).pool.build(EDGE).flows
-    after = Site(alice, policy=POLICY.replace('"alice"', '"x"').replace("dscp: 10", "dscp: 11")).pool.build(EDGE).flows
+    before = Site(alice).desired.build(EDGE).flows
+    after = (
+        Site(alice, policy=POLICY.replace('"alice"', '"x"').replace("dscp: 10", "dscp: 11")).desired.build(EDGE).flows
+    )
     counting = {key: data for key, data in before.items() if counted_by(data.cookie)}
     assert len(counting) == 4
     assert counting.items() <= after.items()

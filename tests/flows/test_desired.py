@@ -176,7 +176,7 @@ def apply(program: Program, changes: Changes) -> Program:
 @given(st.sampled_from(POLICIES), steps, st.integers(0, 30))
 def test_changes_add_up_to_the_full_recompute(text: str, history: list[Any], late: int) -> None:
     policy = load(text)
-    pool, decider = Desired(policy), Decider(policy)
+    desired, decider = Desired(policy), Decider(policy)
     held: dict[int, Program] = {}
     live: dict[int, Job] = {}
     ports = dict.fromkeys(EDGES, 20)
@@ -184,111 +184,111 @@ def test_changes_add_up_to_the_full_recompute(text: str, history: list[Any], lat
     def connect() -> None:
         for datapath in (*EDGES, CORE):
             switch = a_switch(text, datapath, ports.get(datapath, 0))
-            held[datapath] = apply(held.get(datapath, Program()), pool.set_switch(switch, (f"worker{datapath}",)))
+            held[datapath] = apply(held.get(datapath, Program()), desired.set_switch(switch, (f"worker{datapath}",)))
 
     for place, (action, what) in enumerate(history):
         if place == late:
             connect()
         if action == "put":
             live[what.number] = what
-            for datapath, changes in pool.put(what, decider.decide(what.facts)).items():
+            for datapath, changes in desired.put(what, decider.decide(what.facts)).items():
                 held[datapath] = apply(held[datapath], changes)
         elif action == "remove":
             live.pop(what, None)
-            for datapath, changes in pool.remove(what).items():
+            for datapath, changes in desired.remove(what).items():
                 held[datapath] = apply(held[datapath], changes)
         elif action == "queue":
-            for datapath, changes in pool.set_queue(*what).items():
+            for datapath, changes in desired.set_queue(*what).items():
                 held[datapath] = apply(held[datapath], changes)
         elif action == "groups":
-            changes = pool.set_group_queues(CORE, what)
+            changes = desired.set_group_queues(CORE, what)
             assert held or not changes
             if held:
                 held[CORE] = apply(held[CORE], changes)
         elif held:
             ports[what[0]] = what[1]
-            changes = pool.set_switch(a_switch(text, *what), (f"worker{what[0]}",))
+            changes = desired.set_switch(a_switch(text, *what), (f"worker{what[0]}",))
             held[what[0]] = apply(held[what[0]], changes)
     if not held:
         connect()
 
-    oracle = Desired(policy, pool)
+    oracle = Desired(policy, desired)
     for datapath in (*EDGES, CORE):
         oracle.set_switch(a_switch(text, datapath, ports.get(datapath, 0)), (f"worker{datapath}",))
     for job in sorted(live.values(), key=lambda job: -job.number):
         oracle.put(job, decider.decide(job.facts))
     for datapath in (*EDGES, CORE):
-        assert pool.build(datapath) == oracle.build(datapath)
+        assert desired.build(datapath) == oracle.build(datapath)
         assert held[datapath] == oracle.build(datapath)
-        assert pool.rules[datapath] == len(held[datapath].flows)
+        assert desired.rules[datapath] == len(held[datapath].flows)
 
 
 def test_a_group_has_a_rule_towards_the_site_for_each_block() -> None:
     policy = load(QUEUES)
-    pool, decider = Desired(policy), Decider(policy)
-    pool.set_switch(a_switch(QUEUES, CORE))
-    pool.set_group_queues(CORE, frozenset({1, 2}))
-    before = pool.rules[CORE]
+    desired, decider = Desired(policy), Decider(policy)
+    desired.set_switch(a_switch(QUEUES, CORE))
+    desired.set_group_queues(CORE, frozenset({1, 2}))
+    before = desired.rules[CORE]
     block = IPv4Network("10.64.0.0/29")
     for number in range(1, 7):
         job = a_job(number, ipv4_block=block, owner="dave", group="atlas")
-        changes = pool.put(job, decider.decide(job.facts))
+        changes = desired.put(job, decider.decide(job.facts))
         assert (CORE in changes) == (number == 1)
-    assert pool.rules[CORE] == before + 1
+    assert desired.rules[CORE] == before + 1
 
 
 def test_blocks_keep_the_core_small_and_a_change_flat() -> None:
     policy = load(FULL)
-    pool, decider = Desired(policy), Decider(policy)
-    pool.set_switch(a_switch(FULL, CORE))
-    before = pool.rules[CORE]
+    desired, decider = Desired(policy), Decider(policy)
+    desired.set_switch(a_switch(FULL, CORE))
+    before = desired.rules[CORE]
     block = IPv4Network("10.64.0.0/29")
     for number in range(1, 7):
         job = a_job(number, ipv4_block=block, owner="dave")
-        changes = pool.put(job, decider.decide(job.facts))
+        changes = desired.put(job, decider.decide(job.facts))
         assert (CORE in changes) == (number == 1)
-    assert pool.rules[CORE] == before + 1
+    assert desired.rules[CORE] == before + 1
 
 
 def test_a_block_shared_with_a_job_of_no_rule_is_not_covered_whole() -> None:
     policy = load(FULL)
-    pool, decider = Desired(policy), Decider(policy)
-    pool.set_switch(a_switch(FULL, CORE))
+    desired, decider = Desired(policy), Decider(policy)
+    desired.set_switch(a_switch(FULL, CORE))
     block = IPv4Network("10.64.0.0/29")
     steered, other = a_job(1, ipv4_block=block), a_job(2, ipv4_block=block, group="atlas")
-    pool.put(steered, decider.decide(steered.facts))
-    assert [str(prefix) for prefix in pool.class_prefixes(2)] == ["10.64.0.0/29"]
-    pool.put(other, decider.decide(other.facts))
-    assert [str(prefix) for prefix in pool.class_prefixes(2)] == ["10.64.0.1/32"]
-    pool.remove(2)
-    assert [str(prefix) for prefix in pool.class_prefixes(2)] == ["10.64.0.0/29"]
+    desired.put(steered, decider.decide(steered.facts))
+    assert [str(prefix) for prefix in desired.class_prefixes(2)] == ["10.64.0.0/29"]
+    desired.put(other, decider.decide(other.facts))
+    assert [str(prefix) for prefix in desired.class_prefixes(2)] == ["10.64.0.1/32"]
+    desired.remove(2)
+    assert [str(prefix) for prefix in desired.class_prefixes(2)] == ["10.64.0.0/29"]
 
 
 def test_the_flows_of_one_job_are_those_of_its_cookies() -> None:
     policy = load(FULL)
-    pool, decider = Desired(policy), Decider(policy)
+    desired, decider = Desired(policy), Decider(policy)
     for datapath in (1, 2, CORE):
-        pool.set_switch(a_switch(FULL, datapath), (f"worker{datapath}",))
+        desired.set_switch(a_switch(FULL, datapath), (f"worker{datapath}",))
     for number in (5, 6):
         job = a_job(number, outbound=False)
-        pool.put(job, decider.decide(job.facts))
+        desired.put(job, decider.decide(job.facts))
     chosen = of_job(5)
     own = {
         key: data
-        for key, data in pool.build(1).flows.items()
+        for key, data in desired.build(1).flows.items()
         if any(data.cookie & mask == value for value, mask in chosen)
     }
     assert own
-    assert pool.build_job(1, 5) == Program(own)
+    assert desired.build_job(1, 5) == Program(own)
     for datapath, number in ((2, 5), (3, 5), (CORE, 5), (1, 7)):
-        assert pool.build_job(datapath, number) == Program()
+        assert desired.build_job(datapath, number) == Program()
 
 
 def test_frame_alone_holds_no_job() -> None:
     policy = load(FULL)
-    pool = Desired(policy)
-    pool.set_switch(a_switch(FULL, 1), ("worker1",))
-    admitted = [key for key in pool.build(1).flows if key.table == 0]
+    desired = Desired(policy)
+    desired.set_switch(a_switch(FULL, 1), ("worker1",))
+    admitted = [key for key in desired.build(1).flows if key.table == 0]
     assert {term.value for key in admitted for term in key.match if term.name == "in_port"} == {1, 40, 0xFFFFFFFE}
 
 

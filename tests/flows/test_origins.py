@@ -54,16 +54,16 @@ def a_switch(datapath: int = EDGE) -> Switch:
     return place_switch(load(POLICY), datapath, ports, normal=True, tracks=True, max_meter=64)
 
 
-def a_pool(*jobs: Job) -> Desired:
-    pool, decider = Desired(load(POLICY)), Decider(load(POLICY))
-    pool.set_switch(a_switch(), ("worker1",))
+def a_desired(*jobs: Job) -> Desired:
+    desired, decider = Desired(load(POLICY)), Decider(load(POLICY))
+    desired.set_switch(a_switch(), ("worker1",))
     for job in jobs:
-        pool.put(job, decider.decide(job.facts))
-    return pool
+        desired.put(job, decider.decide(job.facts))
+    return desired
 
 
 def said(value: int, *jobs: Job, goto: int | None = None, slices: dict[int, SliceKey] | None = None) -> Origin:
-    return origin(a_pool(*jobs), slices or {}, FlowData(value, goto=goto))
+    return origin(a_desired(*jobs), slices or {}, FlowData(value, goto=goto))
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_a_jobs_flow_names_the_job_and_why_it_has_no_network() -> None:
 
 
 def test_a_quarantined_jobs_flow_says_so() -> None:
-    pool = a_pool()
+    desired = a_desired()
     job = a_job(1)
-    pool.put(job, replace(Decider(pool.policy).decide(job.facts), quarantine="its slot runs another job"))
-    text, _ = origin(pool, {}, FlowData(cookie(Category.JOB, 1)))
+    desired.put(job, replace(Decider(desired.policy).decide(job.facts), quarantine="its slot runs another job"))
+    text, _ = origin(desired, {}, FlowData(cookie(Category.JOB, 1)))
     assert text.endswith(", quarantined: its slot runs another job")
 
 
@@ -162,36 +162,41 @@ def test_tables_have_names() -> None:
 
 def test_a_pool_answers_what_is_at_a_switch() -> None:
     jobs = a_job(3, "bob"), a_job(1), a_job(2), a_job(4, "carol", datapath=7)
-    pool = a_pool(*jobs)
-    assert [placed.job.number for placed in pool.jobs_at(EDGE)] == [1, 2, 3]
-    assert (pool.count_at(EDGE), pool.count_at(7), pool.count_at(8)) == (3, 1, 0)
-    assert pool.jobs_at(8) == []
-    slices = pool.slices_at(EDGE)
+    desired = a_desired(*jobs)
+    assert [placed.job.number for placed in desired.jobs_at(EDGE)] == [1, 2, 3]
+    assert (desired.count_at(EDGE), desired.count_at(7), desired.count_at(8)) == (3, 1, 0)
+    assert desired.jobs_at(8) == []
+    slices = desired.slices_at(EDGE)
     assert set(slices.values()) == {SliceKey(1, '"alice"'), SliceKey(1, '"bob"')}
     for tag, key in slices.items():
         assert tag > 0
-        assert pool.tag_at(EDGE, key) == tag
-    assert pool.tag_at(EDGE, None) == pool.tag_at(8, SliceKey(1, '"bob"')) == pool.tag_at(EDGE, SliceKey(1, '"x"')) == 0
-    assert pool.slices_at(8) == {}
+        assert desired.tag_at(EDGE, key) == tag
+    assert (
+        desired.tag_at(EDGE, None)
+        == desired.tag_at(8, SliceKey(1, '"bob"'))
+        == desired.tag_at(EDGE, SliceKey(1, '"x"'))
+        == 0
+    )
+    assert desired.slices_at(8) == {}
 
 
 def test_only_the_job_whose_port_comes_or_goes_is_changed() -> None:
     jobs = a_job(1), a_job(2)
-    pool = a_pool(*jobs)
-    before = pool.build(EDGE)
+    desired = a_desired(*jobs)
+    before = desired.build(EDGE)
     switch = a_switch()
     without = replace(switch, ports={name: number for name, number in switch.ports.items() if name != "p2"})
-    gone = pool.set_switch(without)
-    after = pool.build(EDGE)
+    gone = desired.set_switch(without)
+    after = desired.build(EDGE)
     assert set(gone.flows_gone) == before.flows.keys() - after.flows.keys()
     assert len(gone) == len(gone.flows_gone) > 0
-    assert pool.rules[EDGE] == len(after.flows)
-    back = pool.set_switch(switch)
+    assert desired.rules[EDGE] == len(after.flows)
+    back = desired.set_switch(switch)
     assert {flow.key: flow.data for flow in back.flows_set} == {key: before.flows[key] for key in gone.flows_gone}
     assert (len(back), len(back.flows_gone)) == (len(back.flows_set), 0)
-    assert pool.build(EDGE) == before
-    moved = pool.set_switch(replace(switch, ports={**switch.ports, "p2": 19}))
+    assert desired.build(EDGE) == before
+    moved = desired.set_switch(replace(switch, ports={**switch.ports, "p2": 19}))
     assert moved.flows_set
     assert moved.flows_gone
-    assert pool.placed[2].port == 19
-    assert not pool.set_switch(replace(switch, ports={**switch.ports, "p2": 19, "other": 30}))
+    assert desired.placed[2].port == 19
+    assert not desired.set_switch(replace(switch, ports={**switch.ports, "p2": 19, "other": 30}))

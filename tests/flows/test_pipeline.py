@@ -1,4 +1,4 @@
-"""What the flows mean, packet by packet: whole pools through simulated tables of edges and core; no switch needed."""
+"""What the flows mean, packet by packet: jobs of a pool through simulated tables of edges and core; no switch needed."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class Site:
 
     def __init__(self, *jobs: Job, policy: str = POLICY, tracks: bool = True, normal: bool = True) -> None:
         self.policy, self.tracks, self.normal = load(policy), tracks, normal
-        self.pool, self.decider = Desired(self.policy), Decider(self.policy)
+        self.desired, self.decider = Desired(self.policy), Decider(self.policy)
         ports = {"uplink": UPLINK, "br": PORT_LOCAL} | {f"p{n}": 10 + n for n in range(1, 9)}
         self.edge = self._switch(EDGE, ports)
         self.core = self._switch(CORE, {"a": 1, "b": 2, "c": 3})
         for job in jobs:
-            self.pool.put(job, self.decider.decide(job.facts))
+            self.desired.put(job, self.decider.decide(job.facts))
         self.ct = ConnectionTable()
         self.jobs = {job.number: job for job in jobs}
 
@@ -94,11 +94,11 @@ class Site:
             max_meter=64,
             local_mac=mac_number(HOST_MAC),
         )
-        self.pool.set_switch(switch)
+        self.desired.set_switch(switch)
         return switch
 
     def send(self, switch: Switch, in_port: int, frame: bytes) -> Result:
-        tables = Tables(self.pool.build(switch.datapath))
+        tables = Tables(self.desired.build(switch.datapath))
         return run(tables, in_port, frame, PortView.of(switch.ports.values()), self.ct)
 
     def leaves(self, in_port: int, frame: bytes) -> tuple[int, ...]:
@@ -161,12 +161,12 @@ def test_where_no_networks_are_the_jobs_own_each_pair_is_asked_about_and_remembe
     else:
         frame = frames.nd(macs[0], "33:33:ff:00:00:01", addresses[0], "ff02::1:ff00:1", addresses[1], sll=macs[0])
     port = 11 if sends else UPLINK
-    program = site.pool.build(EDGE)
+    program = site.desired.build(EDGE)
     view = PortView.of(site.edge.ports.values())
     asked = run(Tables(program), port, frame, view, site.ct)
     assert [(told.table, asked.ports) for told in asked.to_controller] == [(table, ())]
 
-    (tag,) = site.pool.slices_at(EDGE)
+    (tag,) = site.desired.slices_at(EDGE)
     told = packet.parse_fast_addresses(asked.to_controller[0].frame)
     other = told.destination if sends else told.source
     assert other == int(ip_address(host))
@@ -276,7 +276,7 @@ def test_addresses_and_neighbours_are_asked_for_whichever_way_is_open(inbound: b
 def test_jobs_with_one_way_connectivity_are_read_back_from_the_flows() -> None:
     one_way = a_job(1, "alice", inbound=False), a_job(2, "alice", outbound=False, ipv6=None)
     site = Site(*one_way, a_job(3, "alice"), a_job(4, "alice", inbound=False, outbound=False))
-    assert tracked(site.pool.build(EDGE)) == {(job.number, address) for job in one_way for address in job.addresses}
+    assert tracked(site.desired.build(EDGE)) == {(job.number, address) for job in one_way for address in job.addresses}
 
 
 @VERSIONS

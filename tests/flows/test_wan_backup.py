@@ -36,20 +36,20 @@ policies:
 """
 
 
-def core(pool: Desired, down: set[str], absent: set[str]) -> Switch:
+def core(desired: Desired, down: set[str], absent: set[str]) -> Switch:
     ports = {"p1": 1} | {f"p{number}": number for name, number in NUMBERS.items() if name not in absent}
     numbers = {NUMBERS[name] for name in down}
-    return place_switch(pool.policy, CORE, ports, normal=True, tracks=True, max_meter=0, down=numbers)
+    return place_switch(desired.policy, CORE, ports, normal=True, tracks=True, max_meter=0, down=numbers)
 
 
 def ways(backups: dict[str, str], down: set[str], absent: set[str] | None = None) -> dict[str, str]:
     """By which port leaves what a steered job sends, and what another one sends to each of the gateways."""
-    pool = Desired(load(policy(backups)))
-    pool.set_switch(core(pool, down, absent or set()))
+    desired = Desired(load(policy(backups)))
+    desired.set_switch(core(desired, down, absent or set()))
     steered, other = a_job(1, "carol"), a_job(2, "alice")
     for job in (steered, other):
-        pool.put(job, Decider(pool.policy).of(job))
-    tables, names = Tables(pool.build(CORE)), {number: name for name, number in NUMBERS.items()}
+        desired.put(job, Decider(desired.policy).of(job))
+    tables, names = Tables(desired.build(CORE)), {number: name for name, number in NUMBERS.items()}
     found = {}
     for key, job, gateway in (
         ("steered", steered, HOPS["wan"]),
@@ -94,15 +94,15 @@ def test_a_port_that_is_gone_is_as_one_that_is_down() -> None:
 
 
 def test_only_what_concerns_the_port_is_sent() -> None:
-    pool = Desired(load(policy(CHAIN)))
-    pool.set_switch(core(pool, set(), set()))
-    before = pool.build(CORE)
-    changes = pool.set_switch(core(pool, {"wan-fast"}, set()))
+    desired = Desired(load(policy(CHAIN)))
+    desired.set_switch(core(desired, set(), set()))
+    before = desired.build(CORE)
+    changes = desired.set_switch(core(desired, {"wan-fast"}, set()))
     assert len(changes) == 2, "a steering rule and a next hop"
-    assert changes == diff(pool.build(CORE), before)
-    back = pool.set_switch(core(pool, set(), set()))
+    assert changes == diff(desired.build(CORE), before)
+    back = desired.set_switch(core(desired, set(), set()))
     assert len(back) == 2
-    assert pool.build(CORE) == before
+    assert desired.build(CORE) == before
 
 
 @pytest.mark.parametrize(

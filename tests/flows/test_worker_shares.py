@@ -38,17 +38,17 @@ def a_ruled_job(number: int, rate: float | None = None, owner: str = "alice", *f
 
 def desired_of(text: str, *jobs: Job) -> Desired:
     loaded = load(text)
-    pool, decider = Desired(loaded), Decider(loaded)
+    desired, decider = Desired(loaded), Decider(loaded)
     for job in jobs:
-        pool.put(job, decider.decide(job.facts))
-    return pool
+        desired.put(job, decider.decide(job.facts))
+    return desired
 
 
-def table(pool: Desired, speeds: dict[str, float | None]) -> tuple[Table, dict[str, float], dict[str, str]]:
+def table(desired: Desired, speeds: dict[str, float | None]) -> tuple[Table, dict[str, float], dict[str, str]]:
     """Shares at the uplinks and towards jobs in Mb/s, and who comes short, by the job's number."""
-    found = worker_shares(pool.policy, HOST, pool.ruled_at(HOST), speeds)
+    found = worker_shares(desired.policy, HOST, desired.ruled_at(HOST), speeds)
     assert found.uplinks is not None
-    numbers = {placed.job.id: str(placed.job.number) for placed in pool.placed.values()}
+    numbers = {placed.job.id: str(placed.job.number) for placed in desired.placed.values()}
 
     def named(key: str) -> str:
         job, _, flow = key.partition("/")
@@ -110,9 +110,9 @@ def table(pool: Desired, speeds: dict[str, float | None]) -> tuple[Table, dict[s
     ],
 )  # fmt: skip
 def test_the_shares_of_a_worker(text: str, jobs: list[Job], uplinks: Table, inward: dict[str, float]) -> None:
-    pool = desired_of(text, *jobs)
-    assert table(pool, {"eth0": 100.0}) == (uplinks, inward, {})
-    rules = pool.host_rules(HOST, {"eth0": 100.0})
+    desired = desired_of(text, *jobs)
+    assert table(desired, {"eth0": 100.0}) == (uplinks, inward, {})
+    rules = desired.host_rules(HOST, {"eth0": 100.0})
     assert from_json(to_json(rules)) == rules
 
 
@@ -149,6 +149,6 @@ def test_a_topology_says_what_the_access_link_carries() -> None:
 
 
 def test_before_the_worker_has_told_its_uplinks_what_stands_stays() -> None:
-    pool = desired_of(policy(), a_ruled_job(1, 10))
-    assert pool.host_rules(HOST).uplinks is None
+    desired = desired_of(policy(), a_ruled_job(1, 10))
+    assert desired.host_rules(HOST).uplinks is None
     assert desired_of(policy(), a_ruled_job(1)).host_rules(HOST).uplinks == {}

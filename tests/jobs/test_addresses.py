@@ -22,24 +22,24 @@ def allocator(*networks: str, prefixes: tuple[int, int] = (28, 124), reserved: t
 
 
 def test_first_addresses_of_each_version() -> None:
-    pool = allocator("10.64.0.0/24", "2001:db8:64::/120")
-    assert pool.assign(4, "g", "bob") == (IPv4Address("10.64.0.1"), IPv4Network("10.64.0.0/28"))
-    assert pool.assign(6, "g", "bob") == (IPv6Address("2001:db8:64::1"), IPv6Network("2001:db8:64::/124"))
+    space = allocator("10.64.0.0/24", "2001:db8:64::/120")
+    assert space.assign(4, "g", "bob") == (IPv4Address("10.64.0.1"), IPv4Network("10.64.0.0/28"))
+    assert space.assign(6, "g", "bob") == (IPv6Address("2001:db8:64::1"), IPv6Network("2001:db8:64::/124"))
 
 
 def test_users_and_groups_have_blocks_of_their_own() -> None:
-    pool = allocator("10.64.0.0/24")
-    blocks = [pool.assign(4, group, user).block for group, user in (("g", "a"), ("g", "b"), ("h", "a"), ("g", "a"))]
+    space = allocator("10.64.0.0/24")
+    blocks = [space.assign(4, group, user).block for group, user in (("g", "a"), ("g", "b"), ("h", "a"), ("g", "a"))]
     assert blocks[0] == blocks[3]
     assert len(set(blocks)) == 3
 
 
 def test_network_broadcast_and_reserved_are_never_given() -> None:
-    pool = allocator("10.64.0.0/28", reserved=("10.64.0.1", "10.64.0.7"))
-    given_out = {int(pool.assign(4, "g", "a").address) & 15 for _ in range(12)}
+    space = allocator("10.64.0.0/28", reserved=("10.64.0.1", "10.64.0.7"))
+    given_out = {int(space.assign(4, "g", "a").address) & 15 for _ in range(12)}
     assert given_out == set(range(16)) - {0, 1, 7, 15}
     with pytest.raises(AddressError, match=r"10\.64\.0\.0/28"):
-        pool.assign(4, "g", "a")
+        space.assign(4, "g", "a")
 
 
 def test_no_network_of_that_version() -> None:
@@ -48,63 +48,63 @@ def test_no_network_of_that_version() -> None:
 
 
 def test_a_freed_address_comes_back_last() -> None:
-    pool = allocator("10.64.0.0/24")
-    first = pool.assign(4, "g", "a").address
-    pool.release(first)
-    seen = [pool.assign(4, "g", "a").address for _ in range(14)]
+    space = allocator("10.64.0.0/24")
+    first = space.assign(4, "g", "a").address
+    space.release(first)
+    seen = [space.assign(4, "g", "a").address for _ in range(14)]
     assert first not in seen
-    assert pool.assign(4, "g", "a").address == first
+    assert space.assign(4, "g", "a").address == first
 
 
 def test_a_block_goes_to_another_user_once_it_is_free() -> None:
-    pool = allocator("10.64.0.0/27", prefixes=(28, 124))
-    mine = pool.assign(4, "g", "a")
-    pool.assign(4, "g", "b")
+    space = allocator("10.64.0.0/27", prefixes=(28, 124))
+    mine = space.assign(4, "g", "a")
+    space.assign(4, "g", "b")
     with pytest.raises(AddressError):
-        pool.assign(4, "g", "c")
-    pool.release(mine.address)
-    again = pool.assign(4, "g", "c")
+        space.assign(4, "g", "c")
+    space.release(mine.address)
+    again = space.assign(4, "g", "c")
     assert again.block == mine.block
     assert again.address != mine.address
 
 
 def test_release_of_what_nobody_holds_changes_nothing() -> None:
-    pool = allocator("10.64.0.0/28")
-    pool.release(IPv4Address("10.64.0.3"))
-    pool.release(IPv4Address("192.0.2.3"))
-    assert len({pool.assign(4, "g", "a").address for _ in range(14)}) == 14
+    space = allocator("10.64.0.0/28")
+    space.release(IPv4Address("10.64.0.3"))
+    space.release(IPv4Address("192.0.2.3"))
+    assert len({space.assign(4, "g", "a").address for _ in range(14)}) == 14
 
 
 def test_a_static_address_keeps_its_block_from_everybody() -> None:
-    pool = allocator("10.64.0.0/27")
-    pool.hold(IPv4Address("10.64.0.5"), None, "g", "a")
-    assert pool.assign(4, "g", "a").block == ip_network("10.64.0.16/28")
+    space = allocator("10.64.0.0/27")
+    space.hold(IPv4Address("10.64.0.5"), None, "g", "a")
+    assert space.assign(4, "g", "a").block == ip_network("10.64.0.16/28")
     with pytest.raises(AddressError):
-        pool.assign(4, "g", "b")
-    pool.release(IPv4Address("10.64.0.5"))
-    assert pool.assign(4, "g", "b").block == ip_network("10.64.0.0/28")
+        space.assign(4, "g", "b")
+    space.release(IPv4Address("10.64.0.5"))
+    assert space.assign(4, "g", "b").block == ip_network("10.64.0.0/28")
 
 
 def test_a_static_address_in_a_block_in_use_closes_it() -> None:
-    pool = allocator("10.64.0.0/27")
-    assert pool.assign(4, "g", "a").block == ip_network("10.64.0.0/28")
-    pool.hold(IPv4Address("10.64.0.9"), None, "h", "z")
-    assert pool.assign(4, "g", "a").block == ip_network("10.64.0.16/28")
-    pool.release(IPv4Address("10.64.0.9"))
-    assert IPv4Address("10.64.0.9") in {pool.assign(4, "g", "a").address for _ in range(26)}
+    space = allocator("10.64.0.0/27")
+    assert space.assign(4, "g", "a").block == ip_network("10.64.0.0/28")
+    space.hold(IPv4Address("10.64.0.9"), None, "h", "z")
+    assert space.assign(4, "g", "a").block == ip_network("10.64.0.16/28")
+    space.release(IPv4Address("10.64.0.9"))
+    assert IPv4Address("10.64.0.9") in {space.assign(4, "g", "a").address for _ in range(26)}
 
 
 def test_an_address_is_not_held_twice() -> None:
-    pool = allocator("10.64.0.0/28")
-    taken = pool.assign(4, "g", "a")
-    assert pool.holds(taken.address)
+    space = allocator("10.64.0.0/28")
+    taken = space.assign(4, "g", "a")
+    assert space.holds(taken.address)
     with pytest.raises(AddressError, match=str(taken.address)):
-        pool.hold(taken.address, None, "g", "b")
+        space.hold(taken.address, None, "g", "b")
 
 
 def test_replay_gives_the_same_owners_their_blocks() -> None:
-    pool = allocator("10.64.0.0/24")
-    live = [(*pool.assign(4, "g", user), user) for user in ("a", "b", "a", "c")]
+    space = allocator("10.64.0.0/24")
+    live = [(*space.assign(4, "g", user), user) for user in ("a", "b", "a", "c")]
     again = allocator("10.64.0.0/24")
     for address, block, user in reversed(live):
         again.hold(address, block, "g", user)
@@ -114,12 +114,12 @@ def test_replay_gives_the_same_owners_their_blocks() -> None:
 
 
 def test_a_run_of_static_addresses_leaves_no_trace() -> None:
-    pool = allocator("10.64.0.0/27")
-    pool.release(pool.assign(4, "g", "a").address)
+    space = allocator("10.64.0.0/27")
+    space.release(space.assign(4, "g", "a").address)
     for _ in range(100):
-        pool.hold(IPv4Address("10.64.0.2"), None, "g", "b")
-        pool.release(IPv4Address("10.64.0.2"))
-    assert len({pool.assign(4, "g", "a").address for _ in range(30)}) == 30
+        space.hold(IPv4Address("10.64.0.2"), None, "g", "b")
+        space.release(IPv4Address("10.64.0.2"))
+    assert len({space.assign(4, "g", "a").address for _ in range(30)}) == 30
 
 
 STEPS = st.lists(
@@ -137,13 +137,13 @@ STEPS = st.lists(
 @given(STEPS)
 def test_no_address_twice_and_no_block_shared(steps: list[tuple[object, ...]]) -> None:
     networks: list[Network] = [ip_network("10.64.0.0/26"), ip_network("2001:db8::/122")]
-    pool = BlockAllocator(networks, (29, 125))
+    space = BlockAllocator(networks, (29, 125))
     live: dict[Address, tuple[Network | None, str, str]] = {}
     for step in steps:
         match step:
             case ("assign", int(version), str(group), str(user)):
                 try:
-                    address, block = pool.assign(version, group, user)
+                    address, block = space.assign(version, group, user)
                 except AddressError:
                     used = {one for one in live if one.version == version}
                     # Full means: each of the 8 blocks is somebody else's, foreign, or has no address left.
@@ -162,29 +162,29 @@ def test_no_address_twice_and_no_block_shared(steps: list[tuple[object, ...]]) -
             case ("release", int(index)) if live:
                 address = list(live)[index % len(live)]
                 del live[address]
-                pool.release(address)
+                space.release(address)
             case ("static", int(version), int(offset)):
                 network = networks[0] if version == 4 else networks[1]
                 address = network[offset]
                 if address in live:
                     continue
-                pool.hold(address, None, "s", "s")
+                space.hold(address, None, "s", "s")
                 live[address] = (None, "s", "s")
             case ("restart",):
-                pool = BlockAllocator(networks, (29, 125))
+                space = BlockAllocator(networks, (29, 125))
                 for address, (held_block, group, user) in live.items():
-                    pool.hold(address, held_block, group, user)
+                    space.hold(address, held_block, group, user)
     for address in live:
-        assert pool.holds(address)
+        assert space.holds(address)
 
 
 def test_two_hundred_thousand_jobs() -> None:
-    pool = allocator("10.0.0.0/8", "2001:db8::/64")
+    space = allocator("10.0.0.0/8", "2001:db8::/64")
     started = time.process_time()
-    held = [pool.assign(4, f"group_{index % 40}", f"user{index % 1000}").address for index in range(200_000)]
+    held = [space.assign(4, f"group_{index % 40}", f"user{index % 1000}").address for index in range(200_000)]
     for address in held[::2]:
-        pool.release(address)
-    again = [pool.assign(4, f"group_{index % 40}", f"user{index % 1000}").address for index in range(0, 200_000, 2)]
+        space.release(address)
+    again = [space.assign(4, f"group_{index % 40}", f"user{index % 1000}").address for index in range(0, 200_000, 2)]
     assert len(set(held[1::2]) | set(again)) == 200_000
     # Seconds of CPU, not of the clock: a scan of all jobs at each call would take hours.
     assert time.process_time() - started < 30
@@ -197,30 +197,30 @@ def prefixes_of(blocks: set[Network]) -> int:
 @pytest.mark.parametrize(("jobs", "most"), [(14, 1), (64, 2), (1_000, 6), (4_000, 8)])
 def test_a_users_blocks_merge_to_a_few_prefixes(jobs: int, most: int) -> None:
     """200 users who start jobs by turns: each one's blocks lie side by side, however many there are."""
-    pool = allocator("10.64.0.0/10", prefixes=(26, 122))
+    space = allocator("10.64.0.0/10", prefixes=(26, 122))
     held: dict[str, set[Network]] = {}
     for number in range(jobs * 50):
         user = f"user{number % 50}"
-        held.setdefault(user, set()).add(pool.assign(4, "g", user).block)
+        held.setdefault(user, set()).add(space.assign(4, "g", user).block)
     assert max(map(prefixes_of, held.values())) <= most
 
 
 def test_a_row_fills_its_holes_before_it_grows() -> None:
-    pool = allocator("10.64.0.0/24")
-    mine = [pool.assign(4, "g", "a") for _ in range(60)]
+    space = allocator("10.64.0.0/24")
+    mine = [space.assign(4, "g", "a") for _ in range(60)]
     hole = mine[20].block
     for address, block in mine:
         if block == hole:
-            pool.release(address)
-    assert pool.assign(4, "g", "b").block != hole
-    while (block := pool.assign(4, "g", "a").block) in {mine[0].block, mine[-1].block}:
+            space.release(address)
+    assert space.assign(4, "g", "b").block != hole
+    while (block := space.assign(4, "g", "a").block) in {mine[0].block, mine[-1].block}:
         pass
     assert block == hole
 
 
 def test_rows_of_a_restarted_pool_go_on_side_by_side() -> None:
-    pool = allocator("10.64.0.0/16")
-    live = [(*pool.assign(4, "g", user), user) for _ in range(40) for user in "ab"]
+    space = allocator("10.64.0.0/16")
+    live = [(*space.assign(4, "g", user), user) for _ in range(40) for user in "ab"]
     again = allocator("10.64.0.0/16")
     for address, block, user in reversed(live):
         again.hold(address, block, "g", user)
@@ -233,8 +233,8 @@ def test_rows_of_a_restarted_pool_go_on_side_by_side() -> None:
 
 @pytest.mark.parametrize("prefix", [26, 28])
 def test_every_block_of_every_network_is_given_before_none_is_left(prefix: int) -> None:
-    pool = allocator("10.64.0.0/24", "10.66.0.0/25", prefixes=(prefix, 122))
+    space = allocator("10.64.0.0/24", "10.66.0.0/25", prefixes=(prefix, 122))
     count = (256 + 128) >> (32 - prefix)
-    assert len({pool.assign(4, "g", f"user{number}").block for number in range(count)}) == count
+    assert len({space.assign(4, "g", f"user{number}").block for number in range(count)}) == count
     with pytest.raises(AddressError):
-        pool.assign(4, "g", "one more")
+        space.assign(4, "g", "one more")

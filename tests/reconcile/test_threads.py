@@ -218,8 +218,8 @@ def everything(controller: Controller) -> None:
 
     works: list[Callable[[], None]] = [policies, questions]
     works += [lambda number=number: life(number) for number in range(1, 10)]  # type: ignore[misc]  # mypy knows no defaults here
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(work) for work in works]:
+    with ThreadPoolExecutor(4) as executor:
+        for done in [executor.submit(work) for work in works]:
             done.result()
 
 
@@ -258,7 +258,7 @@ def slow() -> Iterator[SlowDatabase]:
 
 
 def test_the_loop_goes_on_while_a_reservation_waits_for_the_database(tmp_path: Path, slow: SlowDatabase) -> None:
-    with running(tmp_path, RESERVING) as controller, ThreadPoolExecutor(2) as pool:
+    with running(tmp_path, RESERVING) as controller, ThreadPoolExecutor(2) as executor:
         job = post(controller, 1, more="AvailBandwidth = 1000").job
         loop = controller._openflow.loop
         gate = threading.Event()
@@ -266,7 +266,7 @@ def test_the_loop_goes_on_while_a_reservation_waits_for_the_database(tmp_path: P
         loop.call_soon_threadsafe(gate.wait)
         controller.reservations.reserve(Wish(job.id, "192.0.2.7", 1, 60), "test", of_job=True)
         slow.hold()
-        second = pool.submit(controller.reservations.reserve, Wish(job.id, "192.0.2.8", 1, 60), "test", of_job=True)
+        second = executor.submit(controller.reservations.reserve, Wish(job.id, "192.0.2.8", 1, 60), "test", of_job=True)
         assert slow.waiting.wait(30)
         gate.set()
         assert [each.kbps for each in flows_in_loop(controller, job.id)] == [1000]
@@ -277,11 +277,11 @@ def test_the_loop_goes_on_while_a_reservation_waits_for_the_database(tmp_path: P
 
 
 def test_the_loop_goes_on_while_a_post_waits_for_the_database(tmp_path: Path, slow: SlowDatabase) -> None:
-    with running(tmp_path, RESERVING) as controller, ThreadPoolExecutor(2) as pool:
+    with running(tmp_path, RESERVING) as controller, ThreadPoolExecutor(2) as executor:
         job = post(controller, 1).job
         until(lambda: controller.jobs.confirm(job.id, 0.01).job.state == "pending")
         slow.hold()
-        posted = pool.submit(post, controller, 2)
+        posted = executor.submit(post, controller, 2)
         assert slow.waiting.wait(30)
         assert controller.switches.all()
         assert controller.jobs.confirm(job.id, 0.01).waiting

@@ -119,14 +119,14 @@ def test_a_switch_that_cannot_be_brought_over_is_compared_when_it_returns(
             connect(network, controller, edge)
             controller.jobs.confirm(post(controller, edge.datapath, "carol", datapath=edge.datapath).job.id, 20)
         before = [dict(edge.program.flows) for edge in edges]
-        pools, build = controller._reconciler.pair, Desired.build
+        pair, build = controller._reconciler.pair, Desired.build
         failing = [2]
 
-        def fails_once(pool: Desired, datapath: int) -> Program:
-            if datapath in failing and datapath in pools.moved:
+        def fails_once(desired: Desired, datapath: int) -> Program:
+            if datapath in failing and datapath in pair.moved:
                 failing.remove(datapath)
                 raise RuntimeError("nobody has thought of this")
-            return build(pool, datapath)
+            return build(desired, datapath)
 
         monkeypatch.setattr(Desired, "build", fails_once)
         blocked = POLICY.replace('"mallory"', '"carol"')
@@ -139,7 +139,7 @@ def test_a_switch_that_cannot_be_brought_over_is_compared_when_it_returns(
         # Nothing is left of that: the next policy reaches every switch.
         controller.policy.put(POLICY, "ops")
         until(lambda: all(edge.program.flows == held for edge, held in zip(edges, before, strict=True)))
-        assert not pools.moved
+        assert not pair.moved
 
 
 def test_what_goes_wrong_behind_a_change_of_policy_keeps_nothing_else_from_being_done(

@@ -30,8 +30,8 @@ def together(calls: list[Callable[[], T]]) -> list[T | AddressError]:
         except AddressError as error:
             return error
 
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return list(pool.map(call, calls))
+    with ThreadPoolExecutor(len(calls)) as executor:
+        return list(executor.map(call, calls))
 
 
 def put(store: Store, job: Job) -> Callable[[], Registration]:

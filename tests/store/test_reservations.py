@@ -234,8 +234,8 @@ def test_many_threads_race_for_a_link(store: Store, store_url: str) -> None:
                 refused.append(error)
             assert out(mine) <= WAN * 1000
 
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, range(threads)):
+    with ThreadPoolExecutor(threads) as executor:
+        for _ in executor.map(work, range(threads)):
             pass
     assert refused
     left = store.reservations.page(None, NOW, None, 100).reservations
@@ -365,12 +365,12 @@ def test_whoever_waits_for_a_job_holds_up_no_other_reservation(store: Store, sto
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
     engine = create_engine(store_url)
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as executor:
         with engine.connect() as ending, engine.connect() as watching:
             watching.execution_options(isolation_level="AUTOCOMMIT")
             ending.execute(select(runs.c.id).where(runs.c.id == job.id).with_for_update())
-            released = pool.submit(store.reservations.release, made.id, NOW, "ops")
+            released = executor.submit(store.reservations.release, made.id, NOW, "ops")
             wait(lambda: watching.scalar(waiting) == 1)
-            assert pool.submit(store.reservations.admit, flow(10), NOW, "ops").result(20).rate == 10
+            assert executor.submit(store.reservations.admit, flow(10), NOW, "ops").result(20).rate == 10
         assert released.result(20) == made
     engine.dispose()

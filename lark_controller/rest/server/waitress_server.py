@@ -186,16 +186,16 @@ class Server:
             raise
         self._map: dict[int, Any] = {}
         self._admission = Admission(places(settings.rest_threads + settings.waiting_workers))
-        self._pool = ThreadedTaskDispatcher()
+        self._dispatcher = ThreadedTaskDispatcher()
         # It would warn of every request that waits a moment for a thread; /metrics says how long posts take.
-        self._pool.queue_logger = logging.getLogger("lark.rest.queue")
-        self._pool.queue_logger.setLevel(logging.ERROR)
-        self._pool.set_thread_count(settings.rest_threads + settings.waiting_workers)
+        self._dispatcher.queue_logger = logging.getLogger("lark.rest.queue")
+        self._dispatcher.queue_logger.setLevel(logging.ERROR)
+        self._dispatcher.set_thread_count(settings.rest_threads + settings.waiting_workers)
         try:
             self._listeners = [self._listener(app, bound, settings) for bound in self._sockets]
         except OSError as error:
             # Two may have bound to one address; the second to listen is told.
-            self._pool.shutdown(cancel_pending=True, timeout=0)
+            self._dispatcher.shutdown(cancel_pending=True, timeout=0)
             wasyncore.close_all(self._map, ignore_all=True)
             self._release()
             raise SettingError(
@@ -223,7 +223,7 @@ class Server:
             app,
             map=self._map,
             _sock=bound,
-            dispatcher=self._pool,
+            dispatcher=self._dispatcher,
             adj=adjustments,
             bind_socket=False,
             sockinfo=(bound.family, bound.type, bound.proto, bound.getsockname()),
@@ -264,7 +264,7 @@ class Server:
             with contextlib.suppress(OSError):
                 self._listeners[0].pull_trigger()
             self._thread.join(timeout)
-        self._pool.shutdown(cancel_pending=True, timeout=timeout)
+        self._dispatcher.shutdown(cancel_pending=True, timeout=timeout)
         self._release()
 
     def _run(self) -> None:
