@@ -312,7 +312,7 @@ class FakeSwitch(asyncio.Protocol):
             tx_bytes=old.tx_bytes + (sent or 0),
         )
 
-    def _removed(self, entry: simulate.Entry, reason: int) -> None:
+    def _removed(self, entry: simulate.FlowEntry, reason: int) -> None:
         if entry.data.flags & ofp.OFPFF_SEND_FLOW_REM:
             removed = FlowRemoved(entry.key, entry.data.cookie, reason, entry.packets, entry.bytes, 1.0)
             self.send_raw(switchside.flow_removed(0, removed, Flow(entry.key, entry.data)))

@@ -131,7 +131,7 @@ class Controller:
         if self._pool is not None:
             self._pool.start()
         self._accountant.start()
-        self._openflow.call(self._reconciler.polling.start(self._read_seconds)).result()
+        self._openflow.call(self._reconciler.counters.start(self._read_seconds)).result()
         self.health.needs(self._ovsdb.thread)
         for service in (self._openflow, self._upkeep, self._accountant):
             self.health.needs(*service.threads)

@@ -1,4 +1,4 @@
-"""What the own queues of each job have seen, out of what is told of single queues that come and go. Pure."""
+"""The sums of each job's own queues, calculated from readings of single queues that come and go. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lark_controller.accounting.readings import QueueReading
 Place = tuple[str, int]
 
 
-class Owner(NamedTuple):
-    """The number of the job whose a queue is; ``inward`` for what is sent to the job."""
+class JobQueue(NamedTuple):
+    """A queue of a job, by the job's number; ``inward`` for what is sent to the job."""
 
     number: int
     inward: bool
@@ -25,34 +25,34 @@ class QueueSums:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Place, tuple[Owner, int, int]] = {}
+        self._seen: dict[Place, tuple[JobQueue, int, int]] = {}
         self._gone: dict[int, QueueReading] = {}
 
     def read(
-        self, owners: Mapping[Place, Owner], dropped: Mapping[Place, int], waited: Mapping[Place, float]
+        self, job_queues: Mapping[Place, JobQueue], dropped: Mapping[Place, int], waited: Mapping[Place, float]
     ) -> dict[int, QueueReading]:
         """The sums by the job's number, now that its queues have dropped so many packets and held them back for so many
         seconds; jobs without any are left out."""
         now = {
-            place: (owners[place], dropped.get(place, 0), round(1000 * waited.get(place, 0.0)))
+            place: (job_queues[place], dropped.get(place, 0), round(1000 * waited.get(place, 0.0)))
             for place in {*dropped, *waited}
-            if place in owners
+            if place in job_queues
         }
-        for place, (owner, packets, millis) in self._seen.items():
+        for place, (job_queue, packets, millis) in self._seen.items():
             new = now.get(place)
-            if new is None or new[0] != owner or new[1] < packets or new[2] < millis:
-                self._gone[owner.number] = _plus(self._gone.get(owner.number), owner, packets, millis)
-        here = {owner.number for owner in owners.values()}
+            if new is None or new[0] != job_queue or new[1] < packets or new[2] < millis:
+                self._gone[job_queue.number] = _plus(self._gone.get(job_queue.number), job_queue, packets, millis)
+        here = {job_queue.number for job_queue in job_queues.values()}
         self._seen = now
         self._gone = {number: sums for number, sums in self._gone.items() if number in here}
         found = dict(self._gone)
-        for owner, packets, millis in now.values():
-            found[owner.number] = _plus(found.get(owner.number), owner, packets, millis)
+        for job_queue, packets, millis in now.values():
+            found[job_queue.number] = _plus(found.get(job_queue.number), job_queue, packets, millis)
         return found
 
 
-def _plus(sums: QueueReading | None, owner: Owner, packets: int, millis: int) -> QueueReading:
+def _plus(sums: QueueReading | None, job_queue: JobQueue, packets: int, millis: int) -> QueueReading:
     old = sums or QueueReading()
-    if owner.inward:
+    if job_queue.inward:
         return old._replace(dropped_in=old.dropped_in + packets, waited_in=old.waited_in + millis)
     return old._replace(dropped_out=old.dropped_out + packets, waited_out=old.waited_out + millis)

@@ -14,7 +14,7 @@ from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.model import InboundShares, Policy
 from lark_controller.qos.queues import DEFAULT_QUEUE, Queue
 from lark_controller.qos.topology import KILO
-from lark_controller.qos.worker_queues import Claim, Demand, Way, carried, host_plan
+from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, carried, host_plan
 
 # Jobs that are neither limited nor have anything reserved are in no class of their own.
 _NO_QUEUE: Final = 0
@@ -86,7 +86,7 @@ def reserved_shares(job: Job) -> tuple[ReservedShare, ...]:
     return tuple(ReservedShare(_key(job, each), each.target) for each in job.reserved if not each.incoming)
 
 
-def _demands(present: Iterable[Placed], keys: list[str], *, shared: bool) -> Iterable[Demand]:
+def _demands(present: Iterable[Placed], keys: list[str], *, shared: bool) -> Iterable[QueueDemand]:
     """What the jobs ask; ``keys`` receives the key of each that has a queue. A flow between two of them takes no
     uplink."""
     seen: dict[int, int] = {}
@@ -103,14 +103,14 @@ def _demands(present: Iterable[Placed], keys: list[str], *, shared: bool) -> Ite
             if not each.incoming:
                 keys.append(_key(job, each))
                 number = len(keys)
-            yield Demand(Claim.of_flow(each.number), number, None, each.kbps / KILO, way=way)
+            yield QueueDemand(Claim.of_flow(each.number), number, None, each.kbps / KILO, way=way)
         rate, share, claim = _rate(placed), placed.decision.bandwidth, Claim.of_job(job.number)
         if rate is None or share is None:
             if shared:
-                yield Demand(claim, _NO_QUEUE, job.id)
+                yield QueueDemand(claim, _NO_QUEUE, job.id)
             continue
         keys.append(job.id)
-        yield Demand(claim, len(keys), job.id, rate, share.borrows, share.ceiling)
+        yield QueueDemand(claim, len(keys), job.id, rate, share.borrows, share.ceiling)
 
 
 def _rate(placed: Placed) -> float | None:

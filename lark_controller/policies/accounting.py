@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from lark_controller.policies.model import Accounting
 from lark_controller.policies.predicate import Ads, holds
-from lark_controller.policies.yaml_nodes import Entry
+from lark_controller.policies.yaml_nodes import FileEntry
 
 WORDS = tuple(word.value for word in Accounting)
 ATTRIBUTE = "NetworkAccounting"
 
 
-def parse(entry: Entry) -> Accounting:
+def parse(entry: FileEntry) -> Accounting:
     """The word of the section ``accounting``; what cannot be read has been noted and counts as the default."""
     word = entry.choice(WORDS)
     return Accounting.ALL if word is None else Accounting(word)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from lark_controller.policies.model import BandwidthMode, BandwidthRule, Because, HostBandwidth, Kind
 from lark_controller.policies.predicate import Ads, holds, values_met
-from lark_controller.policies.yaml_nodes import Entry
+from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS = ("when", "mode", "default", "maximum", "ceiling")
 MODES = tuple(mode.value for mode in BandwidthMode)
 ATTRIBUTE = "BandwidthMode"
 
 
-def parse(entry: Entry, position: int) -> BandwidthRule | None:
+def parse(entry: FileEntry, position: int) -> BandwidthRule | None:
     """A bandwidth rule out of its mapping; None where there is none."""
     fields = entry.mapping(KEYS)
     if not entry.is_mapping:

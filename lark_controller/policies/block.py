@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from lark_controller.policies.model import Because, BlockRule, Kind
 from lark_controller.policies.predicate import Ads, holds, values_met
-from lark_controller.policies.yaml_nodes import Entry
+from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS = ("when",)
 
 
-def parse(entry: Entry, position: int) -> BlockRule | None:
+def parse(entry: FileEntry, position: int) -> BlockRule | None:
     """A block rule out of its mapping; None, with the mistakes noted, where there is none."""
     fields = entry.mapping(KEYS, required=("when",))
     when = fields["when"].predicate() if "when" in fields else None

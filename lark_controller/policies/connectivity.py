@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lark_controller.policies.model import Because, ConnectivityRule, Kind, Reach
 from lark_controller.policies.predicate import Ads, holds, values_met
-from lark_controller.policies.yaml_nodes import Entry
+from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS = ("inbound", "outbound", "when")
 REACHES = tuple(reach.value for reach in Reach)
@@ -12,7 +12,7 @@ INBOUND = "InboundConnectivity"
 OUTBOUND = "OutboundConnectivity"
 
 
-def parse(entry: Entry, position: int) -> ConnectivityRule | None:
+def parse(entry: FileEntry, position: int) -> ConnectivityRule | None:
     """A connectivity rule out of its mapping; a direction that is not named is ``allow``. None where there is none."""
     fields = entry.mapping(KEYS)
     if entry.is_mapping and not fields.keys() & {"inbound", "outbound"}:

@@ -25,7 +25,7 @@ from lark_controller.policies.model import (
     SliceRule,
     WanRule,
 )
-from lark_controller.policies.yaml_nodes import Entry, compose
+from lark_controller.policies.yaml_nodes import FileEntry, compose
 
 VERSION: Final = 1
 # Their values are kept for each job.
@@ -68,7 +68,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         if not mistakes:
             mistakes.append(Mistake(1, 1, "", "the file is empty", f"at least version: {VERSION}"))
         return None
-    top = Entry(root, "", mistakes)
+    top = FileEntry(root, "", mistakes)
     # A key with nothing behind it is a section whose lines are all commented out.
     fields = {
         name: entry
@@ -131,7 +131,7 @@ class Rules:
     bandwidths: list[BandwidthRule] = field(default_factory=list)
 
 
-def _rules(entry: Entry, ports: frozenset[str]) -> Rules:
+def _rules(entry: FileEntry, ports: frozenset[str]) -> Rules:
     rules = Rules()
     counts = dict.fromkeys(KINDS, 0)
     for item in entry.items():
@@ -169,7 +169,7 @@ class Networks(NamedTuple):
     blocks: tuple[int, int] = BLOCK_PREFIXES
 
 
-def _networks(entry: Entry) -> Networks:
+def _networks(entry: FileEntry) -> Networks:
     fields = entry.mapping(NETWORK_KEYS)
     jobs = Cover()
     for item in fields["jobs"].items() if "jobs" in fields else ():
@@ -195,7 +195,7 @@ def _networks(entry: Entry) -> Networks:
     return Networks(jobs.networks, hosts, local.networks, prefixes)
 
 
-def _hosts(entry: Entry, jobs: Cover) -> tuple[Network, ...]:
+def _hosts(entry: FileEntry, jobs: Cover) -> tuple[Network, ...]:
     """Addresses inside the job networks that are no job's."""
     found = []
     for item in entry.items():
@@ -217,7 +217,7 @@ def _fitting(jobs: Sequence[Network]) -> tuple[int, int]:
     return max(BLOCK_PREFIXES[0], longest[0]), max(BLOCK_PREFIXES[1], longest[1])
 
 
-def _prefixes(entry: Entry, jobs: Sequence[Network]) -> tuple[int, int]:
+def _prefixes(entry: FileEntry, jobs: Sequence[Network]) -> tuple[int, int]:
     prefixes = list(_fitting(jobs))
     for key, member in entry.mapping(("ipv4", "ipv6")).items():
         index, version, longest = (0, 4, 32) if key == "ipv4" else (1, 6, 128)

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from lark_controller.policies.model import MAX_GROUPS, Because, GroupControl, GroupSpec, Kind, SwitchSpec
 from lark_controller.policies.predicate import Ads, holds, value, values_met
 from lark_controller.policies.switches import WAN
-from lark_controller.policies.yaml_nodes import Entry
+from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS = ("guarantee", "ceiling", "burst", "queue", "port", "priority", "when", "dscp")
 DEFAULT = "default"
 
 
-def parse(name: str, entry: Entry, wan_ports: frozenset[str]) -> GroupSpec | None:
+def parse(name: str, entry: FileEntry, wan_ports: frozenset[str]) -> GroupSpec | None:
     """A group out of its mapping, DSCP 0 where the file gives none; None where it is no mapping."""
     fields = entry.mapping(KEYS)
     if not entry.is_mapping:
@@ -42,7 +42,7 @@ def parse(name: str, entry: Entry, wan_ports: frozenset[str]) -> GroupSpec | Non
     )
 
 
-def number(groups: list[tuple[GroupSpec, Entry]]) -> tuple[GroupSpec, ...]:
+def number(groups: list[tuple[GroupSpec, FileEntry]]) -> tuple[GroupSpec, ...]:
     """The groups with a DSCP each: those that the file gives, and for the others the lowest free ones in file order."""
     taken: dict[int, str] = {}
     for spec, entry in groups:
@@ -59,7 +59,7 @@ def number(groups: list[tuple[GroupSpec, Entry]]) -> tuple[GroupSpec, ...]:
     return tuple(spec if spec.dscp else dataclasses.replace(spec, dscp=next(free)) for spec, _ in groups)
 
 
-def check_rates(groups: list[tuple[GroupSpec, Entry]], switches: Mapping[int, SwitchSpec]) -> None:
+def check_rates(groups: list[tuple[GroupSpec, FileEntry]], switches: Mapping[int, SwitchSpec]) -> None:
     """Note the rates that a declared WAN port with queues of the controller's cannot give."""
     for switch in switches.values():
         if switch.group_control is not GroupControl.QUEUES:

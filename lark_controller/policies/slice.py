@@ -7,12 +7,12 @@ import classad2
 from lark_common.classads.text import literal
 from lark_controller.policies.model import Because, Kind, SliceKey, SliceRule
 from lark_controller.policies.predicate import Ads, holds, value, values_met
-from lark_controller.policies.yaml_nodes import Entry
+from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS = ("by", "when")
 
 
-def parse(entry: Entry, position: int) -> SliceRule | None:
+def parse(entry: FileEntry, position: int) -> SliceRule | None:
     """A slice rule out of its mapping; None, with the mistakes noted, where there is none."""
     fields = entry.mapping(KEYS, required=("by",))
     by = fields["by"].expression() if "by" in fields else None

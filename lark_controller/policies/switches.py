@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lark_controller.policies.model import GroupControl, PortSpec, SwitchRole, SwitchSpec
-from lark_controller.policies.yaml_nodes import MAC, Entry
+from lark_controller.policies.yaml_nodes import MAC, FileEntry
 
 KEYS: Final = ("datapath", "role", "host", "ports", "max_rules", "normal", "ovsdb", "groups_by")
 PORT_KEYS: Final = ("port", "next_hop", "speed", "backup")
@@ -28,7 +28,7 @@ MAX_UPLINKS: Final = 64
 MAX_RULES: Final = 10_000_000
 
 
-def parse(entry: Entry) -> dict[int, SwitchSpec]:
+def parse(entry: FileEntry) -> dict[int, SwitchSpec]:
     """The declared switches by datapath id."""
     switches: dict[int, SwitchSpec] = {}
     for name, member in entry.mapping(None).items():
@@ -56,7 +56,7 @@ def wan_ports(switches: dict[int, SwitchSpec]) -> frozenset[str]:
     )
 
 
-def uplinks(entry: Entry) -> tuple[str, ...]:
+def uplinks(entry: FileEntry) -> tuple[str, ...]:
     """The patterns of uplinks: glob patterns of interface names, or port numbers."""
     patterns = []
     for item in entry.items(MAX_UPLINKS):
@@ -67,7 +67,7 @@ def uplinks(entry: Entry) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _switch(name: str, entry: Entry) -> SwitchSpec | None:
+def _switch(name: str, entry: FileEntry) -> SwitchSpec | None:
     fields = entry.mapping(KEYS, required=("datapath", "role"))
     datapath = role = None
     if "datapath" in fields:
@@ -106,13 +106,13 @@ def _switch(name: str, entry: Entry) -> SwitchSpec | None:
     )
 
 
-def _group_control(entry: Entry, role: str | None) -> GroupControl:
+def _group_control(entry: FileEntry, role: str | None) -> GroupControl:
     if role == SwitchRole.EDGE:
         entry.mistake("groups_by on an edge, which marks groups and does not limit them", "groups_by on cores")
     return GroupControl(entry.choice(tuple(each.value for each in GroupControl)) or GroupControl.METERS)
 
 
-def _normal(entry: Entry) -> bool | None:
+def _normal(entry: FileEntry) -> bool | None:
     if entry.is_text:
         if entry.node.value != "auto":
             entry.mistake(f"{entry.node.value} is not accepted", "auto, true, false")
@@ -120,7 +120,7 @@ def _normal(entry: Entry) -> bool | None:
     return entry.boolean()
 
 
-def _ports(entry: Entry, role: str | None) -> dict[str, PortSpec]:
+def _ports(entry: FileEntry, role: str | None) -> dict[str, PortSpec]:
     prefixes = {SwitchRole.CORE: (LAN, WAN), SwitchRole.EDGE: (UPLINK,)}.get(SwitchRole(role)) if role else None
     ports: dict[str, PortSpec] = {}
     names_of: dict[int | str, str] = {}
@@ -139,7 +139,7 @@ def _ports(entry: Entry, role: str | None) -> dict[str, PortSpec]:
     return ports
 
 
-def _check_backups(ports: dict[str, PortSpec], entry: Entry) -> None:
+def _check_backups(ports: dict[str, PortSpec], entry: FileEntry) -> None:
     """A WAN port's place is taken by another one, and nobody's by itself."""
     for name, spec in ports.items():
         if spec.backup is None:
@@ -152,7 +152,7 @@ def _check_backups(ports: dict[str, PortSpec], entry: Entry) -> None:
             )
 
 
-def _port(name: str, entry: Entry) -> PortSpec | None:
+def _port(name: str, entry: FileEntry) -> PortSpec | None:
     if not entry.is_mapping:
         port = _number_or_name(entry)
         return PortSpec(port) if port is not None else None
@@ -173,7 +173,7 @@ def _port(name: str, entry: Entry) -> PortSpec | None:
     return PortSpec(port, next_hop.lower() if next_hop else None, speed, backup)
 
 
-def _number_or_name(entry: Entry) -> int | str | None:
+def _number_or_name(entry: FileEntry) -> int | str | None:
     if entry.is_text:
         return entry.text("a port number, or an interface's name of at most 15 characters", INTERFACE)
     return entry.integer(1, MAX_PORT)

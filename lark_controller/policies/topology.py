@@ -22,7 +22,7 @@ from lark_controller.policies.model import (
     TopologySpec,
 )
 from lark_controller.policies.switches import WAN
-from lark_controller.policies.yaml_nodes import Entry, some
+from lark_controller.policies.yaml_nodes import FileEntry, some
 
 KEYS: Final = ("duplex", "reserves", "refused", "links", "hosts")
 LINK_KEYS: Final = ("between", "capacity", "duplex")
@@ -37,7 +37,7 @@ RESERVES: Final = tuple(each.value for each in Reserves)
 REFUSED: Final = tuple(each.value for each in Refused)
 
 
-def parse(entry: Entry, switches: dict[int, SwitchSpec]) -> TopologySpec | None:
+def parse(entry: FileEntry, switches: dict[int, SwitchSpec]) -> TopologySpec | None:
     """The topology out of its mapping; None where it is no mapping."""
     fields = entry.mapping(KEYS)
     if not entry.is_mapping:
@@ -81,15 +81,15 @@ def is_wan(node: str) -> bool:
     return node.startswith(WAN)
 
 
-def _choice(fields: dict[str, Entry], key: str, choices: tuple[str, ...]) -> str | None:
+def _choice(fields: dict[str, FileEntry], key: str, choices: tuple[str, ...]) -> str | None:
     return fields[key].choice(choices) if key in fields else None
 
 
-def _duplex(fields: dict[str, Entry], default: Duplex) -> Duplex:
+def _duplex(fields: dict[str, FileEntry], default: Duplex) -> Duplex:
     return Duplex(_choice(fields, "duplex", DUPLEXES) or default)
 
 
-def _links(entry: Entry, duplex: Duplex, aliases: dict[str, str]) -> tuple[LinkSpec, ...]:
+def _links(entry: FileEntry, duplex: Duplex, aliases: dict[str, str]) -> tuple[LinkSpec, ...]:
     links: list[LinkSpec] = []
     for name, member in entry.mapping(None).items():
         if name.startswith(ACCESS):
@@ -102,7 +102,7 @@ def _links(entry: Entry, duplex: Duplex, aliases: dict[str, str]) -> tuple[LinkS
     return tuple(links)
 
 
-def _ends(entry: Entry, aliases: dict[str, str]) -> tuple[str, str] | None:
+def _ends(entry: FileEntry, aliases: dict[str, str]) -> tuple[str, str] | None:
     accepted = "two different ends, as in [rack1, core1]: switches, hosts, or a name that begins with wan"
     items = entry.items()
     ends = [text for item in items if (text := item.text(accepted, NAME)) is not None]
@@ -115,7 +115,7 @@ def _ends(entry: Entry, aliases: dict[str, str]) -> tuple[str, str] | None:
     return named[0], named[1]
 
 
-def _host(name: str, entry: Entry, duplex: Duplex, known: frozenset[str] | None) -> HostSpec | None:
+def _host(name: str, entry: FileEntry, duplex: Duplex, known: frozenset[str] | None) -> HostSpec | None:
     fields = entry.mapping(HOST_KEYS, required=("switch",))
     switch = fields["switch"].text("the switch that the host hangs on", NAME) if "switch" in fields else None
     if switch is not None and known is not None and switch.lower() not in known:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from lark_controller.policies.model import MAX_WAN_RULES, Because, Kind, WanAction, WanRule
 from lark_controller.policies.predicate import Ads, holds, values_met
-from lark_controller.policies.yaml_nodes import Entry
+from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS = ("when", "action", "except", "port")
 ACTIONS = ("drop", "allow")
 
 
-def parse(entry: Entry, position: int, wan_ports: frozenset[str]) -> WanRule | None:
+def parse(entry: FileEntry, position: int, wan_ports: frozenset[str]) -> WanRule | None:
     """A WAN rule out of its mapping; None, with the mistakes noted, where there is none.
 
     ``wan_ports`` are the names of the WAN ports of all core switches.

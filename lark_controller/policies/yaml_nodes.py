@@ -57,7 +57,7 @@ def _loader() -> Any:
 _LOADER: Final = _loader()
 
 
-class Entry:
+class FileEntry:
     """A node of the file with its place: where it stands, its key path, and where mistakes are noted."""
 
     def __init__(self, node: yaml.Node, path: str, mistakes: list[Mistake], key: yaml.Node | None = None) -> None:
@@ -73,8 +73,8 @@ class Entry:
         if len(self._mistakes) < MAX_MISTAKES:
             self._mistakes.append(Mistake(self.line, self.column, self.path, problem, accepted))
 
-    def _child(self, node: yaml.Node, path: str, key: yaml.Node | None = None) -> Entry:
-        return Entry(node, path, self._mistakes, key)
+    def _child(self, node: yaml.Node, path: str, key: yaml.Node | None = None) -> FileEntry:
+        return FileEntry(node, path, self._mistakes, key)
 
     @property
     def is_mapping(self) -> bool:
@@ -91,14 +91,14 @@ class Entry:
         """True for a string."""
         return isinstance(self.node, yaml.ScalarNode) and self.node.tag == _STR
 
-    def mapping(self, keys: Iterable[str] | None, required: Iterable[str] = ()) -> dict[str, Entry]:
+    def mapping(self, keys: Iterable[str] | None, required: Iterable[str] = ()) -> dict[str, FileEntry]:
         """The members of a mapping, in file order; ``keys`` are those that are accepted (None: any name)."""
         known = None if keys is None else tuple(keys)
         expected = "a mapping" if known is None else f"a mapping with {', '.join(known)}"
         if not isinstance(self.node, yaml.MappingNode):
             self.mistake(f"{self._shown()} where a mapping is expected", expected)
             return {}
-        members: dict[str, Entry] = {}
+        members: dict[str, FileEntry] = {}
         for key, node in self.node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else ""
             # What is written here stands in the path of everything below.
@@ -119,7 +119,7 @@ class Entry:
                 self.mistake(f"{name} is missing", expected)
         return members
 
-    def items(self, most: int = MAX_ITEMS) -> list[Entry]:
+    def items(self, most: int = MAX_ITEMS) -> list[FileEntry]:
         """The items of a list of at most ``most``; an empty value is an empty list."""
         if self.is_null:
             return []

@@ -13,17 +13,17 @@ from types import MappingProxyType
 from lark_common.errors import CapacityError, Shortage
 from lark_controller.qos.topology import KILO, Channel, Demand
 
-# What a reservation holds: kb/s by the key of a channel.
-Held = Mapping[str, int]
-NOTHING: Held = MappingProxyType({})
+# kb/s by the key of a channel: what a reservation holds.
+ChannelRates = Mapping[str, int]
+NOTHING: ChannelRates = MappingProxyType({})
 
 
-def held(demand: Demand) -> Held:
-    """What a demand holds once it is admitted."""
+def rates_of(demand: Demand) -> ChannelRates:
+    """The rates that a demand holds once it is admitted."""
     return MappingProxyType({channel.key: kbps for channel, kbps in demand})
 
 
-def shortages(reserved: Held, demand: Demand, instead_of: Held = NOTHING) -> tuple[Shortage, ...]:
+def shortages(reserved: ChannelRates, demand: Demand, instead_of: ChannelRates = NOTHING) -> tuple[Shortage, ...]:
     """The links that have no room for a demand; ``instead_of`` is what the same reservation held before.
 
     A demand that takes no more of a link than before is never short, also where a new policy made the link too small.
@@ -44,33 +44,33 @@ def _shortage(channel: Channel, reserved: int, asked: int) -> Shortage:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """How much of each channel is reserved, in kb/s; channels without a reservation are absent.
+class ReservedCapacity:
+    """The bandwidth reserved of each channel, in kb/s; channels without a reservation are absent.
 
-    Every change makes a new ledger or raises, so a change happens as a whole or not at all.
+    Every change makes a new value or raises, so a change happens as a whole or not at all.
     """
 
-    reserved: Held = field(default_factory=lambda: NOTHING)
+    reserved: ChannelRates = field(default_factory=lambda: NOTHING)
 
-    def admit(self, what: str, demand: Demand, instead_of: Held = NOTHING) -> Ledger:
-        """The ledger with a demand in place of what the same reservation held. Raises CapacityError."""
+    def admit(self, what: str, demand: Demand, instead_of: ChannelRates = NOTHING) -> ReservedCapacity:
+        """Reserve a demand in place of what the same reservation held. Raises CapacityError."""
         short = shortages(self.reserved, demand, instead_of)
         if short:
             raise CapacityError(what, short)
-        return self.moved(instead_of, held(demand))
+        return self.moved(instead_of, rates_of(demand))
 
-    def release(self, given_back: Held) -> Ledger:
-        """The ledger without what a reservation held."""
+    def release(self, given_back: ChannelRates) -> ReservedCapacity:
+        """Give back what a reservation held."""
         return self.moved(given_back, NOTHING)
 
-    def moved(self, before: Held, after: Held) -> Ledger:
-        """The ledger with ``after`` in place of ``before``, whether there is room or not."""
+    def moved(self, before: ChannelRates, after: ChannelRates) -> ReservedCapacity:
+        """Reserve ``after`` in place of ``before``, whether there is room or not."""
         reserved = dict(self.reserved)
         for key, kbps in before.items():
             reserved[key] = reserved.get(key, 0) - kbps
         for key, kbps in after.items():
             reserved[key] = reserved.get(key, 0) + kbps
-        return Ledger(MappingProxyType({key: kbps for key, kbps in reserved.items() if kbps}))
+        return ReservedCapacity(MappingProxyType({key: kbps for key, kbps in reserved.items() if kbps}))
 
     def best_effort(self, channels: Iterable[Channel]) -> dict[str, int]:
         """What each channel has left for traffic without a reservation, in kb/s; less than 0 where a new policy made

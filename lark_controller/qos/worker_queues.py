@@ -50,13 +50,13 @@ class Claim(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What one job asks of its worker. ``rate`` in Mb/s, None for a job that is not limited.
+class QueueDemand:
+    """The queue that one job or reserved flow needs at its worker.
 
-    ``number`` is its queue at the uplinks, ``port`` the name of its own port (None: nothing is done towards it).
-    ``borrows`` is True where ``rate`` is guaranteed and not the limit; ``ceiling`` (Mb/s) then is the limit, None the
-    link. What is reserved for a flow (``way`` is not BOTH) is its limit, too. Where the link cannot hold all, the last
-    ``claim`` comes short.
+    ``rate`` is in Mb/s, None for a job that is not limited. ``number`` is its queue at the uplinks, ``port`` the name
+    of its own port (None: nothing is done towards it). ``borrows`` is True where ``rate`` is guaranteed and not the
+    limit; ``ceiling`` (Mb/s) then is the limit, None the link. What is reserved for a flow (``way`` is not BOTH) is its
+    limit, too. Where the link cannot hold all, the last ``claim`` comes short.
     """
 
     claim: Claim
@@ -77,7 +77,7 @@ class HostPlan:
 
 
 def host_plan(
-    demands: Iterable[Demand], uplinks: Mapping[str, float | None], inbound: InboundShares = InboundShares.SPLIT
+    demands: Iterable[QueueDemand], uplinks: Mapping[str, float | None], inbound: InboundShares = InboundShares.SPLIT
 ) -> HostPlan:
     """The plan for a worker with these uplinks (name: speed in Mb/s, None where it is not known).
 
@@ -108,7 +108,7 @@ def host_plan(
 
 
 def carried(
-    speeds: Mapping[str, float | None], policy: Policy, host: str, demands: Iterable[Demand]
+    speeds: Mapping[str, float | None], policy: Policy, host: str, demands: Iterable[QueueDemand]
 ) -> dict[str, float | None]:
     """What each uplink carries away from the worker, in Mb/s: its speed, and no more than the policy's topology gives
     the worker. Of a half-duplex link, what is promised towards the worker is not there."""
@@ -122,7 +122,7 @@ def carried(
     return {name: most if speed is None else min(speed, most) for name, speed in speeds.items()}
 
 
-def _uplink(limited: list[tuple[Demand, float]], name: str, speed: float, short: dict[Claim, str]) -> PortQueues:
+def _uplink(limited: list[tuple[QueueDemand, float]], name: str, speed: float, short: dict[Claim, str]) -> PortQueues:
     link, promised = bits(speed), 0
     queues: dict[int, Queue] = {}
     for each, rate in limited:
@@ -142,12 +142,12 @@ def _uplink(limited: list[tuple[Demand, float]], name: str, speed: float, short:
     return PortQueues(link, MappingProxyType(queues))
 
 
-def _most(demand: Demand, link: int) -> int:
+def _most(demand: QueueDemand, link: int) -> int:
     return link if demand.ceiling is None else min(bits(demand.ceiling), link)
 
 
 def _inbound(
-    jobs: list[Demand], link: float | None, short: Mapping[Claim, str], inbound: InboundShares
+    jobs: list[QueueDemand], link: float | None, short: Mapping[Claim, str], inbound: InboundShares
 ) -> dict[str, PortQueues]:
     """Each job's own port: a cap is its rate; who may exceed it gets an even part of what nobody has requested."""
     sharers = [each for each in jobs if each.rate is None or each.borrows]

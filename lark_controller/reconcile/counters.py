@@ -39,7 +39,7 @@ _AT_ONCE: Final = 500
 _JOB_MASK: Final = (1 << 64) - (1 << COUNT_BITS)
 
 
-class Polling:
+class CounterReader:
     """Reads ports and counting flows of connected switches."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""From one policy to the next: its desired state is built beside that in force, then the switches go over one by one.
+"""A change of policy: the new desired state is built beside that in force, then the switches go over one by one.
 
 For the reconcile loop's thread, which turns to other work between portions.
 """
@@ -13,7 +13,7 @@ from lark_controller.flows.diff import diff
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Switch
 from lark_controller.policies.model import Policy
-from lark_controller.reconcile.counters import Polling
+from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.sending import Sending
@@ -22,7 +22,7 @@ from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_swit
 from lark_controller.reconcile.workers import Workers
 
 
-class Switchover:
+class PolicyChange:
     """Puts policies in force: :meth:`prepare`, then :meth:`adopt`, or ``loop.pair.abandon``."""
 
     def __init__(
@@ -31,14 +31,14 @@ class Switchover:
         sending: Sending,
         queues: Queues,
         workers: Workers,
-        polling: Polling,
+        counters: CounterReader,
         reactions: Reactions,
     ) -> None:
         self._loop = loop
         self._sending = sending
         self._queues = queues
         self._workers = workers
-        self._polling = polling
+        self._counters = counters
         self._reactions = reactions
 
     async def prepare(self, policy: Policy) -> None:
@@ -94,7 +94,7 @@ class Switchover:
         self._workers.policy_changed()
 
     async def _regroup(self) -> None:
-        await self._polling.regroup(self._loop.desired.placed)
+        await self._counters.regroup(self._loop.desired.placed)
 
     async def _forget_decisions(self) -> None:
         for datapath, keys in self._reactions.forget_all().items():

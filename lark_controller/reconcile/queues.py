@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from lark_common.log import WARNING, event
-from lark_controller.accounting.queue_sums import Owner as QueueOwner
-from lark_controller.accounting.queue_sums import Place, QueueSums
+from lark_controller.accounting.queue_sums import JobQueue, Place, QueueSums
 from lark_controller.accounting.readings import QueueReading
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows import core
@@ -33,8 +32,8 @@ from lark_controller.qos.queues import (
 from lark_controller.qos.topology import KILO
 from lark_controller.qos.worker_queues import (
     Claim,
-    Demand,
     HostPlan,
+    QueueDemand,
     Way,
     carried,
     host_plan,
@@ -76,12 +75,12 @@ class _State:
     """One switch: its jobs' queue numbers and demands, those of jobs whose flows are not gone yet, plan and report."""
 
     numbers: dict[Claim, int] = field(default_factory=dict)
-    demands: dict[Claim, Demand] = field(default_factory=dict)
-    leaving: dict[Claim, Demand] = field(default_factory=dict)
+    demands: dict[Claim, QueueDemand] = field(default_factory=dict)
+    leaving: dict[Claim, QueueDemand] = field(default_factory=dict)
     plan: HostPlan = field(default_factory=HostPlan)
     revision: int = 0
     address: str = ""
-    wanted: bool = False
+    requested: bool = False
     report: Report | None = None
     problems: dict[str, float] = field(default_factory=dict)
     sums: QueueSums = field(default_factory=QueueSums)
@@ -104,7 +103,7 @@ class Queues:
         state = self._states.setdefault(link.datapath, _State())
         spec = self._loop.desired_of(link.datapath).policy.switches.get(link.datapath)
         state.address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
-        state.wanted = False
+        state.requested = False
         switch = self._loop.desired_of(link.datapath).switches[link.datapath]
         if switch.group_control is GroupControl.QUEUES:
             self._loop.pair.set_group_queues(link.datapath, _groups_that_choose(dump))
@@ -135,9 +134,9 @@ class Queues:
         for claim, each in gone.items():
             state.leaving[claim] = replace(each, port=None)
         plan = self._plan(datapath, state)
-        if plan.ports != state.plan.ports or not state.wanted:
+        if plan.ports != state.plan.ports or not state.requested:
             state.plan = plan
-            self._want(datapath, state)
+            self._request(datapath, state)
         state.plan = plan
         if gone:
             link = self._link(datapath)
@@ -151,7 +150,7 @@ class Queues:
         datapath = switch.datapath
         desired = self._loop.desired_of(datapath)
         plan = HostPlan(core.queue_plan(switch, desired.policy).ports)
-        if plan == state.plan and state.wanted:
+        if plan == state.plan and state.requested:
             return
         state.plan = plan
         stand = desired.group_queues.get(datapath, frozenset())
@@ -159,9 +158,9 @@ class Queues:
         self._sending.send(self._loop.pair.set_group_queues(datapath, staying), None)
         link = self._link(datapath)
         if stand == staying or link is None:
-            self._want(datapath, state)
+            self._request(datapath, state)
         else:
-            link.when_idle(lambda: self._want(datapath, state))
+            link.when_idle(lambda: self._request(datapath, state))
 
     def expect(self, placed: Placed) -> None:
         """A job is here, or another than before: its switch may need other queues."""
@@ -190,8 +189,8 @@ class Queues:
         self._note_problems(report.datapath, state)
         switch = self._loop.desired_of(report.datapath).switches.get(report.datapath)
         if switch is not None and switch.group_control is GroupControl.QUEUES and report.ports is not None:
-            wanted = {number for port in state.plan.ports.values() for number in port.queues} - {DEFAULT_QUEUE}
-            stand = frozenset(number for number in wanted if self._queue_stands(state, number, report.ports))
+            planned = {number for port in state.plan.ports.values() for number in port.queues} - {DEFAULT_QUEUE}
+            stand = frozenset(number for number in planned if self._queue_stands(state, number, report.ports))
             self._sending.send(self._loop.pair.set_group_queues(report.datapath, stand), None)
         for placed in self._loop.desired_of(report.datapath).jobs_at(report.datapath):
             number = placed.job.number
@@ -242,16 +241,16 @@ class Queues:
         state = self._states.get(datapath)
         if state is None or state.report is None or state.report.ports is None:
             return {}
-        report, owners = state.report, dict[Place, QueueOwner]()
+        report, job_queues = state.report, dict[Place, JobQueue]()
         jobs = self._loop.desired_of(datapath).jobs_at(datapath)
         numbers = {state.numbers.get(claim): placed.job.number for placed in jobs for claim in _claims(placed.job)}
         for port, number in {*report.dropped, *report.waited}:
             if number in numbers:
-                owners[port, number] = QueueOwner(numbers[number], inward=False)
+                job_queues[port, number] = JobQueue(numbers[number], inward=False)
         for placed in jobs:
             if placed.job.port is not None:
-                owners[placed.job.port, DEFAULT_QUEUE] = QueueOwner(placed.job.number, inward=True)
-        return state.sums.read(owners, report.dropped, report.waited)
+                job_queues[placed.job.port, DEFAULT_QUEUE] = JobQueue(placed.job.number, inward=True)
+        return state.sums.read(job_queues, report.dropped, report.waited)
 
     def dropped(self, datapath: int) -> Mapping[tuple[str, int], int]:
         """How many packets the queues of a switch have dropped, by port and number, as far as their host tells."""
@@ -265,7 +264,7 @@ class Queues:
 
     def _note_problems(self, datapath: int, state: _State) -> None:
         said: tuple[str, ...] = ()
-        if state.plan.ports and not state.wanted:
+        if state.plan.ports and not state.requested:
             said = (NO_DATABASE,)
         elif state.plan.ports and state.report is not None:
             report = state.report
@@ -279,7 +278,7 @@ class Queues:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _demands(self, datapath: int, state: _State) -> dict[Claim, Demand]:
+    def _demands(self, datapath: int, state: _State) -> dict[Claim, QueueDemand]:
         desired = self._loop.desired_of(datapath)
         present = [placed for placed in desired.jobs_at(datapath) if placed.port is not None]
         present = [placed for placed in present if not placed.decision.isolated]
@@ -290,17 +289,17 @@ class Queues:
             job, share, claim = placed.job, placed.decision.bandwidth, Claim.of_job(placed.job.number)
             rate = None if share is None else share.rate(job.bandwidth)
             if share is None or rate is None:
-                demands[claim] = Demand(claim, 0, job.port)
+                demands[claim] = QueueDemand(claim, 0, job.port)
                 continue
             queue = state.numbers.get(claim)
             if queue is None:
                 queue = state.numbers[claim] = _free(claim, set(state.numbers.values()))
-            demands[claim] = Demand(claim, queue, job.port, rate, share.borrows, share.ceiling)
+            demands[claim] = QueueDemand(claim, queue, job.port, rate, share.borrows, share.ceiling)
         return demands
 
-    def _reserved(self, present: Iterable[Placed], state: _State) -> dict[Claim, Demand]:
+    def _reserved(self, present: Iterable[Placed], state: _State) -> dict[Claim, QueueDemand]:
         """What is reserved for flows from and to jobs; a flow that stays inside the worker takes no uplink."""
-        demands: dict[Claim, Demand] = {}
+        demands: dict[Claim, QueueDemand] = {}
         inside: set[Claim] = set()
         for placed in present:
             for each in placed.job.reserved:
@@ -313,7 +312,7 @@ class Queues:
                     queue = state.numbers.get(claim) or _free(claim, set(state.numbers.values()))
                     state.numbers[claim] = queue
                 way = Way.IN if each.incoming else Way.OUT
-                demands[claim] = Demand(claim, queue, None, each.kbps / KILO, way=way)
+                demands[claim] = QueueDemand(claim, queue, None, each.kbps / KILO, way=way)
         return {claim: each for claim, each in demands.items() if claim not in inside}
 
     def _plan(self, datapath: int, state: _State) -> HostPlan:
@@ -327,9 +326,9 @@ class Queues:
         host = next((placed.job.host for placed in desired.jobs_at(datapath)), switch.name)
         return host_plan(demands, carried(_speeds(switch), desired.policy, host, demands), inbound)
 
-    def _want(self, datapath: int, state: _State) -> None:
-        state.wanted = bool(state.address)
-        if state.wanted:
+    def _request(self, datapath: int, state: _State) -> None:
+        state.requested = bool(state.address)
+        if state.requested:
             state.revision += 1
             self._driver.want(datapath, state.revision, state.address, state.plan.ports)
         else:
@@ -356,7 +355,7 @@ class Queues:
         if state is None or claim in state.numbers:
             return state is not None
         report = state.report
-        return state.wanted and (report is None or report.ports is None or report.revision < state.revision)
+        return state.requested and (report is None or report.ports is None or report.revision < state.revision)
 
     def judge(self, placed: Placed) -> None:
         """Set what a job waits for as far as its queues are concerned."""
@@ -376,21 +375,21 @@ class Queues:
         return next((why for each in demands if (why := self._why_not_this(each, state))), "")
 
     @staticmethod
-    def _why_not_this(demand: Demand, state: _State) -> str:
+    def _why_not_this(demand: QueueDemand, state: _State) -> str:
         if demand.rate is None or demand.way is Way.IN:
             return ""
         if demand.claim in state.plan.short:
             return f"bandwidth: {state.plan.short[demand.claim]}"
-        if not state.wanted:
+        if not state.requested:
             return f"bandwidth: {NO_DATABASE}"
         report = state.report
         if report is None:
             return BEING_MADE
         if report.ineffective:
             return f"bandwidth: {report.ineffective}"
-        for port, wanted in _ports_of(demand, state.plan.ports):
+        for port, shares in _ports_of(demand, state.plan.ports):
             held = None if report.ports is None else report.ports.get(port)
-            for number, queue in wanted.queues.items():
+            for number, queue in shares.queues.items():
                 if held is None or held.queues.get(number) != queue:
                     why = report.problems.get(port) or report.reason
                     return f"bandwidth: {why}" if why else BEING_MADE
@@ -398,7 +397,7 @@ class Queues:
 
     @staticmethod
     def _queue_stands(state: _State, queue: int, ports: Mapping[str, PortQueues]) -> bool:
-        at = [port for port, wanted in state.plan.ports.items() if queue in wanted.queues]
+        at = [port for port, shares in state.plan.ports.items() if queue in shares.queues]
         return bool(at) and all(port in ports and queue in ports[port].queues for port in at)
 
 
@@ -407,13 +406,13 @@ def _speeds(switch: Switch) -> dict[str, float | None]:
     return {names[number]: switch.speeds.get(number) for number in switch.uplinks}
 
 
-def _ports_of(demand: Demand, ports: Mapping[str, PortQueues]) -> Iterator[tuple[str, PortQueues]]:
+def _ports_of(demand: QueueDemand, ports: Mapping[str, PortQueues]) -> Iterator[tuple[str, PortQueues]]:
     """The queues of a plan that are one job's: at each uplink one, and all of its own port."""
-    for port, wanted in ports.items():
+    for port, shares in ports.items():
         if port == demand.port:
-            yield port, wanted
-        elif demand.number in wanted.queues:
-            yield port, PortQueues(wanted.rate, {demand.number: wanted.queues[demand.number]})
+            yield port, shares
+        elif demand.number in shares.queues:
+            yield port, PortQueues(shares.rate, {demand.number: shares.queues[demand.number]})
 
 
 def _free(claim: Claim, taken: set[int]) -> int:

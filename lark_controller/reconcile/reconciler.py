@@ -24,10 +24,10 @@ from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import Policy
 from lark_controller.qos.reservation import Reservation
 from lark_controller.qos.worker_queues import Claim
-from lark_controller.reconcile.counters import Polling
+from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.desired_pair import PairChanges
 from lark_controller.reconcile.packet_ins import Reactions
-from lark_controller.reconcile.policy_change import Switchover
+from lark_controller.reconcile.policy_change import PolicyChange
 from lark_controller.reconcile.progress import Progress
 from lark_controller.reconcile.queues import Driver, Queues
 from lark_controller.reconcile.sending import Sending
@@ -41,7 +41,7 @@ class Reconciler(LoopState):
     """Desired against installed, for all switches. Every method is for the event-loop thread.
 
     ``on_state`` is told of every job whose state changed; ``driver`` makes queues; ``ledger`` holds the accounts of
-    what jobs use. Connections tell ``events`` of switches; ``switchover`` changes the policy.
+    what jobs use. Connections tell ``events`` of switches; ``policy_change`` changes the policy.
     """
 
     def __init__(
@@ -59,15 +59,19 @@ class Reconciler(LoopState):
         self.workers = Workers(self)
         self._sending = Sending(self, self.workers, self._reactions, metrics)
         self.queues = Queues(self, self._sending, driver, ovsdb)
-        self.polling = Polling(ledger, self.switches, lambda datapath: self.desired_of(datapath).jobs_at(datapath))
+        self.counters = CounterReader(
+            ledger, self.switches, lambda datapath: self.desired_of(datapath).jobs_at(datapath)
+        )
         self._progress = Progress(self, self.queues, on_state)
-        self.events = SwitchEvents(self, self._progress, self._sending, self.queues, self.polling, self._reactions)
-        self.switchover = Switchover(self, self._sending, self.queues, self.workers, self.polling, self._reactions)
+        self.events = SwitchEvents(self, self._progress, self._sending, self.queues, self.counters, self._reactions)
+        self.policy_change = PolicyChange(
+            self, self._sending, self.queues, self.workers, self.counters, self._reactions
+        )
 
     def queues_told(self, report: Report) -> None:
         """What stands on a switch now, and what its queues have seen."""
         self.queues.told(report)
-        self.polling.queues_seen(self.queues.of_jobs(report.datapath))
+        self.counters.queues_seen(self.queues.of_jobs(report.datapath))
 
     def put(self, job: Job) -> None:
         """Take a live job in, or what changed of it; its state follows."""
@@ -83,7 +87,7 @@ class Reconciler(LoopState):
             self.directory.settle(job.number, JobState.REGISTERING)
         elif same_for_switches(old, job):
             return
-        self.polling.begin(self.desired.placed[job.number])
+        self.counters.begin(self.desired.placed[job.number])
         self.send(changes, job.number)
         if old is None or (old.addresses, old.quarantine) != (job.addresses, job.quarantine):
             self._forget_addresses((*job.addresses, *(() if old is None else old.addresses)), job.number)
@@ -156,7 +160,7 @@ class Reconciler(LoopState):
         placed, before = self.desired.placed.get(number), self._held(number)
         if placed is None:
             return
-        self.polling.end(number, placed)
+        self.counters.end(number, placed)
         self.send(self.pair.remove(number), None)
         self._forget_addresses(placed.job.addresses, None)
         self._sending.forget_connections(before)

@@ -16,7 +16,7 @@ from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.diff import diff
 from lark_controller.flows.tracked import tracked
 from lark_controller.reconcile.awaited import FlowsAt
-from lark_controller.reconcile.counters import Polling
+from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.progress import Progress
 from lark_controller.reconcile.queues import Queues
@@ -37,14 +37,14 @@ class SwitchEvents:
         progress: Progress,
         sending: Sending,
         queues: Queues,
-        polling: Polling,
+        counters: CounterReader,
         reactions: Reactions,
     ) -> None:
         self._loop = loop
         self._progress = progress
         self._sending = sending
         self._queues = queues
-        self._polling = polling
+        self._counters = counters
         self._reactions = reactions
 
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
@@ -63,7 +63,7 @@ class SwitchEvents:
         state.note_wan(None, loop.desired_of(link.datapath).switches[link.datapath])
         state.installed = len(dump.program.flows)
         self._reactions.switch_gone(link.datapath)
-        self._polling.compared(link.datapath, dump)
+        self._counters.compared(link.datapath, dump)
         self._queues.switch_connected(link, dump)
         for number in arrived:
             self._progress.expect(loop.desired.placed[number].job)
@@ -136,7 +136,7 @@ class SwitchEvents:
         if reason.startswith(SUPERSEDED):
             state.note_rival(_host(link.connection.address), _host(reason.removeprefix(SUPERSEDED).strip()))
         self._reactions.switch_gone(link.datapath)
-        self._polling.gone(link.datapath)
+        self._counters.gone(link.datapath)
         self._progress.lost(state)
 
     def ports_changed(self, link: SwitchLink) -> None:
@@ -155,7 +155,7 @@ class SwitchEvents:
             if desired is holds and state.told and changes:
                 arrived = [n for n in waiting if (p := desired.placed.get(n)) is not None and p.port is not None]
                 for number in arrived:
-                    self._polling.begin(desired.placed[number])
+                    self._counters.begin(desired.placed[number])
                     loop.confirmations.sent(number, FlowsAt(link.datapath))
                 link.apply(changes).add_done_callback(partial(self._arrived, state, link, arrived))
         state.note_wan(known, holds.switches[link.datapath])
@@ -185,7 +185,7 @@ class SwitchEvents:
 
     def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
         """A reactive or learned flow aged out."""
-        self._polling.flow_removed(removed)
+        self._counters.flow_removed(removed)
         self._reactions.flow_removed(link, removed)
 
     def switch_error(self, link: SwitchLink, error: FlowError) -> None:

@@ -38,9 +38,11 @@ SOMEBODY: Final = 0x02FFFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What one switch holds: its flows and their counters; ``live`` is False where it could not be asked, and the
-    flows are those that it should hold."""
+class SwitchTables:
+    """The flows of one switch and their counters.
+
+    ``live`` is False where the switch could not be asked: the flows are then those that it should hold.
+    """
 
     switch: Switch
     program: Program
@@ -97,11 +99,11 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
     return list(dict.fromkeys(chain))
 
 
-def explain(desired: Desired, ends: Ends, held: Mapping[int, Held]) -> Explanation:
+def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) -> Explanation:
     """The explanation, from who the ends are to what each switch does."""
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job)]
     ruled = _ruled(desired, ends, steps)
-    verdict, reason = ruled or _Walk(desired, ends, held, steps).go()
+    verdict, reason = ruled or _Walk(desired, ends, tables, steps).go()
     return Explanation(str(ends.src), str(ends.dst), verdict, reason, tuple(steps))
 
 
@@ -161,10 +163,10 @@ def sentence(because: Because) -> str:
 class _Walk:
     """A packet's way from switch to switch."""
 
-    def __init__(self, desired: Desired, ends: Ends, held: Mapping[int, Held], steps: list[Step]) -> None:
+    def __init__(self, desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables], steps: list[Step]) -> None:
         self.desired = desired
         self.ends = ends
-        self.held = held
+        self.tables = tables
         self.steps = steps
         self.asked = True
         self.local = any(ends.dst in network for network in local_networks(desired.policy))
@@ -178,13 +180,13 @@ class _Walk:
             if placed is None and a_jobs and not any(address in host for host in policy.hosts):
                 return "dropped", f"{address} is for jobs and no live job has it: a port without a job passes nothing"
         for placed in (source, target):
-            if placed is not None and placed.datapath is not None and placed.datapath not in self.held:
+            if placed is not None and placed.datapath is not None and placed.datapath not in self.tables:
                 return "unknown", f"the switch of job {placed.job.id} has not connected yet"
             if placed is not None and placed.datapath is not None and placed.port is None:
                 return "unknown", f"job {placed.job.id} is at no port of its switch: {placed.job.reason}"
         at, in_port = self._start()
         for datapath in self._path(at):
-            here = self.held[datapath]
+            here = self.tables[datapath]
             if datapath != at:
                 in_port = self._entry(here.switch)
             result = self._through(here, {**fields, "in_port": in_port})
@@ -247,18 +249,18 @@ class _Walk:
         source = self.ends.src_job
         if source is not None and source.datapath is not None and source.port is not None:
             return source.datapath, source.port
-        for datapath, here in self.held.items():
+        for datapath, here in self.tables.items():
             if not here.switch.is_edge:
                 inside = source is not None or any(self.ends.src in n for n in local_networks(self.desired.policy))
                 ports = here.switch.lan if inside else tuple(wan.number for wan in here.switch.wan)
                 return datapath, ports[0] if ports else 0
         target = self.ends.dst_job
         if target is not None and target.datapath is not None:
-            return target.datapath, self._entry(self.held[target.datapath].switch)
+            return target.datapath, self._entry(self.tables[target.datapath].switch)
         return 0, 0
 
     def _path(self, start: int) -> list[int]:
-        order = [dp for dp in concerned(self.desired, self.ends) if dp in self.held]
+        order = [dp for dp in concerned(self.desired, self.ends) if dp in self.tables]
         return order[order.index(start) :] if start in order else order
 
     def _entry(self, switch: Switch) -> int:
@@ -266,7 +268,7 @@ class _Walk:
             return switch.uplinks[0] if switch.uplinks else 0
         return switch.lan[0] if switch.lan else 0
 
-    def _through(self, here: Held, fields: dict[str, int]) -> Result:
+    def _through(self, here: SwitchTables, fields: dict[str, int]) -> Result:
         if not here.live:
             self.asked = False
         result = run_fields(Tables(here.program), fields, PortView.of(here.switch.ports.values()))
@@ -283,11 +285,11 @@ class _Walk:
             self.steps.append(Step(where, f"{'drops it' if drops else _does(hit.data)}: {why}", text, packets, size))
         return result
 
-    def _decided(self, here: Held, result: Result) -> list[Hit]:
+    def _decided(self, here: SwitchTables, result: Result) -> list[Hit]:
         """The way through the tables as far as it decides anything: what is dropped is only counted after that."""
         return [hit for hit in result.trace if not (here.switch.is_edge and hit.table == Edge.DROPS)]
 
-    def _dropped(self, here: Held, result: Result) -> str:
+    def _dropped(self, here: SwitchTables, result: Result) -> str:
         last = self._decided(here, result)[-1]
         table = table_name(here.switch.role, last.table)
         if last.key is None or last.data is None:

@@ -27,8 +27,8 @@ _Place = tuple[int, int, Match]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A switch's flows: what it should hold, and (where it was asked) what it holds; its slices by tag."""
+class SwitchFlows:
+    """The flows of one switch: desired, and (where it was asked) installed; its slices by tag."""
 
     role: SwitchRole
     desired: Program
@@ -36,27 +36,27 @@ class Held:
     slices: Mapping[int, SliceKey]
 
 
-def held(desired: Desired, datapath: int, dump: Dump | None, job: int | None = None) -> Held:
-    """What :func:`page` needs of the loop's own state; with ``job`` of that job alone."""
+def flows_of(desired: Desired, datapath: int, dump: Dump | None, job: int | None = None) -> SwitchFlows:
+    """Collect what :func:`page` needs of the loop's own state; with ``job``, of that job alone."""
     known = desired.switches.get(datapath)
     if job is not None:
         program = desired.build_job(datapath, job)
     else:
         program = desired.build(datapath) if known is not None else Program()
-    return Held(known.role if known is not None else SwitchRole.EDGE, program, dump, desired.slices_at(datapath))
+    return SwitchFlows(known.role if known is not None else SwitchRole.EDGE, program, dump, desired.slices_at(datapath))
 
 
-def page(desired: Desired, here: Held, chosen: FlowFilter, cursor: str | None, limit: int) -> FlowPage:
+def page(desired: Desired, here: SwitchFlows, chosen: FlowFilter, cursor: str | None, limit: int) -> FlowPage:
     """A switch's flows in packet order, desired and (where it was asked) installed and foreign.
 
     May be called on any thread. Raises NotFoundError for a cursor that is none.
     """
     after = None if cursor is None else _place_in(cursor)
     found = _found(here)
-    wanted = chosen.text.lower()
-    if wanted:
+    text = chosen.text.lower()
+    if text:
         search = _Search(desired, here)
-        found = {key: held for key, held in found.items() if wanted in search.words(key, *held)}
+        found = {key: flow for key, flow in found.items() if text in search.words(key, *flow)}
     counts = Counter(key.table for key in found)
     tables = tuple(FlowTable(number, table_name(here.role, number), counts[number]) for number in sorted(counts))
     keys = [key for key in found if chosen.table in (None, key.table)]
@@ -67,7 +67,7 @@ def page(desired: Desired, here: Held, chosen: FlowFilter, cursor: str | None, l
     return FlowPage(lines, tables, _cursor(shown[-1]) if first + limit < len(keys) else None)
 
 
-def _found(here: Held) -> dict[FlowKey, tuple[FlowData, str]]:
+def _found(here: SwitchFlows) -> dict[FlowKey, tuple[FlowData, str]]:
     """Every flow that is there or should be, with its state."""
     dump = here.dump
     found: dict[FlowKey, tuple[FlowData, str]] = {}
@@ -80,7 +80,7 @@ def _found(here: Held) -> dict[FlowKey, tuple[FlowData, str]]:
     return found
 
 
-def _words(desired: Desired, here: Held, key: FlowKey, data: FlowData, state: str) -> FlowStatus:
+def _words(desired: Desired, here: SwitchFlows, key: FlowKey, data: FlowData, state: str) -> FlowStatus:
     why = origin(desired, here.slices, data)
     packets, size = (None, None) if here.dump is None else here.dump.counters.get(key, (None, None))
     return FlowStatus(
@@ -101,7 +101,7 @@ def _words(desired: Desired, here: Held, key: FlowKey, data: FlowData, state: st
 class _Search:
     """What a text is looked for in. Most of a switch's flows differ in what they match alone."""
 
-    def __init__(self, desired: Desired, here: Held) -> None:
+    def __init__(self, desired: Desired, here: SwitchFlows) -> None:
         self._desired = desired
         self._slices = here.slices
         self._rest: dict[FlowData, str] = {}

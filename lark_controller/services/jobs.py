@@ -143,7 +143,7 @@ class Jobs:
             job = self._reconciler.directory.by_id.get(job_id)
             placed = None if job is None else self._reconciler.desired.placed.get(job.number)
             if placed is not None:
-                await self._reconciler.polling.read(placed, timeout)
+                await self._reconciler.counters.read(placed, timeout)
 
         self._loop.wait(self._openflow.call(read()), timeout + 1.0)
 

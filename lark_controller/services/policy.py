@@ -101,7 +101,7 @@ class PolicyInForce:
             with self._lock:
                 old = self.policy
                 jobs, switches = self._loop.call(
-                    lambda: (self._reconciler.jobs(), self._reconciler.switchover.placed_switches(new))
+                    lambda: (self._reconciler.jobs(), self._reconciler.policy_change.placed_switches(new))
                 )
             names = needed_attributes(new)
             if not self._covers(names):
@@ -135,14 +135,14 @@ class PolicyInForce:
             names = needed_attributes(policy)
             if not self._covers(names):
                 self._learn_names(names)
-            self._openflow.call(self._reconciler.switchover.prepare(policy)).result()
+            self._openflow.call(self._reconciler.policy_change.prepare(policy)).result()
             try:
                 version = self._store.trail.put_policy(text, policy.digest, actor, time.time())
             except BaseException:
                 self._loop.call(self._reconciler.pair.abandon)
                 raise
             try:
-                sent = self._openflow.call(self._reconciler.switchover.adopt()).result()
+                sent = self._openflow.call(self._reconciler.policy_change.adopt()).result()
             finally:
                 # The store has it, and the switches follow it, whatever else went wrong.
                 self.policy, self.version = policy, version

@@ -25,7 +25,7 @@ from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy, Refused
 from lark_controller.policies.topology import ACCESS
-from lark_controller.qos.admission import Ledger
+from lark_controller.qos.admission import ReservedCapacity
 from lark_controller.qos.booking import End, Finder, demand_of, end_of, flow_booking, job_booking, promise
 from lark_controller.qos.reservation import (
     Booking,
@@ -285,8 +285,8 @@ class Reservations:
         topology = self._topology
         if topology is None:
             return ()
-        ledger = Ledger(self._store.reservations.use())
-        held = {key.partition(" ")[0].removeprefix(ACCESS) for key in ledger.reserved if key.startswith(ACCESS)}
+        capacity = ReservedCapacity(self._store.reservations.use())
+        held = {key.partition(" ")[0].removeprefix(ACCESS) for key in capacity.reserved if key.startswith(ACCESS)}
         return tuple(
             LinkStatus(
                 each.link,
@@ -294,7 +294,7 @@ class Reservations:
                 each.target,
                 link.duplex.value,
                 each.capacity / KILO,
-                ledger.reserved.get(each.key, 0) / KILO,
+                capacity.reserved.get(each.key, 0) / KILO,
             )
             for link in topology.declared(held | set(self._hosts))
             for each in channels(link)

@@ -17,7 +17,7 @@ from lark_controller.reconcile.switch import SwitchState, dpid_text
 from lark_controller.services import flow_list as flow_lists
 from lark_controller.services.explain import (
     Ends,
-    Held,
+    SwitchTables,
     concerned,
     ends_of,
     explain,
@@ -54,17 +54,17 @@ class Switches:
             return FlowPage(())
         own = None if job is None else job.number
 
-        async def read() -> tuple[Desired, flow_lists.Held]:
+        async def read() -> tuple[Desired, flow_lists.SwitchFlows]:
             number = _found(self._reconciler, datapath)
             state = self._reconciler.switches.get(number)
             dump: Dump | None = None
             if state is not None and state.link is not None:
                 dump = await state.link.dump(timeout, own)
             desired = self._reconciler.desired_of(number)
-            return desired, flow_lists.held(desired, number, dump, own)
+            return desired, flow_lists.flows_of(desired, number, dump, own)
 
-        desired, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
-        return flow_lists.page(desired, held, chosen, cursor, limit)
+        desired, flows = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        return flow_lists.page(desired, flows, chosen, cursor, limit)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
         """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
@@ -72,24 +72,24 @@ class Switches:
         Raises NotFoundError, AdError.
         """
 
-        async def hold(desired: Desired, datapath: int) -> Held:
+        async def tables_of(desired: Desired, datapath: int) -> SwitchTables:
             state = self._reconciler.switches.get(datapath)
             switch = desired.switches[datapath]
             if state is not None and state.link is not None:
                 with suppress(SwitchError):
                     dump = await state.link.dump(timeout)
-                    return Held(switch, dump.program, dump.counters, live=True)
-            return Held(switch, desired.build(datapath), {}, live=False)
+                    return SwitchTables(switch, dump.program, dump.counters, live=True)
+            return SwitchTables(switch, desired.build(datapath), {}, live=False)
 
-        async def read() -> tuple[Desired, Ends, dict[int, Held]]:
+        async def read() -> tuple[Desired, Ends, dict[int, SwitchTables]]:
             desired = self._reconciler.desired
             ends = ends_of(desired, self._reconciler.directory, src, dst)
             datapaths = concerned(desired, ends)
-            held = await asyncio.gather(*(hold(desired, datapath) for datapath in datapaths))
-            return desired, ends, dict(zip(datapaths, held, strict=True))
+            tables = await asyncio.gather(*(tables_of(desired, datapath) for datapath in datapaths))
+            return desired, ends, dict(zip(datapaths, tables, strict=True))
 
-        desired, ends, held = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
-        return explain(desired, ends, held)
+        desired, ends, tables = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        return explain(desired, ends, tables)
 
 
 def _found(loop: Reconciler, text: str) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, or_, select, update
 
 from lark_common.errors import NotFoundError, PathError
-from lark_controller.qos.admission import NOTHING, Held, Ledger, held
+from lark_controller.qos.admission import NOTHING, ChannelRates, ReservedCapacity, rates_of
 from lark_controller.qos.reservation import (
     Booking,
     Reservation,
@@ -161,7 +161,7 @@ def reroute(
             demand, without = (), True
         if without:
             lost.append(after.id)
-        holds = held(demand)
+        holds = rates_of(demand)
         after = replace(after, holds=holds)
         for channel, kbps in holds.items():
             total[channel] = total.get(channel, 0) + kbps
@@ -205,7 +205,7 @@ def page(connection: Connection, job: str | None, now: float, cursor: str | None
     return ReservationPage(found, cursor_for(found[-1].number) if len(rows) > limit else None)
 
 
-def use(connection: Connection) -> Held:
+def use(connection: Connection) -> ChannelRates:
     """How much of each channel is reserved, in kb/s."""
     rows = connection.execute(select(reserved.c.channel, reserved.c.kbps).where(reserved.c.kbps > 0))
     return {row.channel: row.kbps for row in rows}
@@ -228,7 +228,7 @@ def _lock(connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
 
 
-def _values(booking: Booking, holds: Held, now: float, actor: str) -> dict[str, Any]:
+def _values(booking: Booking, holds: ChannelRates, now: float, actor: str) -> dict[str, Any]:
     return {
         "id": secrets.token_hex(8),
         "kind": booking.kind.value,
@@ -320,21 +320,21 @@ def _remove(connection: Connection, chosen: ColumnElement[bool]) -> list[Reserva
     return sorted(gone, key=lambda each: each.number)
 
 
-def _move(connection: Connection, what: str, demand: Demand, instead_of: Held = NOTHING) -> Held:
+def _move(connection: Connection, what: str, demand: Demand, instead_of: ChannelRates = NOTHING) -> ChannelRates:
     """Admit a demand in place of what was held; returns what is held now. Raises CapacityError."""
-    holds = held(demand)
+    holds = rates_of(demand)
     if holds != instead_of:
-        Ledger(_use_of(connection, {*holds, *instead_of})).admit(what, demand, instead_of)
+        ReservedCapacity(_use_of(connection, {*holds, *instead_of})).admit(what, demand, instead_of)
         _write(connection, instead_of, holds)
     return holds
 
 
-def _use_of(connection: Connection, channels: Collection[str]) -> Held:
+def _use_of(connection: Connection, channels: Collection[str]) -> ChannelRates:
     query = select(reserved.c.channel, reserved.c.kbps).where(reserved.c.channel.in_(channels))
     return {row.channel: row.kbps for row in connection.execute(query)}
 
 
-def _write(connection: Connection, before: Held, after: Held) -> None:
+def _write(connection: Connection, before: ChannelRates, after: ChannelRates) -> None:
     """Add what changed to the sums."""
     for channel in sorted({*before, *after}):
         more = after.get(channel, 0) - before.get(channel, 0)
@@ -345,7 +345,7 @@ def _write(connection: Connection, before: Held, after: Held) -> None:
             connection.execute(insert(reserved).values(channel=channel, kbps=more))
 
 
-def _text(holds: Held) -> str:
+def _text(holds: ChannelRates) -> str:
     return json.dumps(dict(holds), separators=(",", ":"), ensure_ascii=False)
 
 

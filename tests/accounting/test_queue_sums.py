@@ -7,14 +7,14 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark_controller.accounting.queue_sums import Owner, Place, QueueSums
+from lark_controller.accounting.queue_sums import JobQueue, Place, QueueSums
 from lark_controller.accounting.readings import QueueReading
 
-PLACES: dict[Place, Owner] = {
-    ("eth0", 5): Owner(1, inward=False),
-    ("eth0", 40_000): Owner(1, inward=False),
-    ("veth1", 0): Owner(1, inward=True),
-    ("eth0", 6): Owner(2, inward=False),
+PLACES: dict[Place, JobQueue] = {
+    ("eth0", 5): JobQueue(1, inward=False),
+    ("eth0", 40_000): JobQueue(1, inward=False),
+    ("veth1", 0): JobQueue(1, inward=True),
+    ("eth0", 6): JobQueue(2, inward=False),
 }
 
 
@@ -26,7 +26,7 @@ def test_what_a_queue_had_counted_stays_when_it_goes() -> None:
     sums = QueueSums()
     sums.read(PLACES, {("eth0", 5): 100, ("eth0", 40_000): 50, ("veth1", 0): 2}, {("veth1", 0): 1.0})
     assert sums.read(PLACES, {("eth0", 5): 101}, {}) == {1: QueueReading(2, 151, 1000, 0)}
-    assert sums.read({("eth0", 6): Owner(2, inward=False)}, {}, {}) == {}
+    assert sums.read({("eth0", 6): JobQueue(2, inward=False)}, {}, {}) == {}
 
 
 @given(
@@ -38,7 +38,7 @@ def test_what_a_queue_had_counted_stays_when_it_goes() -> None:
     )
 )
 def test_the_sums_are_all_that_was_counted_whatever_came_and_went(steps: list[tuple[Place, str, int]]) -> None:
-    sums, held, every = QueueSums(), dict[Place, int](), Counter[Owner]()
+    sums, held, every = QueueSums(), dict[Place, int](), Counter[JobQueue]()
     for place, what, count in steps:
         if what == "goes":
             held.pop(place, None)
@@ -50,7 +50,7 @@ def test_the_sums_are_all_that_was_counted_whatever_came_and_went(steps: list[tu
             held[place] = held.get(place, 0) + count
             every[PLACES[place]] += count
         found = sums.read(PLACES, held, {})
-        for owner, total in every.items():
-            reading = found.get(owner.number, QueueReading())
-            inward, outward = Owner(owner.number, inward=True), Owner(owner.number, inward=False)
+        for job_queue, total in every.items():
+            reading = found.get(job_queue.number, QueueReading())
+            inward, outward = JobQueue(job_queue.number, inward=True), JobQueue(job_queue.number, inward=False)
             assert (reading.dropped_in, reading.dropped_out) == (every[inward], every[outward]), total

@@ -17,7 +17,7 @@ from lark_controller.flows.wan import local_networks
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision
 from lark_controller.qos.queues import DEFAULT_QUEUE, FIRST_RESERVED_QUEUE, Queue
-from lark_controller.qos.worker_queues import Claim, Demand, Way, host_plan
+from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, host_plan
 from tests.fixtures.databases import a_run
 from tests.fixtures.service import (
     WORKER1,
@@ -87,9 +87,9 @@ def test_without_queues_there_are_no_flows() -> None:
 
 def test_what_is_reserved_for_flows_is_promised_one_way() -> None:
     demands = [
-        Demand(Claim.of_job(5), 0, "p5"),
-        Demand(Claim.of_flow(1), FIRST_RESERVED_QUEUE + 1, None, 30.0, way=Way.OUT),
-        Demand(Claim.of_flow(2), 0, None, 20.0, way=Way.IN),
+        QueueDemand(Claim.of_job(5), 0, "p5"),
+        QueueDemand(Claim.of_flow(1), FIRST_RESERVED_QUEUE + 1, None, 30.0, way=Way.OUT),
+        QueueDemand(Claim.of_flow(2), 0, None, 20.0, way=Way.IN),
     ]
     plan = host_plan(demands, {"up": 100.0})
     assert plan.ports["up"].queues == {

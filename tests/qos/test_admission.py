@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lark_common.errors import CapacityError, PathError
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologySpec
-from lark_controller.qos.admission import NOTHING, Held, Ledger, held, shortages
+from lark_controller.qos.admission import NOTHING, ChannelRates, ReservedCapacity, rates_of, shortages
 from lark_controller.qos.topology import Topology, asked_rate, carried_rate, channels
 
 TREE = """\
@@ -94,12 +94,12 @@ def test_what_is_not_declared_is_said() -> None:
 
 def test_a_guarantee_takes_both_directions_and_twice_of_a_half_duplex_link() -> None:
     tree = topology()
-    assert held(tree.host("a.example", 300)) == {
+    assert rates_of(tree.host("a.example", 300)) == {
         "access:a.example a.example>rack1": 300,
         "access:a.example rack1>a.example": 300,
     }
-    assert held(tree.host("c.example", 300)) == {"access:c.example": 600}
-    assert held(tree.both_ways("c.example", "wan", 1))["access:c.example"] == 2
+    assert rates_of(tree.host("c.example", 300)) == {"access:c.example": 600}
+    assert rates_of(tree.both_ways("c.example", "wan", 1))["access:c.example"] == 2
 
 
 def test_the_papers_links_hold_2n_minus_2_flows() -> None:
@@ -108,28 +108,28 @@ def test_the_papers_links_hold_2n_minus_2_flows() -> None:
         names = [f"node{number}" for number in range(nodes)]
         hosts = {name: HostSpec(name, "switch", 210.0 * 8, Duplex.HALF) for name in names}
         paper = Topology(TopologySpec(hosts=hosts), {})
-        ledger = Ledger()
+        capacity = ReservedCapacity()
         for source in names:
             for target in names:
                 if source != target:
-                    ledger = ledger.admit("a flow", paper.flow(source, target, asked_rate(share * 8)))
-        assert set(ledger.best_effort(channels(paper.declared()[0])).values()) == {0}
+                    capacity = capacity.admit("a flow", paper.flow(source, target, asked_rate(share * 8)))
+        assert set(capacity.best_effort(channels(paper.declared()[0])).values()) == {0}
         with pytest.raises(CapacityError):
-            ledger.admit("one more", paper.flow("node0", "node1", 1))
+            capacity.admit("one more", paper.flow("node0", "node1", 1))
         # Where each direction has its capacity, twice as much fits.
         full = Topology(TopologySpec(hosts={name: HostSpec(name, "switch", 1680.0) for name in names}), {})
-        ledger = Ledger()
+        capacity = ReservedCapacity()
         for source in names:
             for target in names:
                 if source != target:
-                    ledger = ledger.admit("a flow", full.flow(source, target, asked_rate(2 * share * 8)))
+                    capacity = capacity.admit("a flow", full.flow(source, target, asked_rate(2 * share * 8)))
 
 
 def test_a_refusal_names_every_short_link_and_what_is_left() -> None:
     tree = topology()
-    ledger = Ledger().admit("x", tree.flow("b.example", "wan", asked_rate(450)))
+    capacity = ReservedCapacity().admit("x", tree.flow("b.example", "wan", asked_rate(450)))
     with pytest.raises(CapacityError) as caught:
-        ledger.admit("600 Mb/s from a.example to wan", tree.flow("a.example", "wan", asked_rate(600)))
+        capacity.admit("600 Mb/s from a.example to wan", tree.flow("a.example", "wan", asked_rate(600)))
     assert [(each.link, each.available, each.asked) for each in caught.value.shortages] == [
         ("trunk1", 550.0, 600.0),
         ("wan", 50.0, 600.0),
@@ -140,12 +140,12 @@ def test_a_refusal_names_every_short_link_and_what_is_left() -> None:
 def test_a_demand_that_takes_no_more_than_before_is_never_short() -> None:
     tree = topology()
     demand = tree.flow("a.example", "wan", asked_rate(400))
-    ledger = Ledger().admit("x", demand)
+    capacity = ReservedCapacity().admit("x", demand)
     smaller = topology(TREE.replace("capacity: 500", "capacity: 100"))
     now = smaller.flow("a.example", "wan", asked_rate(400))
-    assert shortages(ledger.reserved, now, held(demand)) == ()
-    assert shortages(ledger.reserved, smaller.flow("a.example", "wan", asked_rate(401)), held(demand)) != ()
-    assert ledger.admit("less", smaller.flow("a.example", "wan", 1), held(demand)).reserved["wan core1>wan"] == 1
+    assert shortages(capacity.reserved, now, rates_of(demand)) == ()
+    assert shortages(capacity.reserved, smaller.flow("a.example", "wan", asked_rate(401)), rates_of(demand)) != ()
+    assert capacity.admit("less", smaller.flow("a.example", "wan", 1), rates_of(demand)).reserved["wan core1>wan"] == 1
 
 
 @given(st.floats(0.001, 1_000_000))
@@ -192,41 +192,41 @@ def test_no_order_of_changes_overloads_a_link_or_loses_capacity(
 ) -> None:
     ends = [*network.spec.hosts, "wan"]
     hosts = list(network.spec.hosts)
-    ledger = Ledger()
-    live: list[tuple[str, str, Held]] = []
+    capacity = ReservedCapacity()
+    live: list[tuple[str, str, ChannelRates]] = []
     for what, one, other, rate in operations:
-        before = ledger
+        before = capacity
         chosen = live[one % len(live)] if live else None
         try:
             if what == "release":
                 if chosen is not None:
                     live.remove(chosen)
-                    ledger = ledger.release(chosen[2])
+                    capacity = capacity.release(chosen[2])
             elif what == "change" and chosen is not None:
                 source, target, had = chosen
                 demand = network.flow(source, target, asked_rate(rate))
-                ledger = ledger.admit("change", demand, had)
-                live[live.index(chosen)] = (source, target, held(demand))
+                capacity = capacity.admit("change", demand, had)
+                live[live.index(chosen)] = (source, target, rates_of(demand))
             elif what == "job":
                 host = hosts[one % len(hosts)]
                 demand = network.host(host, asked_rate(rate))
-                ledger = ledger.admit("job", demand)
-                live.append((host, "wan", held(demand)))
+                capacity = capacity.admit("job", demand)
+                live.append((host, "wan", rates_of(demand)))
             elif what == "flow":
                 source, target = ends[one % len(ends)], ends[other % len(ends)]
                 demand = network.flow(source, target, asked_rate(rate))
-                ledger = ledger.admit("flow", demand)
-                live.append((source, target, held(demand)))
+                capacity = capacity.admit("flow", demand)
+                live.append((source, target, rates_of(demand)))
         except CapacityError:
-            assert ledger is before
+            assert capacity is before
         all_channels = [each for link in network.declared() for each in channels(link)]
-        left = ledger.best_effort(all_channels)
+        left = capacity.best_effort(all_channels)
         assert min(left.values()) >= 0
         for each in all_channels:
             assert left[each.key] == each.capacity - sum(entry[2].get(each.key, 0) for entry in live)
     for _, _, had in live:
-        ledger = ledger.release(had)
-    assert ledger.reserved == NOTHING
+        capacity = capacity.release(had)
+    assert capacity.reserved == NOTHING
 
 
 @settings(max_examples=100, deadline=None)

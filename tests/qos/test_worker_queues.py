@@ -14,8 +14,8 @@ from lark_controller.qos.queues import DEFAULT_QUEUE
 from lark_controller.qos.worker_queues import (
     LEAST_REST,
     Claim,
-    Demand,
     HostPlan,
+    QueueDemand,
     Way,
     carried,
     host_plan,
@@ -25,8 +25,10 @@ UPLINK = {"eth0": 1000.0}
 SPLIT, OPEN = InboundShares.SPLIT, InboundShares.OPEN
 
 
-def demand(number: int, rate: float | None = None, *, borrows: bool = False, ceiling: float | None = None) -> Demand:
-    return Demand(Claim.of_job(number), number, f"p{number}", rate, borrows, ceiling)
+def demand(
+    number: int, rate: float | None = None, *, borrows: bool = False, ceiling: float | None = None
+) -> QueueDemand:
+    return QueueDemand(Claim.of_job(number), number, f"p{number}", rate, borrows, ceiling)
 
 
 def table(plan: HostPlan) -> dict[str, dict[int, tuple[float, float]]]:
@@ -71,7 +73,7 @@ def table(plan: HostPlan) -> dict[str, dict[int, tuple[float, float]]]:
     ],
 )  # fmt: skip
 def test_what_stands(
-    demands: Sequence[Demand], inbound: InboundShares, expected: dict[str, dict[int, tuple[float, float]]]
+    demands: Sequence[QueueDemand], inbound: InboundShares, expected: dict[str, dict[int, tuple[float, float]]]
 ) -> None:
     plan = host_plan(demands, UPLINK, inbound)
     assert table(plan) == expected
@@ -93,8 +95,8 @@ def test_what_a_link_cannot_promise_takes_nothing_from_those_who_share() -> None
 
 
 def test_a_flow_counts_the_way_it_goes() -> None:
-    out = Demand(Claim.of_flow(1), 8, None, 200, way=Way.OUT)
-    into = Demand(Claim.of_flow(2), 9, None, 300, way=Way.IN)
+    out = QueueDemand(Claim.of_flow(1), 8, None, 200, way=Way.OUT)
+    into = QueueDemand(Claim.of_flow(2), 9, None, 300, way=Way.IN)
     plan = host_plan([demand(1, 100), out, into, demand(2)], UPLINK)
     assert table(plan) == {
         "eth0": {0: (700, 1000), 1: (100, 100), 8: (200, 200)},
@@ -144,8 +146,8 @@ def test_an_uplink_carries_no_more_than_the_topology_gives_the_worker(
     demands = [
         demand(1, 100),
         demand(2),
-        Demand(Claim.of_flow(1), 8, None, 200, way=Way.IN),
-        Demand(Claim.of_flow(2), 9, None, 500, way=Way.OUT),
+        QueueDemand(Claim.of_flow(1), 8, None, 200, way=Way.IN),
+        QueueDemand(Claim.of_flow(2), 9, None, 500, way=Way.OUT),
     ]
     speeds = {"eth0": 1000.0, "eth1": 100.0, "eth2": None}
     assert carried(speeds, load(TOPOLOGY), host, demands) == expected
@@ -169,7 +171,9 @@ demands = st.lists(st.tuples(rates, st.booleans(), rates), max_size=12).map(
 
 
 @given(demands, st.sampled_from([100.0, 1000.0, 10_000.0]), st.sampled_from(list(InboundShares)))
-def test_nobody_is_promised_what_a_link_does_not_have(jobs: list[Demand], speed: float, inbound: InboundShares) -> None:
+def test_nobody_is_promised_what_a_link_does_not_have(
+    jobs: list[QueueDemand], speed: float, inbound: InboundShares
+) -> None:
     plan = host_plan(jobs, {"eth0": speed}, inbound)
     link = speed * 1e6
     limited = [each for each in jobs if each.rate is not None]
@@ -193,6 +197,6 @@ def test_nobody_is_promised_what_a_link_does_not_have(jobs: list[Demand], speed:
 
 
 @given(demands, st.permutations(range(12)))
-def test_the_order_in_which_jobs_come_does_not_matter(jobs: list[Demand], order: list[int]) -> None:
+def test_the_order_in_which_jobs_come_does_not_matter(jobs: list[QueueDemand], order: list[int]) -> None:
     shuffled = [jobs[place] for place in order if place < len(jobs)]
     assert host_plan(shuffled, UPLINK) == host_plan(jobs, UPLINK)

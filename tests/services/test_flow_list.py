@@ -16,7 +16,7 @@ from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData, FlowKey, Program, match
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
-from lark_controller.services.flow_list import held, page
+from lark_controller.services.flow_list import flows_of, page
 from lark_controller.switches.openflow.link import Dump
 
 TEXT = policy_text()
@@ -28,7 +28,7 @@ DESIRED = POOL.build(1)
 FOREIGN = {FlowKey(3, 7, match(eth_type=0x86DD, ipv6_src=0x20010DB8 << 96)): FlowData(5)}
 # The switch lacks one flow, and has one of somebody else.
 LACKS = min(DESIRED.flows)
-HERE = held(
+HERE = flows_of(
     POOL, 1, Dump(Program({key: data for key, data in DESIRED.flows.items() if key != LACKS}), FOREIGN, {LACKS: (1, 2)})
 )
 

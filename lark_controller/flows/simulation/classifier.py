@@ -71,7 +71,7 @@ def missing_prerequisite(match: Match) -> str:
 
 
 @dataclass(slots=True)
-class Entry:
+class FlowEntry:
     """A flow in a table, with its counters (packets, and bytes of whole frames)."""
 
     key: FlowKey
@@ -85,7 +85,7 @@ class _Group:
     """The flows of one table that match the same bits: by their values, then by priority."""
 
     signature: Signature
-    entries: dict[tuple[int, ...], dict[int, Entry]] = field(default_factory=dict)
+    entries: dict[tuple[int, ...], dict[int, FlowEntry]] = field(default_factory=dict)
     priorities: dict[int, int] = field(default_factory=dict)
     highest: int = -1
 
@@ -99,7 +99,7 @@ class Tables:
     __slots__ = ("_groups", "entries", "meters")
 
     def __init__(self, program: Program | None = None) -> None:
-        self.entries: dict[FlowKey, Entry] = {}
+        self.entries: dict[FlowKey, FlowEntry] = {}
         self.meters: dict[int, Meter] = dict(program.meters) if program is not None else {}
         self._groups: dict[int, dict[Signature, _Group]] = {}
         if program is not None:
@@ -109,14 +109,14 @@ class Tables:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[FlowEntry]:
         return iter(list(self.entries.values()))
 
     def program(self) -> Program:
         """What the tables hold, as a value."""
         return Program({key: entry.data for key, entry in self.entries.items()}, dict(self.meters))
 
-    def set(self, flow: Flow) -> Entry | None:
+    def set(self, flow: Flow) -> FlowEntry | None:
         """Add a flow, or replace the one of the same key (its counters start again); returns what was replaced.
 
         Raises ValueError for a match without its prerequisites, or a goto that does not lead to a later table.
@@ -127,7 +127,7 @@ class Tables:
         if flow.data.goto is not None and flow.data.goto <= flow.key.table:
             raise ValueError(f"goto table {flow.data.goto} from table {flow.key.table} does not lead forward")
         old = self.entries.get(flow.key)
-        entry = Entry(flow.key, flow.data)
+        entry = FlowEntry(flow.key, flow.data)
         self.entries[flow.key] = entry
         signature = tuple((term.name, term.mask) for term in flow.key.match)
         groups = self._groups.setdefault(flow.key.table, {})
@@ -144,7 +144,7 @@ class Tables:
                 self._order(flow.key.table)
         return old
 
-    def remove(self, key: FlowKey) -> Entry | None:
+    def remove(self, key: FlowKey) -> FlowEntry | None:
         """Take a flow out; returns it, or None if it was not there."""
         entry = self.entries.pop(key, None)
         if entry is None:
@@ -174,7 +174,7 @@ class Tables:
         cookie: int = 0,
         cookie_mask: int = 0,
         out_port: int = PORT_ANY,
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[FlowEntry, ...]:
         """A non-strict delete (OpenFlow 1.3.5, section 6.4): flows of ``table`` (None: all) that are as narrow as
         ``match`` or narrower, have the cookie, and output to ``out_port`` (PORT_ANY: wherever)."""
         gone = [
@@ -187,13 +187,13 @@ class Tables:
         ]
         return tuple(entry for key in gone if (entry := self.remove(key)) is not None)
 
-    def lookup(self, table: int, fields: Mapping[str, int]) -> Entry | None:
+    def lookup(self, table: int, fields: Mapping[str, int]) -> FlowEntry | None:
         """The flow of highest priority that the fields match. A field that is absent counts as 0, as in Open vSwitch.
 
         Of overlapping flows of one priority OpenFlow leaves the choice open; here the smaller key decides, so that the
         result does not depend on the order in which flows were added.
         """
-        best: Entry | None = None
+        best: FlowEntry | None = None
         for signature, group in self._groups.get(table, {}).items():
             if best is not None and group.highest < best.key.priority:
                 break
@@ -205,7 +205,7 @@ class Tables:
                 best = entry
         return best
 
-    def overlapping(self, table: int, priority: int, fields: Mapping[str, int]) -> tuple[Entry, ...]:
+    def overlapping(self, table: int, priority: int, fields: Mapping[str, int]) -> tuple[FlowEntry, ...]:
         """All flows of that priority that the fields match: more than one is an ambiguity in the program."""
         found = []
         for signature, group in self._groups.get(table, {}).items():

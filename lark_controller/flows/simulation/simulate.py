@@ -34,14 +34,14 @@ from lark_controller.flows.model import (
     SetQueue,
 )
 from lark_controller.flows.simulation import packet
-from lark_controller.flows.simulation.classifier import Entry, Tables
+from lark_controller.flows.simulation.classifier import FlowEntry, Tables
 from lark_controller.flows.simulation.conntrack import ConnectionTable
 
 __all__ = [
     "REASON_ACTION",
     "REASON_NO_MATCH",
     "ConnectionTable",
-    "Entry",
+    "FlowEntry",
     "Hit",
     "PortView",
     "Result",
@@ -269,7 +269,7 @@ class _Passage:
                 one.fields["metadata"] = one.fields.get("metadata", 0) & ~mask | value & mask
             table = data.goto
 
-    def apply(self, actions: Sequence[Action], one: _Packet, table: int, entry: Entry | None) -> None:
+    def apply(self, actions: Sequence[Action], one: _Packet, table: int, entry: FlowEntry | None) -> None:
         """Apply actions in order (OpenFlow 1.3.5, section 5.11)."""
         for action in actions:
             if isinstance(action, Output):
@@ -318,7 +318,7 @@ class _Passage:
             one.frame = packet.pop_vlan(one.frame)
         one.fields["vlan_vid"] = 0
 
-    def _output(self, action: Output, one: _Packet, table: int, entry: Entry | None) -> None:
+    def _output(self, action: Output, one: _Packet, table: int, entry: FlowEntry | None) -> None:
         port = action.port
         if port == PORT_CONTROLLER:
             miss = entry is not None and entry.key.priority == 0 and not entry.key.match
