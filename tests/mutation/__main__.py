@@ -10,10 +10,12 @@ import argparse
 import hashlib
 import pickle
 import random
+import re
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutation.mutants import Mutant, mutants_of, sample
@@ -52,7 +54,7 @@ def main() -> int:
         if options.verbose or not noticed:
             outcome = "noticed " if noticed else f"survived {len(tests)} tests:" if tests else "reached by no test:"
             print(f"{outcome} {mutant.place} {mutant.name}: {mutant.change}", flush=True)
-    return _judge(tried, survivors, _equivalent(options.equivalent), options.least)
+    return _judge(tried, survivors, _equivalents(options.equivalent), options.least)
 
 
 def _options() -> argparse.Namespace:
@@ -70,15 +72,27 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _judge(
-    tried: int, survivors: Sequence[Mutant], equivalent: Mapping[tuple[str, str, str], str], least: float
-) -> int:
-    known = [mutant for mutant in survivors if (mutant.path, mutant.name, mutant.change) in equivalent]
-    unnoticed = [mutant for mutant in survivors if mutant not in known]
-    for mutant in known:
-        print(f"changes nothing: {mutant.place}: {equivalent[mutant.path, mutant.name, mutant.change]}")
-    counted = tried - len(known)
-    print(f"{counted - len(unnoticed)} of {counted} noticed; {len(known)} more change no behaviour")
+@dataclass(frozen=True)
+class Equivalent:
+    """Mutants that change no behaviour: those of a module and function whose change is as the pattern has it."""
+
+    path: str
+    name: str
+    change: str
+    reason: str
+
+    def is_one(self, mutant: Mutant) -> bool:
+        return (mutant.path, mutant.name) == (self.path, self.name) and bool(re.fullmatch(self.change, mutant.change))
+
+
+def _judge(tried: int, survivors: Sequence[Mutant], equivalents: Sequence[Equivalent], least: float) -> int:
+    reasons = {mutant: next((each.reason for each in equivalents if each.is_one(mutant)), None) for mutant in survivors}
+    unnoticed = [mutant for mutant, reason in reasons.items() if reason is None]
+    for mutant, reason in reasons.items():
+        if reason is not None:
+            print(f"changes nothing: {mutant.place} {mutant.change}\n  {reason}")
+    counted = tried - len(survivors) + len(unnoticed)
+    print(f"{counted - len(unnoticed)} of {counted} noticed; {tried - counted} more change no behaviour")
     for mutant in unnoticed:
         print(f"  {mutant.place} {mutant.name}\n    {mutant.change}")
     return 0 if counted and 100 * (counted - len(unnoticed)) >= least * counted else 1
@@ -93,9 +107,9 @@ def _files(root: Path, paths: Sequence[str], pattern: str) -> tuple[str, ...]:
     return tuple(str(file.relative_to(root)) for file in found if file.stat().st_size)
 
 
-def _equivalent(path: Path) -> Mapping[tuple[str, str, str], str]:
+def _equivalents(path: Path) -> list[Equivalent]:
     entries = tomllib.loads(path.read_text()).get("mutant", []) if path.exists() else []
-    return {(entry["path"], entry["name"], entry["change"]): entry["reason"] for entry in entries}
+    return [Equivalent(**entry) for entry in entries]
 
 
 def _reach(project: Project) -> Reach:

@@ -14,6 +14,8 @@ _NOT_CALCULATED = {"annotation", "returns", "decorator_list", "bases", "format_s
 _NAMED = (ast.FunctionDef, ast.ClassDef)
 _DECLARING_CALLS = {"TypeVar", "NewType", "cast"}
 _DECLARING_NAMES = {"__all__", "__slots__", "__match_args__"}
+# What a constant is shown in.
+_HOLDING = (ast.expr, ast.keyword, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
 # How much is printed of what stands before and after a change.
 _SURROUNDINGS = 40
 
@@ -147,7 +149,7 @@ def _lines(node: ast.stmt) -> range:
 
 def _change(place: _Place, new: ast.AST) -> str:
     """Text before and after, without what both begin and end with; a constant stands in what holds it."""
-    if isinstance(place.node, ast.Constant) and isinstance(place.parent, ast.expr | ast.keyword):
+    if isinstance(place.node, ast.Constant) and isinstance(place.parent, _HOLDING):
         before = _text(place.parent)
         place.put(new)
         after = _text(place.parent)
