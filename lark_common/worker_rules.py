@@ -23,6 +23,8 @@ RULED: Final = frozenset({NetworkType.BRIDGE, NetworkType.NAT})
 # vSwitch that cannot flush an address says why), at the cost of another job's answer that is under way.
 CT_ZONE: Final = 0x4C4B
 CT_ZONE_OTHERS: Final = 0x4C4C
+# On cores: connections of senders that no prefix tells, each marked with its group's DSCP.
+CT_ZONE_GROUPS: Final = 0x4C4D
 
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _KEY: Final = re.compile(r"[0-9a-f]{16}(/[0-9]{1,18})?")

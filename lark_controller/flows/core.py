@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from lark_common.worker_rules import CT_ZONE_GROUPS
 from lark_controller.flows import tables as t
 from lark_controller.flows.build import SWITCH, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.edge.delivery import learning_tables
 from lark_controller.flows.model import (
+    CT_TRK,
     ETH_IPV4,
     ETH_IPV6,
     PORT_MAX,
@@ -25,6 +27,7 @@ from lark_controller.flows.model import (
     Output,
     SetField,
     SetQueue,
+    Track,
     match,
 )
 from lark_controller.flows.placement import Switch, WanPort, mac_number
@@ -139,19 +142,45 @@ def _groups(switch: Switch, policy: Policy, standing: frozenset[int]) -> Iterato
     for wan in switch.wan:
         following = Core.INBOUND if queues else Core.LEARN
         yield flow(Core.QOS, t.P_EXACT, {"in_port": wan.number}, SWITCH, goto=following)
+    tracks = queues and switch.tracks and bool(policy.job_networks)
     if queues:
         yield flow(Core.INBOUND, t.P_MISS, {}, SWITCH, goto=Core.LEARN)
+    if tracks:
+        yield from _look_up(policy)
     for network in local_networks(policy):
         # Guarantees and ceilings are the WAN's; what stays on the site is not charged to them.
         yield flow(Core.QOS, t.P_GUARD, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
     for treatment in treatments(policy, switch.max_meter, switch.group_control, standing):
         actions: tuple[Action, ...] = () if treatment.queue is None else (SetQueue(treatment.queue),)
+        if tracks and treatment.queue is not None:
+            yield from _remembered(treatment.dscp, treatment.queue, policy)
+            actions = (*actions, Track(CT_ZONE_GROUPS, None, commit=True, mark=treatment.dscp))
         meter = None if treatment.rate is None else treatment.dscp
         for ethertype in (ETH_IPV4, ETH_IPV6):
             yield Flow(
                 FlowKey(int(Core.QOS), t.P_ALLOW, match(eth_type=ethertype, ip_dscp=treatment.dscp)),
                 FlowData(cookie(Category.GROUP, treatment.dscp), actions, int(Core.LEARN), meter=meter),
             )
+
+
+def _look_up(policy: Policy) -> Iterator[Flow]:
+    """What comes in and is for no job's address may be for a job behind NAT: its connection says for which group."""
+    for network in policy.job_networks:
+        yield flow(Core.INBOUND, t.P_DEST + 5, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
+    for ethertype in (ETH_IPV4, ETH_IPV6):
+        fields: Fields = {"eth_type": ethertype, "ct_state": (0, CT_TRK)}
+        look_up = (Track(CT_ZONE_GROUPS, int(Core.INBOUND)),)
+        yield flow(Core.INBOUND, t.P_ASK, fields, SWITCH, actions=look_up)
+
+
+def _remembered(dscp: int, queue: int, policy: Policy) -> Iterator[Flow]:
+    """The answers to what a group sends from elsewhere than job addresses take the group's queue; what is sent from
+    these need not be remembered, since their prefixes tell."""
+    mark = cookie(Category.GROUP, dscp)
+    yield flow(Core.INBOUND, t.P_DEST, {"ct_mark": dscp}, mark, goto=Core.LEARN, actions=(SetQueue(queue),))
+    for network in policy.job_networks:
+        fields: Fields = {**ip_fields(network, "src"), "ip_dscp": dscp}
+        yield flow(Core.QOS, t.P_ALLOW + 1, fields, mark, goto=Core.LEARN, actions=(SetQueue(queue),))
 
 
 def meters(switch: Switch, policy: Policy) -> Iterator[Meter]:

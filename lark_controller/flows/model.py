@@ -44,6 +44,7 @@ FIELD_BITS: Final[dict[str, int]] = {
     "ipv6_nd_sll": 48,
     "ipv6_nd_tll": 48,
     "ct_state": 32,
+    "ct_mark": 32,
 }
 
 ETH_IPV4: Final = 0x0800
@@ -150,12 +151,14 @@ class SetQueue(NamedTuple):
 class Track(NamedTuple):
     """Open vSwitch ``ct``: look the packet up in a zone, go on in ``table``; ``commit`` remembers the connection.
 
-    ``table`` is None for a commit that does not recirculate (the flow's own ``goto`` goes on).
+    ``table`` is None for a commit that does not recirculate (the flow's own ``goto`` goes on). A commit gives the
+    connection the ``mark`` (``ct_mark``), where there is one.
     """
 
     zone: int
     table: int | None
     commit: bool = False
+    mark: int | None = None
 
 
 # Named tuples of equal values are equal whatever their class, so the kinds that could be taken for one another say

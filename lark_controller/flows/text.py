@@ -225,7 +225,10 @@ def action_text(action: Action) -> str:
     parts = ["commit"] if action.commit else []
     if action.table is not None:
         parts.append(f"table={action.table}")
-    return f"ct({','.join([*parts, f'zone={action.zone}'])})"
+    parts.append(f"zone={action.zone}")
+    if action.mark is not None:
+        parts.append(f"exec(set_field:{action.mark:#x}->ct_mark)")
+    return f"ct({','.join(parts)})"
 
 
 def key_text(key: FlowKey) -> str:

@@ -83,6 +83,7 @@ MATCHES: list[Match] = [
     match(),
     match(in_port=PORT_LOCAL),
     match(metadata=(0x1230, 0xFFF0)),
+    match(ct_mark=18),
     match(metadata=0x1234567890ABCDEF),
     match(eth_src=0x020000000001, eth_dst=(0x010000000000, 0x010000000000)),
     match(vlan_vid=0),
@@ -113,6 +114,7 @@ DATA: list[tuple[Match, FlowData]] = [
     (IPV4, FlowData(JOB, (Track(100, 6),))),
     (IPV4, FlowData(JOB, (Track(100, None, commit=True),), goto=7)),
     (IPV4, FlowData(JOB, (Track(0, 9, commit=True),))),
+    (IPV4, FlowData(JOB, (SetQueue(3), Track(100, None, commit=True, mark=18)), goto=7)),
     ((), FlowData(JOB, (Output(1),), meter=7)),
     ((), FlowData(JOB, idle_timeout=300, hard_timeout=600, flags=FLAG_SEND_FLOW_REM)),
 ]

@@ -60,7 +60,8 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(PushVlan, integers(16)),
     st.just(PopVlan()),
     st.builds(SetQueue, integers(32)),
-    st.builds(Track, integers(16), st.none() | st.integers(0, 254), st.booleans()),
+    st.builds(Track, integers(16), st.none() | st.integers(0, 254), st.booleans(), st.none()),
+    st.builds(Track, integers(16), st.none() | st.integers(0, 254), st.just(True), integers(32)),
 )
 flow_data = st.builds(
     FlowData,
@@ -108,8 +109,9 @@ def os_ken_action(action: Action) -> Any:
             return parser.OFPActionPopVlan()
         case SetQueue(queue):
             return parser.OFPActionSetQueue(queue)
-        case Track(zone, table, commit):
-            return parser.NXActionCT(int(commit), "", zone, 255 if table is None else table, 0, [])
+        case Track(zone, table, commit, mark):
+            nested = [] if mark is None else [parser.OFPActionSetField(ct_mark=mark)]
+            return parser.NXActionCT(int(commit), "", zone, 255 if table is None else table, 0, nested)
 
 
 def os_ken_instructions(data: FlowData) -> Iterator[Any]:

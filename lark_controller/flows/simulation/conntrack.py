@@ -38,9 +38,11 @@ class Connection(NamedTuple):
 
 @dataclass(slots=True)
 class ConnectionTable:
-    """The connections that were committed: zone and opening direction, with whether a packet has come back. Mutable."""
+    """The connections that were committed: zone and opening direction, with whether a packet has come back, and the
+    mark of those that have one. Mutable."""
 
     replied: dict[tuple[int, Connection], bool] = field(default_factory=dict)
+    marks: dict[tuple[int, Connection], int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.replied)
@@ -48,8 +50,24 @@ class ConnectionTable:
     def __iter__(self) -> Iterator[tuple[int, Connection]]:
         return iter(list(self.replied))
 
-    def track(self, zone: int, frame: bytes, *, commit: bool = False) -> int:
-        """The ct_state of a frame in a zone (always with CT_TRK); ``commit`` remembers a new connection."""
+    def mark(self, zone: int, frame: bytes) -> int:
+        """The ct_mark of a frame in a zone: that of its connection, 0 where it has none."""
+        found = _connection(frame)
+        if found is None:
+            return 0
+        return self.marks.get((zone, found[0]), 0) or self.marks.get((zone, found[0].reverse), 0)
+
+    def track(self, zone: int, frame: bytes, *, commit: bool = False, mark: int | None = None) -> int:
+        """The ct_state of a frame in a zone (always with CT_TRK); ``commit`` remembers a new connection, and gives
+        the connection the ``mark``."""
+        state = self._track(zone, frame, commit=commit)
+        found = _connection(frame)
+        if commit and mark is not None and found is not None and not state & CT_INV:
+            held = (zone, found[0]) if (zone, found[0]) in self.replied else (zone, found[0].reverse)
+            self.marks[held] = mark
+        return state
+
+    def _track(self, zone: int, frame: bytes, *, commit: bool) -> int:
         found = _connection(frame)
         if found is None:
             return CT_TRK | CT_INV
@@ -74,6 +92,7 @@ class ConnectionTable:
         """Forget the connections of a zone, or all (``ovs-appctl dpctl/flush-conntrack``)."""
         for key in [key for key in self.replied if zone is None or key[0] == zone]:
             del self.replied[key]
+            self.marks.pop(key, None)
 
     def forget(self, zone: int, protocol: int, address: int, *, source: bool) -> None:
         """Forget a zone's connections of a protocol that were opened from (``source``) or to an address
@@ -83,10 +102,11 @@ class ConnectionTable:
             end = connection.src if source else connection.dst
             if (at, connection.protocol, end) == (zone, protocol, address):
                 del self.replied[key]
+                self.marks.pop(key, None)
 
     def copy(self) -> ConnectionTable:
         """An independent table with the same connections."""
-        return ConnectionTable(dict(self.replied))
+        return ConnectionTable(dict(self.replied), dict(self.marks))
 
 
 def _connection(frame: bytes) -> tuple[Connection, bool, bool] | None:

@@ -61,6 +61,8 @@ _MULTICAST: Final = 1 << 40
 _RESERVED: Final = 0x0180C2000000 >> 4
 _TPID: Final = 0x8100
 _MAX_PASSES: Final = 64
+# What a packet has beside its bytes.
+_PIPELINE: Final = ("in_port", "metadata", "ct_state", "ct_mark")
 
 
 @dataclass(slots=True)
@@ -203,7 +205,7 @@ class _Packet:
 
     def reparse(self) -> None:
         assert self.frame is not None
-        kept = {name: self.fields[name] for name in ("in_port", "metadata", "ct_state") if name in self.fields}
+        kept = {name: self.fields[name] for name in _PIPELINE if name in self.fields}
         self.fields = packet.parse(self.frame) | kept
 
 
@@ -284,11 +286,13 @@ class _Passage:
                 self._pop(one)
             else:
                 state = self.ct_state
+                mark = 0
                 if self.ct is not None and one.frame is not None:
-                    state = self.ct.track(action.zone, one.frame, commit=action.commit)
+                    state = self.ct.track(action.zone, one.frame, commit=action.commit, mark=action.mark)
+                    mark = self.ct.mark(action.zone, one.frame)
                 if action.table is not None:
                     again = one.copy()
-                    again.fields["ct_state"] = state
+                    again.fields |= {"ct_state": state, "ct_mark": mark}
                     self.waiting.append((action.table, again))
 
     def _set_field(self, action: SetField, one: _Packet) -> None:

@@ -26,6 +26,8 @@ _TRACK: Final = struct.Struct("!HHIHHIHB3xH")
 _METADATA: Final = struct.Struct("!HH4xQQ")
 _GOTO: Final = struct.Struct("!HHB3x")
 _METER: Final = struct.Struct("!HHI")
+_MARK: Final = "ct_mark"
+_SET_FIELD: Final = ofp.OFPAT_SET_FIELD.to_bytes(2)
 _NO_RECIRCULATION: Final = 0xFF
 _CT_COMMIT: Final = 1
 _UNKNOWN: Final = "unknown:"
@@ -57,11 +59,13 @@ def encode_action(action: Action) -> bytes:
             return _POP.pack(ofp.OFPAT_POP_VLAN, 8)
         case SetQueue(queue):
             return _QUEUE.pack(ofp.OFPAT_SET_QUEUE, 8, queue)
-        case Track(zone, table, commit):
+        case Track(zone, table, commit, mark):
             recirculate = _NO_RECIRCULATION if table is None else table
             flags = _CT_COMMIT if commit else 0
             vendor, subtype = ofproto_common.NX_EXPERIMENTER_ID, nicira_ext.NXAST_CT
-            return _TRACK.pack(ofp.OFPAT_EXPERIMENTER, 24, vendor, subtype, flags, 0, zone, recirculate, 0)
+            nested = b"" if mark is None else encode_action(SetField(_MARK, mark))
+            size = 24 + len(nested)
+            return _TRACK.pack(ofp.OFPAT_EXPERIMENTER, size, vendor, subtype, flags, 0, zone, recirculate, 0) + nested
 
 
 def encode_actions(actions: tuple[Action, ...]) -> bytes:
@@ -105,11 +109,24 @@ def _known_action(kind: int, body: bytes) -> Action | None:
         return PopVlan()
     if kind == ofp.OFPAT_SET_QUEUE:
         return SetQueue(_QUEUE.unpack(body)[2])
-    if kind == ofp.OFPAT_EXPERIMENTER and len(body) == 24:
-        _, _, vendor, subtype, flags, source, zone, table, algorithm = _TRACK.unpack(body)
-        is_ct = (vendor, subtype) == (ofproto_common.NX_EXPERIMENTER_ID, nicira_ext.NXAST_CT)
-        if is_ct and source == algorithm == 0 and flags in (0, _CT_COMMIT):
-            return Track(zone, None if table == _NO_RECIRCULATION else table, flags == _CT_COMMIT)
+    if kind == ofp.OFPAT_EXPERIMENTER and len(body) >= 24:
+        return _track(body)
+    return None
+
+
+def _track(body: bytes) -> Action | None:
+    _, _, vendor, subtype, flags, source, zone, table, algorithm = _TRACK.unpack_from(body)
+    is_ct = (vendor, subtype) == (ofproto_common.NX_EXPERIMENTER_ID, nicira_ext.NXAST_CT)
+    if not is_ct or source or algorithm or flags not in (0, _CT_COMMIT):
+        return None
+    recirculation = None if table == _NO_RECIRCULATION else table
+    if len(body) == 24:
+        return Track(zone, recirculation, flags == _CT_COMMIT)
+    nested = _set_field(body[24:]) if body[24:26] == _SET_FIELD else None
+    if isinstance(nested, SetField) and nested.name == _MARK and flags == _CT_COMMIT:
+        made = Track(zone, recirculation, commit=True, mark=nested.value)
+        # Whatever else is nested is not told by the model.
+        return made if encode_action(made) == body else None
     return None
 
 
