@@ -1,4 +1,4 @@
-"""What each job waits for, what has been confirmed, and who waits for it. No I/O; for the reconcile loop alone."""
+"""The confirmations that each job needs, and the callers that wait for them. No I/O; for the reconcile loop alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHARED: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class NoSwitch:
-    """A switch for the job's host, as long as none is known."""
+    """A switch for the job's host, while none is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class _Part(NamedTuple):
 
 
 class Confirmations:
-    """For each job's number what it needs: confirmed, or the reason why not."""
+    """The things that each job needs, by its number: confirmed, or the reason why not."""
 
     def __init__(self) -> None:
         # Few parts a job, and mostly the same for many jobs, so that they are shared.
@@ -73,17 +73,17 @@ class Confirmations:
         self._open: dict[Awaited, set[int]] = {}
 
     def sent(self, number: int, what: Awaited) -> None:
-        """Something was sent for a job; a confirmation is due."""
+        """Note that something was sent for a job; a confirmation is due."""
         part = self._part(number, what)
         out = 1 if part is None else part.out + 1
         self._set(number, _Part(what, out, "has not confirmed yet"))
 
     def blocked(self, number: int, what: Awaited, reason: str) -> None:
-        """Nothing can be sent for a job now; ``reason`` is shown."""
+        """Note that nothing can be sent for a job now; ``reason`` is shown."""
         self._set(number, _Part(what, 0, reason))
 
     def confirmed(self, number: int, what: Awaited) -> bool:
-        """A confirmation came; True if that was the last thing that the job waited for."""
+        """Note a confirmation; True if that was the last thing that the job waited for."""
         part = self._part(number, what)
         if part is None or not part.reason:
             return False
@@ -92,7 +92,7 @@ class Confirmations:
         return not out and self._settled(number)
 
     def synced(self, what: Awaited, but: Container[int] = ()) -> Iterator[int]:
-        """All of a switch is in sync, ``but`` for some jobs: yields those that thereby wait for nothing more."""
+        """Confirm all of a switch, ``but`` for some jobs; yields those that thereby wait for nothing more."""
         for number in [number for number in self._open.get(what, ()) if number not in but]:
             part = self._part(number, what)
             if part is not None and not part.out:
@@ -101,19 +101,19 @@ class Confirmations:
                     yield number
 
     def lost(self, what: Awaited, reason: str) -> list[int]:
-        """A switch is gone: what was sent and not confirmed waits for it to come back; the jobs concerned."""
+        """Let all that was sent to a lost switch and not confirmed wait for its return; returns these jobs."""
         numbers = list(self._open.get(what, ()))
         for number in numbers:
             self._set(number, _Part(what, 0, reason))
         return numbers
 
     def waiting(self, number: int) -> dict[Awaited, str]:
-        """What is not confirmed, with the reason, in the order of :func:`rank`."""
+        """The things not confirmed, with the reason, in the order of :func:`rank`."""
         parts = [part for part in self._jobs.get(number, ()) if part.reason]
         return {part.what: part.reason for part in sorted(parts, key=lambda part: rank(part.what))}
 
     def awaits(self, number: int, what: Awaited) -> str:
-        """Why a thing that a job needs is not confirmed; ``""`` where it is, or is not needed."""
+        """The reason why a thing that a job needs is not confirmed; ``""`` where it is, or is not needed."""
         part = self._part(number, what)
         return "" if part is None else part.reason
 
@@ -123,7 +123,7 @@ class Confirmations:
         return any(part.reason for part in parts) and not any(part.out for part in parts)
 
     def done(self, number: int) -> list[Awaited]:
-        """What is confirmed, in the order of :func:`rank`."""
+        """The things confirmed, in the order of :func:`rank`."""
         return sorted((part.what for part in self._jobs.get(number, ()) if not part.reason), key=rank)
 
     def when_settled(self, number: int, waiter: Waiter) -> None:
@@ -134,7 +134,7 @@ class Confirmations:
             waiter()
 
     def stop_waiting(self, number: int, waiter: Waiter) -> None:
-        """Whoever waited for a job has given up."""
+        """Forget a waiter that has given up."""
         waiters = self._waiters.get(number, [])
         if waiter in waiters:
             waiters.remove(waiter)
@@ -142,7 +142,7 @@ class Confirmations:
             self._waiters.pop(number, None)
 
     def forget(self, number: int) -> None:
-        """A job is over; whoever waits for it is called."""
+        """Forget a job that is over; its waiters are called."""
         for part in self._jobs.pop(number, ()):
             if part.reason:
                 self._close(number, part.what)
@@ -158,7 +158,7 @@ class Confirmations:
         return None
 
     def _settled(self, number: int) -> bool:
-        """Whether a job waits for nothing more; whoever waited for that is called."""
+        """True if a job waits for nothing more; its waiters are called then."""
         if any(part.reason for part in self._jobs[number]):
             return False
         self._call(number)

@@ -1,4 +1,4 @@
-"""How REST threads ask the event-loop thread, and wait for it with a time limit."""
+"""Calls from REST threads to the event-loop thread, with a time limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lark_common.errors import SwitchError
 from lark_controller.reconcile.awaited import Waiter
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
-# The loop answers in milliseconds; a caller that waited this long for it would rather know.
+# The loop answers in milliseconds; after this many seconds the caller gets an error.
 LOOP_TIMEOUT: Final = 30.0
 
 T = TypeVar("T")
@@ -25,11 +25,11 @@ class LoopCalls:
         self._openflow = openflow
 
     def call(self, work: Callable[[], T]) -> T:
-        """What ``work`` answers on the loop. Raises SwitchError where the loop does not answer in time."""
+        """Run ``work`` on the loop and return its answer. Raises SwitchError where the loop does not answer in time."""
         return self.wait(self._openflow.call(work), LOOP_TIMEOUT)
 
     def wait(self, future: Future[T], timeout: float) -> T:
-        """What a call answers within ``timeout`` seconds. Raises SwitchError."""
+        """Wait at most ``timeout`` seconds for the answer of a call. Raises SwitchError."""
         try:
             return future.result(timeout)
         except FutureTimeoutError:
@@ -42,7 +42,7 @@ class LoopCalls:
         settled: Future[None] = Future()
 
         def settle() -> None:
-            # Whoever waited may have given up this moment.
+            # The waiting thread may have given up this moment.
             with suppress(InvalidStateError):
                 settled.set_result(None)
 

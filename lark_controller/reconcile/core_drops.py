@@ -1,4 +1,4 @@
-"""What cores dropped of each accounting group: packets that found a queue full or a meter exceeded.
+"""Packets that cores dropped, by accounting group: packets that found a queue full or a meter exceeded.
 
 A core's queues and meters are a group's and not a job's, so nobody can tell whose packets those were. For the reconcile
 loop's thread; :meth:`SharedDrops.by_group` may be asked from any.
@@ -24,7 +24,7 @@ class _Place(NamedTuple):
 
 
 class SharedDrops:
-    """What was counted at each core when it was looked at last, and what that adds up to since this start."""
+    """The last reading of each core, and the sums since this start."""
 
     def __init__(self, loop: Reconciler) -> None:
         self._loop = loop
@@ -47,7 +47,7 @@ class SharedDrops:
             {place: packets for place, (_, packets) in counted.items()},
         )
         if before is None:
-            # What was dropped before this controller came is not known to be anybody's.
+            # Drops from before this controller came belong to no known group.
             return
         sums = Counter(self._sums)
         for place, (group, packets) in counted.items():
@@ -66,7 +66,7 @@ class SharedDrops:
         found: dict[_Place, tuple[str, int]] = {}
         if queues:
             ports = {port.number: port.name for port in link.features.ports.values()}
-            # Where somebody looks after the queues on their host, they drop inside, which Open vSwitch does not count.
+            # Queues that are maintained on their host drop inside, which Open vSwitch does not count.
             told = self._loop.queues.dropped(link.datapath)
             for queue in await link.queue_stats():
                 if queue.queue in queues and queue.port in ports:

@@ -34,7 +34,7 @@ LAST_SECONDS: Final = 5.0
 # A port's counters and a job's counting flows, as they come.
 _Answers = tuple[asyncio.Future[list[PortCounters]], asyncio.Future[list[FlowCount]]]
 
-# Jobs that are looked at before others get their turn of the loop.
+# Jobs that are handled before other work gets its turn of the loop.
 _AT_ONCE: Final = 500
 _JOB_MASK: Final = (1 << 64) - (1 << COUNT_BITS)
 
@@ -54,10 +54,10 @@ class CounterReader:
         self._tasks: set[asyncio.Task[None]] = set()
         self._spent = 0.0
 
-    # what the reconcile loop tells
+    # -- events of the reconcile loop
 
     def begin(self, placed: Placed) -> None:
-        """A job is here, or at another port; called before its flows are sent."""
+        """Open the account of a job that is new, or at another port; called before its flows are sent."""
         job, link = placed.job, self._link(placed)
         if not placed.decision.accounted:
             return
@@ -66,7 +66,7 @@ class CounterReader:
             self._start(self._first(job.number, placed.port, link.port_counters(placed.port)))
 
     async def regroup(self, placed: Mapping[int, Placed]) -> None:
-        """Another policy is in force: jobs may be accounted that were not, and be of another group."""
+        """Follow another policy: jobs may be accounted that were not, and be of another group."""
         for count, number in enumerate(list(placed)):
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -74,7 +74,7 @@ class CounterReader:
                 self.begin(each)
 
     def end(self, number: int, placed: Placed | None) -> None:
-        """A job is over; called before its flows are taken away."""
+        """Close the account of a job that is over; called before its flows are taken away."""
         if not self._ledger.knows(number):
             return
         link = None if placed is None else self._link(placed)
@@ -92,7 +92,7 @@ class CounterReader:
             await self._read(number, placed.port, self._ask(link, number, placed.port, timeout))
 
     def compared(self, datapath: int, dump: Dump) -> None:
-        """A switch has connected; what its counting flows say, before anything is changed."""
+        """Take in the counting flows of a switch that has connected, before anything is changed."""
         found: dict[int, list[FlowReading]] = {}
         for key, data in dump.program.flows.items():
             whose = counted_by(data.cookie)
@@ -104,7 +104,7 @@ class CounterReader:
             self._ledger.flows_there(placed.job.number, now, found.get(placed.job.number, []))
 
     def flow_removed(self, removed: FlowRemoved) -> None:
-        """A counting flow is gone, with its last counters."""
+        """Take in the last counters of a counting flow that is gone."""
         whose = counted_by(removed.cookie)
         if whose is not None:
             for gone in self._open:
@@ -112,15 +112,15 @@ class CounterReader:
             self._ledger.flow_gone(whose[0], FlowReading(whose[1], removed.packets, removed.bytes))
 
     def queues_seen(self, readings: Mapping[int, QueueReading]) -> None:
-        """What jobs' own queues have dropped and held back, by the job's number."""
+        """Take in readings of jobs' own queues, by the job's number."""
         for number, reading in readings.items():
             self._ledger.queues(number, reading)
 
     def gone(self, datapath: int) -> None:
-        """A switch is gone: what its jobs send is not known."""
+        """Note that a switch is gone: its jobs' rates are not known."""
         self._ledger.quiet(placed.job.number for placed in self._jobs_at(datapath))
 
-    # the round
+    # -- periodic reading
 
     async def start(self, interval: float) -> None:
         """Read every switch again and again, from now until the loop ends; never where ``interval`` is 0."""
@@ -167,7 +167,7 @@ class CounterReader:
                 self._ledger.read(number, now, _port(counters), flows.get(number, ()), counters.age)
         self._spent += time.perf_counter() - began
 
-    # inside
+    # -- internal
 
     def _link(self, placed: Placed) -> SwitchLink | None:
         state = None if placed.datapath is None else self._switches.get(placed.datapath)
@@ -180,7 +180,7 @@ class CounterReader:
         try:
             await self.poll(datapath)
         except SwitchError:
-            # Its connection says what is wrong with it.
+            # The connection reports the error itself.
             return
 
     async def _first(self, number: int, port: int, done: asyncio.Future[list[PortCounters]]) -> None:
@@ -215,7 +215,7 @@ class CounterReader:
 
     @contextmanager
     def _removals(self) -> Iterator[set[int]]:
-        """What FLOW_REMOVED has said while an answer was under way: the answer is older, wherever it overtook."""
+        """Collect FLOW_REMOVED messages while an answer is under way: they are newer than the answer."""
         gone: set[int] = set()
         self._open.append(gone)
         try:

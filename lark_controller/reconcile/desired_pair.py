@@ -17,12 +17,12 @@ from lark_controller.qos.worker_queues import Claim
 
 # By desired state (0: in force, 1: coming), then by datapath.
 PairChanges = dict[int, dict[int, Changes]]
-# Jobs that a new policy is asked about before the loop turns to others.
+# Jobs that are decided by a new policy before the loop turns to other work.
 PORTION = 200
 
 
 class DesiredPair:
-    """One desired state, or two while the switches go over from one policy to the next one by one (``moved``)."""
+    """One desired state, or two while switches go over from one policy to the next one by one (``moved``)."""
 
     def __init__(self, policy: Policy) -> None:
         self.desired = Desired(policy)
@@ -73,12 +73,12 @@ class DesiredPair:
         return changes
 
     def set_queue(self, claim: Claim, queue: int | None, job: int | None) -> PairChanges:
-        """A queue through which ``job`` sends stands, or no longer; answers what that changes in each state."""
+        """Set whether a queue through which ``job`` sends stands; returns the changes in each state."""
         changes = {place: desired.set_queue(claim, queue, job) for place, (desired, _) in enumerate(self.all())}
         return {place: change for place, change in changes.items() if change}
 
     def set_group_queues(self, datapath: int, dscps: frozenset[int]) -> PairChanges:
-        """The queues of these groups stand on a core, and no others; answers what that changes in each state."""
+        """Set the groups whose queues stand on a core; returns the changes in each state."""
         changes = {place: desired.set_group_queues(datapath, dscps) for place, (desired, _) in enumerate(self.all())}
         return {place: {datapath: change} for place, change in changes.items() if change}
 
@@ -115,7 +115,7 @@ class DesiredPair:
         self.moved = set()
 
     def finish(self) -> None:
-        """All switches have gone over: what was coming is in force."""
+        """Put the coming state in force, once all switches have gone over."""
         assert self._coming is not None
         self.desired, self.decider = self._coming
         self._coming = None

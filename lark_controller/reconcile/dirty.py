@@ -1,4 +1,4 @@
-"""What has changed since the reconcile loop acted last: jobs, switches, refusals. One step a turn works it off."""
+"""Jobs, switches and refusals marked since the reconcile loop acted last. One step a turn works them off."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Dirty:
         return bool(self._jobs or self._switches or self._refused)
 
     def job(self, number: int) -> None:
-        """A job may wait for something else than before."""
+        """Mark a job that may wait for something else than before."""
         self._jobs[number] = None
         self.wake()
 
     def switch(self, datapath: int) -> None:
-        """A switch's jobs, ports or policy changed, and with them its queues."""
+        """Mark a switch whose jobs, ports or policy changed, and with them its queues."""
         self._switches[datapath] = None
         self.wake()
 
     def refuse(self, number: int, reason: str) -> None:
-        """A switch or a worker refuses a job; the first reason counts."""
+        """Mark a job that a switch or a worker refuses; the first reason counts."""
         self._refused.setdefault(number, reason)
         self.wake()
 
@@ -51,7 +51,7 @@ class Dirty:
             yield self._refused.popitem()
 
     def wake(self) -> None:
-        """Have what is marked worked off on the next turn; before the loop runs, whoever marks works it off."""
+        """Schedule the step for the next turn; before the loop runs, the caller works off its marks."""
         if not self._waking and self:
             with suppress(RuntimeError):
                 asyncio.get_running_loop().call_soon(self._woken)

@@ -1,4 +1,4 @@
-"""The whole of a switch, from time to time: what somebody else changed is set right. Called on the loop's thread."""
+"""The periodic full check of a switch: foreign changes are set right. Called on the loop's thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lark_controller.reconcile.switch import dpid_text
 
 
 async def check(loop: Reconciler, datapath: int) -> int:
-    """Dump a switch and set right what somebody else changed, or what it refused; answers how much differed."""
+    """Compare a switch's dump with the desired state and send the difference; returns how many entries differed."""
     state = loop.switches.get(datapath)
     if state is None or state.link is None or not state.told:
         return 0

@@ -1,6 +1,6 @@
-"""Looks whether queues deliver what they promise, by OpenFlow's counters; a guarantee that is missed is an event.
+"""Checks by OpenFlow's counters whether queues deliver what they promise; a missed guarantee is an event.
 
-For the reconcile loop's thread; what is for the audit trail is handed to whoever asked for the look.
+For the reconcile loop's thread; what is for the audit trail is returned to the caller.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lark_controller.switches.openflow.link import SwitchLink
 CATEGORY: Final = 0xFFFFFF << 40
 # A guarantee that is missed again and again goes into the audit trail once in so many seconds.
 TELL_SECONDS: Final = 3600.0
-# Who misses guarantees at a time may be everybody; older ones are forgotten, and told again.
+# All jobs may miss guarantees at a time; older ones are forgotten, and recorded again.
 _REMEMBERED: Final = 10_000
 
 
@@ -44,14 +44,14 @@ class Missed:
 
 
 class _Look(NamedTuple):
-    """What was counted at a switch's queues, and what was promised to them (bits a second), by port and queue."""
+    """A reading of a switch's queues, and their guarantees (bits a second), by port and queue."""
 
     counted: Mapping[tuple[str, int], Counters]
     promised: Mapping[tuple[str, int], int]
 
 
 class _Told(NamedTuple):
-    """As :class:`_Look`, of a worker's queues, by job and the queue's name."""
+    """A reading of a worker's queues, as :class:`_Look`, by job and the queue's name."""
 
     counted: Mapping[tuple[str, str], Counters]
     promised: Mapping[tuple[str, str], int]
@@ -61,7 +61,7 @@ _NEVER: Final = _Look({}, {})
 
 
 class Guarantees:
-    """What was counted at each switch's queues when it was looked at last."""
+    """The last reading of each switch's queues."""
 
     def __init__(self, loop: Reconciler, metrics: Metrics) -> None:
         self._loop = loop
@@ -71,8 +71,10 @@ class Guarantees:
         self._told: dict[str, float] = {}
 
     async def look(self, datapath: int) -> list[Missed]:
-        """Count what a switch's queues have sent since the last look, and say which guarantees were missed; answers
-        those that nobody has been told of for a while."""
+        """Compare what a switch's queues have sent since the last reading with their guarantees.
+
+        Returns the missed guarantees that were not returned for a while.
+        """
         state = self._loop.switches.get(datapath)
         promises = self._loop.queues.promises(datapath)
         if state is None or state.link is None or not promises:
@@ -96,8 +98,10 @@ class Guarantees:
         return found
 
     def told(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> tuple[int, list[Missed]]:
-        """A worker's queues have sent this; answers how many guarantees were missed since it was told last, and those
-        that nobody has been told of for a while."""
+        """Take in a reading of a worker's queues.
+
+        Returns how many guarantees were missed since the last one, and those that were not returned for a while.
+        """
         jobs = {placed.job.id for placed in self._loop.desired.ruled_at(host)}
         known = {key: each for key, each in queues.items() if key[0] in jobs}
         if not known:

@@ -27,8 +27,8 @@ from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
 
-# Reactive decisions kept for one switch, and for one job there. Who asks for more loses the oldest of its own; at the
-# switch's limit the job that has most loses one, so that a job with few is decided about whatever others do.
+# Reactive decisions kept for one switch, and for one job there. A job beyond its limit loses its own oldest; at the
+# switch's limit the job that has most loses one, so that a job with few is served whatever others do.
 MAX_DECISIONS: Final = 20_000
 MAX_OF_JOB: Final = 10_000
 # The reason of a FlowRemoved where a flow was deleted (OpenFlow 1.3.5, section 7.4.2).
@@ -38,11 +38,11 @@ TO_TABLES: Final = (Output(PORT_TABLE),)
 
 @dataclass(slots=True)
 class _Memory:
-    """What was decided for one switch, and what it learned.
+    """The decisions made for one switch, and the stations learned there.
 
-    ``decisions`` has by address the flows' keys, each with the number of the job that asked first; ``asked`` has by job
-    its flows' keys, the oldest first, with their addresses (a plain dict's first key costs as many steps as keys went
-    before it).
+    ``decisions`` has by address the flows' keys, each with the number of the job whose packet came first; ``asked`` has
+    by job its flows' keys, the oldest first, with their addresses (a plain dict's first key costs as many steps as keys
+    went before it).
     """
 
     decisions: dict[tuple[int, int], dict[FlowKey, int]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class _Memory:
 
 
 class Reactions:
-    """Reactive decisions and learning for all switches."""
+    """Makes reactive decisions and learns stations, for all switches."""
 
     def __init__(self, loop: LoopState) -> None:
         self._loop = loop
@@ -189,7 +189,7 @@ class Reactions:
         return gone
 
     def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
-        """A decision or a learned station aged out on the switch."""
+        """Forget a decision or a learned station that aged out on the switch."""
         memory = self._memory.get(link.datapath)
         if memory is None:
             return
@@ -212,7 +212,7 @@ class Reactions:
                 self._holders.pop(where, None)
 
     def ports_changed(self, link: SwitchLink) -> None:
-        """What was learned on a port that is gone is forgotten."""
+        """Forget the stations learned on a port that is gone."""
         memory = self._memory.get(link.datapath)
         if memory is None or memory.learning is None:
             return
@@ -220,7 +220,7 @@ class Reactions:
             _write(link, (), memory.learning.forget_port(port))
 
     def switch_gone(self, datapath: int) -> None:
-        """A switch is compared anew: decisions made before are swept there, so they are forgotten here."""
+        """Forget the decisions for a switch that is compared anew: its flows for them are swept there."""
         memory = self._memory.pop(datapath, None)
         for where in () if memory is None else memory.decisions:
             holders = self._holders.get(where)
@@ -238,7 +238,7 @@ def _write(link: SwitchLink, flows: Iterable[Flow], gone: Iterable[FlowKey]) -> 
 
 
 def _at_link_local(desired: Desired, datapath: int, version: int, address: int) -> Job | None:
-    """The job of a switch that has a link-local address."""
+    """The job at a switch with a link-local address."""
     if version != 6 or address >> 118 != LINK_LOCAL_PREFIX >> 118:
         return None
     return next((placed.job for placed in desired.jobs_at(datapath) if placed.link_local == address), None)

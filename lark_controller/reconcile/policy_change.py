@@ -61,7 +61,7 @@ class PolicyChange:
         ]
 
     async def adopt(self) -> int:
-        """Bring the switches over to the prepared policy, one by one; answers how many flows were sent.
+        """Bring the switches over to the prepared policy, one by one; returns how many flows were sent.
 
         A switch for which that fails is disconnected: whatever it holds then, it is compared when it returns.
         """
@@ -86,7 +86,7 @@ class PolicyChange:
         ):
             try:
                 await follow()
-            except Exception as error:  # one must not keep the others from being done
+            except Exception as error:  # a failed step must not keep the others from being done
                 failure(what, error)
         return sent
 
@@ -101,7 +101,7 @@ class PolicyChange:
             self._sending.send_to(datapath, Changes(flows_gone=tuple(keys)), None)
 
     def _bring_over(self, state: SwitchState, desired: Desired) -> int:
-        """Send one switch what the desired state that comes changes; answers how many flows that are."""
+        """Send one switch the difference to the coming desired state; returns how many flows that are."""
         datapath, sent = state.datapath, 0
         before = self._loop.desired.jobs_at(datapath)
         if state.told and (changes := diff(desired.program(datapath), self._loop.desired.build(datapath))):

@@ -1,4 +1,4 @@
-"""What each live job waits for, and the state that it has therefore. For the reconcile loop's thread."""
+"""The state of each live job, which follows from its confirmations. For the reconcile loop's thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Progress:
         self._on_state = on_state
 
     def expect(self, job: Job) -> None:
-        """Say what keeps a job from the switches that it needs: its own edge, and cores where a WAN rule applies."""
+        """Set what a job lacks at the switches that it needs: its own edge, and cores where a WAN rule applies."""
         loop, seen = self._loop, self._loop.confirmations
         placed = loop.desired.placed[job.number]
         if loop.desired.is_classed(placed):
@@ -44,7 +44,7 @@ class Progress:
         self._queues.expect(placed)
 
     def settle(self, number: int) -> None:
-        """A job may wait for something else than before: its state follows from what is confirmed."""
+        """Set a job's state by what is confirmed."""
         placed = self._loop.desired.placed.get(number)
         if placed is None:
             return
@@ -59,7 +59,7 @@ class Progress:
             self._on_state(self._loop.directory.now(job))
 
     def lost(self, state: SwitchState) -> None:
-        """Nothing can be sent to a switch now, for the reason in its state: all that concerns it waits."""
+        """Let all jobs of a switch wait: nothing can be sent to it now, for the reason in its state."""
         for placed in self._loop.desired.jobs_at(state.datapath):
             self._loop.confirmations.blocked(placed.job.number, FlowsAt(state.datapath), state.reason)
         for number in self._loop.confirmations.lost(FlowsAt(state.datapath), state.reason):
@@ -70,7 +70,7 @@ class Progress:
         return "has not connected yet" if state is None else state.reason
 
     def _moves(self, what: Awaited, why: str) -> bool:
-        """Whether what a job waits for is under way: a barrier reply of a switch, or queues."""
+        """True while a job's confirmation is under way: a barrier reply of a switch, or queues."""
         match what:
             case QueuesAt():
                 return why == BEING_MADE
@@ -86,8 +86,10 @@ class Progress:
         return placed.job.network_type is NetworkType.OVS_BRIDGE and placed.port is None
 
     def _lacking(self, number: int) -> dict[int, str]:
-        """The switch that cannot do what the policy says of a job, with the reason: it has taken the place of one that
-        could, or was away when the job was registered; then it lets nothing of it pass."""
+        """The switch that cannot enforce the policy for a job, with the reason.
+
+        It has taken the place of one that could, or was away when the job was registered; it lets nothing of it pass.
+        """
         placed = self._loop.desired.placed.get(number)
         if placed is None or placed.datapath is None or not placed.decision.one_way:
             return {}
@@ -127,7 +129,7 @@ def state_of(
 
 
 def as_now(job: Job, now: Job | None) -> Job:
-    """A job as the store has it, in the state that it has now; what the store says has ended has ended."""
+    """A stored job in its present state; one that has ended in the store has ended."""
     if now is None or job.state is JobState.ENDED:
         return job
     return replace(job, state=now.state, reason=now.reason)

@@ -55,15 +55,15 @@ BEING_MADE: Final = "its queues are being made"
 
 
 class Driver(Protocol):
-    """Who makes queues on switches (:class:`lark_controller.switches.ovsdb.driver.Ovsdb`)."""
+    """The maker of queues on switches (:class:`lark_controller.switches.ovsdb.driver.Ovsdb`)."""
 
     def want(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
-        """From now on a switch should have these queues."""
+        """Set the queues that a switch should have from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a queue gets for certain (``least``, bits a second), and the job or group that it is promised to."""
+    """A queue's guarantee (``least``, bits a second), and the job or group that it is promised to."""
 
     least: int
     job: str | None = None
@@ -96,10 +96,10 @@ class Queues:
         self._options = options
         self._states: dict[int, _State] = {}
 
-    # -- what the reconcile loop tells ---------------------------------------------------------------------------------
+    # -- events of the reconcile loop ----------------------------------------------------------------------------------
 
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
-        """A switch is here; flows of Lark's that choose a queue say that it stood when they were made."""
+        """Take in a switch that has connected: its flows of Lark's that choose a queue show that the queue stood."""
         state = self._states.setdefault(link.datapath, _State())
         spec = self._loop.desired_of(link.datapath).policy.switches.get(link.datapath)
         state.address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
@@ -114,7 +114,7 @@ class Queues:
                 continue
             claim: Claim | None = Claim.of_job(placed.job.number)
             if queue >= FIRST_RESERVED_QUEUE:
-                # Whose flow it is stands in the number itself, unless another had it; then it is chosen anew.
+                # The number itself names the job or flow, unless another had it; then it is chosen anew.
                 claims = (Claim.of_flow(each.number) for each in placed.job.reserved)
                 claim = next((each for each in claims if _free(each, set()) == queue), None)
             if claim is not None and claim not in state.numbers:
@@ -122,7 +122,7 @@ class Queues:
                 self._loop.pair.set_queue(claim, queue, placed.job.number)
 
     def refresh(self, datapath: int) -> None:
-        """A switch's jobs, ports or policy changed: calculate its queues anew, and want them if they differ."""
+        """Calculate a switch's queues anew, and request them if they differ."""
         state = self._states.setdefault(datapath, _State())
         switch = self._loop.desired_of(datapath).switches.get(datapath)
         if switch is not None and not switch.is_edge:
@@ -163,7 +163,7 @@ class Queues:
             link.when_idle(lambda: self._request(datapath, state))
 
     def expect(self, placed: Placed) -> None:
-        """A job is here, or another than before: its switch may need other queues."""
+        """Take in a job that is new or changed: its switch may need other queues."""
         datapath = placed.datapath
         if datapath is None:
             return
@@ -175,13 +175,13 @@ class Queues:
         self._loop.dirty.job(placed.job.number)
 
     def policy_changed(self, datapath: int) -> None:
-        """A switch has gone over to another policy: its jobs may ask for something else."""
+        """Follow a switch to another policy: its jobs may need other queues."""
         self._loop.dirty.switch(datapath)
         for placed in self._loop.desired_of(datapath).jobs_at(datapath):
             self._loop.dirty.job(placed.job.number)
 
     def told(self, report: Report) -> None:
-        """What stands on a switch now."""
+        """Take in a report of the queues that stand on a switch."""
         state = self._states.get(report.datapath)
         if state is None:
             return
@@ -208,7 +208,7 @@ class Queues:
                 self._loop.dirty.job(number)
 
     def promises(self, datapath: int) -> dict[tuple[str, int], Promise]:
-        """What queues that stand on a switch are promised, by port and number, to jobs and groups."""
+        """The guarantees of the queues that stand on a switch, by port and number."""
         state, desired = self._states.get(datapath), self._loop.desired_of(datapath)
         switch = desired.switches.get(datapath)
         if state is None or switch is None or state.report is None or state.report.ports is None:
@@ -229,12 +229,12 @@ class Queues:
         return found
 
     def waited(self, datapath: int) -> Mapping[tuple[str, int], float]:
-        """For how many seconds packets were found waiting in a switch's queues so far, by port and number."""
+        """The seconds for which packets were found waiting in a switch's queues so far, by port and number."""
         state = self._states.get(datapath)
         return {} if state is None or state.report is None else state.report.waited
 
     def of_jobs(self, datapath: int) -> Mapping[int, QueueReading]:
-        """What the own queues of a switch's jobs have seen, by the job's number; jobs without any are left out.
+        """The sums of the own queues of a switch's jobs, by the job's number; jobs without any are left out.
 
         A job sends through a queue at each uplink, those of its reserved flows included; towards it there is one.
         """
@@ -253,12 +253,12 @@ class Queues:
         return state.sums.read(job_queues, report.dropped, report.waited)
 
     def dropped(self, datapath: int) -> Mapping[tuple[str, int], int]:
-        """How many packets the queues of a switch have dropped, by port and number, as far as their host tells."""
+        """The packets that a switch's queues have dropped, by port and number, as far as their host reports them."""
         state = self._states.get(datapath)
         return {} if state is None or state.report is None else state.report.dropped
 
     def problems(self, datapath: int) -> tuple[SwitchProblem, ...]:
-        """What cannot be done with the queues of a switch now."""
+        """The present problems with the queues of a switch."""
         state = self._states.get(datapath)
         return () if state is None else tuple(SwitchProblem(at, text) for text, at in state.problems.items())
 
@@ -276,7 +276,7 @@ class Queues:
                 if text not in before:
                     event("queues not made", level=WARNING, datapath=dpid_text(datapath), reason=text)
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------------------------------
 
     def _demands(self, datapath: int, state: _State) -> dict[Claim, QueueDemand]:
         desired = self._loop.desired_of(datapath)
@@ -298,7 +298,7 @@ class Queues:
         return demands
 
     def _reserved(self, present: Iterable[Placed], state: _State) -> dict[Claim, QueueDemand]:
-        """What is reserved for flows from and to jobs; a flow that stays inside the worker takes no uplink."""
+        """The demands of reserved flows from and to jobs; a flow that stays inside the worker takes no uplink."""
         demands: dict[Claim, QueueDemand] = {}
         inside: set[Claim] = set()
         for placed in present:
@@ -321,7 +321,7 @@ class Queues:
         demands = [*state.demands.values(), *state.leaving.values()]
         if switch is None or not switch.is_edge or not demands:
             return HostPlan()
-        # Without a rule for jobs nobody wants anything limited that comes in.
+        # Without a bandwidth rule for jobs, nothing that comes in is limited.
         inbound = desired.policy.edge_inbound if desired.policy.bandwidths else InboundShares.OPEN
         host = next((placed.job.host for placed in desired.jobs_at(datapath)), switch.name)
         return host_plan(demands, carried(_speeds(switch), desired.policy, host, demands), inbound)
@@ -339,7 +339,7 @@ class Queues:
         return None if known is None else known.link
 
     def _released(self, datapath: int, gone: Iterable[Claim]) -> None:
-        """The flows that used these queues are gone, so the queues may go."""
+        """Let queues go whose flows are gone."""
         state = self._states[datapath]
         for claim in gone:
             state.leaving.pop(claim, None)
@@ -350,7 +350,7 @@ class Queues:
         self._loop.dirty.switch(datapath)
 
     def holds(self, datapath: int, claim: Claim) -> bool:
-        """Whether a queue of this claim may still stand on a switch, or flows there that use it."""
+        """True while a queue of this claim may still stand on a switch, or flows there that use it."""
         state = self._states.get(datapath)
         if state is None or claim in state.numbers:
             return state is not None
@@ -426,7 +426,7 @@ def _free(claim: Claim, taken: set[int]) -> int:
 
 
 def _claims(job: Job) -> list[Claim]:
-    """What a job may have queues for at its worker: its bandwidth, and the reserved flows that it sends."""
+    """The claims of a job to queues at its worker: its bandwidth, and the reserved flows that it sends."""
     return [Claim.of_job(job.number), *(Claim.of_flow(each.number) for each in job.reserved if not each.incoming)]
 
 

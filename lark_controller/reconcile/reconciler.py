@@ -1,4 +1,4 @@
-"""The reconcile loop: the only part that tells switches what to do.
+"""The reconcile loop: the only part that programs switches.
 
 It runs on the OpenFlow event-loop thread, together with the switches' connections, so nothing here needs a lock and
 nothing here may block. REST and PacketIns hand it work; it derives what each switch should hold
@@ -38,7 +38,7 @@ from lark_controller.switches.ovsdb.driver import OvsdbOptions, Report
 
 
 class Reconciler(LoopState):
-    """Desired against installed, for all switches. Every method is for the event-loop thread.
+    """Brings all switches from installed to desired. Every method is for the event-loop thread.
 
     ``on_state`` is told of every job whose state changed; ``driver`` makes queues; ``ledger`` holds the accounts of
     what jobs use. Connections tell ``events`` of switches; ``policy_change`` changes the policy.
@@ -69,12 +69,12 @@ class Reconciler(LoopState):
         )
 
     def queues_told(self, report: Report) -> None:
-        """What stands on a switch now, and what its queues have seen."""
+        """Take in a report of the queues that stand on a switch, and of their counters."""
         self.queues.told(report)
         self.counters.queues_seen(self.queues.of_jobs(report.datapath))
 
     def put(self, job: Job) -> None:
-        """Take a live job in, or what changed of it; its state follows."""
+        """Take in a live job that is new or changed; its state follows."""
         placed = self.desired.placed.get(job.number)
         old = None if placed is None else placed.job
         before = self._held(job.number)
@@ -96,7 +96,7 @@ class Reconciler(LoopState):
         self.dirty.job(job.number)
 
     def load(self, jobs: Iterable[Job]) -> None:
-        """Take the store's live jobs in, before any switch is told anything."""
+        """Take in the store's live jobs, before anything is sent to any switch."""
         for job in jobs:
             self.desired.put(job, self.decider.of(job))
             self._progress.expect(job)
@@ -111,7 +111,7 @@ class Reconciler(LoopState):
         return [placed.job for placed in self.desired.placed.values()]
 
     def holds(self, reservation: Reservation) -> bool:
-        """Whether the queue of a reserved flow may still stand at its sender's worker."""
+        """True while the queue of a reserved flow may still stand at its sender's worker."""
         job = None if reservation.job is None else self.directory.by_id.get(reservation.job)
         placed = None if job is None else self.desired.placed.get(job.number)
         if placed is None:
@@ -121,12 +121,12 @@ class Reconciler(LoopState):
         return placed.datapath is not None and self.queues.holds(placed.datapath, Claim.of_flow(reservation.number))
 
     def end(self, number: int) -> None:
-        """A job is over: its flows and every decision that touched its addresses go."""
+        """Remove a job that is over: its flows, and every decision about its addresses."""
         self._remove(number)
         self.directory.forget(number)
 
     def refuse(self, job: Job, reason: str) -> None:
-        """Refuse a job: nothing of it stays on any switch."""
+        """Refuse a job and remove all of it from switches."""
         job = replace(job, state=JobState.REFUSED, reason=reason)
         self._remove(job.number)
         self.directory.settle(job.number, job.state, reason)
@@ -151,7 +151,7 @@ class Reconciler(LoopState):
         self._sending.send(changes, number)
 
     def send_to(self, datapath: int, change: Changes, number: int | None) -> None:
-        """Send one switch a change, if it may be told anything; ``number`` is the job that waits for it."""
+        """Send one switch a change, if it takes changes now; ``number`` is the job that waits for it."""
         self._sending.send_to(datapath, change, number)
 
     def _remove(self, number: int) -> None:
@@ -174,7 +174,7 @@ class Reconciler(LoopState):
             self.send_to(datapath, Changes(flows_gone=tuple(keys)), number)
 
     def _held(self, number: int) -> Placed | None:
-        """A job as the switch that it is at knows it, which may be under the policy that comes."""
+        """A job as it is placed at its switch, perhaps under the policy that comes."""
         placed = self.desired.placed.get(number)
         if placed is None or placed.datapath is None:
             return placed

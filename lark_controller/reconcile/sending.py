@@ -1,4 +1,4 @@
-"""Changes on their way to switches, and what comes back: confirmed, or refused. For the reconcile loop's thread."""
+"""Changes on their way to switches, and their outcome: confirmed or refused. For the reconcile loop's thread."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Sending:
                     self.send_to(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
 
     def send_to(self, datapath: int, change: Changes, number: int | None) -> None:
-        """Send one switch a change, if it may be told anything; ``number`` is the job that waits for it."""
+        """Send one switch a change, if it takes changes now; ``number`` is the job that waits for it."""
         state = self._loop.switches.get(datapath)
         if state is None or state.link is None or not state.told:
             if number is not None and state is not None:
@@ -69,8 +69,10 @@ class Sending:
         )
 
     def forget_connections(self, before: Placed | None) -> None:
-        """What a job was ``before``, as its switch knew it: of addresses that the switch tracks for it no longer, the
-        connections go, so that nobody inherits them. A switch that is away is told when it returns."""
+        """Forget connections of addresses that a switch no longer tracks for a job, which was ``before`` there.
+
+        No later job inherits them. A switch that is away gets the order when it returns.
+        """
         if before is None or before.datapath is None or not before.decision.one_way:
             return
         now = self._loop.desired_of(before.datapath).placed.get(before.job.number)
@@ -80,7 +82,7 @@ class Sending:
             self.forget_tracked(state, gone)
 
     def forget_tracked(self, state: SwitchState, gone: set[Address]) -> None:
-        """Let a switch forget the connections of addresses; what it has not confirmed is said again when it returns."""
+        """Let a switch forget the connections of addresses; an unconfirmed order is repeated when it returns."""
         switch = self._loop.desired_of(state.datapath).switches.get(state.datapath)
         if not gone or (switch is not None and not switch.tracks):
             return
@@ -96,7 +98,7 @@ class Sending:
         forgotten.add_done_callback(told)
 
     def applied(self, state: SwitchState, link: SwitchLink, number: int | None, outcome: Outcome) -> None:
-        """What a switch says to a change that was sent to it; ``number`` is the job that waited for it."""
+        """Handle a switch's answer to a change; ``number`` is the job that waited for it."""
         if state.link is not link:
             return
         if nobodys := self.refused(state, outcome.errors):
@@ -116,9 +118,9 @@ class Sending:
             self._loop.dirty.job(number)
 
     def refused(self, state: SwitchState, errors: Sequence[FlowError]) -> str:
-        """A switch refused flows or meters: say which, why, whose; a job that it concerns is refused whole.
+        """Log the flows or meters that a switch refused; a job that one belongs to is refused as a whole.
 
-        Answers a sentence if there are any that belong to no job, else ``""``.
+        Returns a sentence if there are any that belong to no job, else ``""``.
         """
         if not errors:
             return ""

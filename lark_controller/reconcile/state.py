@@ -1,4 +1,4 @@
-"""What the reconcile loop knows, for its parts: live jobs, desired flows, switches, and what jobs wait for.
+"""The state that the parts of the reconcile loop share: live jobs, desired flows, switches, confirmations.
 
 For the loop's thread alone, so nothing here has a lock.
 """
@@ -18,8 +18,10 @@ from lark_controller.reconcile.switch import SwitchState
 
 
 class LoopState:
-    """The state that the parts of the reconcile loop share; ``switches`` is by datapath id. Whoever changes something
-    marks it in ``dirty``, and ``act`` follows once a turn."""
+    """The state that the parts of the reconcile loop share; ``switches`` is by datapath id.
+
+    Each change is marked in ``dirty``, and ``act`` follows once a turn.
+    """
 
     def __init__(self, policy: Policy, act: Callable[[], object]) -> None:
         self.dirty = Dirty(act)
@@ -43,6 +45,6 @@ class LoopState:
         return self.pair.of(datapath)
 
     def connected(self, datapath: int) -> bool:
-        """Whether a switch is here and may be told of changes."""
+        """True while a switch is connected and takes changes."""
         state = self.switches.get(datapath)
         return state is not None and state.told

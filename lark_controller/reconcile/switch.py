@@ -1,4 +1,4 @@
-"""What the reconcile loop knows of one switch, connected or not."""
+"""The reconcile loop's state of one switch, connected or not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dpid_text(datapath: int) -> str:
 
 @dataclass(slots=True)
 class SwitchState:
-    """What the loop knows of one switch, connected or not.
+    """The loop's state of one switch, connected or not.
 
     ``told`` is True once the complete dump was compared, so that changes may follow. ``to_forget`` are addresses of
     jobs that ended while it was away, whose connections it still tracks.
@@ -58,12 +58,12 @@ class SwitchState:
         return (self.description,) if self.description else ()
 
     def note_shortcomings(self, desired: Desired) -> None:
-        """What this switch cannot do of a pool's policy is a problem of it, said once."""
+        """Note each thing of the policy that this switch cannot do as a problem, logged once."""
         for sentence in core.remarks(desired.switches[self.datapath], desired.policy):
             self._note_once(sentence)
 
     def note_wan(self, before: Switch | None, now: Switch) -> None:
-        """A WAN port has gone down or come up: what it carried takes another way."""
+        """Note that a WAN port has gone down or come up: its traffic takes another way."""
         held = {} if before is None else {port.name: port for port in before.wan}
         names = sorted({*held, *(port.name for port in now.wan)})
         up = {port.name for port in now.wan if port.up}
@@ -80,7 +80,7 @@ class SwitchState:
                 self.problems.append(SwitchProblem(time.time(), f"WAN port {name} is down; {by}"))
 
     def note_rival(self, before: str, now: str) -> None:
-        """A connection from one host took the place of one from another: switches that come back come from the same."""
+        """Note a connection that took the place of one from another host: a switch that returns has the same host."""
         if before != now:
             one, other = sorted((before, now))
             self._note_once(
@@ -89,7 +89,7 @@ class SwitchState:
             )
 
     def note_flood(self, dropped: int) -> None:
-        """The switch sends more PacketIns than are looked at; said once."""
+        """Note that the switch sends more PacketIns than are handled; logged once."""
         if dropped and not self.packet_ins_dropped:
             self._note_once(
                 "sends more PacketIns than are looked at (LARK_PACKET_IN_RATE), the others are dropped: a job asks for "
@@ -112,7 +112,7 @@ class SwitchState:
 def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
     """A connected switch as a policy places it, with what its handshake found out."""
     features = link.features
-    # A switch that marks live ports as such says by the absence of the mark that one is not.
+    # Where a switch marks live ports as such, a port without the mark is not live.
     marks = any(port.live for port in features.ports.values())
     return place_switch(
         policy,

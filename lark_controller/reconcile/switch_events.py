@@ -1,6 +1,6 @@
-"""What connections tell of switches: one is here with all that it holds, is gone, has other ports, asks, refuses.
+"""Events of switches' connections: connected with a dump, gone, other ports, PacketIn, refusal.
 
-Called by :mod:`lark_controller.switches.openflow` on the reconcile loop's thread. A switch is told nothing before its
+Called by :mod:`lark_controller.switches.openflow` on the reconcile loop's thread. A switch is sent nothing before its
 complete dump is there; from then on what changes is sent in order behind the first difference, and the switch is in
 sync once that difference is confirmed by barrier.
 """
@@ -29,7 +29,7 @@ from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
 
 
 class SwitchEvents:
-    """The reconcile loop, as connections know it."""
+    """The reconcile loop's handlers for connections."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SwitchEvents:
         self._reactions = reactions
 
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
-        """A switch is here, with everything that it holds: compare, send what differs."""
+        """Handle a switch that has connected, with its dump: compare, and send the difference."""
         loop = self._loop
         state = loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
         state.link, state.told, state.in_sync = link, False, False
@@ -97,7 +97,7 @@ class SwitchEvents:
         )
         gone, state.to_forget = state.to_forget, set()
         if switch.is_edge:
-            # Its flows may be of jobs that ended while another controller, or none, looked after it.
+            # Its flows may be of jobs that ended while another controller, or none, was in charge of it.
             gone |= {address for _, address in tracked(dump.program) - tracked(program)}
         self._sending.forget_tracked(state, gone)
 
@@ -126,7 +126,7 @@ class SwitchEvents:
             self._loop.dirty.job(placed.job.number)
 
     def switch_gone(self, link: SwitchLink, reason: str) -> None:
-        """A switch's connection ended; its flows stay on it, and it is compared anew when it returns."""
+        """Handle the end of a connection; the flows stay on the switch, which is compared anew when it returns."""
         state = self._state_of(link)
         if state is None:
             return
@@ -140,7 +140,7 @@ class SwitchEvents:
         self._progress.lost(state)
 
     def ports_changed(self, link: SwitchLink) -> None:
-        """Ports came, went or were renumbered."""
+        """Handle ports that came, went or were renumbered."""
         state = self._state_of(link)
         if state is None:
             return
@@ -175,7 +175,7 @@ class SwitchEvents:
                 self._sending.applied(state, link, number, done.result())
 
     def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
-        """A switch asks."""
+        """Handle a PacketIn."""
         state = self._state_of(link)
         if state is not None:
             state.packet_ins += 1
@@ -184,12 +184,12 @@ class SwitchEvents:
             self._reactions.packet_in(link, packet)
 
     def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
-        """A reactive or learned flow aged out."""
+        """Handle a FlowRemoved: a reactive or learned flow aged out."""
         self._counters.flow_removed(removed)
         self._reactions.flow_removed(link, removed)
 
     def switch_error(self, link: SwitchLink, error: FlowError) -> None:
-        """An error that belongs to no change (a PacketOut, a probe)."""
+        """Handle an error that belongs to no change (a PacketOut, a probe)."""
         state = self._state_of(link)
         if state is not None:
             self._sending.refused(state, (error,))

@@ -1,4 +1,4 @@
-"""Workers that enforce policy for their own jobs: who is told of which change, and what they have confirmed.
+"""Workers that enforce policy for their own jobs: the revisions of their rules, sent and confirmed.
 
 Used by the reconcile loop, on its thread.
 """
@@ -29,7 +29,7 @@ class Workers:
     def __init__(self, loop: LoopState) -> None:
         self.states = HostStates()
         self._loop = loop
-        # By host, what each worker has told of the interfaces that lead away from it: Mb/s, None where not known.
+        # By host, the speeds of its uplinks as the worker has reported them: Mb/s, None where not known.
         self._speeds: dict[str, Mapping[str, float | None]] = {}
 
     def rules(self, host: str) -> HostRules:
@@ -37,14 +37,14 @@ class Workers:
         return self._loop.desired.host_rules(host, self._speeds.get(host))
 
     def tell(self) -> None:
-        """Workers whose rules changed have a new revision to put in place, and jobs with new rules wait for it."""
+        """Give workers whose rules changed a new revision; jobs with new rules wait for it."""
         for host, numbers in self._loop.desired.ruled.take().items():
             self.states.changed(host, numbers)
             for number in numbers:
                 self._loop.confirmations.blocked(number, RulesAt(host), NOT_YET)
 
     def policy_changed(self) -> None:
-        """Another policy is in force. As on switches, jobs stay as they are while their rules change."""
+        """Follow another policy. As on switches, jobs stay as they are while their rules change."""
         ruled = self._loop.desired.ruled
         ruled.take()
         for host in ruled.hosts():
@@ -68,7 +68,7 @@ class Workers:
         waiting = {job.number for job_id in late if (job := self._job(job_id)) is not None}
         limited = [placed for placed in self._loop.desired.ruled_at(host) if is_limited(placed)]
         if self._learn(host, uplinks) and limited:
-            # What the jobs' shares are follows from that.
+            # The jobs' shares follow from the uplinks' speeds.
             self.states.changed(host, [placed.job.number for placed in limited])
             for placed in limited:
                 self._loop.confirmations.blocked(placed.job.number, RulesAt(host), NOT_YET)
@@ -80,17 +80,17 @@ class Workers:
             self._loop.dirty.job(number)
 
     def _learn(self, host: str, uplinks: Mapping[str, float | None]) -> bool:
-        """Keep what a worker tells of its uplinks; True where that is news, and the worker has jobs."""
+        """Keep a worker's report of its uplinks; True where it is new, and the worker has jobs."""
         if self._speeds.get(host) == uplinks or not self._loop.desired.ruled.numbers(host):
             return False
         self._speeds[host] = MappingProxyType(dict(uplinks))
         return True
 
     def _judge(self, host: str, limited: Iterable[Placed]) -> None:
-        """Jobs whose bandwidth the worker's uplinks cannot hold wait for room, all others no longer."""
+        """Let the jobs wait whose bandwidth the worker's uplinks cannot hold, and no others."""
         key, seen = RulesAt(host), self._loop.confirmations
-        owner = self._loop
-        short = worker_shares(owner.desired.policy, host, owner.desired.ruled_at(host), self._speeds.get(host)).short
+        desired = self._loop.desired
+        short = worker_shares(desired.policy, host, desired.ruled_at(host), self._speeds.get(host)).short
         for placed in limited:
             number = placed.job.number
             if self.states.needs(host, number):
@@ -131,7 +131,7 @@ class HostStates:
         return f"{self._start}.{0 if state is None else state.revision}"
 
     def changed(self, host: str, numbers: Iterable[int]) -> None:
-        """A host's rules changed, and those of these jobs are new; who waits for a change is called."""
+        """Begin a revision of a host's rules, with new rules for these jobs; waiters are called."""
         state = self._states.setdefault(host, _State())
         state.revision += 1
         for number in numbers:
@@ -159,23 +159,23 @@ class HostStates:
         return done
 
     def behind(self, host: str) -> bool:
-        """Whether a worker has not confirmed the last revision of its rules."""
+        """True while a worker has not confirmed the last revision of its rules."""
         state = self._states.get(host)
         return state is not None and state.reached < state.revision
 
     def needs(self, host: str, number: int) -> bool:
-        """Whether a job's own rules are not confirmed yet."""
+        """True while a job's own rules are not confirmed."""
         state = self._states.get(host)
         return state is not None and number in state.needs
 
     def forget(self, host: str, number: int) -> None:
-        """A job is over."""
+        """Forget a job that is over."""
         state = self._states.get(host)
         if state is not None:
             state.needs.pop(number, None)
 
     def release(self) -> None:
-        """Nobody waits any longer: the controller stops."""
+        """Release all waiters: the controller stops."""
         self._released = True
         for state in self._states.values():
             waiters, state.waiters = state.waiters, []
@@ -190,12 +190,12 @@ class HostStates:
             self._states.setdefault(host, _State()).waiters.append(waiter)
 
     def stop_waiting(self, host: str, waiter: Waiter) -> None:
-        """Whoever waited has given up."""
+        """Forget a waiter that has given up."""
         state = self._states.get(host)
         if state is None:
             return
         if waiter in state.waiters:
             state.waiters.remove(waiter)
-        # Whoever asks may name any host; only those that have had jobs are kept.
+        # A request may name any host; only those that have had jobs are kept.
         if not state.waiters and not state.revision:
             del self._states[host]

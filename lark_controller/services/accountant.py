@@ -1,4 +1,4 @@
-"""The accounts between memory and store: what was counted is written every minute, and read back at a start."""
+"""The accounts between memory and store: written every minute, and read back at a start."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _PRUNE_EVERY: Final = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How often counters are read (0: never) and use is written, in seconds, and for how many days what is kept; 0 days
-    is for ever."""
+    """The seconds between readings of counters (0: none) and between writes, and the days of keeping (0: for ever)."""
 
     read_seconds: float = 10.0
     write_seconds: float = 60.0
@@ -37,7 +36,7 @@ class Keeping:
     job_days: float = 35.0
 
 
-# What is kept where nothing else is said.
+# The default.
 KEPT: Final = Keeping()
 
 
@@ -73,7 +72,7 @@ class Accountant:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is not written, and end the thread."""
+        """Write the rest, and end the thread."""
         self._thread.stop(patience=30.0)
 
     @property
@@ -82,7 +81,7 @@ class Accountant:
         return (self._thread,)
 
     def write(self, only_ended: bool = False) -> None:
-        """Write what is new, of every job or of those that have ended. Raises StoreError."""
+        """Write new readings, of every job or of those that have ended. Raises StoreError."""
         if self._doubtful:
             self._ledger.wrote(self._really_written(self._doubtful))
             self._doubtful = []
@@ -94,7 +93,7 @@ class Accountant:
             self._ledger.wrote(entries)
 
     def _really_written(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Which of these are in the store: a commit whose answer is lost has happened, or has not."""
+        """The entries of these that are in the store: a commit whose answer is lost has happened, or has not."""
         there = self._store.usage.of_jobs([entry.number for entry in entries])
         return [
             entry
@@ -104,7 +103,7 @@ class Accountant:
         ]
 
     def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
-        """What jobs have used, by number. Raises StoreError."""
+        """The use of jobs, by number. Raises StoreError."""
         found = {job.number: usage for job in jobs if (usage := self._ledger.usage(job.number)) is not None}
         missing = [job.number for job in jobs if job.number not in found and not job.live]
         return {**self._store.usage.of_jobs(missing), **found} if missing else found

@@ -1,4 +1,4 @@
-"""What goes on beside requests, each on a thread of its own: states into the store, leases, full checks of switches."""
+"""Work beside requests, each on a thread of its own: states into the store, leases, full checks of switches."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class Upkeep:
         return (self._writing, self._leasing, *((self._checking,) if self._check_every else ()))
 
     def stop_watching(self) -> None:
-        """End what asks or tells switches, while they can still be told; states are written on."""
+        """End the threads that call switches, while these can still be reached; states are written on."""
         for thread in (self._leasing, self._checking):
             thread.stop(patience=5.0)
 
     def stop(self) -> None:
-        """Write what is waiting, and end the threads."""
+        """Write the states that wait, and end the threads."""
         self.stop_watching()
         self._writing.stop(patience=5.0)
         with suppress(StoreError):
@@ -127,7 +127,7 @@ class Upkeep:
                 # A machine that was paused, or a clock that was set: workers could not renew meanwhile.
                 event("time has passed unseen; all leases begin anew", level=WARNING, seconds=round(unseen))
                 anew = True
-            # SQLite goes on with a file that somebody has deleted: nothing but this would tell.
+            # SQLite goes on with a file that has been deleted: nothing but this check finds that.
             if not self._attempts.succeed(self._store.ping, "the database itself"):
                 continue
             if anew and not self._attempts.succeed(
@@ -156,5 +156,5 @@ class Upkeep:
                 try:
                     self._check(datapath)
                 except Exception as error:
-                    # Nobody else checks: a switch that nobody has thought of must not end it for good.
+                    # An unexpected error must not stop this thread: no other checks.
                     failure("a switch could not be checked", error, datapath=f"{datapath:016x}")

@@ -1,4 +1,4 @@
-"""Why a packet from one address reaches another, or not: the packet is walked through the flows that switches hold.
+"""Explains why a packet from one address reaches another, or not, by simulating it through the installed flows.
 
 Pure: what the switches hold is read beforehand. The walk uses the interpreter of :mod:`.flows.simulation.simulate`
 on a first packet (an echo request, so a new connection); tests hold it against ``ovs-appctl ofproto/trace``.
@@ -33,7 +33,7 @@ from lark_controller.flows.worker_rules import permits
 from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.model import Because
 
-# A MAC that nobody has stands for a station that Lark does not know (locally administered).
+# A MAC that is in use nowhere stands for an unknown station (locally administered).
 SOMEBODY: Final = 0x02FFFFFFFFFF
 
 
@@ -100,7 +100,7 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
 
 
 def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) -> Explanation:
-    """The explanation, from who the ends are to what each switch does."""
+    """Explain: the two ends, then each switch in order."""
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job)]
     ruled = _ruled(desired, ends, steps)
     verdict, reason = ruled or _Walk(desired, ends, tables, steps).go()
@@ -108,7 +108,7 @@ def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) ->
 
 
 def _ruled(desired: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
-    """What the workers of jobs without a port on a switch do, by their rules; None where it is for the switches to say.
+    """The verdict of workers, by their rules for jobs without a port on a switch; None where the switches decide.
 
     What a worker holds is not asked for: a job is enforced when its worker has said that these rules are in place.
     """
@@ -286,7 +286,7 @@ class _Walk:
         return result
 
     def _decided(self, here: SwitchTables, result: Result) -> list[Hit]:
-        """The way through the tables as far as it decides anything: what is dropped is only counted after that."""
+        """The hits that decide anything: in the table after them a dropped packet is only counted."""
         return [hit for hit in result.trace if not (here.switch.is_edge and hit.table == Edge.DROPS)]
 
     def _dropped(self, here: SwitchTables, result: Result) -> str:

@@ -1,4 +1,4 @@
-"""The one way into the reconcile loop: live jobs as rows, told in the order in which they change.
+"""The one way into the reconcile loop: live jobs as rows, handed over in the order in which they change.
 
 Whoever changes the store and a live job together holds :attr:`Feed.lock` for both, so that store, directory and loop
 see one order.
@@ -37,22 +37,22 @@ class Feed:
         return self.live()
 
     def put(self, job: Job) -> None:
-        """A job lives, or is another than before. The caller holds the lock."""
+        """Put a live job that is new or changed. The caller holds the lock."""
         if job.state is not JobState.REGISTERING or job.reason:
-            # The loop alone says how far a live job is.
+            # The loop alone sets a live job's state.
             job = replace(job, state=JobState.REGISTERING, reason="")
         self.directory.put(job)
         if self._open:
             self._put(job)
 
     def change(self, job_id: str, changed: Callable[[Job], Job]) -> None:
-        """Something about a job is another, if it lives. The caller holds the lock."""
+        """Change a job, if it lives. The caller holds the lock."""
         job = self.directory.by_id.get(job_id)
         if job is not None and (now := changed(job)) != job:
             self.put(now)
 
     def remove(self, job_id: str) -> Job | None:
-        """A job lives no longer; the job, if it lived. The caller holds the lock."""
+        """Remove a job; returns it if it lived. The caller holds the lock."""
         job = self.directory.remove(job_id)
         if job is not None:
             self._gone(job.number)

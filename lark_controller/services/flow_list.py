@@ -68,7 +68,7 @@ def page(desired: Desired, here: SwitchFlows, chosen: FlowFilter, cursor: str | 
 
 
 def _found(here: SwitchFlows) -> dict[FlowKey, tuple[FlowData, str]]:
-    """Every flow that is there or should be, with its state."""
+    """Every desired, installed and foreign flow, with its state."""
     dump = here.dump
     found: dict[FlowKey, tuple[FlowData, str]] = {}
     if dump is not None:
@@ -99,7 +99,7 @@ def _words(desired: Desired, here: SwitchFlows, key: FlowKey, data: FlowData, st
 
 
 class _Search:
-    """What a text is looked for in. Most of a switch's flows differ in what they match alone."""
+    """The words of a flow, for a search. Most of a switch's flows differ only in what they match."""
 
     def __init__(self, desired: Desired, here: SwitchFlows) -> None:
         self._desired = desired
@@ -115,7 +115,7 @@ class _Search:
         return _match_words(key.match) + rest + state
 
 
-# What is looked for is looked for again while the page is open.
+# A search is repeated while the page is open.
 @lru_cache(maxsize=8192)
 def _match_words(match: Match) -> str:
     return match_text(match).lower()

@@ -1,4 +1,4 @@
-"""Whether the controller can do its work: the database takes writes, the event loop turns, every thread lives.
+"""Readiness of the controller: the database takes writes, the event loop turns, every thread lives.
 
 One thread tries what may wait, once a second; :meth:`Health.ready` waits for nothing, so that a load balancer
 has its answer at once however long a database or a loop stands still.
@@ -18,7 +18,7 @@ from lark_controller.api.health import Readiness
 from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
-# Seconds between two looks at the loop, and between two writes that try the database.
+# Seconds between two checks of the loop, and between two test writes to the database.
 LOOK_EVERY: Final = 1.0
 WRITE_EVERY: Final = 2.0
 # Seconds that the loop, or the database, may take to answer.
@@ -40,7 +40,7 @@ class Living(Protocol):
 
 
 class Health:
-    """Looks after what the controller needs, from :meth:`start` to :meth:`stop`.
+    """Checks what the controller needs, from :meth:`start` to :meth:`stop`.
 
     Thread-safe.
     """
@@ -57,11 +57,11 @@ class Health:
         self._reasons: tuple[str, ...] = ()
 
     def needs(self, *threads: Living) -> None:
-        """From now on the controller is ready only while these threads live."""
+        """Add threads without which the controller is not ready."""
         self._needed += threads
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the checks."""
         self.needs(self._thread)
         self._thread.start()
 
@@ -70,7 +70,7 @@ class Health:
         self._thread.stop(patience=0.0)
 
     def ready(self) -> Readiness:
-        """Whether the controller can do its work, as far as is known now."""
+        """The result of the last checks."""
         if not self._openflow.running:
             return Readiness(False, ("the OpenFlow listener is not running",))
         reasons = tuple(dict.fromkeys((*self._store_reasons(), *self._loop_reasons(), *self._dead(self._needed))))
@@ -111,7 +111,7 @@ class Health:
                     written = time.monotonic()
                 self._tell()
             except Exception as error:
-                # An unexpected error must not stop this thread: nobody else looks.
+                # An unexpected error must not stop this thread: no other checks.
                 failure("readiness could not be checked", error)
 
     def _ask_loop(self) -> None:
@@ -151,7 +151,7 @@ def _since(at: float) -> float:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two reasons differ in their numbers alone."""
+    """True if two reasons differ only in their numbers."""
     return one.translate(_NO_DIGITS) == other.translate(_NO_DIGITS)
 
 

@@ -1,4 +1,4 @@
-"""Jobs, live and ended: the store's word, in the state that the loop has confirmed. Called by REST threads."""
+"""Jobs, live and ended: from the store, with the state that the loop has confirmed. Called by REST threads."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Jobs:
         return job.host
 
     def live(self, job_id: str) -> Job | None:
-        """The live job of that id, as the loop knows it."""
+        """The live job of that id, in the state of the loop."""
         return self._reconciler.directory.live(job_id)
 
     def found(self, job_id: str) -> Job:
@@ -107,7 +107,7 @@ class Jobs:
         return live or Confirmation(self.found(job_id))
 
     def detail(self, job_id: str) -> JobDetail:
-        """Everything that is known of a live or ended job. Raises NotFoundError."""
+        """The details of a live or ended job. Raises NotFoundError."""
         job = self.found(job_id)
         job_ad, machine_ad = self._store.runs.ads(job_id) or ("", "")
         ending = self._store.runs.ending(job_id)
@@ -132,7 +132,7 @@ class Jobs:
         return JobPage(tuple(as_now(job, self._now(job.id)) for job in page.jobs), page.next_cursor)
 
     def counts(self) -> Mapping[JobState, int]:
-        """How many live jobs there are in each state."""
+        """The number of live jobs in each state."""
         return MappingProxyType(dict(self._reconciler.directory.states))
 
     def read_counters(self, job_id: str, timeout: float) -> None:
@@ -148,7 +148,7 @@ class Jobs:
         self._loop.wait(self._openflow.call(read()), timeout + 1.0)
 
     def _now(self, job_id: str) -> Job | None:
-        """A job in the state that it has this moment, where the store may not have it yet. To be asked first."""
+        """A job in the state that it has this moment, where the store may not have it yet. To be called first."""
         return self.live(job_id) or self._unwritten.get(job_id)
 
     def _confirmation(self, job: Job) -> Confirmation:

@@ -1,4 +1,4 @@
-"""The policy in force, and how another takes its place: as a whole, in the store and on every switch, or not at all.
+"""The policy in force, and its replacement: as a whole, in the store and on every switch, or not at all.
 
 Called by REST threads.
 """
@@ -47,7 +47,7 @@ def _one_of(places: threading.Semaphore, busy: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # What others' policies say is not kept.
+        # The texts of others' policies are not kept.
         predicate.forget()
         places.release()
 
@@ -74,7 +74,7 @@ class PolicyInForce:
         self._registration = registration
         self._metrics = metrics
         self._lock = threading.Lock()
-        # Whoever may read may ask for these, so they leave the threads of REST to others.
+        # Every reader may request these, so they leave the threads of REST to others.
         self._plans = threading.Semaphore(1)
         self._checks = threading.Semaphore(MAX_CHECKS)
 
@@ -88,13 +88,12 @@ class PolicyInForce:
             return ()
 
     def warnings(self, text: str) -> tuple[str, ...]:
-        """What a valid policy text refuses every job that asks for bandwidth for. Raises PolicyError,
-        BusyError."""
+        """The reasons why a valid policy text refuses every job with a bandwidth. Raises PolicyError, BusyError."""
         with _one_of(self._checks, _CHECKING):
             return policy_warnings(load(text))
 
     def plan(self, text: str) -> Plan:
-        """What a policy text would change; changes nothing itself. Raises PolicyError, BusyError."""
+        """Plan the changes that a policy text would make; changes nothing. Raises PolicyError, BusyError."""
         with _one_of(self._plans, "a policy is being planned already; ask again when it is done"):
             new = load(text)
             pace = planning.Pace(planning.MAX_SECONDS)

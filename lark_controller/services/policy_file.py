@@ -1,4 +1,4 @@
-"""Where the policy in force comes from: the file that the operator edits, or a PUT over REST, whichever came last.
+"""The source of the policy in force: the file that the operator edits, or a PUT over REST, whichever came last.
 
 Both are kept as versions in the store. At start the file wins if it says something else than when it was read last;
 otherwise the newest version stays in force, so a policy that was put over REST survives a restart.
@@ -63,7 +63,7 @@ class PolicyFile:
         self._thread = StoppableThread("lark-policy-file", self._watch, wake=self._wake.set)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._thread.start()
 
     def stop(self) -> None:

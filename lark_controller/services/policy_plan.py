@@ -1,4 +1,4 @@
-"""What a policy would change before it does: on which jobs, on which switches. May run on any thread.
+"""The plan of a policy change: which jobs and switches it would change. May run on any thread.
 
 Whoever may read may have plans made, of policies of any kind. So the work of one has an end, and other threads of the
 process have at least half of the time meanwhile.

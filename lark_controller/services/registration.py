@@ -41,7 +41,7 @@ _Place = int | str
 
 
 def names_digest(names: Names) -> str:
-    """What stands beside stored facts, to tell whether they were taken for these attribute names."""
+    """A mark beside stored facts, by which to tell whether they were taken for these attribute names."""
     text = "\n".join((",".join(sorted(names[0])), ",".join(sorted(names[1]))))
     return sha256(text.encode()).hexdigest()[:16]
 
@@ -69,7 +69,7 @@ class Registration:
         self._why_kept = why_kept
         self._lock = feed.lock
         self._leases: dict[str, float] = {}
-        # Whose a switch's port is: two jobs at one port could not be told apart by the switch.
+        # The job at each switch port: two jobs at one port could not be told apart by the switch.
         self._ports: dict[_Place, dict[str, Job]] = {}
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
@@ -93,18 +93,18 @@ class Registration:
             self._reservations.use(policy, live)
 
     def need(self, names: Names) -> None:
-        """From now on facts of new jobs hold these attributes as well."""
+        """Add attributes that the facts of new jobs hold from now on."""
         with self._lock:
             self._names = (self._names[0] | names[0], self._names[1] | names[1])
 
     def set_facts(self, found: Mapping[str, Facts]) -> None:
-        """Live jobs' facts, by id, were taken anew for the attributes of :meth:`need`."""
+        """Replace live jobs' facts, by id, with those taken anew for the attributes of :meth:`need`."""
         with self._lock:
             for job_id, taken in found.items():
                 self._feed.change(job_id, partial(_with_facts, taken))
 
     def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
-        """Take a run in, or what a second post says of it.
+        """Register a run, or update it by a second post.
 
         Raises AdError, AddressError, StoreError; CapacityError or PathError where the network has no room for its
         RequestBandwidth.
@@ -172,7 +172,7 @@ class Registration:
         return replace(job, lease_until=until)
 
     def end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
-        """End a job; of one that has ended the same again. Raises NotFoundError for an id never seen."""
+        """End a job. Idempotent. Raises NotFoundError for an id never seen."""
         with self._lock:
             return self._end(job_id, actor, why, exit_ad)
 
@@ -189,14 +189,14 @@ class Registration:
         return job
 
     def refused(self, job: Job) -> bool:
-        """A job was refused by a switch or a limit: its addresses are free again.
+        """Refuse a job that a switch or a limit refused: its addresses are free again.
 
         False where it was posted anew since then, so that the refusal is of a post that is history.
         """
         with self._lock:
             held = self._live.get(job.id)
             if held is None:
-                # It has ended meanwhile, and somebody else may have its addresses.
+                # It has ended meanwhile, and another job may have its addresses.
                 return True
             if held.lease_until != job.lease_until:
                 return False
@@ -218,12 +218,12 @@ class Registration:
             raise
 
     def expire(self, now: float) -> int:
-        """End the jobs whose lease is over, but for those that are kept; answers how many ended."""
+        """End the jobs whose lease is over, but for those that are kept; returns how many ended."""
         self.write_leases()
         count = 0
         for job in self._store.runs.expired(now):
             if self._why_kept(job):
-                # As long as nobody knows better, its address is not to be taken either.
+                # Until it is known to have ended, its address is not to be taken either.
                 self._store.runs.renew(job.id, now + min(self._lease, KEPT_SECONDS))
                 continue
             with self._lock:
@@ -239,7 +239,7 @@ class Registration:
         return self._feed.live()
 
     def quarantine(self, job_id: str, reason: str, actor: str) -> Job | None:
-        """Let nothing pass of a live job; None where it does not live any more. Raises StoreError."""
+        """Quarantine a live job: nothing of it passes. None where it does not live any more. Raises StoreError."""
         with self._lock:
             job = self._store.runs.quarantine(job_id, reason, actor, time.time())
             return self._changed(job, "job quarantined", WARNING, reason, actor)
@@ -376,7 +376,7 @@ def described(job_ad: JobAd, machine_ad: MachineAd, names: Names, now: float, le
 
 
 def _place(job: Job) -> _Place:
-    """Where a job's port is: its switch, as far as the ad names it, since whoever posts may name any host."""
+    """The switch of a job's port, where the ad names it (the host in a post is not trusted); else the host."""
     return job.host.lower() if job.datapath is None else job.datapath
 
 

@@ -1,4 +1,4 @@
-"""Who has reserved what: from a wish to an admitted reservation, and the reserved flows in memory.
+"""Reservations: from a wish to an admitted reservation, and the reserved flows in memory.
 
 The feed's lock keeps topology, store and memory in the same order in this process; that no link is promised more than
 it carries is the store's doing, for all processes.
@@ -70,7 +70,7 @@ class Reservations:
         self._of_job: dict[str, set[str]] = {}
         # The policy to go over to, and the jobs that lived then, until that is done.
         self._coming: tuple[Policy, tuple[Job, ...]] | None = None
-        # What machine ads said of the access links of workers, Mb/s; and workers that have registered a job.
+        # The speeds of workers' access links by machine ads, Mb/s; and workers that have registered a job.
         self._capacities: dict[str, float] = {}
         self._hosts: set[str] = set()
 
@@ -91,7 +91,7 @@ class Reservations:
                 event("reservations are counted anew once the database is back", level=WARNING, error=str(error))
 
     def _go_over(self) -> None:
-        """Do what is left to do of going over to a policy; nothing has changed where that fails. Raises StoreError."""
+        """Finish going over to a policy; nothing has changed where that fails. Raises StoreError."""
         if self._coming is None:
             return
         policy, live = self._coming
@@ -116,7 +116,7 @@ class Reservations:
 
     @staticmethod
     def _promised(policy: Policy, topology: Topology, live: Iterable[Job]) -> dict[str, Booking]:
-        """What a policy promises to live jobs, by job id; it takes nothing where no path is known for it."""
+        """The guarantees of a policy to live jobs, by job id; one takes nothing where no path is known for it."""
         decide, found = Decider(policy).decide, {}
         for job in live:
             if (job.bandwidth or policy.bandwidths) and (booking := promise(job, policy, topology, decide)) is not None:
@@ -135,7 +135,7 @@ class Reservations:
                 )
 
     def booking(self, job: Job, available: float | None) -> Booking | None:
-        """What a job's RequestBandwidth would take; ``available`` is its machine ad's AvailBandwidth in Mb/s.
+        """The demand of a job's RequestBandwidth; ``available`` is its machine ad's AvailBandwidth in Mb/s.
 
         Raises PathError, whose ``idle`` says what becomes of the job.
         """
@@ -231,13 +231,13 @@ class Reservations:
         return before
 
     def ended(self, job_id: str) -> None:
-        """A job has ended, and in the store what was reserved for it: forget that."""
+        """Forget the reservations of a job that has ended; the store has ended them."""
         with self._lock:
             for each in list(self._of_job.get(job_id, ())):
                 self._drop(each)
 
     def expire(self, now: float) -> int:
-        """End what is past its end, and release what no queue stands for any more; returns how many reservations.
+        """End reservations past their end, and release those without a queue any more; returns how many.
 
         Raises StoreError.
         """
@@ -281,7 +281,7 @@ class Reservations:
         return self._store.reservations.page(job, time.time(), cursor, limit)
 
     def links(self) -> tuple[LinkStatus, ...]:
-        """What the links carry, and what is reserved of each. Raises StoreError."""
+        """The capacity of each link, and how much of it is reserved. Raises StoreError."""
         topology = self._topology
         if topology is None:
             return ()
@@ -301,7 +301,7 @@ class Reservations:
         )
 
     def _check_new(self, source: End, destination: End) -> None:
-        """A packet can take one queue, so a flow has one reservation; and a job has so many. Raises PathError."""
+        """Check that a flow is not reserved yet (a packet takes one queue), and a job's limit. Raises PathError."""
         job = source.job
         if job is None:
             return
@@ -313,8 +313,7 @@ class Reservations:
             raise PathError(f"job {job.id} has {len(sent)} reserved flows; at most {MOST_FLOWS} are accepted")
 
     def _learn(self, node: str, available: float) -> None:
-        """Keep what a machine ad says of its worker's access link, where it says something new; also where no topology
-        asks for it yet."""
+        """Keep the speed of a worker's access link from its machine ad, if new; also while no topology needs it."""
         topology = self._topology
         if self._capacities.get(node) == available or not (topology is None or topology.learns_from(node)):
             return

@@ -1,4 +1,4 @@
-"""What switches should hold and do hold, asked of the loop and of the switches themselves. Called by REST threads."""
+"""Desired and installed state of switches, read from the loop and from the switches. Called by REST threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 
 class Switches:
-    """Looks at switches; changes nothing. Thread-safe."""
+    """Read-only operations on switches. Thread-safe."""
 
     def __init__(self, openflow: OpenFlow, reconciler: Reconciler) -> None:
         self._openflow = openflow
@@ -67,7 +67,7 @@ class Switches:
         return flow_lists.page(desired, flows, chosen, cursor, limit)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
-        """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
+        """Explain why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
 
         Raises NotFoundError, AdError.
         """

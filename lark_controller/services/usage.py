@@ -1,4 +1,4 @@
-"""What jobs and groups use of the network: the ledger's accounts, and their history. Called by REST threads."""
+"""Network use of jobs and groups: the ledger's accounts, and their history. Called by REST threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lark_controller.store import Store
 
 
 class Accounts:
-    """Operations on what is used. Thread-safe."""
+    """Operations on usage. Thread-safe."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class Accounts:
 
     @property
     def written(self) -> float:
-        """When everything was written last."""
+        """The time of the last complete write."""
         return self._accountant.written
 
     def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
-        """What jobs have used, by number. Raises StoreError."""
+        """The use of jobs, by number. Raises StoreError."""
         return self._accountant.of_jobs(jobs)
 
     def counted(self, job_id: str, report: WorkerCounts, final: bool) -> bool:
-        """What a worker has counted for a live job; False where the job is not accounted, or is over.
+        """Take in a worker's counters of a live job; False where the job is not accounted, or is over.
 
         Raises NotFoundError for an id never seen, StoreError.
         """
@@ -68,7 +68,7 @@ class Accounts:
         return self._store.usage.page(chosen, cursor, limit)
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
-        """What live jobs send and receive now by group, user, host or job, the most first."""
+        """The present rates of live jobs by group, user, host or job, the most first."""
         return self._ledger.flowing(by, limit)
 
     def groups(self) -> tuple[GroupStatus, ...]:

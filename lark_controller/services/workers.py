@@ -53,7 +53,7 @@ class Workers:
         return self._loop.call(note)
 
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
-        """A worker's own queues have delivered this; answers how many of its guarantees were missed. Raises
+        """A worker's own queues have delivered this; returns how many of its guarantees were missed. Raises
         StoreError."""
         missed, new = self._loop.call(lambda: self._guarantees.told(host, queues))
         for each in new:
@@ -61,7 +61,7 @@ class Workers:
         return missed
 
     def release(self) -> None:
-        """Answer workers that wait for changes now. Raises SwitchError."""
+        """Answer all workers that wait for changes. Raises SwitchError."""
         self._loop.call(self._reconciler.workers.states.release)
 
     def _status(self, host: str, after: str) -> HostStatus:
