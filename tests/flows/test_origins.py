@@ -14,11 +14,12 @@ from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData
 from lark_controller.flows.origins import Origin, origin
 from lark_controller.flows.placement import Switch, place_switch
-from lark_controller.flows.tables import Core, Edge, table_name
+from lark_controller.flows.tables import Bits, Core, Edge, combine, table_name
 from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
-from lark_controller.policies.model import SliceKey, SwitchRole
+from lark_controller.policies.model import HostBandwidth, SliceKey, SwitchRole
+from lark_controller.qos.worker_queues import Claim
 
 EDGE = 1
 POLICY = """\
@@ -160,6 +161,15 @@ def test_tables_have_names() -> None:
     assert table_name(SwitchRole.CORE, 6) == "6"
 
 
+def test_bits_hold_what_fits() -> None:
+    bits = Bits(4, 3)
+    assert (bits.mask, bits.put(7), bits.put(0)) == (0x70, (0x70, 0x70), (0, 0x70))
+    for value in (8, -1):
+        with pytest.raises(ValueError, match=f"{value} does not fit 3 bits"):
+            bits.put(value)
+    assert combine(bits.put(5), Bits(0, 1).put(1)) == (0x51, 0x71)
+
+
 def test_a_pool_answers_what_is_at_a_switch() -> None:
     jobs = a_job(3, "bob"), a_job(1), a_job(2), a_job(4, "carol", datapath=7)
     desired = a_desired(*jobs)
@@ -200,3 +210,53 @@ def test_only_the_job_whose_port_comes_or_goes_is_changed() -> None:
     assert moved.flows_gone
     assert desired.placed[2].port == 19
     assert not desired.set_switch(replace(switch, ports={**switch.ports, "p2": 19, "other": 30}))
+
+
+def test_a_slice_has_a_tag_where_it_has_jobs_and_what_went_leaves_nothing() -> None:
+    desired = a_desired()
+    decider = Decider(desired.policy)
+    empty = desired.build(EDGE)
+    for job in (a_job(1), a_job(2), a_job(3, "bob")):
+        desired.put(job, decider.decide(job.facts))
+    alice, bob = SliceKey(1, '"alice"'), SliceKey(1, '"bob"')
+    tags = {key: desired.tag_at(EDGE, key) for key in (alice, bob)}
+    desired.remove(1)
+    assert {key: desired.tag_at(EDGE, key) for key in (alice, bob)} == tags
+    desired.remove(2)
+    assert desired.slices_at(EDGE) == {desired.tag_at(EDGE, bob): bob}
+    desired.remove(3)
+    assert desired.slices_at(EDGE) == {}
+    assert desired.remove(3) == {}
+    assert desired.build(EDGE) == empty
+
+
+def test_a_job_of_a_host_is_attached_when_its_switch_comes() -> None:
+    decider = Decider(load(POLICY))
+    desired = Desired(load(POLICY))
+    here, gone, elsewhere = (a_job(n, datapath=None, host=host) for n, host in ((1, "w"), (2, "w"), (3, "other")))
+    for job in (here, gone, elsewhere):
+        assert desired.put(job, decider.decide(job.facts)) == {}
+    desired.remove(2)
+    changes = desired.set_switch(a_switch(), ("w", "worker1"))
+    assert {flow.key: flow.data for flow in changes.flows_set} == desired.build(EDGE).flows
+    assert [placed.job.number for placed in desired.jobs_at(EDGE)] == [1]
+    assert desired.placed[1].port == 11
+    late = a_job(4, datapath=None, host="worker1")
+    assert EDGE in desired.put(late, decider.decide(late.facts))
+
+
+def test_queues_of_a_job_are_noted_before_it_comes_and_forgotten_when_it_goes() -> None:
+    desired = a_desired()
+    decider = Decider(desired.policy)
+    limited = HostBandwidth(borrows=False, default=10.0)
+    claim = Claim.of_job(1)
+    assert desired.set_queue(claim, 5, 1) == {}
+    assert desired.set_queue(claim, 5, 1) == {}
+    job = a_job(1)
+    desired.put(job, replace(decider.decide(job.facts), bandwidth=limited))
+    assert [placed.queue for placed in desired.jobs_at(EDGE)] == [5]
+    assert EDGE in desired.set_queue(claim, None, 1)
+    assert [placed.queue for placed in desired.jobs_at(EDGE)] == [None]
+    assert EDGE in desired.set_queue(claim, 6, 1)
+    desired.remove(1)
+    assert not desired.queues

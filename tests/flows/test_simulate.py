@@ -313,6 +313,22 @@ def test_vlan_tags() -> None:
     assert untouched.outputs == ((2, FRAME),)
 
 
+def test_tags_of_fields_without_a_frame() -> None:
+    """The number that is there already stays: a second tag is an ethertype, not a number."""
+    program = tables(
+        flow(0, 1, (), PushVlan(), goto=1),
+        flow(1, 1, match(vlan_vid=VLAN_PRESENT), SetField("vlan_vid", VLAN_PRESENT | 9), goto=2),
+        flow(1, 1, match(vlan_vid=VLAN_PRESENT | 7), goto=2),
+        flow(2, 1, match(vlan_vid=VLAN_PRESENT | 9), Output(2)),
+        flow(2, 1, match(vlan_vid=VLAN_PRESENT | 7), PopVlan(), goto=3),
+        flow(3, 1, match(vlan_vid=0), SetField("vlan_vid", VLAN_PRESENT | 5), Output(3)),
+    )
+    fields = {"in_port": 1, "eth_type": ETH_IPV4}
+    assert run_fields(program, fields, ports()).ports == (2,)
+    tagged = run_fields(program, {**fields, "vlan_vid": VLAN_PRESENT | 7}, ports())
+    assert (tagged.ports, tagged.headers[0]["vlan_vid"]) == ((3,), 0)
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 

@@ -89,7 +89,7 @@ def locate(frame: bytes) -> Layout:
         at = 18
     if ethertype < 0x600:
         inner = int.from_bytes(frame[at + 6 : at + 8])
-        if frame[at : at + 6] == _SNAP and inner >= 0x600 and len(frame) >= at + 8:
+        if frame[at : at + 6] == _SNAP and inner >= 0x600:
             ethertype, at = inner, at + 8
         else:
             ethertype = _NO_ETHERTYPE
