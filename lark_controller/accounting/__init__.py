@@ -1,1 +1,1 @@
-"""What jobs use of the network: raw counters in, usage out. Nothing here asks a switch, a clock or a database."""
+"""The network use of jobs: raw counters in, usage out. Pure: no switch, clock or database."""

@@ -44,7 +44,7 @@ class Account:
 
     @property
     def port(self) -> tuple[int | None, str | None]:
-        """Where the job is: datapath and name of its port."""
+        """The datapath and the name of the job's port."""
         return self.placed.datapath, self.placed.port
 
     @property
@@ -54,10 +54,10 @@ class Account:
 
     @property
     def usage(self) -> Usage:
-        """What the job has used."""
+        """The job's use so far."""
         return Usage(*self.numbers[:SUMS])
 
     @property
     def written(self) -> Usage:
-        """What of it was written."""
+        """The part of it that is written."""
         return Usage(*self.numbers[SUMS:PORT])

@@ -24,7 +24,7 @@ _MIDDLE: Final = 62 * DAY
 
 
 class Subject(NamedTuple):
-    """Whose use: ``kind`` is group, user or host; ``group`` is set for users, who may be in several."""
+    """The subject of some use: ``kind`` is group, user or host; ``group`` is set for users, who may be in several."""
 
     kind: str
     name: str
@@ -32,7 +32,7 @@ class Subject(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """What a subject used in one bucket; ``start`` in seconds since 1970, ``seconds`` its width."""
+    """A subject's use in one bucket; ``start`` in seconds since 1970, ``seconds`` its width."""
 
     subject: Subject
     seconds: int
@@ -41,14 +41,14 @@ class Bucket(NamedTuple):
 
 
 def subjects(entry: Entry) -> Iterator[Subject]:
-    """Whom a job's use is charged to."""
+    """The subjects that a job's use is charged to."""
     yield Subject("group", entry.group, entry.group)
     yield Subject("user", entry.user, entry.group)
     yield Subject("host", entry.host, "")
 
 
 def buckets(entries: Iterable[Entry]) -> list[Bucket]:
-    """What is new in some jobs' use, added up by subject and bucket, in an order that is the same for the same keys.
+    """The new use of some jobs, added up by subject and bucket, in an order that is the same for the same keys.
 
     Use belongs to the bucket of its reading.
     """

@@ -1,4 +1,4 @@
-"""What a counting flow counts."""
+"""The kinds of counting flows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What a job's counting flow counts. The number stands in the flow's cookie."""
+    """The traffic that a job's counting flow counts. The number is part of the flow's cookie."""
 
     WAN_OUT = 0
     WAN_IN = 1

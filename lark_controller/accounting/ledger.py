@@ -35,7 +35,7 @@ _REMEMBERED: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is to be written of a job: all that it used, what of that is new, and the readings to go on from."""
+    """An entry to write for a job: all its use, the new part of it, and the readings to go on from."""
 
     number: int
     job_id: str
@@ -119,12 +119,12 @@ class Ledger:
                 account.started = True
 
     def knows(self, number: int) -> bool:
-        """Whether a job of that number has an account that is not closed."""
+        """True if a job of that number has an account that is not closed."""
         account = self._accounts.get(number)
         return account is not None and not account.final
 
     def started(self, number: int) -> bool:
-        """Whether a job's port has been read."""
+        """True if a job's port has been read."""
         account = self._accounts.get(number)
         return account is not None and account.started
 
@@ -158,7 +158,7 @@ class Ledger:
                 self._changed[number] = None
 
     def queues(self, number: int, reading: QueueReading) -> None:
-        """What a job's own queues have seen, in sums that do not fall while the job and this controller live.
+        """The counts of a job's own queues, in sums that do not fall while the job and this controller live.
 
         Of queues that went while no controller looked nothing is known; what is left of the sums is where they go on.
         Packets may wait in both directions at once; the longer of the two is the time for which the job was held back.
@@ -204,7 +204,7 @@ class Ledger:
             self._moved(number, account, before)
 
     def report(self, number: int, at: float, report: WorkerCounts, final: bool) -> bool:
-        """What the worker has counted; False where the job has no open account.
+        """Takes a worker's counts; False where the job has no open account.
 
         After a ``final`` report the job's totals stand, and what a switch says of the port is older.
         """
@@ -233,7 +233,7 @@ class Ledger:
             return True
 
     def quiet(self, numbers: Iterable[int]) -> None:
-        """Nobody can be asked about these jobs: their rates are not known, and are not shown as they were."""
+        """Notes that these jobs have no source of readings now: their rates are unknown, and no longer shown."""
         with self._lock:
             for number in numbers:
                 account = self._accounts.get(number)
@@ -259,7 +259,7 @@ class Ledger:
     # what is known
 
     def usage(self, number: int) -> JobUsage | None:
-        """What a job has used; None where it has no account here."""
+        """A job's use; None where it has no account here."""
         with self._lock:
             account = self._accounts.get(number)
             if account is None:
@@ -272,7 +272,7 @@ class Ledger:
             return dict(self._rates)
 
     def sums(self) -> Mapping[str, Usage]:
-        """What the jobs of each group of the policy have used since this controller's start."""
+        """The use of the jobs of each group of the policy since this controller's start."""
         with self._lock:
             return dict(self._sums)
 
@@ -282,7 +282,7 @@ class Ledger:
             return self._recent.of(number)
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
-        """What live jobs send and receive now by group (AcctGroup), user, host or job: the ``limit`` that move most."""
+        """The rates of live jobs now, by group (AcctGroup), user, host or job: the ``limit`` that move most."""
         if by != "job":
             with self._lock:
                 return tuple(self._flowing.most(by, limit))
@@ -316,7 +316,7 @@ class Ledger:
             return [number for number in self._closed if number in self._accounts]
 
     def entries(self, numbers: Iterable[int]) -> list[Entry]:
-        """What is to be written of some accounts. Those that are not there any more are left out."""
+        """The entries to write of some accounts. Those that are not there any more are left out."""
         rest = iter(numbers)
         found: list[Entry] = []
         while part := list(islice(rest, _AT_ONCE)):

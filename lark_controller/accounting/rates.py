@@ -1,4 +1,4 @@
-"""What live jobs send and receive now, added up by whose they are.
+"""The rates of live jobs now, added up by subject.
 
 Sums are kept as rates change, so that asking for those of 200,000 jobs costs what is answered.
 """
@@ -14,7 +14,7 @@ from lark_controller.accounting.usage import IDLE, Rate
 
 @dataclass(frozen=True, slots=True)
 class Flowing:
-    """What the live jobs of one subject send and receive now. ``name`` is the group's, user's, host's or job's."""
+    """The rates of the live jobs of one subject now. ``name`` is the group's, user's, host's or job's."""
 
     name: str
     rate: Rate

@@ -1,4 +1,4 @@
-"""What switches and workers count of a job. Frozen values."""
+"""The counts of a job at switches and workers. Frozen values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PortReading(NamedTuple):
 
 
 class QueueReading(NamedTuple):
-    """What a job's own queues have dropped (packets) and for how long packets were waiting in them (milliseconds)."""
+    """The drops (packets) of a job's own queues, and the time for which packets waited in them (milliseconds)."""
 
     dropped_in: int = 0
     dropped_out: int = 0
@@ -34,7 +34,7 @@ class FlowReading(NamedTuple):
 
 
 class WorkerCounts(NamedTuple):
-    """What a worker has counted for a job since the job's start; None where it cannot tell."""
+    """A worker's counts of a job since the job's start; None where it cannot tell."""
 
     port: PortReading
     wan: tuple[int, int, int, int] | None = None  # bytes in, bytes out, packets in, packets out

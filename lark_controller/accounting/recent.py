@@ -40,7 +40,7 @@ class Recent:
             del kept[:_WIDTH]
 
     def forget(self, number: int) -> None:
-        """A job is over."""
+        """Removes the readings of a job that is over."""
         self._jobs.pop(number, None)
 
     def of(self, number: int) -> list[tuple[float, Rate]]:

@@ -43,7 +43,7 @@ class Usage(NamedTuple):
         return self if max(self) <= MOST else Usage(*(min(each, MOST) for each in self))
 
     def minus(self, other: Usage) -> Usage:
-        """What came since ``other``, an earlier value of the same sums."""
+        """The difference to ``other``, an earlier value of the same sums."""
         return Usage(*map(sub, self, other))
 
 
@@ -72,7 +72,7 @@ IDLE: Final = Rate()
 
 @dataclass(frozen=True, slots=True)
 class JobUsage:
-    """What one job has used: as of ``at`` (seconds since 1970), at the ``rate`` of that moment.
+    """The network use of one job: as of ``at`` (seconds since 1970), at the ``rate`` of that moment.
 
     ``final`` is True once the job is over and its last counters are in.
     """

@@ -10,7 +10,7 @@ from lark_controller.api.described import At
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What changed, when (seconds since 1970) and by whom. ``subject`` is a job id, ``policy`` or a datapath id."""
+    """A change, with its time (seconds since 1970) and actor. ``subject`` is a job id, ``policy`` or a datapath id."""
 
     number: Annotated[int, "Its number"]
     at: Annotated[At, "When"]

@@ -43,12 +43,12 @@ class Controls(Protocol):
 
     @property
     def usage(self) -> UsageControls:
-        """What jobs and groups use of the network."""
+        """The network use of jobs and groups."""
 
     @property
     def audit(self) -> AuditControls:
-        """What changed, when, and by whom."""
+        """The changes, each with its time and actor."""
 
     @property
     def health(self) -> HealthControls:
-        """Whether the controller can do its work."""
+        """The readiness of the controller."""

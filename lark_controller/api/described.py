@@ -1,4 +1,4 @@
-"""How a value that REST shows describes itself: each member is ``Annotated`` with its meaning.
+"""Descriptions of values that REST returns, beside their types: each member is ``Annotated`` with its meaning.
 
 The JSON and the OpenAPI document are made of that (``rest/schemas/described.py``), so that what is shown stands in one
 place:
@@ -14,7 +14,7 @@ from typing import Annotated, TypeAlias
 
 
 class Form(Enum):
-    """How a member is written in JSON, where its type does not say so.
+    """The form of a member in JSON, where its type does not determine it.
 
     A member without one is written as its type: text, number, truth, or a list of another value that describes itself.
     """

@@ -1,4 +1,4 @@
-"""Whether the controller can do its work, as REST and the command line show it."""
+"""The readiness of the controller, for REST and the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether the controller can do its work; ``reasons`` say what is missing."""
+    """The readiness of the controller; ``reasons`` say what is missing."""
 
     ready: Annotated[bool, "It can"]
     reasons: Annotated[tuple[str, ...], "What is missing"] = ()
@@ -22,4 +22,5 @@ class HealthControls(Protocol):
     """
 
     def ready(self) -> Readiness:
-        """Whether the database takes writes, the loop turns and every thread lives; waits for none of them."""
+        """The readiness now: the database takes writes, the loop turns and every thread lives; waits for none of
+        them."""

@@ -112,7 +112,7 @@ class JobControls(Protocol):
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
 
     def counts(self) -> Mapping[JobState, int]:
-        """How many live jobs there are in each state; cheap, since every scrape of the metrics asks."""
+        """The number of live jobs in each state; cheap, since every scrape of the metrics asks."""
 
     def read_counters(self, job_id: str, timeout: float) -> None:
         """Read a live job's counters at its switch now, where it is at one that answers. Raises SwitchError."""

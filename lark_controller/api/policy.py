@@ -31,7 +31,7 @@ class JobChange:
 
 @dataclass(frozen=True, slots=True)
 class SwitchPlan:
-    """What a new policy would change on one switch; ``sample`` holds the first lines, ``+ …`` and ``- …``."""
+    """A new policy's changes on one switch; ``sample`` holds the first lines, ``+ …`` and ``- …``."""
 
     datapath: Annotated[Dpid, "The switch"]
     name: Annotated[str, "Its name"]
@@ -45,9 +45,8 @@ class SwitchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy file would change on the running pool. ``refusals`` say why it could not be put in force,
-    ``warnings`` what it would refuse of jobs that come.
-    """
+    """A policy file's changes on the running pool. ``refusals`` say why it could not be put in force, ``warnings`` what
+    it would refuse of jobs that come."""
 
     digest: Annotated[str, "SHA-256 of the policy's text"]
     jobs_examined: Annotated[int, "Jobs looked at"]
@@ -69,10 +68,10 @@ class PolicyControls(Protocol):
         """Every mistake in a policy text; empty where it is valid."""
 
     def warnings(self, text: str) -> tuple[str, ...]:
-        """What a valid policy text refuses every job that asks for bandwidth for. Raises PolicyError."""
+        """Warns where a valid policy text refuses every job that asks for bandwidth. Raises PolicyError."""
 
     def plan(self, text: str) -> Plan:
-        """What a policy text would change. Raises PolicyError."""
+        """The changes that a policy text would make. Raises PolicyError."""
 
     def put(self, text: str, actor: str, instead_of: str | None = None) -> PolicyVersion:
         """Put a policy in force; with ``instead_of`` only in place of the one with that digest.

@@ -28,8 +28,8 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A reserved flow that somebody asks for: from and to (a job id, an address, a host or a WAN of the topology), in
-    Mb/s, for so many seconds (None: as long as its jobs live)."""
+    """A request for a reserved flow: from and to (a job id, an address, a host or a WAN of the topology), in Mb/s, for
+    so many seconds (None: as long as its jobs live)."""
 
     source: str
     destination: str
@@ -39,8 +39,8 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to change of a reservation: its rate (Mb/s, None: as it is), and its end: with ``reschedule`` it ends
-    ``duration`` seconds from now (None: with its jobs)."""
+    """A change of a reservation: its rate (Mb/s, None: as it is), and its end: with ``reschedule`` it ends ``duration``
+    seconds from now (None: with its jobs)."""
 
     rate: float | None = None
     duration: float | None = None
@@ -69,4 +69,4 @@ class ReservationControls(Protocol):
         """Release a reservation. Raises NotFoundError, and PathError where ``of_job`` is true and it is no job's."""
 
     def links(self) -> tuple[LinkStatus, ...]:
-        """What the links of the declared topology carry, and what is reserved and left of each."""
+        """The links of the declared topology with capacity, reserved rate and rest."""

@@ -125,7 +125,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Whether a packet from ``src`` reaches ``dst``, in words, step by step.
+    """The way of a packet from ``src`` to ``dst``, in words, step by step.
 
     ``verdict``: forwarded, dropped or unknown (a switch concerned cannot be asked). ``reason`` is one sentence.
     """

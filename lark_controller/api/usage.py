@@ -1,4 +1,4 @@
-"""What jobs and groups use of the network, as REST shows it."""
+"""The network use of jobs and groups, for REST."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class UsageFilter:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What one subject used in one stretch of time (seconds since 1970). Whose it is not is None.
+    """One subject's use in one stretch of time (seconds since 1970). Members that do not apply are None.
 
     Of a job, ``start`` and ``end`` are those of the job, and ``final`` says whether it is over.
     """
@@ -88,10 +88,10 @@ class UsageControls(Protocol):
         """When everything was written last, seconds since 1970; the start where it was not yet."""
 
     def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
-        """What jobs have used, by number; those that are not accounted are left out."""
+        """The use of jobs, by number; those that are not accounted are left out."""
 
     def counted(self, job_id: str, report: WorkerCounts, final: bool) -> bool:
-        """What a worker has counted for a live job; False where the job is not accounted, or is over.
+        """Takes a worker's counts of a live job; False where the job is not accounted, or is over.
 
         Raises NotFoundError for an id never seen.
         """
@@ -106,7 +106,7 @@ class UsageControls(Protocol):
         """A page of the history of use. Raises NotFoundError for a cursor that is none."""
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
-        """What live jobs send and receive now by group, user, host or job: the ``limit`` that send and receive most."""
+        """The rates of live jobs now, by group, user, host or job: the ``limit`` that send and receive most."""
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """The accounting groups of the policy in force, with what their jobs use."""

@@ -13,7 +13,7 @@ from lark_controller.qos.delivery import Counters
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What a queue of a job on its worker is promised (bits a second), and what was counted of it."""
+    """The guarantee (bits a second) and the counters of a job's queue on its worker."""
 
     promised: int
     counted: Counters

@@ -199,7 +199,7 @@ def _command(commands: Any, name: str, run: Callable[[Arguments], int], text: st
 
 
 def _asking(commands: Any, name: str, run: Callable[[Arguments], int], text: str) -> argparse.ArgumentParser:
-    """A command that asks a running controller."""
+    """A command that calls a running controller."""
     made = _command(commands, name, run, text)
     made.add_argument("--url", default=os.environ.get("LARK_URL", DEFAULT_URL), help="the controller [LARK_URL]")
     made.add_argument("--token-file", type=Path, help="a file with the token [LARK_TOKEN_FILE; LARK_TOKEN]")

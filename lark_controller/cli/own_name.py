@@ -1,4 +1,4 @@
-"""Whether this machine's own name resolves: HTCondor's library asks for it when it is loaded, again and again."""
+"""Checks that this machine's own name resolves: HTCondor's library asks for it when it is loaded, again and again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 3.0
 
 
 def problem(seconds: float = SECONDS) -> str:
-    """What is wrong with this machine's own name, ``""`` where it resolves within ``seconds``."""
+    """The problem with this machine's own name, ``""`` where it resolves within ``seconds``."""
     name = socket.gethostname()
     found = [f"{name}: no answer within {seconds:g} s"]
 

@@ -1,4 +1,4 @@
-"""What the ``lark`` command prints: JSON, or tables and sentences for a terminal."""
+"""The output of the ``lark`` command: JSON, or tables and sentences for a terminal."""
 
 from __future__ import annotations
 
@@ -222,13 +222,13 @@ def links(found: Sequence[Answer]) -> None:
 
 
 def policy(found: Answer) -> None:
-    """A policy's text, after a comment that says which it is."""
+    """A policy's text, after a comment with its version."""
     print(f"# version {found['version']}, in force since {found['at']}, by {found['actor']}")
     print(found["text"], end="" if found["text"].endswith("\n") else "\n")
 
 
 def plan(found: Answer) -> None:
-    """What a policy would change."""
+    """The changes that a policy would make."""
     for refusal in found["refusals"]:
         print(f"{_word('refused')}: {_clean(refusal)}")
     for warning in found["warnings"]:
@@ -280,7 +280,7 @@ def _yes(value: bool) -> str:
 
 
 def _clean(value: object) -> str:
-    """What stands in an ad may hold anything; a terminal gets printable characters alone."""
+    """Replaces control characters, since an ad may hold anything; a terminal gets printable characters alone."""
     return "".join(character if character.isprintable() else "\ufffd" for character in str(value))
 
 

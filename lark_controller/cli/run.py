@@ -154,7 +154,7 @@ def openflow_options(settings: Settings) -> OpenFlowOptions:
 
 
 def pool_options(settings: Settings) -> PoolOptions | None:
-    """How the pool is asked, None where it is not."""
+    """The options for reading the pool, None where it is not read."""
     if not settings.collector:
         return None
     return PoolOptions(

@@ -1,4 +1,4 @@
-"""What a core switch holds: the frame of its tables, WAN classes by prefix, queues or meters by DSCP. Pure.
+"""The flows of a core switch: the frame of its tables, WAN classes by prefix, queues or meters by DSCP. Pure.
 
 The number of rules grows with policy rules, groups and prefixes, not with jobs: jobs for which no WAN rule drops or
 steers need none at all here, and addresses in blocks make the others a few prefixes.
@@ -193,7 +193,7 @@ def meters(switch: Switch, policy: Policy) -> Iterator[Meter]:
 
 
 def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
-    """What the policy asks of a core switch and the switch cannot do, in sentences for the operator."""
+    """The demands of the policy that a core switch cannot meet, in sentences for the operator."""
     if switch.is_edge:
         return ()
     said = list(qos_shortcomings(policy, switch.max_meter, switch.group_control))
@@ -207,8 +207,8 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
 
 
 def remarks(switch: Switch, policy: Policy) -> tuple[str, ...]:
-    """What an operator should know of a policy on a core switch: :func:`shortcomings`, and what it might be taken for
-    and is not."""
+    """Remarks on a policy on a core switch, for the operator: :func:`shortcomings`, and limits that only seem to
+    apply."""
     if switch.is_edge:
         return ()
     return (*shortcomings(switch, policy), *notices(policy, switch.group_control), *queue_plan(switch, policy).short)

@@ -26,12 +26,12 @@ _BOTH_WAYS: Final = ((t.FROM_JOB, "dst"), (t.TO_JOB, "src"))
 
 
 def dropping(policy: Policy) -> Edge | None:
-    """Where a rule sends what it drops: None, a drop at once, where nobody counts."""
+    """The table for packets that a rule drops; None, a drop at once, where drops are not counted."""
     return None if policy.accounting is Accounting.NONE else Edge.DROPS
 
 
 def split_flows(policy: Policy) -> Iterator[Flow]:
-    """What is local goes on; what is to or from the WAN is counted first."""
+    """Flows that send local traffic on, and WAN traffic through the table that counts it."""
     for table in (Edge.SPLIT, Edge.COUNT):
         yield _flow(table, t.P_MISS, {}, Edge.QOS)
     if policy.accounting is Accounting.NONE:

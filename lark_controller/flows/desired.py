@@ -33,7 +33,7 @@ _LabelOf = Callable[[Placed], SliceKey | int | None]
 
 @dataclass(slots=True)
 class _Local:
-    """What a datapath's own jobs amount to: their numbers, how many of each slice, the slices' tags."""
+    """The sums of a datapath's own jobs: their numbers, how many of each slice, the slices' tags."""
 
     numbers: set[int] = field(default_factory=set)
     slices: dict[SliceKey, int] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Desired:
         return (self.placed[number] for number in local.numbers)
 
     def count_at(self, datapath: int) -> int:
-        """How many jobs belong to an edge."""
+        """The number of jobs of an edge."""
         local = self._local.get(datapath)
         return 0 if local is None else len(local.numbers)
 

@@ -7,7 +7,7 @@ from lark_controller.flows.model import Changes, Flow, Program
 
 
 def diff(desired: Program, installed: Program) -> Changes:
-    """What must be sent to a switch that holds ``installed`` so that it holds ``desired``, and nothing more.
+    """The changes that turn ``installed`` into ``desired``, and nothing more.
 
     Flows come out by table from the last to the first, so that a packet never goes on to a table that is not filled
     yet; deletions by table from the first to the last for the same reason. A meter that is new is told apart from one
@@ -30,7 +30,7 @@ def diff(desired: Program, installed: Program) -> Changes:
 
 
 def drift(then: Program, now: Program, installed: Program) -> Changes:
-    """What somebody else changed on a switch: ``then`` and ``now`` are desired before and after its dump was taken.
+    """The foreign changes on a switch: ``then`` and ``now`` are desired before and after its dump was taken.
 
     What changed meanwhile is on its way already, so only what stood still can be judged; what was decided on packets
     or learned is desired by no program.

@@ -29,7 +29,7 @@ QUIET_TIME: Final = 10  # seconds for which a port at its limit tells the contro
 
 
 class Heard(NamedTuple):
-    """What to add (an add with a present key replaces) and what to delete."""
+    """Flows to add (an add with a present key replaces) and to delete."""
 
     flows: tuple[Flow, ...] = ()
     gone: tuple[FlowKey, ...] = ()
@@ -49,7 +49,7 @@ def learned_cookie(vlan: int) -> int:
 
 @dataclass(slots=True)
 class Learning:
-    """What one switch without NORMAL has learned; mutable, for one thread, and empty after a reconnect.
+    """The stations that one switch without NORMAL has learned; mutable, for one thread, and empty after a reconnect.
 
     Learned flows have ``priority`` in both tables, which must be above the miss of the first and the flood of the
     second, and below the flows of jobs; ``priority - 1`` in the first is for a port at its limit. ``per_port`` and

@@ -1,4 +1,4 @@
-"""What a flow is: a key (table, priority, match) and data (cookie, instructions, timeouts).
+"""The values that make a flow: a key (table, priority, match) and data (cookie, instructions, timeouts).
 
 A flow is the same flow on the switch if its key is the same (OpenFlow 1.3.5, section 6.4: an add with an identical
 match and priority overwrites); everything else is its data. Values are integers throughout (an address is its integer,
@@ -167,7 +167,7 @@ Action = Output | SetField | PushVlan | PopVlan | SetQueue | Track
 
 
 class FlowKey(NamedTuple):
-    """What makes two flows the same flow on a switch."""
+    """The identity of a flow on a switch."""
 
     table: int
     priority: int
@@ -175,7 +175,7 @@ class FlowKey(NamedTuple):
 
 
 class FlowData(NamedTuple):
-    """What a flow does, apart from its key.
+    """The contents of a flow, apart from its key.
 
     ``metadata`` is (value, mask) to write; ``meter`` and ``goto`` are instructions; ``actions`` are applied in order
     (apply-actions). No actions and no goto is a drop. Timeouts in seconds, 0 is none.
@@ -225,7 +225,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What turns one program into another, in the order in which it must be sent.
+    """The changes from one program to another, in the order in which they must be sent.
 
     Meters are added and changed before flows, flows are deleted before meters, a barrier between (a flow may not name
     a meter that is not there: OpenFlow 1.3.5, section 6.4).

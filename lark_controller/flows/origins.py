@@ -1,4 +1,4 @@
-"""Whose a flow is and why it is there, in a sentence: from its cookie to the job, the rule, the line of the policy."""
+"""The origin of a flow in the policy, in a sentence: from its cookie to the job, the rule, the line of the policy."""
 
 from __future__ import annotations
 

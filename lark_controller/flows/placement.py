@@ -1,4 +1,5 @@
-"""Where things are: a switch as the flow builder sees it, and a job placed at a switch's port. Frozen values."""
+"""The places of ports, jobs and switches: a switch as the flow builder sees it, and a job placed at a switch's port.
+Frozen values."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class WanPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """What the flow builder needs to know of a connected switch.
+    """The properties of a connected switch that flows depend on.
 
     ``ports`` is every port's name -> number; ``speeds`` is Mb/s by number of the ports whose speed is known.
     ``uplinks`` (edge) lead away from the worker; ``lan`` and ``wan`` (core) are as the policy declares them. ``normal``
@@ -80,7 +81,7 @@ class Switch:
         return None if number in (None, PORT_LOCAL, *self.uplinks) or not self.is_edge else number
 
     def why_no_job_port(self, name: str | None) -> str:
-        """Why ``job_port`` knows no port of that name, as one clause about the switch."""
+        """The reason why ``job_port`` finds no port of that name, as one clause about the switch."""
         if name is None:
             return "the machine ad names no port (ExternalInterface)"
         if not self.is_edge:
@@ -219,5 +220,5 @@ def _matching(patterns: tuple[str, ...], ports: Mapping[str, int]) -> tuple[int,
 
 @lru_cache(maxsize=8)
 def _one_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """What any of these glob patterns matches; nothing where there is none."""
+    """A regular expression for the union of these glob patterns; nothing where there is none."""
     return re.compile("|".join(map(translate, patterns)) or r"(?!)")

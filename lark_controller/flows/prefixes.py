@@ -34,7 +34,7 @@ class Prefix(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many addresses it holds."""
+        """The number of addresses that it holds."""
         return 1 << (_FULL[self.version] - self.length)
 
     def covers(self, other: Prefix) -> bool:
@@ -47,7 +47,7 @@ class Prefix(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What a change did to a cover: prefixes that came and prefixes that went."""
+    """The change of a cover: prefixes that came and prefixes that went."""
 
     added: tuple[Prefix, ...] = ()
     removed: tuple[Prefix, ...] = ()
@@ -163,7 +163,7 @@ def _unpack(key: int) -> Prefix:
 
 @dataclass(slots=True)
 class _Block:
-    """A block that at least one live address came from, with the live addresses inside, whoever gave them out."""
+    """A block that at least one live address came from, with the live addresses inside, from any source."""
 
     prefix: Prefix
     users: int = 0
@@ -219,7 +219,7 @@ class LabelledPrefixes:
         return () if found is None else tuple(sorted(found))
 
     def count(self, label: Hashable) -> int:
-        """How many prefixes the cover of a label has."""
+        """The number of prefixes in the cover of a label."""
         found = self._sets.get(label)
         return 0 if found is None else len(found)
 
@@ -285,7 +285,7 @@ class LabelledPrefixes:
         return found
 
     def _elements(self, region: Prefix) -> set[tuple[Hashable, Prefix]]:
-        """What a region counts as: whole blocks where there are, and single addresses."""
+        """The elements of a region: whole blocks where there are, and single addresses."""
         block = self._blocks.get(_pack(region))
         if block is not None and block.whole is not None:
             return {(block.whole, region)}

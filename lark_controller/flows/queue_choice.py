@@ -21,7 +21,7 @@ _ADDRESSES = t.P_EXACT + 10
 
 
 def queue_flows(placed: Placed, local: tuple[Network, ...], mark: int, dscp: int | None) -> Iterator[Flow]:
-    """What the job sends goes through its queues and is marked as its group's.
+    """Flows that send a job's packets through its queues and mark them as its group's.
 
     ``local`` are the networks that are not the WAN; ``dscp`` None leaves DSCP as it is.
     """

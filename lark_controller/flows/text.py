@@ -193,7 +193,7 @@ def _ct_text(term: Term) -> str:
 
 
 def actions_text(data: FlowData) -> str:
-    """What a flow does, as ``ovs-ofctl dump-flows`` writes it after ``actions=``; ``drop`` if nothing."""
+    """The actions of a flow, as ``ovs-ofctl dump-flows`` writes them after ``actions=``; ``drop`` if nothing."""
     words: list[str] = []
     if data.meter is not None:
         words.append(f"meter:{data.meter}")

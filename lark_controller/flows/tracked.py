@@ -1,4 +1,4 @@
-"""Whose connections an edge tracks, read from the flows that it holds. Pure."""
+"""The addresses whose connections an edge tracks, read from its flows. Pure."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Ruled:
         return frozenset(self._hosts.get(host, ()))
 
     def move(self, old: Placed | None, new: Placed | None) -> None:
-        """A job came, changed or went."""
+        """Notes that a job came, changed or went."""
         if new is not None and new.job.network_type in RULED:
             if old is not None and _enforced_alike(old, new):
                 return
@@ -67,7 +67,7 @@ class Ruled:
             self.changed.setdefault(host, set())
 
     def take(self) -> dict[str, set[int]]:
-        """What changed since the last call."""
+        """The changes since the last call."""
         changed, self.changed = self.changed, {}
         return changed
 
@@ -85,7 +85,7 @@ class Ruled:
 
 
 def _enforced_alike(old: Placed, new: Placed) -> bool:
-    """Whether two states of a job have the same rules, whatever else changed (lease, state)."""
+    """True if two states of a job have the same rules, whatever else changed (lease, state)."""
     return _of(old.job, old.decision) == _of(new.job, new.decision)
 
 

@@ -34,7 +34,7 @@ class WorkerShares:
 
 
 def is_limited(placed: Placed) -> bool:
-    """Whether a job's bandwidth is enforced, or it has reserved some for what it sends."""
+    """True if a job's bandwidth is enforced, or it has reserved some as a sender."""
     if placed.decision.isolated:
         return False
     return _rate(placed) is not None or any(not each.incoming for each in placed.job.reserved)
@@ -87,7 +87,7 @@ def reserved_shares(job: Job) -> tuple[ReservedShare, ...]:
 
 
 def _demands(present: Iterable[Placed], keys: list[str], *, shared: bool) -> Iterable[QueueDemand]:
-    """What the jobs ask; ``keys`` receives the key of each that has a queue. A flow between two of them takes no
+    """The demands of the jobs; ``keys`` receives the key of each that has a queue. A flow between two of them takes no
     uplink."""
     seen: dict[int, int] = {}
     for placed in present:

@@ -1,1 +1,1 @@
-"""What the pool itself says: the startds' ads in the collector, and what they mean for the directory."""
+"""The pool's own view of running jobs: the startds' ads in the collector, and what they mean for the directory."""

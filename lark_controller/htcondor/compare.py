@@ -16,7 +16,7 @@ from lark_controller.jobs.job import Job
 
 
 class Word(Enum):
-    """What the pool says of a job: it agrees, it contradicts, it contradicts unless its ads are late, or nothing."""
+    """The pool's statement on a job: it agrees, it contradicts, it contradicts unless its ads are late, or nothing."""
 
     AGREES = auto()
     CONTRADICTS = auto()
@@ -26,7 +26,7 @@ class Word(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The pool's word on one job, and the sentence for it."""
+    """The verdict on one job, and the sentence for it."""
 
     word: Word
     reason: str = ""
@@ -34,8 +34,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What follows from a verdict: quarantine the job for ``quarantine``, or lift that; ``doubted`` is since when
-    the pool has doubted it without a break (None: it does not)."""
+    """The action on a verdict: quarantine the job for ``quarantine``, or lift that; ``doubted`` is since when the pool
+    has doubted it without a break (None: it does not)."""
 
     quarantine: str = ""
     lift: bool = False
@@ -46,7 +46,7 @@ SILENT = Verdict(Word.SILENT)
 
 
 def judge(job: Job, pool: Reading, margin: float) -> Verdict:
-    """What a reading says of a job. ``margin`` is how far clocks may differ and ads be late, in seconds."""
+    """Judges a job by a reading. ``margin`` is how far clocks may differ and ads be late, in seconds."""
     fresh = _newer_than(job.created + margin)
     slot = pool.slots.get(job.run.slot)
     if slot is not None:
@@ -68,7 +68,7 @@ def judge(job: Job, pool: Reading, margin: float) -> Verdict:
 
 
 def follow(job: Job, verdict: Verdict, doubted: float | None, now: float, margin: float) -> Step:
-    """What to do about a verdict; ``doubted`` is what the last step said. An operator's word outweighs the pool's."""
+    """Derives the action on a verdict; ``doubted`` is the last step's. An operator's decision outweighs the pool's."""
     if verdict.word is Word.AGREES:
         return Step(lift=bool(job.quarantine))
     if verdict.word is Word.SILENT:

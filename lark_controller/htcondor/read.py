@@ -1,4 +1,4 @@
-"""Reads the pool's word from its collector, in a process of its own that cannot hold anything up."""
+"""Reads the slots' ads from the pool's collector, in a process of its own that cannot hold anything up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAUSE: Final = 0.001
 
 
 def read_pool(collector: str, timeout: float) -> Reading:
-    """Ask a collector (``host``, ``host:port``, or several with commas between) for all slots; takes at most about
+    """Reads all slots from a collector (``host``, ``host:port``, or several with commas between); takes at most about
     ``timeout`` seconds. Raises PoolError."""
     at = time.time()
     try:

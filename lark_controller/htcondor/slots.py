@@ -64,7 +64,7 @@ def slot_of(ad: AdValues) -> Slot | None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the collector said at one time.
+    """The collector's ads at one time.
 
     ``at`` is when it was asked and ``began`` when it had started (its own clock; it forgets everything when it stops),
     in seconds since 1970. ``machines`` maps each machine (lower case) to when it was heard of last.

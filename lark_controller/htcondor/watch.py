@@ -1,4 +1,4 @@
-"""Compares the directory with the pool, again and again, on a thread of its own."""
+"""Compares the directory with the pool at intervals, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PoolOptions:
 
 
 class Jobs(Protocol):
-    """Whoever knows the live jobs, and quarantines them."""
+    """The owner of the live jobs, who can quarantine them."""
 
     def live(self) -> list[Job]:
         """The live jobs."""
@@ -97,7 +97,7 @@ class PoolWatch:
         return why
 
     def compare_once(self) -> bool:
-        """Ask the pool and act on what it says; False where it could not be asked, and nothing has changed then."""
+        """Reads the pool once and acts on the verdicts; False where it could not be read; then nothing has changed."""
         try:
             reading = self._ask(self._options.collector, self._options.timeout)
         except PoolError as error:

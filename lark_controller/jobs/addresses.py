@@ -23,7 +23,7 @@ ATTRIBUTES: Final = {4: "LarkInnerAddressIPv4", 6: "LarkInnerAddressIPv6"}
 
 
 class Tenant(NamedTuple):
-    """Whose a block is."""
+    """The owner of a block."""
 
     group: str
     user: str
@@ -80,7 +80,7 @@ class BlockAllocator:
         self._spaces[address.version].release(int(address))
 
     def holds(self, address: Address) -> bool:
-        """Whether a live job holds the address."""
+        """True if a live job holds the address."""
         return int(address) in self._spaces[address.version].held
 
 

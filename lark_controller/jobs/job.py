@@ -16,7 +16,7 @@ from lark_common.runs import Address, AddressType, Network, NetworkType, RunKey
 
 
 class JobState(StrEnum):
-    """Where a job is in its life.
+    """The state of a job in its life.
 
     ``registering``: its flows are on their way. ``enforced``: every switch concerned has confirmed by barrier.
     ``pending``: a switch concerned is away or lacks what the job needs, or the address is not known yet; ``reason``
@@ -129,7 +129,7 @@ class Job:
 
 
 class Standing(NamedTuple):
-    """How far a live job is, and why no further."""
+    """A live job's state and the reason for it."""
 
     state: JobState
     reason: str = ""
@@ -180,7 +180,7 @@ class Directory:
                 del self.by_address[address]
 
     def standing(self, number: int) -> Standing:
-        """How far a job is."""
+        """The standing of a job."""
         return self.standings.get(number, _NEW)
 
     def settle(self, number: int, state: JobState, reason: str = "") -> None:
@@ -193,7 +193,7 @@ class Directory:
         self.states[state] += 1
 
     def forget(self, number: int) -> None:
-        """A job is over."""
+        """Removes the standing of a job that is over."""
         old = self.standings.pop(number, None)
         if old is not None:
             self.states[old.state] -= 1

@@ -17,7 +17,7 @@ def parse(entry: FileEntry) -> Accounting:
 
 
 def decide(accounting: Accounting, ads: Ads) -> bool:
-    """Whether a job's use is counted."""
+    """True if a job's use is counted."""
     if accounting is Accounting.REQUESTED:
         return holds(f"MY.{ATTRIBUTE} =?= true", ads)
     return accounting is Accounting.ALL

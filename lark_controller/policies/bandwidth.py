@@ -41,7 +41,7 @@ def parse(entry: FileEntry, position: int) -> BandwidthRule | None:
 
 
 def decide(rules: tuple[BandwidthRule, ...], ads: Ads) -> tuple[HostBandwidth | None, Because | None]:
-    """How the job's bandwidth is enforced on its worker, and the rule that says so; None: it is not."""
+    """The enforcement of the job's bandwidth on its worker, and the rule that decided it; None: it is not."""
     for rule in rules:
         if not holds(rule.when, ads):
             continue

@@ -17,7 +17,7 @@ def parse(entry: FileEntry, position: int) -> BlockRule | None:
 
 
 def decide(rules: tuple[BlockRule, ...], ads: Ads) -> tuple[bool, Because | None]:
-    """Whether the job is blocked, and the rule that says so."""
+    """True if the job is blocked, and the rule that decided it."""
     for rule in rules:
         if holds(rule.when, ads):
             return True, Because(Kind.BLOCK, rule.position, rule.line, rule.when, values_met(rule.when, ads))

@@ -27,7 +27,7 @@ def parse(entry: FileEntry, position: int) -> ConnectivityRule | None:
 
 
 def decide(rules: tuple[ConnectivityRule, ...], ads: Ads) -> tuple[bool, bool, Because | None]:
-    """Whether the job may be called, whether it may call, and the rule that says so. No rule: both."""
+    """The two directions of the job's connections, open or not, and the rule that decided them. No rule: both."""
     for rule in rules:
         if not holds(rule.when, ads):
             continue

@@ -31,7 +31,7 @@ class Cover:
         self._first[network.version][start:end] = [int(network.network_address)]
 
     def contains(self, network: Network) -> bool:
-        """Whether every address of ``network`` is in one of these."""
+        """True if every address of ``network`` is in one of these."""
         return self._holder(network) is not None
 
     def overlapping(self, network: Network) -> Network | None:
@@ -51,7 +51,7 @@ class Cover:
         return found if holds else None
 
     def _within(self, network: Network) -> tuple[int, int]:
-        """Where those that lie in ``network`` begin and end."""
+        """The first and last index of the networks that lie in ``network``."""
         first = self._first[network.version]
         return (
             bisect_left(first, int(network.network_address)),

@@ -46,7 +46,7 @@ def _expressions(policy: Policy) -> Iterable[str]:
 
 
 def decide(facts: Facts, policy: Policy) -> Decision:
-    """What the policy says about a job with these facts. Within a kind the first rule that matches decides."""
+    """Decides for a job with these facts. Within a kind the first rule that matches decides."""
     ads = ads_of(facts)
     blocked, because_block = block.decide(policy.blocks, ads)
     key, because_slice = slices.decide(policy.slices, ads)

@@ -1,4 +1,4 @@
-"""What of two ads the running policy can see: the attributes that it refers to, as values."""
+"""The facts of two ads: the attributes that the running policy refers to, as values."""
 
 from __future__ import annotations
 

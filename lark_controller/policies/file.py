@@ -44,7 +44,8 @@ Rule = TypeVar("Rule", BlockRule, SliceRule, WanRule, ConnectivityRule, Bandwidt
 
 
 def load(text: str, source: str = "policy.yaml") -> Policy:
-    """The policy that a file says. Raises PolicyError with all mistakes, in file order; ``source`` names the file."""
+    """Reads a policy from a file's text. Raises PolicyError with all mistakes, in file order; ``source`` names the
+    file."""
     mistakes: list[Mistake] = []
     policy = _read(text, mistakes)
     if policy is not None and not mistakes:

@@ -1,4 +1,4 @@
-"""What a policy is once it is read, and what it decides for a job. Frozen; reading and deciding stand elsewhere.
+"""A policy once it is read, and its decisions for a job. Frozen; reading and deciding stand elsewhere.
 
 The kinds, in the order in which a packet meets them: block, slice, wan, connectivity; a job's group and its bandwidth
 on its worker are decided beside them. Within a kind the first rule whose ``when`` is true decides, and the rest of that
@@ -39,7 +39,7 @@ class SwitchRole(StrEnum):
 
 
 class Reach(StrEnum):
-    """What a connectivity rule says of one direction: as the job ad asks, always, or never."""
+    """A connectivity rule's treatment of one direction: as the job ad asks, always, or never."""
 
     REQUESTED = "requested"
     ALLOW = "allow"
@@ -47,8 +47,8 @@ class Reach(StrEnum):
 
 
 class GroupControl(StrEnum):
-    """How a core keeps accounting groups to their rates: by OpenFlow meters, by queues that the controller makes over
-    OVSDB, or by queues that an administrator made."""
+    """The means by which a core keeps accounting groups to their rates: by OpenFlow meters, by queues that the
+    controller makes over OVSDB, or by queues that an administrator made."""
 
     METERS = "meters"
     QUEUES = "queues"
@@ -56,16 +56,16 @@ class GroupControl(StrEnum):
 
 
 class InboundShares(StrEnum):
-    """What a worker does with what nobody on it has requested, towards its jobs: ``split`` it evenly among those that
-    may use it, so that nobody's guarantee suffers; or leave it ``open`` to whoever takes it."""
+    """A worker's treatment, towards its jobs, of the rate that no job has requested: ``split`` it evenly among those
+    that may use it, so that nobody's guarantee suffers; or leave it ``open`` to whoever takes it."""
 
     SPLIT = "split"
     OPEN = "open"
 
 
 class BandwidthMode(StrEnum):
-    """What RequestBandwidth means on the worker: the most that the job gets, a share that it has for certain and may
-    exceed while others leave something, or whichever of the two the job's attribute BandwidthMode says."""
+    """The meaning of RequestBandwidth on the worker: the most that the job gets, a share that it has for certain and
+    may exceed while others leave something, or whichever of the two the job's attribute BandwidthMode says."""
 
     CAP = "cap"
     GUARANTEE = "guarantee"
@@ -132,7 +132,7 @@ class WanAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WanRule:
-    """What happens to a job's WAN traffic: dropped but for ``exceptions``, or sent out of the core port ``port``.
+    """The treatment of a job's WAN traffic: dropped but for ``exceptions``, or sent out of the core port ``port``.
 
     ``position`` counts WAN rules from 1 in file order; it is the WAN class in metadata.
     """
@@ -147,7 +147,7 @@ class WanRule:
 
 @dataclass(frozen=True, slots=True)
 class ConnectivityRule:
-    """Which directions a job may open connections in."""
+    """The directions in which a job may open connections."""
 
     position: int
     line: int
@@ -158,7 +158,7 @@ class ConnectivityRule:
 
 @dataclass(frozen=True, slots=True)
 class BandwidthRule:
-    """How RequestBandwidth is enforced on the worker. Rates in Mb/s.
+    """The enforcement of RequestBandwidth on the worker. Rates in Mb/s.
 
     ``default`` is for jobs that request none, ``maximum`` the most that counts of what is requested, ``ceiling`` the
     most that a guaranteed job may borrow up to; None: unlimited, no limit, the link.
@@ -228,14 +228,15 @@ class HostSpec:
 
 
 class Reserves(StrEnum):
-    """What a job's RequestBandwidth reserves: ``host`` its worker's access link, ``wan`` the whole path to the WAN."""
+    """The links that a job's RequestBandwidth reserves: ``host`` its worker's access link, ``wan`` the whole path to
+    the WAN."""
 
     HOST = "host"
     WAN = "wan"
 
 
 class Refused(StrEnum):
-    """What becomes of a job that the network has no room for: ``hold``, or back to ``idle``."""
+    """The fate of a job for which the network has no room: ``hold``, or back to ``idle``."""
 
     HOLD = "hold"
     IDLE = "idle"
@@ -257,7 +258,7 @@ class TopologySpec:
 
 
 class Accounting(StrEnum):
-    """Whose use of the network is counted: every job's, that of jobs that ask for it (NetworkAccounting), nobody's."""
+    """The jobs whose use of the network is counted: all, those that ask for it (NetworkAccounting), or none."""
 
     ALL = "all"
     REQUESTED = "requested"
@@ -298,7 +299,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class HostBandwidth:
-    """How a job's bandwidth is enforced on its worker. Rates in Mb/s, None as in :class:`BandwidthRule`.
+    """The enforcement of a job's bandwidth on its worker. Rates in Mb/s, None as in :class:`BandwidthRule`.
 
     ``borrows`` is True where what the job requests is guaranteed, and False where it is the job's limit.
     """
@@ -309,7 +310,7 @@ class HostBandwidth:
     ceiling: float | None = None
 
     def rate(self, requested: float | None) -> float | None:
-        """What a job that requests so much (None or 0: nothing) gets, in Mb/s; None: it is not limited."""
+        """The rate, in Mb/s, of a job that requests so much (None or 0: nothing); None: it is not limited."""
         rate = requested or self.default
         return rate if rate is None or self.maximum is None else min(rate, self.maximum)
 
@@ -336,7 +337,7 @@ class Because(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the policy says about one job. Jobs with equal facts share one decision.
+    """The policy's decision for one job. Jobs with equal facts share one decision.
 
     ``wan`` is the position of the WAN rule that applies (0: none). ``inbound`` and ``outbound`` say whether the
     job may be called and may call; both False is no network at all. ``group`` is the name of its GroupSpec, ``""``

@@ -117,7 +117,7 @@ def forget() -> None:
 
 
 def problem(text: str) -> str:
-    """What is wrong with a predicate, in words that say how to put it right; ``""`` where nothing is."""
+    """The mistake of a predicate, in words that help to correct it; ``""`` where there is none."""
     hint = "strings are compared with ==, as in 'Owner == \"bob\"'"
     try:
         needed = references(text)
@@ -130,7 +130,7 @@ def problem(text: str) -> str:
 
 
 def expression_problem(text: str) -> str:
-    """What is wrong with an expression whose value is used (``by`` of a slice); ``""`` where nothing is."""
+    """The mistake of an expression whose value is used (``by`` of a slice); ``""`` where there is none."""
     try:
         needed = references(text)
     except AdError as error:
@@ -168,7 +168,7 @@ def _evaluated(tree: classad2.ExprTree, ads: Ads) -> Any:
 
 
 def holds(text: str | None, ads: Ads) -> bool:
-    """Whether a predicate is true; None (no predicate) always is."""
+    """True if a predicate is true; None (no predicate) always is."""
     if text is None:
         return True
     result = value(text, ads)

@@ -137,7 +137,7 @@ def _template(name: str, substitute: str) -> tuple[str | int, ...]:
 
 
 def result(call: Call, subject: Any) -> Any:
-    """What a call answers for the value of its second argument, as HTCondor's function of that name does."""
+    """The result of a call for the value of its second argument, as HTCondor's function of that name gives it."""
     if subject is classad2.Value.Undefined:
         return subject
     if call.of_list:

@@ -140,7 +140,7 @@ def _ports(entry: FileEntry, role: str | None) -> dict[str, PortSpec]:
 
 
 def _check_backups(ports: dict[str, PortSpec], entry: FileEntry) -> None:
-    """A WAN port's place is taken by another one, and nobody's by itself."""
+    """Checks that each backup is another WAN port of the switch."""
     for name, spec in ports.items():
         if spec.backup is None:
             continue

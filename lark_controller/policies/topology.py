@@ -77,7 +77,7 @@ def parse(entry: FileEntry, switches: dict[int, SwitchSpec]) -> TopologySpec | N
 
 
 def is_wan(node: str) -> bool:
-    """Whether a node of the topology is the world outside."""
+    """True if a node of the topology is a WAN."""
     return node.startswith(WAN)
 
 

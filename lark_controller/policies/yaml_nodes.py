@@ -40,8 +40,8 @@ _UNITS: Final = {"kbit": 0.001, "mbit": 1.0, "gbit": 1000.0}
 
 
 def _loader() -> Any:
-    """What reads YAML: events of libyaml where PyYAML has it, at a tenth of the time, composed by Python, so that other
-    threads run meanwhile."""
+    """The loader of YAML: events of libyaml where PyYAML has it, at a tenth of the time, composed by Python, so that
+    other threads run meanwhile."""
     if not yaml.__with_libyaml__:
         return yaml.SafeLoader
     parser: Any = vars(yaml.cyaml)["CParser"]
@@ -299,7 +299,7 @@ def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
 
 
 def _excess(text: str) -> Mistake | None:
-    """What would take too long or too much to compose, found while reading event by event."""
+    """The reason why a text would take too long or too much memory to compose, found event by event."""
     aliases = depth = values = 0
     for event in yaml.parse(text, Loader=_LOADER):
         aliases += isinstance(event, yaml.AliasEvent)

@@ -73,6 +73,6 @@ class ReservedCapacity:
         return ReservedCapacity(MappingProxyType({key: kbps for key, kbps in reserved.items() if kbps}))
 
     def best_effort(self, channels: Iterable[Channel]) -> dict[str, int]:
-        """What each channel has left for traffic without a reservation, in kb/s; less than 0 where a new policy made
-        a link smaller than what was reserved."""
+        """The rate of each channel that is left for traffic without a reservation, in kb/s; less than 0 where a new
+        policy made a link smaller than what was reserved."""
         return {channel.key: channel.capacity - self.reserved.get(channel.key, 0) for channel in channels}

@@ -1,4 +1,4 @@
-"""From what a job or an operator asks for to what it would take of each link. Pure."""
+"""Turns a request of a job or an operator into its demand on each link. Pure."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class End:
 
 
 def job_booking(job: Job, policy: Policy, topology: Topology, decided: Deciding | None = None) -> Booking | None:
-    """What a job's RequestBandwidth would take, as the policy's ``bandwidth`` rules have it (default, maximum); None
-    where it asks for none. ``decided`` remembers what the policy says of jobs. Raises PathError."""
+    """The booking of a job's RequestBandwidth, by the policy's ``bandwidth`` rules (default, maximum); None where it
+    asks for none. ``decided`` remembers what the policy says of jobs. Raises PathError."""
     rate = _rate(job, policy, decided)
     if rate is None:
         return None
@@ -52,7 +52,7 @@ def promise(job: Job, policy: Policy, topology: Topology, decided: Deciding) -> 
 
 
 def _rate(job: Job, policy: Policy, decided: Deciding | None) -> int | None:
-    """What a job is to have, in kb/s."""
+    """The rate of a job in kb/s."""
     rate = job.bandwidth
     if policy.bandwidths:
         decision = decide(job.facts, policy) if decided is None else decided(job.facts)
@@ -62,7 +62,7 @@ def _rate(job: Job, policy: Policy, decided: Deciding | None) -> int | None:
 
 
 def flow_booking(source: End, destination: End, rate: float, until: float | None, topology: Topology) -> Booking:
-    """What a flow would take; ``rate`` is Mb/s. Raises PathError."""
+    """The booking of a flow; ``rate`` is Mb/s. Raises PathError."""
     kbps = asked_rate(rate)
     return Booking(
         ReservationKind.FLOW,
@@ -78,7 +78,7 @@ def flow_booking(source: End, destination: End, rate: float, until: float | None
 
 
 def demand_of(reservation: Reservation, topology: Topology, kbps: int | None = None) -> Demand:
-    """What a reservation takes of a topology, at another rate where one is given. Raises PathError."""
+    """The demand of a reservation on a topology, at another rate where one is given. Raises PathError."""
     rate = reservation.kbps if kbps is None else kbps
     if reservation.kind is ReservationKind.JOB:
         return _job_demand(topology, reservation.source, reservation.destination, rate)

@@ -26,7 +26,7 @@ UNDER_WAY: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What was counted of a queue at a moment (``at`` in seconds): bytes that left it, packets dropped before it, bytes
+    """The counters of a queue at a moment (``at`` in seconds): bytes that left it, packets dropped before it, bytes
     that flows sent to it (None: not known), and seconds in which packets were found waiting (None: nobody looks)."""
 
     at: float
@@ -38,7 +38,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How a queue's guarantee was kept between two looks; ``promised`` and ``delivered`` are bits a second.
+    """The delivery of a queue's guarantee between two readings; ``promised`` and ``delivered`` are bits a second.
 
     ``missed`` is True where less was delivered although there was more to send.
     """
@@ -50,7 +50,8 @@ class Delivery:
 
 
 def at_both(before: Mapping[Key, int], now: Mapping[Key, int]) -> dict[Key, int]:
-    """What was promised from one look to the next, by port and queue; of a guarantee that changed, the lesser one."""
+    """The guarantees in force from one reading to the next, by port and queue; of a guarantee that changed, the lesser
+    one."""
     return {key: min(before[key], least) for key, least in now.items() if key in before}
 
 
@@ -59,7 +60,7 @@ def deliveries(
     now: Mapping[Key, Counters],
     promised: Mapping[Key, int],
 ) -> Iterator[tuple[Key, Delivery]]:
-    """How each guarantee (bits a second, by port and queue) was kept; queues that were made anew are left out."""
+    """The delivery of each guarantee (bits a second, by port and queue); queues that were made anew are left out."""
     for key, least in promised.items():
         first, last = before.get(key), now.get(key)
         if first is None or last is None or least == 0:

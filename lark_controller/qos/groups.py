@@ -1,4 +1,4 @@
-"""How a core switch treats each accounting group: by a meter, by a queue of the controller's, or by an
+"""The treatment of each accounting group by a core switch: by a meter, by a queue of the controller's, or by an
 administrator's. Pure.
 
 Rates are Mb/s of L2 frame bytes, as queues and meters count them.
@@ -52,7 +52,7 @@ def treatments(
     control: GroupControl = GroupControl.METERS,
     standing: frozenset[int] = frozenset(),
 ) -> Iterator[Treatment]:
-    """What a switch with ``max_meter`` meters (0: none) does for each group that it can do something for.
+    """The treatment of each group that a switch with ``max_meter`` meters (0: none) can treat.
 
     Meters, and queues of the controller's, are numbered by DSCP; of the latter those that are ``standing`` are used. A
     group's burst is its own, or :data:`METER_BURST` of a second's worth.
@@ -133,7 +133,7 @@ def shortcomings(policy: Policy, max_meter: int, control: GroupControl = GroupCo
 
 
 def notices(policy: Policy, control: GroupControl) -> Iterator[str]:
-    """What groups might be taken to have on a switch and do not have there, in sentences for the operator."""
+    """The limits of groups that do not apply on a switch though they seem to, in sentences for the operator."""
     if control is GroupControl.PREPROVISIONED:
         return
     by_name = {group.name.lower(): group for group in policy.groups if group.when is None}

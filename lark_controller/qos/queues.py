@@ -44,7 +44,7 @@ class Queue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PortQueues:
-    """What leaves a port: at most ``rate`` bits a second altogether, in queues by number."""
+    """The queues of a port: at most ``rate`` bits a second altogether, in queues by number."""
 
     rate: int
     queues: Mapping[int, Queue] = field(default_factory=lambda: MappingProxyType({}))

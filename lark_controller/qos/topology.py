@@ -27,7 +27,7 @@ MAX_RATE: Final = 10_000_000_000
 
 
 def asked_rate(megabits: float) -> int:
-    """A rate that is asked for, in kb/s, rounded up."""
+    """A requested rate in kb/s, rounded up."""
     return math.ceil(round(megabits * KILO, 6))
 
 
@@ -38,7 +38,7 @@ def carried_rate(megabits: float) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Channel:
-    """What has a capacity: one direction of a full-duplex link, or a half-duplex link as a whole.
+    """A unit of capacity: one direction of a full-duplex link, or a half-duplex link as a whole.
 
     ``source`` and ``target`` are ``""`` for a half-duplex link. ``capacity`` is kb/s.
     """
@@ -73,7 +73,7 @@ def channels(link: LinkSpec) -> tuple[Channel, ...]:
 
 
 def access_link(spec: TopologySpec | None, host: str) -> HostSpec | LinkSpec | None:
-    """What is declared of a host's access link; None where nothing is."""
+    """The declaration of a host's access link; None where there is none."""
     if spec is None:
         return None
     node = host.lower()
@@ -89,11 +89,11 @@ class Topology:
     workers: Mapping[str, float]
 
     def with_worker(self, host: str, megabits: float) -> Topology:
-        """The same network with what a machine ad says of its worker's access link."""
+        """The same network with the capacity of a worker's access link from its machine ad."""
         return Topology(self.spec, {**self.workers, host.lower(): megabits})
 
     def learns_from(self, host: str) -> bool:
-        """Whether it is the machine ad that says how much the access link of ``host`` carries."""
+        """True if the machine ad gives the capacity of the access link of ``host``."""
         node = host.lower()
         spec = self.spec.hosts.get(node, self.spec.default)
         return spec is not None and spec.capacity is None and node not in self._graph
@@ -125,7 +125,7 @@ class Topology:
         return None
 
     def has(self, node: str) -> bool:
-        """Whether a host, switch or WAN of that name is declared."""
+        """True if a host, switch or WAN of that name is declared."""
         return node.lower() in self._graph or node.lower() in self.spec.hosts
 
     def path(self, source: str, target: str) -> tuple[Channel, ...]:
@@ -151,7 +151,7 @@ class Topology:
         return tuple(found)
 
     def is_end(self, node: str) -> bool:
-        """Whether a node (in lower case) is an end of a declared link."""
+        """True if a node (in lower case) is an end of a declared link."""
         return node in self._graph
 
     def connected(self, nodes: Iterable[str]) -> frozenset[str]:
@@ -165,15 +165,15 @@ class Topology:
         return frozenset(found)
 
     def flow(self, source: str, target: str, kbps: int) -> Demand:
-        """What a flow in one direction takes. Raises PathError."""
+        """The demand of a flow in one direction. Raises PathError."""
         return _demand((each, kbps) for each in self.path(source, target))
 
     def both_ways(self, source: str, target: str, kbps: int) -> Demand:
-        """What a guarantee towards and from a node takes: of a half-duplex link twice the rate. Raises PathError."""
+        """The demand of a guarantee towards and from a node: of a half-duplex link twice the rate. Raises PathError."""
         return _demand((each, kbps) for each in (*self.path(source, target), *self.path(target, source)))
 
     def host(self, host: str, kbps: int) -> Demand:
-        """What a job's guarantee takes of its worker's access link, both ways. Raises PathError."""
+        """The demand of a job's guarantee on its worker's access link, both ways. Raises PathError."""
         node = host.lower()
         access = self.access(node)
         links = [link for link, _ in self._graph[node]] if access is None else [access]

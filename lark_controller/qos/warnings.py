@@ -16,8 +16,8 @@ MOST: Final = 20
 
 
 def policy_warnings(policy: Policy) -> tuple[str, ...]:
-    """What refuses every job that asks for bandwidth wherever it runs, or at the hosts concerned, as far as the policy
-    alone says."""
+    """The reasons why every job that asks for bandwidth is refused, anywhere or at the hosts concerned, as far as the
+    policy alone decides."""
     spec = policy.topology
     if spec is None:
         return ()
@@ -45,7 +45,7 @@ def policy_warnings(policy: Policy) -> tuple[str, ...]:
 
 
 def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iterable[str]) -> tuple[str, ...]:
-    """Which of the pool's ``hosts`` refuse every job that asks for bandwidth under a policy. ``capacities`` are what
+    """The ``hosts`` of the pool that refuse every job that asks for bandwidth under a policy. ``capacities`` are what
     machine ads have said of access links (Mb/s, by host in lower case)."""
     if policy.topology is None:
         return ()

@@ -32,7 +32,7 @@ class Way(Enum):
 
 
 class Claim(NamedTuple):
-    """Whose a queue is: a job's, or that of a reserved flow. Claims are ordered: flows were admitted, so they come
+    """The owner of a queue: a job's, or that of a reserved flow. Claims are ordered: flows were admitted, so they come
     before jobs, and the older before the younger."""
 
     is_job: bool
@@ -110,7 +110,7 @@ def host_plan(
 def carried(
     speeds: Mapping[str, float | None], policy: Policy, host: str, demands: Iterable[QueueDemand]
 ) -> dict[str, float | None]:
-    """What each uplink carries away from the worker, in Mb/s: its speed, and no more than the policy's topology gives
+    """The rate of each uplink away from the worker, in Mb/s: its speed, and no more than the policy's topology gives
     the worker. Of a half-duplex link, what is promised towards the worker is not there."""
     link = access_link(policy.topology, host)
     if link is None or link.capacity is None:

@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: bearer tokens with scopes, failed attempts and rates."""
+"""Authenticates the caller and checks its scopes: bearer tokens with scopes, failed attempts and rates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def require_host(host: str) -> None:
 
 
 def is_bound() -> bool:
-    """Whether the request is a hook's that is good for some hosts alone."""
+    """True if the request is a hook's and its token is good for some hosts alone."""
     return g.lark_by_hook and (g.lark_token.hosts is not None or request.environ.get(CERTIFICATE) is not None)
 
 

@@ -90,7 +90,7 @@ def read_json(limit: int, schema: Schema) -> dict[str, Any]:
 
 
 def _messages(error: ValidationError) -> dict[str, Any]:
-    """What is wrong, by member; of the body as a whole under ``_schema``."""
+    """The mistakes, by member; of the body as a whole under ``_schema``."""
     return error.messages if isinstance(error.messages, dict) else {"_schema": error.messages}
 
 

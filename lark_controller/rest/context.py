@@ -1,4 +1,4 @@
-"""What the views of one application share: the controller, the settings, tokens, metrics and limits."""
+"""The values that the views of one application share: the controller, the settings, tokens, metrics and limits."""
 
 from __future__ import annotations
 

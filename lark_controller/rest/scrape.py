@@ -16,7 +16,8 @@ from lark_controller.policies.topology import ACCESS
 
 
 class ControlsCollector(Collector):
-    """What the controller knows anyway, as metrics; what cannot be read is absent from the scrape, and logged."""
+    """Metrics of the controller, from values that it has anyway; what cannot be read is absent from the scrape, and
+    logged."""
 
     def __init__(self, controls: Controls) -> None:
         self._controls = controls
@@ -119,8 +120,8 @@ class ControlsCollector(Collector):
 
 
 def _each(switches: Sequence[SwitchStatus]) -> list[Metric]:
-    """What is said of every switch by itself: their number is that of the workers. Switches that share a name are told
-    apart by their datapath ids: of two series with equal labels Prometheus drops one."""
+    """The metrics of each switch; their number grows with the workers. Switches that share a name are told apart by
+    their datapath ids: of two series with equal labels Prometheus drops one."""
     named = Counter(switch.name for switch in switches)
     labels = ("switch",)
     connected = GaugeMetricFamily("lark_switch_connected", "1 where it is connected.", labels=labels)

@@ -37,9 +37,9 @@ _NAMED: Final = 10
 
 
 class Scope(StrEnum):
-    """What a token allows. ``hook``: to register, renew and end jobs, to reserve what they send, and to read a job or a
-    reservation by its id. ``read``: to read everything. ``operate``: to read everything, to change the policy, and to
-    reserve anything."""
+    """The permissions of a token. ``hook``: to register, renew and end jobs, to reserve what they send, and to read a
+    job or a reservation by its id. ``read``: to read everything. ``operate``: to read everything, to change the policy,
+    and to reserve anything."""
 
     HOOK = "hook"
     READ = "read"
@@ -130,7 +130,7 @@ class Tokens:
 
 
 def is_among(host: str, accepted: Iterable[str]) -> bool:
-    """Whether a host is one of these names and patterns: ``*`` is any characters, capitals are as small letters."""
+    """True if a host is one of these names and patterns: ``*`` is any characters, capitals are as small letters."""
     name = host.lower().rstrip(".")
     for each in accepted:
         first, star, last = each.lower().rstrip(".").partition("*")
@@ -249,7 +249,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """What changes when the file does; None where there is none."""
+    """The file's identity, which changes when the file does; None where there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What must survive a restart: runs with their ads, leases and addresses, the audit trail, policy versions."""
+"""The data that must survive a restart: runs with their ads, leases and addresses, the audit trail, policy versions."""
 
 from lark_controller.store.queries import Ending, LiveAds
 from lark_controller.store.run_updates import Pruned

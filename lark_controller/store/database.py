@@ -210,7 +210,7 @@ def _write_nothing(connection: Connection) -> None:
 
 
 def _advice(said: str) -> str:
-    """What to do about the failures that operators meet."""
+    """Advice on the failures that operators meet."""
     for sign, advice in (
         ("database is locked", "Another process has held it for 10 s; stop that process."),
         ("no such table", "It has no tables of Lark; run `lark db upgrade`."),

@@ -23,7 +23,7 @@ _ADVISORY_KEY: Final = 0x6C61726B
 
 
 def migrations_directory() -> Path:
-    """Where the migrations are: inside the package in a wheel, beside it in a checkout. Raises StoreError."""
+    """The directory of the migrations: inside the package in a wheel, beside it in a checkout. Raises StoreError."""
     package = Path(lark_controller.__file__).resolve().parent
     for directory in (package / "migrations", package.parent / "migrations"):
         if (directory / "env.py").is_file():

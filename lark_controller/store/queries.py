@@ -27,7 +27,7 @@ class LiveAds(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a run ended: when (seconds since 1970), why, and its exit ad (``""`` if none was posted)."""
+    """The end of a run: when (seconds since 1970), why, and its exit ad (``""`` if none was posted)."""
 
     at: float
     why: str
@@ -48,7 +48,7 @@ def find(connection: Connection, job_id: str) -> Job | None:
 
 
 def ending(connection: Connection, job_id: str) -> Ending | None:
-    """How a run ended; None where it has not, or there is none."""
+    """Reads the end of a run; None where it has not, or there is none."""
     query = (
         select(runs.c.ended_at, runs.c.reason, run_ads.c.exit_ad)
         .join(run_ads)

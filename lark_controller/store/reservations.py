@@ -206,18 +206,18 @@ def page(connection: Connection, job: str | None, now: float, cursor: str | None
 
 
 def use(connection: Connection) -> ChannelRates:
-    """How much of each channel is reserved, in kb/s."""
+    """The reserved rate of each channel, in kb/s."""
     rows = connection.execute(select(reserved.c.channel, reserved.c.kbps).where(reserved.c.kbps > 0))
     return {row.channel: row.kbps for row in rows}
 
 
 def worker_capacities(connection: Connection) -> dict[str, float]:
-    """What the access links of workers carry, in Mb/s, by host in lower case."""
+    """The capacities of workers' access links, in Mb/s, by host in lower case."""
     return {row.host: row.megabits for row in connection.execute(select(*worker_links.c))}
 
 
 def set_worker_capacity(connection: Connection, host: str, megabits: float) -> None:
-    """Keep what a machine ad says of its worker's access link."""
+    """Stores a machine ad's capacity of its worker's access link."""
     query = update(worker_links).where(worker_links.c.host == host.lower()).values(megabits=megabits)
     if not connection.execute(query).rowcount:
         connection.execute(insert(worker_links).values(host=host.lower(), megabits=megabits))
@@ -254,7 +254,7 @@ def _keep_alive(connection: Connection, job_ids: Collection[str]) -> None:
 
 
 def _lock_job_of(connection: Connection, reservation_id: str) -> None:
-    """Let nobody else change the job whose row says what this reservation is."""
+    """Locks the job whose row defines this reservation."""
     theirs = (reservations.c.id == reservation_id) & (reservations.c.kind == ReservationKind.JOB.value)
     _lock_live(connection, connection.execute(select(reservations.c.job).where(theirs)).scalars().all())
 

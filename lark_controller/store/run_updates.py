@@ -1,4 +1,4 @@
-"""What happens to runs while they live and after: leases, states, facts, quarantine, and the removal of what is old."""
+"""Updates runs while they live and after: leases, states, facts, quarantine, and the removal of what is old."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BY_ID: Final = runs.c.id == bindparam("job_id")
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many ended runs, and how many lines of the audit trail, were removed."""
+    """The number of ended runs, and of lines of the audit trail, that were removed."""
 
     runs: int
     audit: int
@@ -71,7 +71,7 @@ def update_facts(connection: Connection, facts: Collection[tuple[str, Facts]], f
 
 
 def quarantine(connection: Connection, job_id: str, reason: str, actor: str, now: float) -> Job | None:
-    """Note against a live run what speaks against it; None where no such run lives."""
+    """Stores the pool's contradiction of a live run; None where no such run lives."""
     job = find_for_update(connection, job_id)
     if job is None or not job.live:
         return None

@@ -1,4 +1,4 @@
-"""How a run comes in and how it ends: who may hold an address or a slot, and what an older run loses."""
+"""Registers runs and ends them: who may hold an address or a slot, and what an older run loses."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _LOCK_SLOT: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bind
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a registration did: the job as it is stored now, whether it was made by this call, and the runs that ended
-    because of it (they have lost their slot or address to this one, or their lease was over)."""
+    """The result of a registration: the job as it is stored now, whether it was made by this call, and the runs that
+    ended because of it (they have lost their slot or address to this one, or their lease was over)."""
 
     job: Job
     created: bool
@@ -192,7 +192,7 @@ def _lock_slot(connection: Connection, slot: str) -> None:
 
 
 def _merged(stored: Job, said: Job) -> Job:
-    """The stored run with what a later post says; what the post leaves out (None) stays as it was."""
+    """The stored run with the values of a later post; what the post leaves out (None) stays as it was."""
     ipv4, ipv4_block = said.ipv4, said.ipv4_block
     if ipv4 is None or (ipv4 == stored.ipv4 and ipv4_block is None):
         ipv4, ipv4_block = stored.ipv4, stored.ipv4_block
@@ -264,8 +264,8 @@ def _same_place(one: Job, other: Job) -> bool:
 
 
 def _is_older(stored: Job, wanted: Job) -> bool:
-    """Whether ``stored`` must be over because ``wanted`` runs. Where starts are unknown or equal, what was stored
-    first is older, unless it is of the same job."""
+    """True if ``stored`` must be over because ``wanted`` runs. Where starts are unknown or equal, what was stored first
+    is older, unless it is of the same job."""
     if stored.run.started and wanted.run.started and stored.run.started != wanted.run.started:
         return stored.run.started < wanted.run.started
     return stored.run.global_job_id != wanted.run.global_job_id

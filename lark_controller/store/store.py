@@ -55,7 +55,7 @@ class Reservations(Subject):
 
 
 class UsageHistory(Subject):
-    """What jobs have used: their sums, and the buckets by group, user and host."""
+    """The history of jobs' use: their sums, and the buckets by group, user and host."""
 
     write = Writes(usage.write)
     unended = Streams(usage.unended)

@@ -1,4 +1,4 @@
-"""How a function on a connection becomes an operation of the store, for any thread: in a transaction of its own.
+"""Turns a function on a connection into an operation of the store, for any thread: in a transaction of its own.
 
 class Runs(Subject):
 find = Reads(queries.find)     # find(connection, job_id) is asked as store.runs.find(job_id)

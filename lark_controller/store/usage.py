@@ -1,4 +1,4 @@
-"""What jobs have used: written beside the readings that it was counted from, asked by subject and time."""
+"""The use of jobs: written beside the readings that it was counted from, asked by subject and time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OF_JOB: Final = {"group": usage_jobs.c.group_name, "user": usage_jobs.c.user_na
 
 
 class Readings(NamedTuple):
-    """What was written last of a live job."""
+    """The last readings written of a live job."""
 
     number: int
     usage: Usage
@@ -91,7 +91,7 @@ def finish(connection: Connection, numbers: Collection[int]) -> int:
 
 
 def of_jobs(connection: Connection, numbers: Collection[int]) -> dict[int, JobUsage]:
-    """What some jobs have used, by number, as far as it is written."""
+    """The use of some jobs, by number, as far as it is written."""
     query = select(usage_jobs.c.number, usage_jobs.c.at, usage_jobs.c.ended_at, *_JOB_SUMS)
     rows = connection.execute(query.where(usage_jobs.c.number.in_(numbers)))
     return {number: JobUsage(Usage(*sums), at=at, final=ended_at != NOT_ENDED) for number, at, ended_at, *sums in rows}

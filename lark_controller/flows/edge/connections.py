@@ -56,7 +56,7 @@ def _connections(drops: Edge | None) -> Iterator[Flow]:
 
 
 def _untracked(drops: Edge | None) -> Iterator[Flow]:
-    """Where connections cannot be tracked, jobs with one-way connectivity have none."""
+    """Drops the traffic of jobs with one-way connectivity where connections cannot be tracked."""
     for bit in (t.FROM_TRACKED, t.TO_TRACKED):
         yield flow(Edge.TRACK, t.P_ALLOW, {"metadata": bit.put(1)}, cookie(Category.CONNECTIVITY), goto=drops)
 

@@ -129,7 +129,7 @@ def _deliver(placed: Placed, mark: int) -> Iterator[Flow]:
 
 
 def _announce(placed: Placed, switch: Switch, mark: int) -> Iterator[Flow]:
-    """What a job says about its own address (probes and announcements, RFC 5227, 4862) is for everybody else."""
+    """Delivers a job's announcements of its own address (probes and announcements, RFC 5227, 4862) to all others."""
     assert placed.port is not None
     everyone = tuple(Output(port) for port in (PORT_LOCAL, *switch.uplinks))
     for fields in _global(placed):
@@ -145,14 +145,14 @@ def deliveries(placed: Placed) -> tuple[Action, ...]:
 
 
 def announced(placed: Placed) -> bool:
-    """Whether a job is to hear what routers or DHCP servers announce."""
+    """True if announcements of routers or DHCP servers go to the job."""
     if placed.port is None or placed.decision.isolated:
         return False
     return _has_ipv6(placed)
 
 
 def announcements(local: Iterable[Placed], switch: Switch) -> Iterator[Flow]:
-    """What a router or DHCP server says to all: a copy for every local job that it concerns, and on as usual.
+    """Announcements of routers and DHCP servers to all: a copy for every local job that it concerns, and on as usual.
 
     Nothing is flooded to job ports, so router advertisements (RFC 4861) and broadcast DHCP answers are handed to
     each of them by name. One flow a VLAN.

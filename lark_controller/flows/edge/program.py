@@ -1,4 +1,4 @@
-"""What an edge switch holds: the frame of its tables, each local job's own flows, each local slice's flows.
+"""The flows of an edge switch: the frame of its tables, each local job's own flows, each local slice's flows.
 
 Pure: every function is a calculation from frozen values to flows. :mod:`lark_controller.flows.desired` puts them
 together. The tables and metadata bits are declared in :mod:`lark_controller.flows.tables`.
@@ -131,7 +131,7 @@ def _sender(placed: Placed, tag: int, dscp: int) -> tuple[int, int]:
 
 
 def _receiver(placed: Placed, mark: int, tag: int) -> Iterator[Flow]:
-    """What later tables must know of a packet that goes to the job."""
+    """The instructions that write the destination job of a packet for later tables."""
     decision = placed.decision
     metadata = combine(
         t.TO_JOB.put(1),

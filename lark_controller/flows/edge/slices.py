@@ -47,7 +47,7 @@ def _slices(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
 
 
 def _link_local(mark: int, drops: Edge | None) -> Iterator[Flow]:
-    """Whose a link-local address is, no prefix tells, and nothing but neighbour discovery and DHCP is delivered to one.
+    """Drops solicitations between link-local addresses of sliced jobs, since no prefix tells whose they are.
 
     A job resolves its router's from an address of its own that can be looked at (RFC 6724); so nobody who asks from a
     link-local address for one is answered by a sliced job, unless it is beyond an edge and asks by multicast, as

@@ -60,7 +60,8 @@ _PREREQUISITES: Final[dict[str, tuple[tuple[str, frozenset[int]], ...]]] = {
 
 
 def missing_prerequisite(match: Match) -> str:
-    """What a match lacks by OpenFlow 1.3.5, section 7.2.3.6, in words (``""``: nothing); switches refuse it."""
+    """The prerequisite that a match lacks by OpenFlow 1.3.5, section 7.2.3.6, in words (``""``: nothing); switches
+    refuse it."""
     exact = {term.name: term.value for term in match if term.mask == (1 << FIELD_BITS[term.name]) - 1}
     for term in match:
         for name, accepted in _PREREQUISITES.get(term.name, ()):
@@ -113,7 +114,7 @@ class Tables:
         return iter(list(self.entries.values()))
 
     def program(self) -> Program:
-        """What the tables hold, as a value."""
+        """The contents of the tables, as a value."""
         return Program({key: entry.data for key, entry in self.entries.items()}, dict(self.meters))
 
     def set(self, flow: Flow) -> FlowEntry | None:

@@ -38,7 +38,7 @@ _ARP: Final = struct.Struct("!HHBBHHIIHII")
 
 
 class Layout(NamedTuple):
-    """Where the headers of a frame begin, in bytes from its start; None where there is none that can be read.
+    """The offsets of the headers of a frame, in bytes from its start; None where there is none that can be read.
 
     ``transport`` is None for fragments as well.
     """
@@ -80,7 +80,8 @@ def parse(frame: bytes) -> dict[str, int]:
 
 
 def locate(frame: bytes) -> Layout:
-    """Where the headers of a frame of at least 14 bytes begin. ``protocol`` is None unless the IP header is whole."""
+    """Finds the offsets of the headers of a frame of at least 14 bytes. ``protocol`` is None unless the IP header is
+    whole."""
     ethertype = int.from_bytes(frame[12:14])
     at = 14
     tagged = ethertype in _TPIDS and len(frame) >= 18
@@ -186,7 +187,8 @@ def _parse_nd(frame: bytes, at: int, fields: dict[str, int]) -> None:
 
 
 class Addresses(NamedTuple):
-    """Who speaks to whom: MACs, VLAN number (0: untagged), ethertype, addresses, IP version (0: no addresses)."""
+    """Source and destination of a frame: MACs, VLAN number (0: untagged), ethertype, addresses, IP version (0: no
+    addresses)."""
 
     eth_src: int
     eth_dst: int
@@ -202,7 +204,7 @@ _addresses = Addresses._make
 
 
 def parse_fast_addresses(frame: bytes) -> Addresses:
-    """Who speaks to whom, for the path that every PacketIn takes (about 1 µs).
+    """Reads source and destination of a frame, for the path of every PacketIn (about 1 µs).
 
     ARP (version 4) gives sender and target; a Neighbor Solicitation that is sent to a group gives its target as the
     destination. A frame too short to read gives zeros and None.
@@ -235,7 +237,7 @@ def parse_fast_addresses(frame: bytes) -> Addresses:
 
 
 def is_multicast(frame: bytes) -> bool:
-    """Whether a frame carries IPv6 to a group."""
+    """True if a frame carries IPv6 to a group."""
     at = 18 if len(frame) >= 18 and int.from_bytes(frame[12:14]) in _TPIDS else 14
     return len(frame) > at + 24 and frame[at - 2 : at] == b"\x86\xdd" and frame[at + 24] == 0xFF
 

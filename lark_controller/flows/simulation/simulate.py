@@ -1,4 +1,4 @@
-"""What a switch does with a packet: OpenFlow 1.3 tables, Open vSwitch's NORMAL and ``ct``, on real bytes or on fields.
+"""Simulates a switch on a packet: OpenFlow 1.3 tables, Open vSwitch's NORMAL and ``ct``, on real bytes or on fields.
 
 The tables themselves are in :mod:`.classifier`, connections in
 :mod:`.conntrack`. Follows OpenFlow 1.3.5, sections 5.1 to 5.12, and where that leaves a choice,
@@ -110,7 +110,7 @@ class ToController(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a packet.
+    """The result of a packet.
 
     ``outputs`` are (port, frame) in order; ``queues`` (None: default) and ``headers`` (fields as sent) run beside it.
     ``meters`` are the meters passed; rates are not modelled. ``dropped_by`` is the flow at which a packet ended that

@@ -130,7 +130,7 @@ def confirm(host: str) -> dict[str, object]:
 
 
 def _is_speed(value: object) -> bool:
-    """Whether a value is a speed in Mb/s, or null."""
+    """True if a value is a speed in Mb/s, or null."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_SPEED)
 
 

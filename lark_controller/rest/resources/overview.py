@@ -32,7 +32,7 @@ def _meta(meaning: str) -> dict[str, str]:
 
 
 class JobCountsSchema(Schema):
-    """How many live jobs there are in each state."""
+    """The number of live jobs in each state."""
 
     registering = fields.Integer(required=True, metadata=_meta("Flows on their way"))
     pending = fields.Integer(required=True, metadata=_meta("A switch is away, or the address is not known yet"))
@@ -41,7 +41,7 @@ class JobCountsSchema(Schema):
 
 
 class SwitchCountsSchema(Schema):
-    """How many switches there are."""
+    """The number of switches."""
 
     known = fields.Integer(required=True, metadata=_meta("Declared, or connected once"))
     connected = fields.Integer(required=True, metadata=_meta("Connected now"))
@@ -54,7 +54,7 @@ PolicyHeadSchema = schema_of(PolicyVersion, "PolicyHeadSchema", without=("text",
 
 
 class OverviewSchema(Schema):
-    """The pool in a few numbers."""
+    """The pool, summed up."""
 
     at = Time("When this was true")
     ready = fields.Boolean(required=True, metadata=_meta("The controller can do its work"))
@@ -85,7 +85,7 @@ class TokenSchema(Schema):
 
 @operation(blueprint, "GET", "/overview", scopes=(Scope.READ,), answers={200: OverviewSchema})
 def show() -> dict[str, object]:
-    """Show the whole pool in a few numbers, and the switches that are worth a look."""
+    """Sum up the whole pool, with the switches that need attention."""
     controls = current().controls
     switches = controls.switches.all()
     counts = controls.jobs.counts()
@@ -122,6 +122,6 @@ def _rank(switch: SwitchStatus) -> tuple[bool, bool, int, str]:
 
 
 def asks_for_attention(switch: SwitchStatus) -> bool:
-    """Whether somebody should look at a switch."""
+    """True if a switch needs an operator's attention."""
     full = switch.max_rules > 0 and switch.desired >= NEARLY_FULL * switch.max_rules
     return not switch.in_sync or full or switch.drift > 0

@@ -84,7 +84,7 @@ def check() -> dict[str, object]:
     problems=(400, 413, 415, 422),
 )
 def plan() -> Any:
-    """Say what a policy would change on the running pool, before it does."""
+    """Show the changes that a policy would make on the running pool."""
     return current().controls.policy.plan(_text())
 
 

@@ -63,7 +63,7 @@ class WishSchema(Schema):
 
 
 class ChangeSchema(Schema):
-    """What is to change of a reservation."""
+    """A change of a reservation."""
 
     rate = fields.Float(validate=_RATE, metadata=_meta("The new rate, Mb/s of L2 bytes"))
     duration = fields.Float(
@@ -72,7 +72,7 @@ class ChangeSchema(Schema):
 
 
 class HoldSchema(Schema):
-    """What a reservation takes of a link."""
+    """A reservation's share of a link."""
 
     channel = fields.String(required=True, metadata=_meta("The link, and its direction where it has two"))
     rate = fields.Float(required=True, metadata=_meta("Mb/s"))
@@ -287,5 +287,5 @@ def shown(reservation: Reservation) -> dict[str, object]:
 
 
 def _of_job() -> bool:
-    """Whether the token allows no more than what a job may do for itself."""
+    """True if the token allows no more than a job may do for itself."""
     return not cast("Token", g.lark_token).allows((Scope.OPERATE,))

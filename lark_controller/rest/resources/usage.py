@@ -87,7 +87,7 @@ class UsageQuery(PageQuery):
 
 
 class RatesQuery(PageQuery):
-    """Whose rates."""
+    """The subjects of rates."""
 
     class Meta:
         """Rates change while they are read: there is no next page."""
@@ -143,7 +143,7 @@ def usage(query: dict[str, Any]) -> Any:
     problems=(422,),
 )
 def rates(query: dict[str, Any]) -> dict[str, object]:
-    """What live jobs send and receive now, the most first."""
+    """List the rates of live jobs now, the most first."""
     return {"rates": current().controls.usage.flowing(query["by"], query["limit"])}
 
 
@@ -151,7 +151,7 @@ def rates(query: dict[str, Any]) -> dict[str, object]:
     blueprint, "GET", "/jobs/<job_id>/rates", scopes=(Scope.READ,), answers={200: RecentListSchema}, problems=(404,)
 )
 def recent(job_id: str) -> dict[str, object]:
-    """What a live job has sent and received lately.
+    """List a live job's last rates.
 
     Of an ended job, and of one that this controller has not read yet, there is nothing.
     """

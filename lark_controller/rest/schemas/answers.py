@@ -187,7 +187,7 @@ class Joined:
 
 
 class Used(NamedTuple):
-    """What a job has used, to be joined with the job."""
+    """A job's use, to be joined with the job."""
 
     usage: JobUsage | None
 
@@ -225,7 +225,7 @@ class SliceSchema(Schema):
 
 
 class DecisionSchema(Schema):
-    """What the policy says about a job."""
+    """The policy's decision for a job."""
 
     blocked = _flag("No traffic at all")
     slice = fields.Nested(
@@ -260,7 +260,7 @@ class JobDetailSchema(RegisteredSchema):
 
 
 class Page(Schema):
-    """Where a list goes on."""
+    """The place at which a list goes on."""
 
     next = _maybe_text("The next page's URL, null on the last")
     next_cursor = _maybe_text("The cursor of the next page")
@@ -299,7 +299,7 @@ PolicySchema = schema_of(PolicyVersion, "PolicySchema")
 
 
 class PolicyCheckSchema(Schema):
-    """What is wrong with a policy."""
+    """The mistakes of a policy."""
 
     valid = _flag("No mistake was found")
     mistakes = _many(MistakeSchema, "Every mistake, in file order")
@@ -330,7 +330,7 @@ class AuditPageSchema(Page):
 
 
 class NotedSchema(Schema):
-    """What was written into the audit trail."""
+    """The line written to the audit trail."""
 
     subject = _text("The job's id")
     action = _text("What")

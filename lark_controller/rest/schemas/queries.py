@@ -19,7 +19,7 @@ def _meta(meaning: str) -> dict[str, str]:
 
 
 class WaitQuery(Schema):
-    """How long a post waits."""
+    """The time that a post waits."""
 
     wait = fields.Float(
         load_default=0.0,
@@ -29,7 +29,7 @@ class WaitQuery(Schema):
 
 
 class EndQuery(Schema):
-    """What a job's end was noticed by."""
+    """The source of a job's end."""
 
     by = fields.String(
         load_default=EndedBy.HOOK.value,
@@ -83,7 +83,7 @@ class JobQuery(PageQuery):
 
 
 class FreshQuery(Schema):
-    """How new what is said of a job's use must be."""
+    """The greatest age of a job's use in the answer."""
 
     fresh = fields.Boolean(
         load_default=False,

@@ -45,7 +45,7 @@ def counts(usage: Usage) -> dict[str, int | float]:
 
 
 class UsageSchema(Schema):
-    """What was used."""
+    """The amounts of use."""
 
     bytes_in = _number(_COUNTS["bytes_in"])
     bytes_out = _number(_COUNTS["bytes_out"])
@@ -80,7 +80,7 @@ class RateSchema(Schema):
 
 
 class JobUsageSchema(UsageSchema):
-    """What a job has used of the network, and the rate of it now."""
+    """A job's use of the network, and its rate now."""
 
     rate = fields.Nested(RateSchema, required=True, metadata=_meta("What it sends and receives now"))
     at = Time("When its counters were read last, null where they were not yet", allow_none=True)
@@ -92,20 +92,20 @@ class JobUsageSchema(UsageSchema):
 
 
 class RecentSchema(Schema):
-    """What a job sent and received before a reading of its counters."""
+    """A job's rates before a reading of its counters."""
 
     at = Time("When they were read")
     rate = fields.Nested(RateSchema, required=True, metadata=_meta("The rates since the reading before"))
 
 
 class RecentListSchema(Schema):
-    """What a live job has sent and received lately."""
+    """A live job's last rates."""
 
     rates = fields.List(fields.Nested(RecentSchema), required=True, metadata=_meta("The rates, the oldest first"))
 
 
 class FlowingSchema(Schema):
-    """What live jobs send and receive now."""
+    """The rates of live jobs now."""
 
     name = fields.String(required=True, metadata=_meta("The group's, user's, host's name or the job's id"))
     group = fields.String(required=True, allow_none=True, metadata=_meta("AcctGroup (by group, user, job)"))
@@ -116,13 +116,13 @@ class FlowingSchema(Schema):
 
 
 class FlowingListSchema(Schema):
-    """What live jobs send and receive now, the most first."""
+    """The rates of live jobs now, the most first."""
 
     rates = fields.List(fields.Nested(FlowingSchema), required=True, metadata=_meta("The rates"))
 
 
 class UsageRowSchema(UsageSchema):
-    """What one subject used in one stretch of time."""
+    """One subject's use in one stretch of time."""
 
     start = Time("Beginning of the bucket, or of the job")
     end = Time("End of the bucket; by job the job's end, or the last reading of one that lives")
@@ -173,7 +173,7 @@ def _given(meaning: str, *, required: bool = False) -> fields.Integer:
 
 
 class CountersSchema(Schema):
-    """What a worker has counted for a job since the job's start."""
+    """A worker's counts of a job since the job's start."""
 
     bytes_in = _given(_COUNTS["bytes_in"], required=True)
     bytes_out = _given(_COUNTS["bytes_out"], required=True)
@@ -195,6 +195,6 @@ class CountersSchema(Schema):
 
 
 class CountedSchema(Schema):
-    """Whether counters were taken."""
+    """The result of a post of counters."""
 
     counted = fields.Boolean(required=True, metadata=_meta("False where the job is not accounted, or is over"))

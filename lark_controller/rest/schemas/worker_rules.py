@@ -31,7 +31,7 @@ def _flag(meaning: str) -> fields.Boolean:
 
 
 class ShareSchema(Schema):
-    """What a queue gets."""
+    """A queue's share of an uplink."""
 
     least = _number("Whenever it has packets, bits a second")
     most = _number("At most, bits a second")
@@ -46,7 +46,7 @@ class ReservedShareSchema(Schema):
 
 
 class UplinkSchema(Schema):
-    """What leaves a worker by one interface."""
+    """The traffic of a worker's jobs by one interface."""
 
     rate = _number("Altogether, bits a second")
     rest = fields.Nested(ShareSchema, required=True, metadata=_meta("What all have together that have no share"))
@@ -59,7 +59,7 @@ class UplinkSchema(Schema):
 
 
 class JobRulesSchema(Schema):
-    """What one job may do, as its worker enforces it."""
+    """The permissions of one job, as its worker enforces them."""
 
     id = _text("The job's id", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
     network_type = _text("How the job is attached", validate=validate.OneOf([str(kind) for kind in NetworkType]))
@@ -128,7 +128,7 @@ class _Count(fields.Integer):
 
 
 class DeliveredQueueSchema(Schema):
-    """What one queue of a job on its worker has delivered."""
+    """The delivery of one queue of a job on its worker."""
 
     job = _text("Whose it is", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
     queue = _text("Its name", validate=validate.Length(1, 64))
@@ -136,13 +136,13 @@ class DeliveredQueueSchema(Schema):
 
 
 class DeliveredSchema(Schema):
-    """What the queues of a worker have delivered."""
+    """The delivery of the queues of a worker."""
 
     at = _Count()
     queues = fields.List(fields.Nested(DeliveredQueueSchema), required=True)
 
 
 class DeliveredAnswerSchema(Schema):
-    """What came of it."""
+    """The answer to a post of deliveries."""
 
     missed = _number("How many guarantees were missed since the last post")

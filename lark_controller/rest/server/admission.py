@@ -41,7 +41,7 @@ class Peer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How many connections may be open at a time, in all and for one address (of IPv6 one /64)."""
+    """Limits the connections that may be open at a time, in all and for one address (of IPv6 one /64)."""
 
     total: int
     address: int
@@ -67,7 +67,7 @@ class Channel(Protocol):
 
     @property
     def answering(self) -> bool:
-        """Whether a request has arrived whole and is being answered."""
+        """True if a request has arrived whole and is being answered."""
 
     @property
     def since(self) -> float | None:
@@ -75,7 +75,7 @@ class Channel(Protocol):
 
     @property
     def in_head(self) -> bool:
-        """Whether of that request not even the head is there."""
+        """True if not even the head of that request is there."""
 
     def handle_close(self) -> None:
         """Close the connection."""
@@ -116,7 +116,7 @@ class Admission:
             self._remove(channel)
 
     def authenticated(self, channel: Channel) -> None:
-        """A request with a valid token came by a connection."""
+        """Notes that a request with a valid token came by a connection."""
         channel.authenticated = True
         with self._lock:
             held = self._open.get(channel)
@@ -190,7 +190,7 @@ def _over(channel: Channel, now: float) -> bool:
 
 
 def _key(host: str | None) -> str:
-    """Whom an address stands for: ``""`` for this machine, of IPv6 a /64, else itself."""
+    """The peer of an address: ``""`` for this machine, of IPv6 a /64, else itself."""
     if host is None:
         return ""
     try:

@@ -54,7 +54,7 @@ class TlsListener(socket.socket):
 
 
 class TlsConnection:
-    """What waitress needs of a connected socket, over TLS, without blocking.
+    """A connected socket as waitress needs it, over TLS, without blocking.
 
     The thread that reads all connections and the one that answers a request may use a connection at the same time,
     which OpenSSL does not allow: a lock separates them.
@@ -98,7 +98,7 @@ class TlsConnection:
             return not self._cipher
 
     def recv(self, size: int) -> bytes:
-        """All that was taken in, whatever ``size`` says: no event would announce what stays here."""
+        """All bytes that have arrived, whatever ``size``: no event would announce the rest."""
         with self._lock:
             data = bytes(self._plain)
             self._plain.clear()

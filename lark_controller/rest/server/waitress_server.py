@@ -67,7 +67,7 @@ class _Task(WSGITask):  # type: ignore[misc]  # waitress publishes no types, so 
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
-    """A connection, which keeps its place as :mod:`.admission` says."""
+    """A connection that keeps its place in :mod:`.admission`."""
 
     task_class = _Task
     error_task_class = _ErrorTask
@@ -124,7 +124,7 @@ class _TlsChannel(_Channel):
 
 
 class _Accepting:
-    """What listeners on TCP and Unix sockets do with a connection: it is taken in where there is a place."""
+    """Accepts connections on TCP and Unix sockets where there is a place."""
 
     admission: Admission
     accept_from = 0.0
@@ -236,7 +236,7 @@ class Server:
 
     @property
     def addresses(self) -> tuple[Listen, ...]:
-        """Where the server listens, with the port that the system chose where 0 was asked for."""
+        """The addresses of the server, with the port that the system chose where 0 was asked for."""
         found = []
         for bound in self._sockets:
             name = bound.getsockname()

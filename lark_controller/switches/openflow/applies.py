@@ -44,7 +44,7 @@ class FlowError:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a change.
+    """The outcome of a change.
 
     ``confirmed``: the switch has answered the last barrier, so all of it was processed, and what it refused stands in
     ``errors``. Otherwise ``reason`` says why nothing certain is known.
@@ -186,7 +186,7 @@ class Applies:
             self._finish(job, Outcome(False, tuple(job.errors), f"switch is gone ({reason})"))
 
     def when_idle(self, told: Callable[[], None]) -> None:
-        """Call ``told`` once nothing waits to be sent or confirmed (at once if that is so now)."""
+        """Calls ``told`` once nothing waits to be sent or confirmed (at once if that is so now)."""
         self._idle.append(told)
         self._tell_idle()
 

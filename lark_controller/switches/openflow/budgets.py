@@ -1,4 +1,4 @@
-"""What one switch may cost the loop that all switches share: time for what nobody asked it, and PacketIns.
+"""Limits the cost of one switch to the loop that all switches share: time for what nobody asked it, and PacketIns.
 
 A switch may send as much as it likes, whether it is broken or a job floods it. What it sends unasked is therefore paid
 from budgets of its own, and nothing that another switch or a request waits for stands behind it for long.
@@ -34,7 +34,7 @@ class Allowance:
         self._since = now
 
     def left(self, now: float) -> float:
-        """What is there now."""
+        """The amount that is left now."""
         self._left = min(self._most, self._left + (now - self._since) * self._rate)
         self._since = now
         return self._left
@@ -53,7 +53,7 @@ class Allowance:
 
 
 class PacketInBudget:
-    """How many PacketIns of one switch are looked at: ``rate`` a second, ``burst`` at once.
+    """Limits the PacketIns of one switch that are handled: ``rate`` a second, ``burst`` at once.
 
     Ports that ask seldom have a part of their own. What is over is dropped unread, as a switch drops what its own
     queue to the controller cannot hold: the packet is asked about again when it is sent again.
@@ -66,7 +66,7 @@ class PacketInBudget:
         self.dropped = 0
 
     def admit(self, port: bytes, now: float) -> bool:
-        """Whether a PacketIn that came in at a port is looked at."""
+        """True if a PacketIn that came in at a port is to be handled."""
         own = self._ports.get(port)
         if own is None:
             if len(self._ports) >= _PORTS:

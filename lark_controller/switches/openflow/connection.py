@@ -26,7 +26,7 @@ _MAX_XID: Final = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class OpenFlowOptions:
-    """Where to listen and how long to wait. Times in seconds.
+    """Addresses to listen on, and limits of time and memory. Times in seconds.
 
     ``listen`` and ``tls_listen`` are (host, port) pairs, port 0 for any. ``cert`` and ``key`` are PEM files that TLS
     needs; with ``ca`` switches must show a certificate signed by it. ``echo_interval`` without a message leads to an

@@ -30,7 +30,7 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 class Flush(NamedTuple):
-    """What is to be forgotten, as a switch reads it; without ``address`` (an integer) all of the zone."""
+    """The connections to delete, in the switch's encoding; without ``address`` (an integer) all of the zone."""
 
     zone: int
     protocol: int = 0

@@ -80,7 +80,7 @@ def _unless_refused(future: asyncio.Future[list[T]]) -> list[T]:
 
 
 async def _takes(link: SwitchLink, n_tables: int, action: Action) -> bool:
-    """Whether the switch accepts an action: a flow is added that no frame can match, and removed again.
+    """True if the switch accepts an action: a flow is added that no frame can match, and removed again.
 
     It stands in the last table, where none of Lark's flows lead, or in the first if the last takes no such match; its
     cookie is Lark's own, so that a dump finds it should the connection end in between.

@@ -55,7 +55,7 @@ _IN_PORT: Final = slice(28, 36)
 
 @dataclass(frozen=True, slots=True)
 class SwitchFeatures:
-    """What the handshake found out.
+    """The findings of the handshake.
 
     ``capabilities`` is the bitmap ofp_capabilities (OpenFlow 1.3.5, section 7.3.1). ``max_meter`` 0 is no meters, and
     ``meter_drop`` whether they have the drop band. ``normal``: the switch took a flow with output:NORMAL. ``tracks``:
@@ -93,7 +93,7 @@ SUPERSEDED: Final = "superseded by a connection from"
 
 
 class SwitchHandler(Protocol):
-    """What happens at the switches, told on the OpenFlow loop's thread.
+    """Events of the switches, called on the OpenFlow loop's thread.
 
     No method may wait. An exception from one that concerns a connected switch closes that switch's connection.
     """
@@ -102,7 +102,7 @@ class SwitchHandler(Protocol):
         """A switch is there: features known, complete dump taken. Of a datapath connected already, the old is gone."""
 
     def switch_gone(self, link: SwitchLink, reason: str) -> None:
-        """A switch that was told as connected is gone."""
+        """Handles the loss of a switch that was reported as connected."""
 
     def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
         """A flow sent a packet to the controller."""
@@ -149,7 +149,7 @@ class SwitchLink:
 
     @property
     def packet_ins_dropped(self) -> int:
-        """How many PacketIns were not looked at, because the switch sent too many."""
+        """The number of PacketIns that were dropped, because the switch sent too many."""
         return self._packet_ins.dropped
 
     def close(self, reason: str) -> None:
@@ -164,7 +164,7 @@ class SwitchLink:
         return self._submit(steps_of(changes), timeout)
 
     def when_idle(self, told: Callable[[], None]) -> None:
-        """Call ``told`` once no change is under way: confirmed, or the switch is gone (at once if that is so now)."""
+        """Calls ``told`` once no change is under way: confirmed, or the switch is gone (at once if that is so now)."""
         self._applies.when_idle(told)
 
     def send(self, steps: list[Step], timeout: float | None = None) -> asyncio.Future[Outcome]:
@@ -240,7 +240,7 @@ class SwitchLink:
         return self.requests.collect("port counters", ofp.OFPMP_PORT_STATS, build, replies.port_stats, limit)
 
     def flow_counts(self, cookie: int, mask: int, timeout: float | None = None) -> asyncio.Future[list[FlowCount]]:
-        """What the flows have counted whose cookie agrees with ``cookie`` in the bits of ``mask``; sent and ended as
+        """The counters of the flows whose cookie agrees with ``cookie`` in the bits of ``mask``; sent and ended as
         :meth:`port_counters`."""
         limit = self.connection.options.dump_timeout if timeout is None else timeout
         build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)

@@ -77,7 +77,7 @@ class LarkSwitches(app_manager.OSKenApp):
 
 
 def _complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What asyncio itself could not do. Without descriptors it says so once for each place in the listener's queue."""
+    """Logs asyncio's own errors. Without descriptors it says so once for each place in the listener's queue."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
         exhausted("OpenFlow", error)
@@ -139,12 +139,12 @@ class OpenFlow:
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Where the listener listens over TCP (ports that were 0 are filled in)."""
+        """The addresses of the listener over TCP (ports that were 0 are filled in)."""
         return self._started().server.addresses
 
     @property
     def tls_addresses(self) -> tuple[tuple[str, int], ...]:
-        """Where the listener listens over TLS."""
+        """The addresses of the listener over TLS."""
         return self._started().server.tls_addresses
 
     @overload

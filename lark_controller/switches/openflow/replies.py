@@ -71,7 +71,7 @@ class FlowRemoved(NamedTuple):
 
 
 class MeterFeatures(NamedTuple):
-    """What meters a switch has. ``max_meter`` 0 is none."""
+    """The meter features of a switch. ``max_meter`` 0 is none."""
 
     max_meter: int
     drop: bool
@@ -102,7 +102,7 @@ class PortCounters(NamedTuple):
 
 
 class FlowCount(NamedTuple):
-    """What a flow has counted, and whose it is."""
+    """The counters of a flow, with its cookie."""
 
     cookie: int
     packets: int
@@ -135,7 +135,7 @@ class PortInfo:
 
 
 class Description(NamedTuple):
-    """What the switch says of itself (OFPMP_DESC)."""
+    """The switch's description of itself (OFPMP_DESC)."""
 
     manufacturer: str
     hardware: str
@@ -377,7 +377,7 @@ def features(message: bytes) -> Features:
 
 
 def speaks_1_3(message: bytes) -> bool:
-    """Whether a HELLO offers OpenFlow 1.3: by its version bitmap if it has one, else by its version (section 6.3.1)."""
+    """True if a HELLO offers OpenFlow 1.3: by its version bitmap if it has one, else by its version (section 6.3.1)."""
     position = 8
     while len(message) - position >= 8:
         kind, length = struct.unpack_from("!HH", message, position)

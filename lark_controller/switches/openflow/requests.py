@@ -42,8 +42,8 @@ class _Waiting:
 
 
 class ReplyRoom:
-    """How much the unfinished replies of all switches hold together. Where it is too much, the switch that has sent
-    most is disconnected: several that never come to an end do not add up."""
+    """Limits the memory of the unfinished replies of all switches together. Where it is too much, the switch that has
+    sent most is disconnected: several that never come to an end do not add up."""
 
     def __init__(self, most: int = MAX_REPLIES_BYTES) -> None:
         self._most = most

@@ -62,7 +62,7 @@ class _Turn:
 
 
 class Server:
-    """Listens, and knows every connected switch by datapath id. All of it runs on one event loop."""
+    """Listens, and keeps every connected switch by datapath id. All of it runs on one event loop."""
 
     def __init__(self, options: OpenFlowOptions, handler: SwitchHandler) -> None:
         self.options = options

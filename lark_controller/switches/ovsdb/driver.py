@@ -103,7 +103,7 @@ class OvsdbOptions:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What stands on one switch.
+    """The queues in force on one switch.
 
     ``revision`` is that of the desired value that this is about. ``ports`` are the queues in force, None as long as
     that is not known. ``reason`` says
@@ -211,7 +211,8 @@ class Ovsdb:
         return True
 
     def _next_due(self) -> float | None:
-        """When the next switch is to be looked at, whatever it says. A turn costs the same with many switches."""
+        """The time at which the next switch is due, apart from its own events. A turn costs the same with many
+        switches."""
         while self._due:
             due, datapath = self._due[0]
             switch = self._switches.get(datapath)
@@ -243,7 +244,7 @@ class Ovsdb:
 
 
 class _Waits:
-    """What the library's ``wait`` methods ask for, as ``ovs.poller.Poller`` would take it."""
+    """The events that the library's ``wait`` methods wait for, in the place of ``ovs.poller.Poller``."""
 
     def __init__(self) -> None:
         self.events: dict[int, int] = {}
@@ -377,7 +378,7 @@ class _Switch:
         return self._report("", found, settled=True)
 
     def _wanted(self) -> dict[str, PortQueues]:
-        """What is desired, but for ports for which it came to nothing."""
+        """The desired queues, but for ports that have none."""
         return {port: wanted for port, wanted in self._desired.items() if self._given_up.get(port) != wanted}
 
     def _begin(self, found: Difference) -> None:
@@ -390,7 +391,7 @@ class _Switch:
         self._txn.commit()
 
     def _finished(self) -> bool:
-        """Whether the transaction is over; takes note of how it ended."""
+        """True if the transaction is over; takes note of how it ended."""
         status = self._txn.commit()
         if status == Transaction.INCOMPLETE:
             return False

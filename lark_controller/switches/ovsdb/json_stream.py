@@ -65,7 +65,7 @@ class Parser:
         return skipped + end - before
 
     def is_done(self) -> bool:
-        """Whether the value is whole, or cannot become one."""
+        """True if the value is whole, or cannot become one."""
         return self._done
 
     def finish(self) -> Any:
@@ -73,7 +73,7 @@ class Parser:
         return self._value if self._done else "the stream ends within a value"
 
     def _complete(self, text: str) -> bool:
-        """Whether the value ends within this piece, so that what has come is decoded once and no more."""
+        """True if the value ends within this piece, so that what has come is decoded once and no more."""
         rest = ""
 
         def left_out(found: re.Match[str]) -> str:

@@ -52,7 +52,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a switch's database holds: the QoS of every port that has one, and all rows of QoS and Queue, by uuid."""
+    """The rows of a switch's database: the QoS of every port that has one, and all rows of QoS and Queue, by uuid."""
 
     ports: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     qos: Mapping[str, QosRow] = field(default_factory=lambda: MappingProxyType({}))
@@ -68,8 +68,8 @@ class Difference:
 
 
 def difference(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> Difference:
-    """What to do so that the ports of ``datapath`` (16 hexadecimal digits) have the desired queues, and no others of
-    Lark's are left of that datapath."""
+    """The operations after which the ports of ``datapath`` (16 hexadecimal digits) have the desired queues, and no
+    others of Lark's are left of that datapath."""
     operations: list[Operation] = []
     problems: dict[str, str] = {}
     kept: set[str] = set()
@@ -112,7 +112,7 @@ def waited(datapath: str, rows: Rows) -> dict[tuple[str, int], float]:
 
 
 def dropped(datapath: str, rows: Rows) -> dict[tuple[str, int], int]:
-    """How many packets the queues of a datapath have dropped, by port and number."""
+    """The number of packets that the queues of a datapath have dropped, by port and number."""
     return dict(_said(datapath, rows, DROPPED))
 
 
