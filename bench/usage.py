@@ -21,9 +21,8 @@ from bench.percentiles import percentile
 from bench.population import jobs
 from lab.postgres import PostgresServer
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, WIDTHS
-from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.ledger import Ledger
-from lark_controller.accounting.readings import FlowReading, PortReading
+from lark_controller.accounting.readings import CountKind, FlowReading, PortReading
 from lark_controller.api.usage import UsageFilter
 from lark_controller.services.accountant import KEPT, Accountant
 from lark_controller.store import Store
@@ -176,7 +175,7 @@ def _write(store: Store, url: str, count: int) -> dict[str, float]:
         started = time.process_time()
         for job in live:
             port = PortReading(977 * turn, 1_201_000 * turn, 977 * turn, 1_201_000 * turn)
-            counted = [FlowReading(kind, 400 * turn, 500_000 * turn) for kind in (Kind.WAN_OUT, Kind.WAN_IN)]
+            counted = [FlowReading(kind, 400 * turn, 500_000 * turn) for kind in (CountKind.WAN_OUT, CountKind.WAN_IN)]
             ledger.read(job.number, END + 60.0 * turn, port, counted, 5.0)
         reads.append((time.process_time() - started) / count)
         started = time.perf_counter()

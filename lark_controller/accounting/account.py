@@ -5,8 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from lark_controller.accounting.kinds import Kind
-from lark_controller.accounting.readings import PortReading, QueueReading
+from lark_controller.accounting.readings import CountKind, PortReading, QueueReading
 from lark_controller.accounting.usage import IDLE, Usage
 from lark_controller.jobs.job import Job
 
@@ -14,7 +13,7 @@ from lark_controller.jobs.job import Job
 SUMS: Final = len(Usage._fields)
 PORT: Final = 2 * SUMS
 FLOWS: Final = PORT + len(PortReading._fields)
-WORKER: Final = FLOWS + 2 * len(Kind)
+WORKER: Final = FLOWS + 2 * len(CountKind)
 QUEUES: Final = WORKER + 6
 SIZE: Final = QUEUES + len(QueueReading._fields)
 ZEROS: Final = array("Q", bytes(8 * SIZE))

@@ -18,9 +18,8 @@ from typing import Final
 
 from lark_controller.accounting.account import FLOWS, PORT, QUEUES, SIZE, SUMS, WORKER, ZEROS, Account
 from lark_controller.accounting.counters import counted
-from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.rates import Flowing, Rates
-from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading, WorkerCounts
+from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, QueueReading, WorkerCounts
 from lark_controller.accounting.recent import Recent
 from lark_controller.accounting.usage import IDLE, MOST, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs.job import Job
@@ -53,12 +52,12 @@ class Entry:
 
 # Which sums a flow's (bytes, packets) belong to; drops count packets alone.
 _SPLITS: Final[dict[int, tuple[str | None, str]]] = {
-    Kind.WAN_OUT: ("wan_bytes_out", "wan_packets_out"),
-    Kind.WAN_IN: ("wan_bytes_in", "wan_packets_in"),
-    Kind.WAN_IN_IPV6: ("wan_bytes_in", "wan_packets_in"),
-    Kind.DROP_OUT: (None, "policy_drops_out"),
-    Kind.DROP_IN: (None, "policy_drops_in"),
-    Kind.DROP_IN_IPV6: (None, "policy_drops_in"),
+    CountKind.WAN_OUT: ("wan_bytes_out", "wan_packets_out"),
+    CountKind.WAN_IN: ("wan_bytes_in", "wan_packets_in"),
+    CountKind.WAN_IN_IPV6: ("wan_bytes_in", "wan_packets_in"),
+    CountKind.DROP_OUT: (None, "policy_drops_out"),
+    CountKind.DROP_IN: (None, "policy_drops_in"),
+    CountKind.DROP_IN_IPV6: (None, "policy_drops_in"),
 }
 _PLACES: Final = {name: place for place, name in enumerate(Usage._fields)}
 # In the order of PortReading.
@@ -199,7 +198,7 @@ class Ledger:
             before = account.sums
             for reading in flows:
                 self._read_flow(account, reading)
-            for kind in {*Kind} - {reading.kind for reading in flows}:
+            for kind in {*CountKind} - {reading.kind for reading in flows}:
                 self._begin_anew(number, account, kind)
             self._moved(number, account, before)
 

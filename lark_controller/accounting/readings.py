@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
 
 
@@ -23,6 +24,17 @@ class QueueReading(NamedTuple):
     dropped_out: int = 0
     waited_in: int = 0
     waited_out: int = 0
+
+
+class CountKind(IntEnum):
+    """The traffic that a job's counting flow counts. The number stands in the flow's cookie."""
+
+    WAN_OUT = 0
+    WAN_IN = 1
+    WAN_IN_IPV6 = 2
+    DROP_OUT = 3
+    DROP_IN = 4
+    DROP_IN_IPV6 = 5
 
 
 class FlowReading(NamedTuple):

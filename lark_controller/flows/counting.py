@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from lark_controller.accounting.kinds import Kind
+from lark_controller.accounting.readings import CountKind
 from lark_controller.flows import tables as t
 from lark_controller.flows.cookies import Category, cookie, count_cookie
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FLAG_SEND_FLOW_REM, Flow, FlowData, FlowKey, match
@@ -49,13 +49,15 @@ def count_flows(placed: Placed) -> Iterator[Flow]:
     if placed.port is None or not placed.decision.accounted:
         return
     number = placed.job.number
-    sides: list[tuple[Kind, Edge, int, Fields]] = [(Kind.DROP_OUT, Edge.DROPS, t.P_EXACT, {"in_port": placed.port})]
-    sides += [(Kind.DROP_IN, Edge.DROPS, t.P_ALLOW, fields) for fields in _to_job(placed)]
+    sides: list[tuple[CountKind, Edge, int, Fields]] = [
+        (CountKind.DROP_OUT, Edge.DROPS, t.P_EXACT, {"in_port": placed.port})
+    ]
+    sides += [(CountKind.DROP_IN, Edge.DROPS, t.P_ALLOW, fields) for fields in _to_job(placed)]
     if not placed.decision.isolated:
-        sides.append((Kind.WAN_OUT, Edge.COUNT, t.P_EXACT, {"in_port": placed.port}))
-        sides += [(Kind.WAN_IN, Edge.COUNT, t.P_ALLOW, fields) for fields in _to_job(placed)]
+        sides.append((CountKind.WAN_OUT, Edge.COUNT, t.P_EXACT, {"in_port": placed.port}))
+        sides += [(CountKind.WAN_IN, Edge.COUNT, t.P_ALLOW, fields) for fields in _to_job(placed)]
     for kind, table, priority, fields in sides:
-        inward = Kind.WAN_IN_IPV6 if kind is Kind.WAN_IN else Kind.DROP_IN_IPV6
+        inward = CountKind.WAN_IN_IPV6 if kind is CountKind.WAN_IN else CountKind.DROP_IN_IPV6
         counted = inward if "ipv6_dst" in fields else kind
         key = FlowKey(int(table), priority, match(**fields))
         goto = int(Edge.QOS) if table is Edge.COUNT else None

@@ -9,7 +9,7 @@ from lark_controller.flows.cookies import OWNER_TAG, Category, counted_by, parse
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData
 from lark_controller.flows.tables import Edge
-from lark_controller.policies.model import Kind, SliceKey, WanAction
+from lark_controller.policies.model import RuleKind, SliceKey, WanAction
 
 
 class Origin(NamedTuple):
@@ -42,7 +42,7 @@ def origin(desired: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> 
             if placed.decision.quarantine:
                 text += f", quarantined: {placed.decision.quarantine}"
             elif placed.decision.isolated:
-                kind = Kind.BLOCK if placed.decision.blocked else Kind.CONNECTIVITY
+                kind = RuleKind.BLOCK if placed.decision.blocked else RuleKind.CONNECTIVITY
                 why = next(because for because in placed.decision.because if because.kind is kind)
                 text += f", without any network by {kind} when {why.when} (policy line {why.line})"
             return Origin(text, job.id)

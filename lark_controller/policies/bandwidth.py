@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lark_controller.policies.model import BandwidthMode, BandwidthRule, Because, HostBandwidth, Kind
+from lark_controller.policies.model import BandwidthMode, BandwidthRule, Because, HostBandwidth, RuleKind
 from lark_controller.policies.predicate import Ads, holds, values_met
 from lark_controller.policies.yaml_nodes import FileEntry
 
@@ -50,6 +50,6 @@ def decide(rules: tuple[BandwidthRule, ...], ads: Ads) -> tuple[HostBandwidth | 
         if rule.mode is BandwidthMode.REQUESTED:
             borrows = holds(f'MY.{ATTRIBUTE} =?= "{BandwidthMode.GUARANTEE}"', ads)
             met |= dict(values_met(f"MY.{ATTRIBUTE}", ads))
-        because = Because(Kind.BANDWIDTH, rule.position, rule.line, rule.when or "true", tuple(met.items()))
+        because = Because(RuleKind.BANDWIDTH, rule.position, rule.line, rule.when or "true", tuple(met.items()))
         return HostBandwidth(borrows, rule.default, rule.maximum, rule.ceiling), because
     return None, None

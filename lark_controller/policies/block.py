@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lark_controller.policies.model import Because, BlockRule, Kind
+from lark_controller.policies.model import Because, BlockRule, RuleKind
 from lark_controller.policies.predicate import Ads, holds, values_met
 from lark_controller.policies.yaml_nodes import FileEntry
 
@@ -20,5 +20,5 @@ def decide(rules: tuple[BlockRule, ...], ads: Ads) -> tuple[bool, Because | None
     """True if the job is blocked, and the rule that decided it."""
     for rule in rules:
         if holds(rule.when, ads):
-            return True, Because(Kind.BLOCK, rule.position, rule.line, rule.when, values_met(rule.when, ads))
+            return True, Because(RuleKind.BLOCK, rule.position, rule.line, rule.when, values_met(rule.when, ads))
     return False, None

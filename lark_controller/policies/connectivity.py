@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lark_controller.policies.model import Because, ConnectivityRule, Kind, Reach
+from lark_controller.policies.model import Because, ConnectivityRule, Reach, RuleKind
 from lark_controller.policies.predicate import Ads, holds, values_met
 from lark_controller.policies.yaml_nodes import FileEntry
 
@@ -43,6 +43,6 @@ def decide(rules: tuple[ConnectivityRule, ...], ads: Ads) -> tuple[bool, bool, B
         met = dict(values_met(rule.when, ads))
         for attribute in asked:
             met |= dict(values_met(f"MY.{attribute}", ads))
-        because = Because(Kind.CONNECTIVITY, rule.position, rule.line, rule.when or "true", tuple(met.items()))
+        because = Because(RuleKind.CONNECTIVITY, rule.position, rule.line, rule.when or "true", tuple(met.items()))
         return allowed[0], allowed[1], because
     return True, True, None

@@ -20,8 +20,8 @@ from lark_controller.policies.model import (
     BlockRule,
     ConnectivityRule,
     InboundShares,
-    Kind,
     Policy,
+    RuleKind,
     SliceRule,
     WanRule,
 )
@@ -35,7 +35,13 @@ EDGE_KEYS: Final = ("uplinks", "speed", "inbound")
 NETWORK_KEYS: Final = ("jobs", "hosts", "local", "block_prefix")
 # Each network of hosts is kept out of what is given to jobs address by address.
 MOST_HOSTS: Final = 4096
-KINDS: Final = (Kind.BLOCK.value, Kind.SLICE.value, Kind.WAN.value, Kind.CONNECTIVITY.value, Kind.BANDWIDTH.value)
+KINDS: Final = (
+    RuleKind.BLOCK.value,
+    RuleKind.SLICE.value,
+    RuleKind.WAN.value,
+    RuleKind.CONNECTIVITY.value,
+    RuleKind.BANDWIDTH.value,
+)
 BLOCK_PREFIXES: Final = (26, 122)
 # Shorter than this, a block would be a larger network than any pool's.
 SHORTEST_BLOCKS: Final = (8, 16)
@@ -143,13 +149,13 @@ def _rules(entry: FileEntry, ports: frozenset[str]) -> Rules:
         for kind, member in members.items():
             counts[kind] += 1
             position = counts[kind]
-            if kind == Kind.BLOCK:
+            if kind == RuleKind.BLOCK:
                 _keep(rules.blocks, block.parse(member, position))
-            elif kind == Kind.SLICE:
+            elif kind == RuleKind.SLICE:
                 _keep(rules.slices, slices.parse(member, position))
-            elif kind == Kind.WAN:
+            elif kind == RuleKind.WAN:
                 _keep(rules.wans, wan.parse(member, position, ports))
-            elif kind == Kind.CONNECTIVITY:
+            elif kind == RuleKind.CONNECTIVITY:
                 _keep(rules.connectivities, connectivity.parse(member, position))
             else:
                 _keep(rules.bandwidths, bandwidth.parse(member, position))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from lark_controller.policies.model import MAX_GROUPS, Because, GroupControl, GroupSpec, Kind, SwitchSpec
+from lark_controller.policies.model import MAX_GROUPS, Because, GroupControl, GroupSpec, RuleKind, SwitchSpec
 from lark_controller.policies.predicate import Ads, holds, value, values_met
 from lark_controller.policies.switches import WAN
 from lark_controller.policies.yaml_nodes import FileEntry
@@ -90,7 +90,7 @@ def decide(groups: tuple[GroupSpec, ...], ads: Ads) -> tuple[str, Because | None
     """The name of the job's group: by predicate in file order, then by AcctGroup and its parents, then ``default``."""
     for position, spec in enumerate(groups, 1):
         if spec.when is not None and holds(spec.when, ads):
-            return spec.name, Because(Kind.GROUP, position, spec.line, spec.when, values_met(spec.when, ads))
+            return spec.name, Because(RuleKind.GROUP, position, spec.line, spec.when, values_met(spec.when, ads))
     by_name = {spec.name.lower(): (position, spec) for position, spec in enumerate(groups, 1) if spec.when is None}
     asked = value("MY.AcctGroup", ads)
     met = values_met("MY.AcctGroup", ads)
@@ -99,9 +99,9 @@ def decide(groups: tuple[GroupSpec, ...], ads: Ads) -> tuple[str, Because | None
     while name:
         if name in by_name and name != DEFAULT:
             position, spec = by_name[name]
-            return spec.name, Because(Kind.GROUP, position, spec.line, "", met)
+            return spec.name, Because(RuleKind.GROUP, position, spec.line, "", met)
         name = name.rpartition(".")[0]
     if DEFAULT in by_name:
         position, spec = by_name[DEFAULT]
-        return spec.name, Because(Kind.GROUP, position, spec.line, "", met)
+        return spec.name, Because(RuleKind.GROUP, position, spec.line, "", met)
     return "", None

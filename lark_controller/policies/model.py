@@ -20,7 +20,7 @@ MAX_WAN_RULES: Final = 127
 MAX_GROUPS: Final = 63
 
 
-class Kind(StrEnum):
+class RuleKind(StrEnum):
     """The kinds of policy, each in a file of its own in this package."""
 
     BLOCK = "block"
@@ -328,7 +328,7 @@ class Because(NamedTuple):
     ``values`` are (attribute, ClassAd text) pairs of what the predicate referred to.
     """
 
-    kind: Kind
+    kind: RuleKind
     position: int
     line: int
     when: str

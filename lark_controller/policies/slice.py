@@ -5,7 +5,7 @@ from __future__ import annotations
 import classad2
 
 from lark_common.classads.text import literal
-from lark_controller.policies.model import Because, Kind, SliceKey, SliceRule
+from lark_controller.policies.model import Because, RuleKind, SliceKey, SliceRule
 from lark_controller.policies.predicate import Ads, holds, value, values_met
 from lark_controller.policies.yaml_nodes import FileEntry
 
@@ -29,6 +29,6 @@ def decide(rules: tuple[SliceRule, ...], ads: Ads) -> tuple[SliceKey | None, Bec
         if isinstance(result, classad2.Value):
             continue
         met = (*values_met(rule.when, ads), *values_met(rule.by, ads))
-        because = Because(Kind.SLICE, rule.position, rule.line, rule.when or "true", tuple(dict.fromkeys(met)))
+        because = Because(RuleKind.SLICE, rule.position, rule.line, rule.when or "true", tuple(dict.fromkeys(met)))
         return SliceKey(rule.position, literal(result)), because
     return None, None

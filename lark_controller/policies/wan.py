@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lark_controller.policies.model import MAX_WAN_RULES, Because, Kind, WanAction, WanRule
+from lark_controller.policies.model import MAX_WAN_RULES, Because, RuleKind, WanAction, WanRule
 from lark_controller.policies.predicate import Ads, holds, values_met
 from lark_controller.policies.yaml_nodes import FileEntry
 
@@ -40,6 +40,6 @@ def decide(rules: tuple[WanRule, ...], ads: Ads) -> tuple[int, Because | None]:
     """The position of the WAN rule that applies, 0 where none does."""
     for rule in rules:
         if holds(rule.when, ads):
-            because = Because(Kind.WAN, rule.position, rule.line, rule.when or "true", values_met(rule.when, ads))
+            because = Because(RuleKind.WAN, rule.position, rule.line, rule.when or "true", values_met(rule.when, ads))
             return rule.position, because
     return 0, None

@@ -14,10 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lark_controller.accounting import recent
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, Subject, buckets, width_for
 from lark_controller.accounting.counters import counted
-from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Rates
-from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading, WorkerCounts
+from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, QueueReading, WorkerCounts
 from lark_controller.accounting.recent import READINGS
 from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
 from tests.fixtures.databases import NOW, a_run
@@ -97,7 +96,7 @@ def test_rates_are_between_readings_and_add_up_by_group() -> None:
     ledger = opened()
     ledger.begin(job(2), "group_cms")
     ledger.read(1, NOW + 10, PortReading(0, 0, 0, 0), port_age=1.0)
-    ledger.read(1, NOW + 20, PortReading(10, 10_000_000, 10, 5_000_000), [FlowReading(Kind.WAN_OUT, 5, 4_000_000)])
+    ledger.read(1, NOW + 20, PortReading(10, 10_000_000, 10, 5_000_000), [FlowReading(CountKind.WAN_OUT, 5, 4_000_000)])
     ledger.read(2, NOW + 20, PortReading(10, 25_000_000, 0, 0), port_age=1.0)
     found = ledger.usage(1)
     assert found is not None
@@ -195,7 +194,7 @@ def test_a_workers_last_word_closes_the_totals_and_nothing_is_counted_twice() ->
     ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), port_age=10.0)
     assert ledger.report(1, NOW + 20, WorkerCounts(PortReading(9, 900, 6, 600)), True)
     # The switch's answer was under way; it is older than what the worker said.
-    ledger.read(1, NOW + 21, PortReading(8, 800, 6, 600), [FlowReading(Kind.WAN_OUT, 2, 200)])
+    ledger.read(1, NOW + 21, PortReading(8, 800, 6, 600), [FlowReading(CountKind.WAN_OUT, 2, 200)])
     assert used(ledger) == Usage(600, 900, 6, 9, 0, 200, 0, 2)
     assert not ledger.report(1, NOW + 22, WorkerCounts(PortReading(9, 900, 6, 600)), True)
     ledger.close(1, NOW + 23)
@@ -216,17 +215,17 @@ def test_a_worker_counts_what_no_switch_sees() -> None:
 
 def test_a_flow_that_went_is_counted_to_its_end_and_the_next_begins_at_nothing() -> None:
     ledger = opened()
-    ledger.read(1, NOW, None, [FlowReading(Kind.WAN_IN, 5, 500), FlowReading(Kind.DROP_IN, 3, 300)])
-    ledger.flow_gone(1, FlowReading(Kind.WAN_IN, 7, 700))
-    ledger.read(1, NOW, None, [FlowReading(Kind.WAN_IN, 9, 900)])
+    ledger.read(1, NOW, None, [FlowReading(CountKind.WAN_IN, 5, 500), FlowReading(CountKind.DROP_IN, 3, 300)])
+    ledger.flow_gone(1, FlowReading(CountKind.WAN_IN, 7, 700))
+    ledger.read(1, NOW, None, [FlowReading(CountKind.WAN_IN, 9, 900)])
     assert used(ledger) == Usage(wan_bytes_in=1600, wan_packets_in=16, policy_drops_in=3)
 
 
 def test_a_switch_that_lost_its_flows_counts_from_nothing_even_when_it_is_past_the_last_reading() -> None:
     ledger = opened()
-    ledger.read(1, NOW, None, [FlowReading(Kind.WAN_IN, 5, 500)])
+    ledger.read(1, NOW, None, [FlowReading(CountKind.WAN_IN, 5, 500)])
     ledger.flows_there(1, NOW, [])
-    ledger.read(1, NOW, None, [FlowReading(Kind.WAN_IN, 9, 900)])
+    ledger.read(1, NOW, None, [FlowReading(CountKind.WAN_IN, 9, 900)])
     assert used(ledger).wan_packets_in == 14
 
 
@@ -235,7 +234,7 @@ def port_made_anew(ledger: Ledger) -> None:
 
 
 def flow_gone(ledger: Ledger) -> None:
-    ledger.flow_gone(1, FlowReading(Kind.WAN_IN, 5, 500))
+    ledger.flow_gone(1, FlowReading(CountKind.WAN_IN, 5, 500))
 
 
 def flows_lost(ledger: Ledger) -> None:
@@ -254,7 +253,7 @@ def test_that_a_counter_began_anew_outlives_the_controller(
     """Also where nothing was counted with it, and while an entry is on its way to the database."""
     ledger = opened()
     ledger.report(1, NOW + 9, WorkerCounts(PortReading(5, 500, 5, 500), (50, 50, 5, 5), (5, 5)), False)
-    ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), [FlowReading(Kind.WAN_IN, 5, 500)], port_age=10.0)
+    ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), [FlowReading(CountKind.WAN_IN, 5, 500)], port_age=10.0)
     first = ledger.entries(ledger.changed())
     if not between:
         ledger.wrote(first)
@@ -266,10 +265,10 @@ def test_that_a_counter_began_anew_outlives_the_controller(
     assert not any(last.new)
     ledger.wrote([last])
     assert ledger.changed() == []
-    ledger.read(1, NOW + 30, PortReading(6, 600, 5, 500), [FlowReading(Kind.WAN_IN, 6, 600)])
+    ledger.read(1, NOW + 30, PortReading(6, 600, 5, 500), [FlowReading(CountKind.WAN_IN, 6, 600)])
     restarted = Ledger()
     restarted.begin(job(), "group_cms", last.readings, last.usage)
-    restarted.read(1, NOW + 30, PortReading(6, 600, 5, 500), [FlowReading(Kind.WAN_IN, 6, 600)])
+    restarted.read(1, NOW + 30, PortReading(6, 600, 5, 500), [FlowReading(CountKind.WAN_IN, 6, 600)])
     assert used(restarted) == used(ledger)
 
 
@@ -332,10 +331,10 @@ class Accounts(RuleBasedStateMachine):
         self.at = NOW
         # What the port's counters show, what of it was read, and what is true.
         self.shown = [0, 0, 0, 0]
-        self.flows = {kind: [0, 0] for kind in Kind}
-        self.read_flows = {kind: [0, 0] for kind in Kind}
+        self.flows = {kind: [0, 0] for kind in CountKind}
+        self.read_flows = {kind: [0, 0] for kind in CountKind}
         self.true = [0, 0, 0, 0]
-        self.true_flows = {kind: [0, 0] for kind in Kind}
+        self.true_flows = {kind: [0, 0] for kind in CountKind}
         self.unread = [0, 0, 0, 0]
         self.written: dict[str, Usage] = {}
         self.stored = NOTHING
@@ -354,9 +353,9 @@ class Accounts(RuleBasedStateMachine):
     @rule(
         packets=st.tuples(st.integers(1, 9), st.integers(1, 9)),
         size=st.sampled_from((60, 1500, 64_000, 2_000_000)),
-        kind=st.sampled_from(list(Kind)),
+        kind=st.sampled_from(list(CountKind)),
     )
-    def traffic(self, packets: tuple[int, int], size: int, kind: Kind) -> None:
+    def traffic(self, packets: tuple[int, int], size: int, kind: CountKind) -> None:
         """Packets both ways, and one of them counted by a flow."""
         new = [packets[0], packets[0] * size, packets[1], packets[1] * size]
         self.unread = [one + two for one, two in zip(self.unread, new, strict=True)]
@@ -376,10 +375,10 @@ class Accounts(RuleBasedStateMachine):
         self.ledger.read(1, self.at, PortReading(*self.shown), readings, port_age=self.at - NOW)
         self.true = [one + two for one, two in zip(self.true, self.unread, strict=True)]
         self.unread = [0, 0, 0, 0]
-        for kind in Kind:
+        for kind in CountKind:
             self._seen(kind)
 
-    def _seen(self, kind: Kind) -> None:
+    def _seen(self, kind: CountKind) -> None:
         for place in range(2):
             self.true_flows[kind][place] += self.flows[kind][place] - self.read_flows[kind][place]
             self.read_flows[kind][place] = self.flows[kind][place]
@@ -392,8 +391,8 @@ class Accounts(RuleBasedStateMachine):
         self.unread = [0, 0, 0, 0]
         self._read()
 
-    @rule(kind=st.sampled_from(list(Kind)))
-    def a_flow_is_removed(self, kind: Kind) -> None:
+    @rule(kind=st.sampled_from(list(CountKind)))
+    def a_flow_is_removed(self, kind: CountKind) -> None:
         """The switch says what it had counted."""
         if any(self.flows[kind]):
             self.replaced = True
@@ -407,12 +406,12 @@ class Accounts(RuleBasedStateMachine):
         """With its flows, or without; what it had counted for lost flows since the last reading nobody knows."""
         if not kept:
             self.replaced = True
-            self.flows = {kind: [0, 0] for kind in Kind}
-            self.read_flows = {kind: [0, 0] for kind in Kind}
+            self.flows = {kind: [0, 0] for kind in CountKind}
+            self.read_flows = {kind: [0, 0] for kind in CountKind}
         there = [FlowReading(kind, *values) for kind, values in self.flows.items()] if kept else []
         self.ledger.flows_there(1, self.at, there)
         if kept:
-            for kind in Kind:
+            for kind in CountKind:
                 self._seen(kind)
 
     @rule()
@@ -440,10 +439,10 @@ class Accounts(RuleBasedStateMachine):
         usage = used(self.ledger)
         assert [usage.packets_out, usage.bytes_out, usage.packets_in, usage.bytes_in] == self.true
         flows = self.true_flows
-        assert usage.wan_bytes_out == flows[Kind.WAN_OUT][1]
-        assert usage.wan_packets_in == flows[Kind.WAN_IN][0] + flows[Kind.WAN_IN_IPV6][0]
-        assert usage.policy_drops_out == flows[Kind.DROP_OUT][0]
-        assert usage.policy_drops_in == flows[Kind.DROP_IN][0] + flows[Kind.DROP_IN_IPV6][0]
+        assert usage.wan_bytes_out == flows[CountKind.WAN_OUT][1]
+        assert usage.wan_packets_in == flows[CountKind.WAN_IN][0] + flows[CountKind.WAN_IN_IPV6][0]
+        assert usage.policy_drops_out == flows[CountKind.DROP_OUT][0]
+        assert usage.policy_drops_in == flows[CountKind.DROP_IN][0] + flows[CountKind.DROP_IN_IPV6][0]
 
 
 Accounts.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

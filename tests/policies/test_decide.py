@@ -16,7 +16,7 @@ from lark_controller.policies import decide as deciding
 from lark_controller.policies.decide import Decider, decide, needed_attributes
 from lark_controller.policies.facts import MAX_FACT, facts
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Decision, Kind, Policy, SliceKey
+from lark_controller.policies.model import Decision, Policy, RuleKind, SliceKey
 from lark_controller.policies.predicate import ads_of, compiled, holds, problem, references, values_met
 
 CORE = 'switches: {c: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}}\n'
@@ -161,7 +161,7 @@ def test_block_says_why() -> None:
     assert decision.blocked
     assert decision.isolated
     [because] = decision.because
-    assert (because.kind, because.position, because.line) == (Kind.BLOCK, 2, 3)
+    assert (because.kind, because.position, because.line) == (RuleKind.BLOCK, 2, 3)
     assert because.values == (("Owner", '"bob"'),)
 
 
@@ -272,5 +272,5 @@ def test_every_job_gets_one_decision(job: dict[str, str], machine: dict[str, str
     assert decision == Decider(whole).decide(given_facts) == decide(given_facts, whole)
     assert decision.group in {"group_cms", "group_cms.prod", "urgent", "default"}
     assert [because.kind for because in decision.because] == sorted(
-        {because.kind for because in decision.because}, key=list(Kind).index
+        {because.kind for because in decision.because}, key=list(RuleKind).index
     )

@@ -10,9 +10,8 @@ import pytest
 from lark_common.classads.values import MAX_NAME_BYTES
 from lark_common.errors import NotFoundError
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, width_for
-from lark_controller.accounting.kinds import Kind
 from lark_controller.accounting.ledger import Entry, Ledger
-from lark_controller.accounting.readings import FlowReading, PortReading
+from lark_controller.accounting.readings import CountKind, FlowReading, PortReading
 from lark_controller.accounting.usage import MOST, JobUsage, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import Store
@@ -73,7 +72,9 @@ def test_counters_that_are_nonsense_keep_nobody_elses_use_from_being_written(sto
         ledger.begin(replace(a_run(number), number=number), "default")
     for step, said in enumerate((2**63 - 1, 0, 2**63 - 1, 2**64 - 1)):
         for number in (1, 4):
-            ledger.read(number, NOW + step, PortReading(said, said, said, said), [FlowReading(Kind.WAN_IN, said, said)])
+            ledger.read(
+                number, NOW + step, PortReading(said, said, said, said), [FlowReading(CountKind.WAN_IN, said, said)]
+            )
     ledger.read(7, NOW + 1, PortReading(1, 2, 3, 4))
     for _ in range(2):
         store.usage.write(ledger.entries([1, 4, 7]))
