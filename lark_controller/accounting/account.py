@@ -9,7 +9,7 @@ from lark_controller.accounting.readings import CountKind, PortReading, QueueRea
 from lark_controller.accounting.usage import IDLE, Usage
 from lark_controller.jobs.job import Job
 
-# Where things stand in an account's numbers.
+# Positions in an account's numbers.
 SUMS: Final = len(Usage._fields)
 PORT: Final = 2 * SUMS
 FLOWS: Final = PORT + len(PortReading._fields)
@@ -25,13 +25,13 @@ class Account:
     __slots__ = ("at", "final", "job", "numbers", "placed", "rate", "started", "told", "treatment")
 
     def __init__(self, job: Job, treatment: str) -> None:
-        # Whose use it is was said at the beginning; where the job is may be said later.
+        # The owner of the use is fixed at the beginning; the job's place may come later.
         self.job = self.placed = job
         self.treatment = treatment
         self.at = 0.0
         self.rate = IDLE
         self.started = False  # the port was read before, so its readings can be compared
-        self.told = False  # the worker has said its last word: what a switch says of the port is older
+        self.told = False  # the worker has posted its last counters: a switch's reading of the port is older
         self.final = False
         self.numbers = ZEROS
 

@@ -153,7 +153,7 @@ class Ledger:
                 self._timed(number, account, at, before, first)
             self._moved(number, account, before)
             if first and account.started:
-                # Where the port stood when the job came must outlive this process.
+                # The port's counters when the job came must outlive this process.
                 self._changed[number] = None
 
     def queues(self, number: int, reading: QueueReading) -> None:
@@ -175,7 +175,7 @@ class Ledger:
             self._moved(number, account, before)
 
     def flow_gone(self, number: int, reading: FlowReading) -> None:
-        """A counting flow was removed; these are its last counters, and one that comes in its place begins at 0."""
+        """Takes the last counters of a counting flow that was removed; one that comes in its place begins at 0."""
         with self._lock:
             account = self._accounts.get(number)
             if account is None or account.final:
@@ -187,7 +187,7 @@ class Ledger:
             self._moved(number, account, before)
 
     def flows_there(self, number: int, at: float, flows: Sequence[FlowReading]) -> None:
-        """Which counting flows of a job a switch holds that has just connected; those that are missing begin at 0."""
+        """Notes the counting flows of a job on a switch that has just connected; those that are missing begin at 0."""
         with self._lock:
             account = self._accounts.get(number)
             if account is None or account.final:
@@ -240,7 +240,7 @@ class Ledger:
                     self._rated(account, IDLE, account.treatment)
 
     def close(self, number: int, at: float) -> None:
-        """The job is over and its last counters are in."""
+        """Closes the account of a job that is over and whose last counters are in."""
         with self._lock:
             account = self._accounts.get(number)
             if account is None or account.final:
@@ -297,10 +297,10 @@ class Ledger:
             for _, rate, account in chosen
         )
 
-    # what is to be written
+    # to be written
 
     def changed(self) -> list[int]:
-        """The numbers of the accounts that hold what was not written yet, those of one host together.
+        """The numbers of the accounts with unwritten use, those of one host together.
 
         Jobs of few hosts and many users are few sums; with every host's jobs in every part they would be many.
         """
@@ -325,7 +325,7 @@ class Ledger:
         return found
 
     def wrote(self, entries: Iterable[Entry]) -> None:
-        """These were written; closed accounts among them are forgotten."""
+        """Notes that these were written; closed accounts among them are forgotten."""
         rest = iter(entries)
         while part := list(islice(rest, _AT_ONCE)):
             with self._lock:
@@ -350,7 +350,7 @@ class Ledger:
     def _read_port(self, account: Account, at: float, port: PortReading, age: float | None) -> None:
         numbers = account.numbers
         if not account.started and age is not None and age > at - account.job.created + MADE_FOR_IT:
-            # The port was there long before the job; what it has counted so far is somebody else's.
+            # The port was there long before the job; its counts so far are another job's.
             new: Sequence[int] = (0,) * len(port)
         else:
             new = counted(numbers[PORT:FLOWS], port)

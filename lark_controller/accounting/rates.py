@@ -36,7 +36,7 @@ class Rates:
         self._sums: dict[str, dict[_Key, list[int]]] = {"group": {}, "user": {}, "host": {}}
 
     def change(self, group: str, user: str, host: str, old: Rate, new: Rate) -> None:
-        """One job's rate is ``new`` and was ``old``; a job that sends and receives nothing counts as none."""
+        """Replaces one job's rate ``old`` by ``new``; a job that sends and receives nothing counts as none."""
         delta = (*new.minus(old), (new != IDLE) - (old != IDLE))
         for kind, key in (("group", (group, group)), ("user", (user, group)), ("host", (host, None))):
             sums = self._sums[kind]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from operator import add, sub
 from typing import Final, NamedTuple
 
-# The largest sum: 144 PB are nobody's job, and sums of such sums stay inside the 64 bits of a database's column. What
-# a worker or a switch says beyond it is nonsense, which must not keep the use of others from being written.
+# The largest sum: no job reaches 144 PB, and sums of such sums stay inside the 64 bits of a database's column. A
+# larger count of a worker or a switch is an error, which must not keep the use of others from being written.
 MOST: Final = 1 << 57
 
 

@@ -1,4 +1,4 @@
-"""The whole of what REST may ask, a subject each; ``lark_controller.controller.Controller`` wires what answers.
+"""The operations that REST may use, a subject each; ``lark_controller.controller.Controller`` wires what answers.
 
 Every call may be made from any thread, and raises StoreError where it needs the database and that is away. None blocks
 on a switch but those that take a ``timeout``, in seconds.
@@ -39,7 +39,7 @@ class Controls(Protocol):
 
     @property
     def reservations(self) -> ReservationControls:
-        """Bandwidth that is reserved."""
+        """The operations on reserved bandwidth."""
 
     @property
     def usage(self) -> UsageControls:

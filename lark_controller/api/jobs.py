@@ -24,7 +24,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A switch that has not confirmed a job's flows, and why. ``datapath`` is 16 hexadecimal digits."""
+    """A switch that has not confirmed a job's flows, and the reason. ``datapath`` is 16 hexadecimal digits."""
 
     datapath: Annotated[Dpid, "The switch"]
     reason: Annotated[str, "Why not yet"]
@@ -41,7 +41,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """A job with what the policy decided, what the switches say, and the ads as they were posted (old syntax)."""
+    """A job with the policy's decision, the switches' confirmations, and the ads as they were posted (old syntax)."""
 
     job: Job
     decision: Decision

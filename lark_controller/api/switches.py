@@ -31,7 +31,7 @@ class SwitchProblem:
 
 @dataclass(frozen=True, slots=True)
 class SwitchStatus:
-    """A switch as the controller sees it.
+    """The state of a switch.
 
     ``in_sync`` is True only when everything desired was confirmed by barrier after a complete dump. ``desired`` is
     the number of flows that Lark wants there, ``installed`` what the last dump or confirmation counted, ``max_rules``
@@ -62,7 +62,7 @@ class SwitchStatus:
 
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
-    """One flow on a switch, in words, with the policy that asked for it.
+    """One flow on a switch, in words, with its origin in the policy.
 
     ``state``: installed, missing (desired, not there), foreign (there, not Lark's) or desired (the switch was not
     asked). ``origin`` is a sentence; ``job`` the id of the job it belongs to, if it is one job's. ``packets`` and

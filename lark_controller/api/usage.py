@@ -81,11 +81,11 @@ class GroupStatus:
 
 
 class UsageControls(Protocol):
-    """Operations on what is used. Thread-safe; what asks the database raises StoreError where it is away."""
+    """The operations on use. Thread-safe; what asks the database raises StoreError where it is away."""
 
     @property
     def written(self) -> float:
-        """When everything was written last, seconds since 1970; the start where it was not yet."""
+        """The time when everything was written last, seconds since 1970; the start where it was not yet."""
 
     def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
         """The use of jobs, by number; those that are not accounted are left out."""

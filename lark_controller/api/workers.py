@@ -46,8 +46,8 @@ class WorkerControls(Protocol):
         late: Sequence[str] = (),
         uplinks: Mapping[str, float | None] = MappingProxyType({}),
     ) -> HostStatus:
-        """A worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made yet;
-        ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
+        """Notes that a worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made
+        yet; ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
 
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
         """A worker's own queues, by the job's id and the queue's name, have delivered this; answers how many of its

@@ -21,12 +21,12 @@ from lark_controller.settings import Settings
 
 # Seconds; less than the time that a health check is given.
 PATIENCE: Final = 4.0
-# Where a server that listens everywhere is met on its own machine.
+# Addresses at which a server that listens everywhere is reached on its own machine.
 _HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def why_not(environment: Mapping[str, str]) -> str:
-    """Why the controller with these settings is not healthy; ``""`` where it is."""
+    """The reason why the controller with these settings is not healthy; ``""`` where it is."""
     try:
         settings = settings_module.load(environment)
         status = _status(settings)
@@ -55,7 +55,7 @@ def _connection(settings: Settings) -> http.client.HTTPConnection:
     host = _HERE.get(listen.host, listen.host)
     if settings.rest_tls_cert is None:
         return http.client.HTTPConnection(host, listen.port, timeout=PATIENCE)
-    # The certificate names the host by which others know it, and nothing secret is said.
+    # The certificate has the host's public name, and nothing secret is sent.
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

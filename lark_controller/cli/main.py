@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LarkError as error:
         return _say(error, NO)
     except BrokenPipeError:
-        # Whoever read the output has read enough; the interpreter must not complain about it while it ends.
+        # The reader of the output has closed it; the interpreter must not complain about it while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ import threading
 
 from lark_common.log import WARNING, event
 
-# How long the name service is waited for.
+# Limit on the wait for the name service.
 SECONDS = 3.0
 
 
@@ -23,7 +23,7 @@ def problem(seconds: float = SECONDS) -> str:
         except OSError as error:
             found.append(f"{name}: {error.strerror}")
 
-    # The resolver takes no time limit; whoever still waits there ends with the process.
+    # The resolver takes no time limit; a thread that still waits there ends with the process.
     thread = threading.Thread(target=ask, name="own name", daemon=True)
     thread.start()
     thread.join(seconds)
@@ -31,7 +31,7 @@ def problem(seconds: float = SECONDS) -> str:
 
 
 def warn() -> None:
-    """Say in the log that what comes next takes minutes, where this machine's own name does not resolve.
+    """Log a warning that the next step takes minutes, where this machine's own name does not resolve.
 
     To be called before ``classad2`` or ``htcondor2`` is imported.
     """

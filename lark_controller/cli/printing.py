@@ -48,7 +48,7 @@ def jobs(found: Sequence[Answer]) -> None:
 
 
 def job(found: Answer) -> None:
-    """One job, with what the policy decided and what the switches say."""
+    """One job, with the policy's decision and the switches' confirmations."""
     state = _word(found["state"]) + (f" ({_clean(found['reason'])})" if found["reason"] else "")
     decision = found["decision"]
     pairs = [
@@ -152,7 +152,7 @@ def switch(found: Answer) -> None:
 
 
 def flows(found: Sequence[Answer]) -> None:
-    """A table of flows, each with the policy that asked for it."""
+    """A table of flows, each with its origin in the policy."""
     rows = [
         (
             f"{each['table']} {each['table_name']}",

@@ -38,7 +38,7 @@ def run(settings: Settings) -> int:
 
 def _serve(settings: Settings) -> int:
     stop, asked = threading.Event(), threading.Event()
-    # A start may take a while with many jobs; whoever asks for the policy to be read again meanwhile must not end it.
+    # A start may take a while with many jobs; a SIGHUP in the meantime must not end it.
     signal.signal(signal.SIGHUP, lambda _number, _frame: asked.set())
     service = Service(settings)
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())

@@ -20,7 +20,7 @@ EVERY_HOST: Final = "every host"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the options say. Raises SettingError."""
+    """Run the command with these options. Raises SettingError."""
     chosen = [name for name in ("name", "workers", "list") if getattr(arguments, name)]
     if len(chosen) != 1:
         raise SettingError("accepted: lark token NAME --scope SCOPE, lark token --workers FILE, or lark token --list")

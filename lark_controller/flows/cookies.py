@@ -1,4 +1,4 @@
-"""Cookies say whose a flow is: owner tag (16 bits) | category (8 bits) | number (40 bits).
+"""Cookies of flows: owner tag (16 bits) | category (8 bits) | number (40 bits).
 
 A restarted controller sweeps exactly the flows whose owner tag is its own; an operator who sees a cookie in
 ``ovs-ofctl dump-flows`` reads the category from bits 40 to 47 and the job (or rule) number from the rest. Job cookies
@@ -32,7 +32,7 @@ class Category(IntEnum):
     COUNT = 0x0B  # counts what one job sends and receives. Number: eight times the job's number, plus what is counted
 
 
-# What a counting flow counts stands in the lowest bits of its cookie, so that one masked request reads all of them.
+# The kind of count is in the lowest bits of a counting flow's cookie, so that one masked request reads all of them.
 COUNT_BITS: Final = 3
 CATEGORY_MASK: Final = 0xFFFFFF << NUMBER_BITS
 
@@ -64,7 +64,7 @@ def of_job(job: int) -> tuple[tuple[int, int], ...]:
 
 
 def counted_by(value: int) -> tuple[int, int] | None:
-    """The job's number and what is counted, of a counting flow's cookie; None for any other."""
+    """The job's number and the kind of count, of a counting flow's cookie; None for any other."""
     if value & CATEGORY_MASK != cookie(Category.COUNT):
         return None
     number = value & NUMBER_MASK
@@ -72,7 +72,7 @@ def counted_by(value: int) -> tuple[int, int] | None:
 
 
 def parse(value: int) -> Cookie:
-    """The parts of a cookie, whoever's it is."""
+    """The parts of any cookie."""
     return Cookie(value >> 48, value >> NUMBER_BITS & 0xFF, value & NUMBER_MASK)
 
 

@@ -47,7 +47,7 @@ def frame(switch: Switch, policy: Policy, standing: frozenset[int] = frozenset()
             fields = {"in_port": wan.number, **ip_fields(host, "src")}
             yield flow(Core.CLASSIFY, t.P_EXACT + 10, fields, cookie(Category.CLASSIFY, 0), goto=Core.WAN)
         for network in policy.job_networks:
-            # Nobody outside has a job's address (BCP 38).
+            # No host outside has a job's address (BCP 38).
             fields = {"in_port": wan.number, **ip_fields(network, "src")}
             yield flow(Core.CLASSIFY, t.P_EXACT, fields, cookie(Category.CLASSIFY, 0))
     for table, following in ((Core.CLASSIFY, Core.WAN), (Core.WAN, Core.QOS), (Core.QOS, Core.LEARN)):
@@ -109,7 +109,7 @@ def _steering(switch: Switch, policy: Policy) -> Iterator[Flow]:
 
 
 def _next_hops(switch: Switch, policy: Policy) -> dict[int, WanPort]:
-    """The ports by which what is sent to each declared next hop leaves by now; of one that two have, the first."""
+    """The ports by which packets to each declared next hop leave by now; of one that two have, the first."""
     found: dict[int, WanPort] = {}
     spec = policy.switches.get(switch.datapath)
     for name, port in () if spec is None else spec.ports.items():

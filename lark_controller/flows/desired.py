@@ -131,7 +131,7 @@ class Desired:
         return self._dscp.get(decision.group, 0)
 
     def is_classed(self, placed: Placed) -> bool:
-        """True where cores need to know the job's addresses, because a WAN rule drops or steers its traffic."""
+        """True where cores need the job's addresses, because a WAN rule drops or steers its traffic."""
         return placed.job.has_pool_address and self._class_label(placed) is not None
 
     def where(self, job: Job, decision: Decision) -> Placed:
@@ -198,7 +198,7 @@ class Desired:
     # -- switches ----------------------------------------------------------------------------------------------------
 
     def set_switch(self, switch: Switch, hosts: Iterable[str] = ()) -> Changes:
-        """A switch is known, or its ports changed. ``hosts`` are the names that jobs may know its worker by.
+        """Adds a switch, or takes its changed ports. ``hosts`` are the names by which jobs may name its worker.
 
         Answers what changes on that switch (of a switch that was not known before: everything that it should hold).
         """
@@ -235,7 +235,7 @@ class Desired:
         return program
 
     def _move_ports(self, switch: Switch) -> Changes:
-        """Ports came or went and nothing else: only the jobs whose port it is are looked at."""
+        """Takes ports that came or went, where nothing else changed: only the jobs at these ports are looked up."""
         self.switches[switch.datapath] = switch
         wanted, gone = Program(), set[FlowKey]()
         for placed in self.jobs_at(switch.datapath):
@@ -258,7 +258,7 @@ class Desired:
         return self._change(job.number, self.where(job, decision))
 
     def remove(self, number: int) -> dict[int, Changes]:
-        """A job goes; answers what changes on each known switch."""
+        """Removes a job; returns the changes of each known switch."""
         self.queues.pop(Claim.of_job(number), None)
         if (placed := self.placed.get(number)) is not None:
             for each in placed.job.reserved:
@@ -449,7 +449,7 @@ class Desired:
 
 
 def same_for_switches(old: Job, new: Job) -> bool:
-    """True where two values of a job differ at most in what neither flows nor workers' rules are made of."""
+    """True where two values of a job have the same flows and workers' rules."""
     return replace(old, facts=new.facts, lease_until=new.lease_until) == new
 
 

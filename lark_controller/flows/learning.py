@@ -25,7 +25,7 @@ from lark_controller.flows.model import (
 
 _MULTICAST: Final = 1 << 40
 IDLE_TIMEOUT: Final = 300  # seconds (IEEE 802.1D-2004, table 7-5, ageing time)
-QUIET_TIME: Final = 10  # seconds for which a port at its limit tells the controller of no unknown source
+QUIET_TIME: Final = 10  # seconds for which a port at its limit sends no PacketIn of an unknown source
 
 
 class Heard(NamedTuple):
@@ -43,7 +43,7 @@ class Station(NamedTuple):
 
 
 def learned_cookie(vlan: int) -> int:
-    """The cookie of what was learned in a VLAN."""
+    """The cookie of flows learned in a VLAN."""
     return cookie(Category.LEARNED, vlan)
 
 
@@ -70,7 +70,7 @@ class Learning:
         return len(self.where)
 
     def heard(self, in_port: int, vlan: int, eth_src: int) -> Heard:
-        """A source that the switch did not know at this port: learned, moved here from another port, or not taken.
+        """Learns a source that is new at this port: it is learned, moved here from another port, or not taken.
 
         A source already known here changes nothing (its flows are on their way). At a limit the port is made quiet
         for :data:`QUIET_TIME`, so that random sources occupy neither memory nor the controller.
@@ -89,7 +89,8 @@ class Learning:
         return Heard((self._to(station, in_port), self._from(station, in_port)), gone[:1])
 
     def aged(self, key: FlowKey) -> tuple[FlowKey, ...]:
-        """A learned flow is gone from the switch (FlowRemoved): forget its station; the other flow of it to delete.
+        """Forgets a station whose learned flow is gone from the switch (FlowRemoved); returns its other flow, to
+        delete.
 
         If only one of the two were left, a station that sends would never be learned again, or one that is silent
         never be forgotten. Flows that belong to no known station, as those deleted by a move, are ignored.

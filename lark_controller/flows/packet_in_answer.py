@@ -1,4 +1,4 @@
-"""Decisions that are made on a PacketIn: whether a sliced job may talk with an address among other hosts. Pure.
+"""Answers to PacketIns: whether a sliced job may talk with an address among other hosts. Pure.
 
 They are asked only where the policy declares no job networks, so that a job's address looks like any other host's; the
 answer stands on that switch until it is idle, and goes at once when a job starts or ends at the address.

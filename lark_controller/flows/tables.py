@@ -31,12 +31,12 @@ class Edge(IntEnum):
     WAN = 4  # WAN drop and its exceptions, both directions
     TRACK = 5  # jobs with one-way connectivity: look the connection up
     CONNECT = 6  # jobs with one-way connectivity: new connections in the allowed direction only
-    SPLIT = 7  # what goes to or comes from the WAN takes the way through count
+    SPLIT = 7  # WAN traffic goes through count
     COUNT = 8  # WAN traffic, counted by job
     QOS = 9  # DSCP by accounting group, the queue of a job with bandwidth of its own
     LEARN = 10  # source learning, on switches without NORMAL
     FORWARD = 11  # exact delivery to local jobs; everything else as a plain switch
-    DROPS = 12  # what a rule dropped, counted by job
+    DROPS = 12  # packets that a rule dropped, counted by job
 
 
 class Core(IntEnum):
@@ -92,7 +92,7 @@ FROM_JOB: Final = Bits(60, 1)
 TO_JOB: Final = Bits(61, 1)
 FROM_SLICED: Final = Bits(62, 1)
 TO_SLICED: Final = Bits(63, 1)
-# Core switches track nothing, so the bit says there that a packet is to leave by its WAN rule's port.
+# Core switches track nothing, so there the bit means that a packet leaves by its WAN rule's port.
 STEERED: Final = FROM_TRACKED
 
 

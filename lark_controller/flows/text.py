@@ -69,7 +69,7 @@ _PROTOCOLS: Final = {
     (ETH_IPV6, 17): "udp6",
 }
 _ETHERTYPES: Final = {ETH_IPV4: "ip", ETH_ARP: "arp", ETH_IPV6: "ipv6"}
-# What ovs-ofctl prints for an OXM name, in its order of printing.
+# ovs-ofctl's names of OXM fields, in its order of printing.
 _NAMES: Final[dict[str, str]] = {
     "ct_state": "ct_state",
     "metadata": "metadata",

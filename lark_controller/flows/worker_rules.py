@@ -193,7 +193,7 @@ def unsupported(policy: Policy, job: Job, decision: Decision) -> str:
 
 
 def permits(rules: HostRules, job: JobRules, other: Address, *, sends: bool) -> str:
-    """Why packets between a job and an address are dropped, ``""`` where they pass.
+    """The reason why packets between a job and an address are dropped, ``""`` where they pass.
 
     ``sends``: from the job to the address, as a new connection; else the other way round.
     """

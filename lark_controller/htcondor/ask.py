@@ -1,4 +1,4 @@
-"""Asks a collector for the slots' ads and prints them: ``python -m lark_controller.htcondor.ask COLLECTOR``.
+"""Reads the slots' ads from a collector and prints them: ``python -m lark_controller.htcondor.ask COLLECTOR``.
 
 A program of its own: HTCondor's bindings may wait as long as they like, and whoever started it ends it.
 The first line is the collector's start in seconds since 1970 (0: it does not say), each further line one ad as JSON.

@@ -80,7 +80,7 @@ def follow(job: Job, verdict: Verdict, doubted: float | None, now: float, margin
 
 
 def why_kept(job: Job, pool: Reading | None, now: float, *, margin: float, ad_seconds: float) -> str:
-    """Why a job lives on though its lease is over; ``""`` where nothing speaks for it.
+    """The reason why a job lives on though its lease is over; ``""`` where there is none.
 
     ``pool`` is None where the pool cannot be asked. ``ad_seconds`` is how old ads may be, in seconds: so long a
     collector that has just started, or an ad that has not come since, says nothing.

@@ -9,8 +9,9 @@ from typing import Final
 
 from lark_common.classads.ads import group_of
 
-# What is asked of the collector. Owner, AcctGroup, AcctGroupUser, JobCurrentStartDate and JobUniverse are there where
-# STARTD_JOB_ATTRS of the workers names them (etc/condor/50-lark.conf does); the others HTCondor writes by itself.
+# The attributes that the collector is asked for. Owner, AcctGroup, AcctGroupUser, JobCurrentStartDate and JobUniverse
+# are there where STARTD_JOB_ATTRS of the workers names them (etc/condor/50-lark.conf does); the others HTCondor writes
+# by itself.
 ATTRIBUTES: Final = (
     "Name", "Machine", "LastHeardFrom", "MyCurrentTime", "State", "GlobalJobId", "RemoteOwner", "AccountingGroup",
     "Owner", "AcctGroup", "AcctGroupUser", "JobCurrentStartDate", "JobUniverse", "SlotType", "NumDynamicSlots",
@@ -128,5 +129,5 @@ def _text(ad: AdValues, name: str) -> str:
 
 def _number(ad: AdValues, name: str) -> float | None:
     value = ad.get(name)
-    # JSON's infinity and NaN are nobody's time or count.
+    # JSON's infinity and NaN are no time or count.
     return value if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) else None

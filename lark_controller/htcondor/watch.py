@@ -26,7 +26,7 @@ ACTOR: Final = "pool"
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """Which collector is asked, how often and for how long; how late its ads may be. Durations in seconds."""
+    """The collector to read, the interval and the limits of time; how late its ads may be. Durations in seconds."""
 
     collector: str
     interval: float = 60.0
@@ -82,7 +82,7 @@ class PoolWatch:
         return (self._thread,)
 
     def why_kept(self, job: Job) -> str:
-        """Why a job whose lease is over is not ended; ``""`` where it may be. From any thread."""
+        """The reason why a job whose lease is over is not ended; ``""`` where it may be. From any thread."""
         reading, now = self._reading, time.time()
         old = 2 * self._options.interval + self._options.timeout
         if reading is not None and now - reading.at > old:
@@ -141,7 +141,7 @@ class PoolWatch:
             except StoreError as error:
                 event("the pool's word could not be followed", level=ERROR, error=str(error))
             except Exception as error:
-                # Nobody else compares: an ad that nobody has thought of must not end it for good.
+                # An unexpected error must not stop this thread: nothing else compares.
                 failure("the pool's word could not be followed", error)
             if self._thread.pause(self._options.interval):
                 return

@@ -146,9 +146,9 @@ class _AddressBlocks:
         self._blocks: dict[int, _Block] = {}
         # Blocks of a tenant with a free address, the one to take first at the front.
         self._open: dict[Tenant, OrderedDict[int, None]] = {}
-        # Where a tenant's row of blocks goes on, and how many blocks it has.
+        # The end of a tenant's row of blocks, and the number of its blocks.
         self._rows: dict[Tenant, _Row] = {}
-        # Addresses in a block that were not given here: such a block is nobody's.
+        # Addresses in a block that were not given here: such a block has no tenant.
         self._foreign: dict[int, int] = {}
         # Blocks that were in use and are free again, by rank, the widest gap first; blocks from rank ``_next`` on were
         # never looked at. What an idle block gave last is remembered, so that the next job there does not get the
@@ -247,7 +247,7 @@ class _AddressBlocks:
         raise AddressError(ATTRIBUTES[self.version], self._exhausted())
 
     def _next_rank(self) -> tuple[int, int] | None:
-        """The lowest rank that was not taken yet, out of those given back and those never looked at."""
+        """The lowest rank that is free, out of those given back and those never tried."""
         index, position = self._next
         while index < len(self._ranges) and position >= self._ranges[index].size:
             index, position = index + 1, 0
@@ -276,7 +276,7 @@ class _AddressBlocks:
         return number
 
     def _end(self, number: int) -> _Block:
-        """A block is its tenant's no longer."""
+        """Takes a block from its tenant."""
         block = self._blocks.pop(number)
         row = self._rows[block.tenant]
         row.blocks -= 1

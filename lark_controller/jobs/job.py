@@ -184,7 +184,7 @@ class Directory:
         return self.standings.get(number, _NEW)
 
     def settle(self, number: int, state: JobState, reason: str = "") -> None:
-        """Note how far a job is."""
+        """Set a job's standing."""
         self.forget(number)
         if len(self._shared) >= _SHARED:
             self._shared.clear()

@@ -193,7 +193,7 @@ def _networks(entry: FileEntry) -> Networks:
         network = item.network()
         if network is not None:
             local.add(network)
-    # Where jobs live is never the WAN.
+    # Job networks are never the WAN.
     for network in jobs.networks:
         if not local.contains(network):
             local.add(network)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from lark_common.runs import Network
 
-# How many WAN rules, and how many groups, a policy may have: their positions travel in 7 metadata bits and in DSCP.
+# Limits on the WAN rules and groups of a policy: their positions travel in 7 metadata bits and in DSCP.
 MAX_WAN_RULES: Final = 127
 MAX_GROUPS: Final = 63
 

@@ -21,7 +21,7 @@ from lark_controller.policies import regexp
 _MY: Final = frozenset({"my", "self"})
 _TARGET: Final = frozenset({"target", "other"})
 _NOW: Final = re.compile(r"\babsTime\(\s*+\)", re.IGNORECASE)
-# What a predicate may call beside the functions of ads.
+# Functions that a predicate may call beside those of ads.
 FUNCTIONS: Final = evaluation.FUNCTIONS | regexp.FUNCTIONS
 # The same job must get the same decision whenever it is decided.
 _OF_THE_MOMENT: Final = frozenset(
@@ -111,7 +111,7 @@ def references(text: str) -> References:
 
 
 def forget() -> None:
-    """Let go of every expression that was read; those that are needed are read again."""
+    """Forget every expression that was read; those that are needed are read again."""
     compiled.cache_clear()
     references.cache_clear()
 

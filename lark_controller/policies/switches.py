@@ -19,7 +19,7 @@ NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 DATAPATH: Final = r"[0-9a-fA-F]{16}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){7}"
 # Linux's IFNAMSIZ leaves 15 bytes for an interface's name.
 INTERFACE: Final = r"[!-.0-~]{1,15}"
-# Where an OVSDB server listens: a Unix socket, or an address (of IPv6 in brackets) and a port.
+# Address of an OVSDB server: a Unix socket, or an address (of IPv6 in brackets) and a port.
 OVSDB: Final = r"unix:/\S+|(tcp|ssl):(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):[0-9]{1,5}"
 # OFPP_MAX (OpenFlow 1.3.5, section 7.2.1).
 MAX_PORT: Final = 0xFFFFFF00

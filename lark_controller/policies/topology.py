@@ -28,7 +28,7 @@ KEYS: Final = ("duplex", "reserves", "refused", "links", "hosts")
 LINK_KEYS: Final = ("between", "capacity", "duplex")
 HOST_KEYS: Final = ("switch", "capacity", "duplex", "addresses")
 DEFAULT: Final = "default"
-# What the names of access links begin with, so that no other link may.
+# Prefix of the names of access links; no other link may have it.
 ACCESS: Final = "access:"
 
 NAME: Final = r"[!-9;-~]{1,255}"

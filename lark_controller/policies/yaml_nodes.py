@@ -101,7 +101,7 @@ class FileEntry:
         members: dict[str, FileEntry] = {}
         for key, node in self.node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else ""
-            # What is written here stands in the path of everything below.
+            # This path is part of every path below.
             shown = _shortened(name)
             place = self._child(key, f"{self.path}.{shown}" if self.path and name else shown or self.path)
             if not isinstance(key, yaml.ScalarNode) or key.tag != _STR:

@@ -18,7 +18,7 @@ from lark_controller.qos.topology import Demand, Topology, asked_rate
 
 # The live job of an id or an address, None where there is none.
 Finder = Callable[[str], Job | None]
-# What a policy says of a job with these facts.
+# The policy's decision for a job with these facts.
 Deciding = Callable[[Facts], Decision]
 
 

@@ -19,10 +19,10 @@ MAX_QUEUE: Final = 0xEFFF
 FIRST_JOB_QUEUE: Final = 1
 LAST_JOB_QUEUE: Final = 0x7FFF
 FIRST_RESERVED_QUEUE: Final = 0x8000
-# How much a queue may send at once after it had to wait, as a time at its rate. Open vSwitch's own choice is one frame:
-# then a timer that comes late loses rate for good, and a busy machine's timers come late by milliseconds.
+# Burst of a queue after it had to wait, as a time at its rate. Open vSwitch's own choice is one frame: then a timer
+# that comes late loses rate for good, and a busy machine's timers come late by milliseconds.
 BURST_SECONDS: Final = 0.03
-# HTB knows priorities 0 (first) to 7 (TC_HTB_NUMPRIO in Linux).
+# HTB has priorities 0 (first) to 7 (TC_HTB_NUMPRIO in Linux).
 LAST_PRIORITY: Final = 7
 
 

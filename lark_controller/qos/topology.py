@@ -22,7 +22,7 @@ from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologyS
 from lark_controller.policies.topology import ACCESS, is_wan
 
 KILO: Final = 1000
-# 10 Tb/s in kb/s: more is nobody's link, and sums of it stay far inside 64 bits.
+# 10 Tb/s in kb/s: no link has more, and sums of it stay far inside 64 bits.
 MAX_RATE: Final = 10_000_000_000
 
 
@@ -54,7 +54,7 @@ class Channel:
         return f"{self.link} {self.source}>{self.target}" if self.source else self.link
 
 
-# What a reservation takes of each channel, in kb/s, in path order.
+# The demand of a reservation on each channel, in kb/s, in path order.
 Demand = tuple[tuple[Channel, int], ...]
 
 
@@ -83,7 +83,7 @@ def access_link(spec: TopologySpec | None, host: str) -> HostSpec | LinkSpec | N
 
 @dataclass(frozen=True)
 class Topology:
-    """The declared network, with the access links of workers as their machine ads tell (Mb/s by host in lower case)."""
+    """The declared network, with the access links of workers by their machine ads (Mb/s by host in lower case)."""
 
     spec: TopologySpec
     workers: Mapping[str, float]
@@ -205,7 +205,7 @@ class Topology:
 
     @cached_property
     def _paths(self) -> dict[tuple[str, str], tuple[Channel, ...]]:
-        """Paths between nodes of the graph as they were asked for; the links never change."""
+        """Paths between nodes of the graph, kept once they are calculated; the links never change."""
         return {}
 
     def _between(self, here: str, there: str, source: str, target: str) -> tuple[Channel, ...]:

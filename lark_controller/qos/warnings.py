@@ -11,7 +11,7 @@ from lark_controller.policies.model import HostSpec, Policy, Reserves, TopologyS
 from lark_controller.policies.topology import is_wan
 from lark_controller.qos.topology import Topology
 
-# Of one kind, as many as somebody reads.
+# Limit on the warnings of one kind, for readability.
 MOST: Final = 20
 
 
@@ -79,7 +79,7 @@ def _pathless(spec: TopologySpec) -> str:
     topology = Topology(spec, {})
     connected = topology.connected(end for link in spec.links for end in link.ends if is_wan(end))
     for host in _workers(spec):
-        # A switch that is an end of no link hangs where hosts do that nobody names.
+        # A switch that is an end of no link counts as one with hosts that are not named.
         by = host.switch if topology.is_end(host.switch) or spec.default is None else spec.default.switch
         if by not in connected:
             return f"topology.hosts.{host.name}: no path leads from {host.switch} to a WAN"

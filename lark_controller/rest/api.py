@@ -23,7 +23,7 @@ from lark_controller.rest.tokens import Scope
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-# What any operation that needs a token may answer.
+# Errors of every operation that needs a token.
 _COMMON: Final = (401, 403, 429, 503)
 _DESCRIPTION: Final = (
     "The controller that makes the network a managed resource of an HTCondor pool. Errors are problem documents "
@@ -117,7 +117,7 @@ def _manual(
 
 
 def _guarded(view: Callable[..., Any], scopes: tuple[Scope, ...]) -> Callable[..., Any]:
-    """Check the token before anything of the request is looked at."""
+    """Check the token before anything else of the request."""
     if not scopes:
         return view
 

@@ -13,7 +13,7 @@ from lark_controller.rest.context import Context
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.tokens import Scope, Token, is_among
 
-# The name in the environment of what the server is to be told by when a request shows a valid token.
+# Key in the environment of the call that marks a request as one with a valid token.
 AUTHENTICATED = "lark.authenticated"
 # The name in the environment of the names in the client's certificate: none where it showed none, and absent where the
 # server asks for none (or over a Unix socket).

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Table
 
 from lark_controller.accounting.usage import MOST
 
-# What COPY's text format escapes (PostgreSQL, COPY, "Text Format").
+# Characters that COPY's text format escapes (PostgreSQL, COPY, "Text Format").
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 Row = Sequence[int | float | str]

@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 ACCEPTED: Final = "sqlite:////path/to/lark.db or postgresql://user:password@host/database"
 
-# What may be raised that SQLAlchemy passes on as it is: an integer beyond 64 bits, text with lone surrogates,
-# a directory that may not be read.
+# Exceptions that SQLAlchemy passes on as they are: an integer beyond 64 bits, text with lone surrogates, a directory
+# that may not be read.
 _FAILURES: Final = (SQLAlchemyError, OverflowError, UnicodeError, OSError)
 
 _WRITES: Final = "lark_writes"
 _SQLITE_WAIT_MS: Final = 10_000
-# What libpq is told unless the URL says otherwise. The kernel would wait a quarter of an hour for a server that
+# Defaults of libpq's options, unless the URL has others. The kernel would wait a quarter of an hour for a server that
 # vanishes without a word (a cut cable, a paused machine), and every post with it.
 _LIBPQ: Final = {
     "connect_timeout": "5",
@@ -279,7 +279,7 @@ def _sqlite(url: URL) -> Database:
     )
 
     def configure(connection: sqlite3.Connection, _record: object) -> None:
-        # The driver's own BEGIN would come late and deferred; the engine's begin event below says which one.
+        # The driver's own BEGIN would come late and deferred; the engine's begin event below chooses.
         connection.isolation_level = None
         # The first change to WAL does not wait for another process that makes it, too, but fails.
         with _locked(path.parent):
@@ -303,7 +303,7 @@ def _make_private(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError:
-        # It is there, or SQLite says better why it cannot be.
+        # It is there, or SQLite gives the better reason why it cannot be.
         return
 
 

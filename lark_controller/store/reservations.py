@@ -305,7 +305,7 @@ def _replace(
 
 
 def _resize(connection: Connection, job_id: str | None, bandwidth: float | None) -> None:
-    """Let a job's row say what is reserved for it."""
+    """Set a job's row to the rate that is reserved for it."""
     connection.execute(update(runs).where(runs.c.id == job_id, LIVE).values(bandwidth=bandwidth))
 
 
@@ -321,7 +321,7 @@ def _remove(connection: Connection, chosen: ColumnElement[bool]) -> list[Reserva
 
 
 def _move(connection: Connection, what: str, demand: Demand, instead_of: ChannelRates = NOTHING) -> ChannelRates:
-    """Admit a demand in place of what was held; returns what is held now. Raises CapacityError."""
+    """Admit a demand in place of the held one; returns what is held now. Raises CapacityError."""
     holds = rates_of(demand)
     if holds != instead_of:
         ReservedCapacity(_use_of(connection, {*holds, *instead_of})).admit(what, demand, instead_of)

@@ -64,7 +64,7 @@ def set_states(connection: Connection, states: Collection[tuple[str, JobState, s
 
 
 def update_facts(connection: Connection, facts: Collection[tuple[str, Facts]], facts_for: str) -> int:
-    """Set the facts of live runs and what they were taken for; returns how many of them live."""
+    """Set the facts of live runs and the names that they were taken for; returns how many of them live."""
     query = update(runs).where(_BY_ID, LIVE).values(facts=bindparam("taken"), facts_for=bindparam("taken_for"))
     rows = [{"job_id": job_id, "taken": facts_text(of_job), "taken_for": facts_for} for job_id, of_job in facts]
     return connection.execute(query, rows).rowcount if rows else 0

@@ -22,7 +22,7 @@ LEASE_EXPIRED: Final = "lease expired"
 
 _ENDING_ACTIONS: Final = {SUPERSEDED: "supersede", LEASE_EXPIRED: "expire"}
 
-# What changes without being worth a line in the audit trail.
+# Columns whose changes get no line in the audit trail.
 _UNAUDITED: Final = frozenset({"lease_until", "facts"})
 
 # Statements of each post and each end are made once: SQLAlchemy takes longer to put one together than a database takes
@@ -121,8 +121,7 @@ def register(
 
 
 def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str, actor: str, detail: str = "") -> Job:
-    """End a run that has not ended, and what is reserved for it, in the caller's transaction; returns it as it is
-    then."""
+    """End a run that has not ended, and its reservations, in the caller's transaction; returns it as it is then."""
     connection.execute(_END, {"run": job.number, "why": why, "at": now})
     keep_exit_ad(connection, job.number, exit_ad)
     record(connection, now, actor, _ENDING_ACTIONS.get(why, "end"), job.id, detail or why)

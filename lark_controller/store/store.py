@@ -1,4 +1,4 @@
-"""The store as the rest of the program sees it: a subject each for runs, reservations, use, and the trail."""
+"""The store, for the rest of the program: a subject each for runs, reservations, use, and the trail."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from lark_controller.store.database import Database
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# How many rows one transaction changes at most, so that other writers get their turn.
+# Limit on the rows that one transaction changes, so that other writers get their turn.
 BATCH: Final = 2_000
 
 

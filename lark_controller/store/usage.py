@@ -49,7 +49,7 @@ class Readings(NamedTuple):
 
 
 def write(connection: Connection, entries: Sequence[Entry]) -> None:
-    """Add what is new of some jobs to their rows and to the buckets, and keep the readings that it goes up to.
+    """Add the new use of some jobs to their rows and to the buckets, and keep the readings that it goes up to.
 
     One transaction: a reading that is kept is counted, once, and one that is not kept is counted by the next.
     """
@@ -81,7 +81,7 @@ def unended(connection: Connection) -> Iterator[Readings]:
 
 
 def finish(connection: Connection, numbers: Collection[int]) -> int:
-    """These jobs are over, and what is written of them is all; returns how many they were."""
+    """Mark these jobs as over, with nothing more to write; returns how many they were."""
     query = (
         update(usage_jobs).where(usage_jobs.c.number == bindparam("job")).values(ended_at=usage_jobs.c.at, readings="")
     )

@@ -66,7 +66,7 @@ def _admit_ipv6(placed: Placed, mark: int, port: Fields, admit: Admit) -> Iterat
             yield admit(t.P_EXACT, {**nd, "icmpv6_type": NS, "ipv6_src": address, **lladdr})
             lladdr = {} if mac is None else {"ipv6_nd_tll": option}
             yield admit(t.P_EXACT, {**nd, "icmpv6_type": NA, "ipv6_src": address, "ipv6_nd_target": address, **lladdr})
-        # Duplicate address detection asks from the unspecified address.
+        # Duplicate address detection uses the unspecified address as its source.
         yield admit(t.P_EXACT, {**nd, "icmpv6_type": NS, "ipv6_src": 0, "ipv6_nd_target": address})
     if placed.decision.slice is not None and job.address_type is not AddressType.DHCP:
         # Nobody but a DHCP server asks for the link-local address of a job and is answered there: what else would

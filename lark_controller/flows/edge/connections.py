@@ -68,7 +68,7 @@ def _by_ports() -> Iterator[Fields]:
 
 
 def _icmp_errors() -> Iterator[Fields]:
-    """Errors are about connections by ports (RFC 792, RFC 4443); path MTU discovery lives from them."""
+    """Flows for ICMP errors about connections by ports (RFC 792, RFC 4443); path MTU discovery depends on them."""
     for kind in (3, 11, 12):
         yield {"eth_type": ETH_IPV4, "ip_proto": ICMP, "icmpv4_type": kind}
     for kind in (1, 2, 3, 4):

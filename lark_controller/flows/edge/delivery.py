@@ -44,7 +44,7 @@ def forwarding(switch: Switch) -> Iterator[Flow]:
     """
     open_ports = (PORT_LOCAL, *switch.uplinks)
     if len(switch.uplinks) > 1:
-        # Where a job is, is known; only what lies beyond the uplinks is learned.
+        # Jobs' ports are given; only stations beyond the uplinks are learned.
         yield flow(Edge.LEARN, t.P_SWITCH, {"metadata": t.FROM_JOB.put(1)}, SWITCH, goto=Edge.FORWARD)
         yield from learning_tables(Edge.LEARN, Edge.FORWARD, open_ports)
         return

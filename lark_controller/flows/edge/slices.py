@@ -60,7 +60,7 @@ def _link_local(mark: int, drops: Edge | None) -> Iterator[Flow]:
         mark,
         goto=drops,
     )
-    # A router that knows the job already asks directly before it asks by multicast: no policy's drop is counted.
+    # A router with the job in its cache solicits directly before it does so by multicast: no drop by policy is counted.
     fields: Fields = {"eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": NS}
     yield flow(
         Edge.SLICE_TO,

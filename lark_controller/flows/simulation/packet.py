@@ -1,4 +1,4 @@
-"""Ethernet frames as OpenFlow sees them: header fields by OXM name, and rewriting that leaves valid frames.
+"""Ethernet frames, with OpenFlow's fields: header fields by OXM name, and rewriting that leaves valid frames.
 
 What is parsed follows Open vSwitch (ovs-fields(7)): one 802.1Q tag is taken off, the next is an ethertype like any
 other; fragments have no transport fields; a length below 0x600 is ethertype 0x05ff. Nothing here raises on a frame,
@@ -282,7 +282,7 @@ def rewrite(frame: bytes, name: str, value: int) -> bytes:
         if place is not None:
             _adjust(new, place, frame[at : at + width], bytes(new[at : at + width]))
             if layout.protocol == UDP and new[place : place + 2] == b"\0\0":
-                # 0 says that there is no checksum (RFC 768).
+                # 0 means that there is no checksum (RFC 768).
                 new[place : place + 2] = b"\xff\xff"
     return bytes(new)
 

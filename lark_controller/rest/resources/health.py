@@ -17,13 +17,13 @@ blueprint = resource("health", "For load balancers and Prometheus.", prefix="/")
 
 @operation(blueprint, "GET", "/healthz", scopes=(), answers={200: HealthSchema})
 def healthz() -> dict[str, str]:
-    """Say that the process answers."""
+    """Answer while the process lives."""
     return {"status": "ok"}
 
 
 @operation(blueprint, "GET", "/readyz", scopes=(), answers={200: ReadinessSchema, 503: ReadinessSchema})
 def readyz() -> Any:
-    """Say whether the controller can do its work (200), or what is missing (503)."""
+    """Answer whether the controller can do its work (200), or why not (503)."""
     readiness = current().controls.health.ready()
     return readiness, 200 if readiness.ready else 503
 

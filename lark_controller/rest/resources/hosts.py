@@ -21,7 +21,7 @@ blueprint = resource("hosts", "The rules that workers enforce for their jobs wit
 
 MAX_REASON: Final = 1024
 MAX_UPLINKS: Final = 64
-# 10 Tb/s: more is nobody's link.
+# 10 Tb/s: no link has more.
 MAX_SPEED: Final = 10_000_000
 
 _EXPECTED: Final = 'The body is not {"revision": …, "refused": {id: reason}, "late": [id, …], "uplinks": {name: Mb/s}}.'
@@ -106,7 +106,7 @@ def show(query: dict[str, Any], host: str) -> dict[str, object]:
     problems=(400, 413, 415),
 )
 def confirm(host: str) -> dict[str, object]:
-    """Say that a worker has a revision of its rules in place."""
+    """Confirm that a worker has a revision of its rules in place."""
     context = current()
     require_host(host)
     body, _ = read(context.settings.max_ads_bytes, ("application/json",))
@@ -144,7 +144,7 @@ def _is_speed(value: object) -> bool:
     problems=(400, 413, 415, 422),
 )
 def delivered(host: str) -> dict[str, int]:
-    """Take what a worker's own queues have delivered.
+    """Take the counters of a worker's own queues.
 
     Two of these posts in turn tell which guarantees of its jobs were missed meanwhile.
     """

@@ -80,7 +80,7 @@ def register(query: dict[str, Any]) -> Response:
     require_host(machine_ad.machine)
     run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
     with suppress(NotFoundError):
-        # The same run, as far as its ads say so, may be another host's.
+        # The same run, by its ads, may be another host's.
         require_host_of(context, run.id)
     registered = context.controls.jobs.register(job_ad, machine_ad, actor())
     confirmation = confirm(registered.job.id, query["wait"])

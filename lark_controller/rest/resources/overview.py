@@ -21,9 +21,9 @@ from lark_controller.rest.tokens import Scope, Token
 
 blueprint = resource("overview", "The whole pool in a few numbers, and what asks for attention.")
 
-# Switches named in an overview: of a thousand the first ones say enough.
+# Switches named in an overview: of a thousand the first ones are enough.
 NAMED: Final = 20
-# A switch asks for attention when this part of its rule limit is used.
+# A switch needs attention when this part of its rule limit is used.
 NEARLY_FULL: Final = 0.9
 
 

@@ -79,7 +79,7 @@ class HoldSchema(Schema):
 
 
 class ReservationSchema(Schema):
-    """Bandwidth that is promised."""
+    """A promise of bandwidth."""
 
     id = fields.String(required=True, metadata=_meta("Its id, 16 hexadecimal digits"))
     kind = fields.String(required=True, metadata=_meta("job: a job's RequestBandwidth; flow: one that was reserved"))
@@ -241,7 +241,7 @@ def links() -> dict[str, object]:
 
 
 def _own(reservation_id: str) -> Reservation:
-    """A reservation that the token is good for. Raises Problem 403, NotFoundError."""
+    """A reservation that the token may use. Raises Problem 403, NotFoundError."""
     found = current().controls.reservations.find(reservation_id)
     if found.job is not None:
         require_host_of(current(), found.job)

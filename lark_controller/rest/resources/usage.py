@@ -169,7 +169,7 @@ def recent(job_id: str) -> dict[str, object]:
     problems=(400, 404, 413, 415, 422),
 )
 def counters(job_id: str) -> dict[str, bool]:
-    """Take what a worker has counted for a job since the job's start.
+    """Take a worker's counts of a job since the job's start.
 
     Every post has the whole sums, so one that is lost or comes twice changes nothing. The four of `wan` go
     together, and so do the two of `policy_drops` and the four of its queues.
@@ -227,5 +227,5 @@ def _csv(rows: Iterable[UsageRow]) -> str:
 
 
 def _safe(value: object) -> object:
-    """A spreadsheet takes a field that begins with one of these for a formula, and users choose their groups' names."""
+    """Quotes a field that a spreadsheet would take for a formula, since users choose their groups' names."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -250,7 +250,7 @@ class ListedJobSchema(JobSchema):
 
 
 class JobDetailSchema(RegisteredSchema):
-    """A job, what the policy decided, what the switches say, what it has used, and its ads."""
+    """A job with the policy's decision, the switches' confirmations, its use and its ads."""
 
     ended = Time("When it ended", allow_none=True)
     decision = fields.Nested(DecisionSchema, required=True, metadata=_meta("What the policy says about it"))

@@ -24,7 +24,7 @@ class Time(fields.String):
 
 
 class Moment(fields.String):
-    """A time that is asked for: ISO 8601 (UTC where it names no zone), or seconds since 1970."""
+    """A time in a query: ISO 8601 (UTC where it names no zone), or seconds since 1970."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         text = str(super()._deserialize(value, attr, data, **kwargs))

@@ -110,7 +110,7 @@ class RulesSchema(Schema):
 
 
 class HostSchema(Schema):
-    """A worker's rules and what it has confirmed."""
+    """A worker's rules and its confirmed revision."""
 
     host = _text("Machine")
     revision = _text("Changes when the rules change")

@@ -71,7 +71,7 @@ class Channel(Protocol):
 
     @property
     def since(self) -> float | None:
-        """When the first byte of a request came that is not there yet (time.time); None without one."""
+        """The time (time.time) of the first byte of a request that has not arrived whole; None without one."""
 
     @property
     def in_head(self) -> bool:
@@ -111,7 +111,7 @@ class Admission:
             return True
 
     def gone(self, channel: Channel) -> None:
-        """A connection is closed."""
+        """Frees the place of a closed connection."""
         with self._lock:
             self._remove(channel)
 

@@ -35,13 +35,13 @@ def server_context(cert: Path | None, key: Path | None, ca: Path | None = None) 
             context.load_verify_locations(ca)
         except (OSError, ssl.SSLError) as error:
             raise SettingError(f"LARK_REST_TLS_CA={ca}: cannot be used: {error}") from None
-        # Who has no certificate is refused what needs one, by the application.
+        # The application refuses a client without a certificate where one is needed.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
 class TlsListener(socket.socket):
-    """A listening socket whose connections speak TLS; takes over the descriptor of ``bound``."""
+    """A listening socket whose connections use TLS; takes over the descriptor of ``bound``."""
 
     def __init__(self, bound: socket.socket, context: ssl.SSLContext) -> None:
         super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
@@ -117,7 +117,7 @@ class TlsConnection:
             return accepted
 
     def close(self) -> None:
-        """Say goodbye where the peer still listens, and close."""
+        """Send TLS's close_notify where the peer still reads, and close."""
         with self._lock:
             if not self._ended:
                 with contextlib.suppress(ssl.SSLError, OSError):

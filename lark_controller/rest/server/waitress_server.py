@@ -38,7 +38,7 @@ _ACCEPTED: Final = 32
 # Where the process has no descriptor left, the next connection is taken in after so many seconds.
 ACCEPT_SECONDS: Final = 1.0
 HEADER_BYTES: Final = 32768
-# Whoever is in the socket's group may connect; the token decides what they may do.
+# Users of the socket's group may connect; the token decides what they may do.
 SOCKET_MODE: Final = 0o660
 
 
@@ -56,7 +56,7 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress publishes no type
 
 
 class _Task(WSGITask):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
-    """A request, from which the application can say that it has shown a valid token."""
+    """A request, which the application can mark as one with a valid token."""
 
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
@@ -187,14 +187,14 @@ class Server:
         self._map: dict[int, Any] = {}
         self._admission = Admission(places(settings.rest_threads + settings.waiting_workers))
         self._dispatcher = ThreadedTaskDispatcher()
-        # It would warn of every request that waits a moment for a thread; /metrics says how long posts take.
+        # It would warn of every request that waits a moment for a thread; /metrics has how long posts take.
         self._dispatcher.queue_logger = logging.getLogger("lark.rest.queue")
         self._dispatcher.queue_logger.setLevel(logging.ERROR)
         self._dispatcher.set_thread_count(settings.rest_threads + settings.waiting_workers)
         try:
             self._listeners = [self._listener(app, bound, settings) for bound in self._sockets]
         except OSError as error:
-            # Two may have bound to one address; the second to listen is told.
+            # Two may have bound to one address; the second to listen gets the error.
             self._dispatcher.shutdown(cancel_pending=True, timeout=0)
             wasyncore.close_all(self._map, ignore_all=True)
             self._release()

@@ -25,7 +25,7 @@ _CHUNK: Final = 256
 
 Build = Callable[[int], bytes]
 Subject = FlowKey | int | None
-# What is sent, and for which flow or meter; a step without a build is a barrier.
+# A message to send, and its flow or meter; a step without a build is a barrier.
 Step = tuple[Subject, Build | None]
 
 
@@ -167,7 +167,7 @@ class Applies:
         return job is not None
 
     def error(self, xid: int, error: ErrorMessage) -> tuple[FlowError, bool]:
-        """An error with its cause, as far as it can be told, and whether the outcome of a change will name it."""
+        """An error with its cause, as far as it is known, and whether the outcome of a change will name it."""
         found = self._by_xid.get(xid)
         if found is None:
             return FlowError(None, *error), False
@@ -178,7 +178,7 @@ class Applies:
         return tied, not job.future.done()
 
     def fail(self, reason: str) -> None:
-        """The connection is gone: every change ends unconfirmed."""
+        """Ends every change unconfirmed, since the connection is gone."""
         jobs = [*self._queue, *self._by_barrier.values()]
         self._queue.clear()
         self._by_barrier.clear()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-# Of the loop's time one switch may take so much with messages that nobody waits for; so many seconds of it at once.
+# Of the loop's time one switch may take so much with messages that are no replies; so many seconds of it at once.
 TIME_SHARE: Final = 0.2
 TIME_AT_ONCE: Final = 0.25
 # A switch that has used up its time is read again after so many seconds at the earliest.
 LEAST_PAUSE: Final = 0.01
-# So many PacketIns a second of a port that asks seldom are taken in any case: a neighbour's flood hides no port.
+# So many PacketIns a second of a port that sends few are taken in any case: a neighbour's flood hides no port.
 _QUIET_RATE: Final = 10.0
 _QUIET_BURST: Final = 20.0
 # All quiet ports together, as a share of the switch's own rate and burst.

@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         # Any byte left in user space starts the write timer: the kernel's own buffer is allowance enough. Not high=0,
-        # with which asyncio's TLS transport says "full" when nothing waits.
+        # with which asyncio's TLS transport reports "full" when nothing waits.
         self._transport.set_write_buffer_limits(high=1, low=0)
         peer = transport.get_extra_info("peername")
         if peer:
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
                 self._needed = length
                 break
             if handled == _PORTION or now - started >= _PORTION_SECONDS:
-                # What is left stands where it is, so that many small portions copy nothing.
+                # The rest stays where it is, so that many small portions copy nothing.
                 self._held, self._held_at = data, position
                 self._pause_reading(self._unasked.take(unasked, now))
                 return
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
             self._pause_reading(pause)
 
     def _pause_reading(self, seconds: float) -> None:
-        """Let all others have their turn, and read on after ``seconds`` (0: at once)."""
+        """Let other connections have their turn, and read on after ``seconds`` (0: at once)."""
         self._transport.pause_reading()
         self._portion_due = True
         if seconds > 0:

@@ -1,4 +1,5 @@
-"""From an accepted connection to a switch that is known: version, features, ports, meters, NORMAL, ``ct``."""
+"""The handshake, from an accepted connection to a connected switch: version, features, ports, meters, NORMAL,
+``ct``."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from lark_controller.switches.openflow.requests import RefusedError
 
 T = TypeVar("T")
 
-# What probes match: no frame has the broadcast address as its source (IEEE 802.3, 3.2.3: the first bit of a source
+# The match of probes: no frame has the broadcast address as its source (IEEE 802.3, 3.2.3: the first bit of a source
 # address is 0) and the null address as its destination. ``ct`` is taken for IP alone (ovs-actions(7)).
 _PROBE_MATCH: Final = match(eth_src=0xFFFFFFFFFFFF, eth_dst=0, eth_type=ETH_IPV4)
-# The only hardware that is asked for ``ct``: others may take an action that they do not know, and pass what it stops.
+# The only hardware that is asked for ``ct``: others may accept an unknown action, and pass packets that it should stop.
 _TRACKING: Final = "Open vSwitch"
-# The errors that say that a switch lacks an action. Open vSwitch has one of its own for a datapath without zones.
+# The errors of a switch that lacks an action. Open vSwitch has one of its own for a datapath without zones.
 _NO_ACTION: Final = (ofp.OFPET_BAD_ACTION, ofp.OFPET_BAD_INSTRUCTION, ofp.OFPET_EXPERIMENTER)
 
 

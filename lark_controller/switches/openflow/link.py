@@ -1,4 +1,4 @@
-"""One connected switch, as the reconcile loop sees it. Everything here is called on the OpenFlow loop's thread."""
+"""One connected switch, for the reconcile loop. Everything here is called on the OpenFlow loop's thread."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PORTS_SHARE: Final = 0.1
 # Errors that belong to nothing that was sent: so many a second are looked at, so many at once.
 _STRAY_ERRORS: Final = 1.0
 _STRAY_ERRORS_AT_ONCE: Final = 20.0
-# Where a PacketIn's match, which begins with the port, says which port that is.
+# Offset of the port in a PacketIn, whose match begins with it.
 _IN_PORT: Final = slice(28, 36)
 
 
@@ -88,7 +88,7 @@ class Dump:
     counters: Mapping[FlowKey, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
 
 
-# How the reason begins for which a switch is gone whose datapath id another connection has; that one's address follows.
+# Beginning of the reason when another connection has the switch's datapath id; that connection's address follows.
 SUPERSEDED: Final = "superseded by a connection from"
 
 
@@ -99,7 +99,8 @@ class SwitchHandler(Protocol):
     """
 
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
-        """A switch is there: features known, complete dump taken. Of a datapath connected already, the old is gone."""
+        """Handles a new switch: features known, complete dump taken. Of a datapath connected already, the old is
+        gone."""
 
     def switch_gone(self, link: SwitchLink, reason: str) -> None:
         """Handles the loss of a switch that was reported as connected."""
@@ -133,7 +134,7 @@ class SwitchLink:
         now = asyncio.get_running_loop().time()
         self._packet_ins = PacketInBudget(connection.options.packet_in_rate, connection.options.packet_in_burst, now)
         self._stray_errors = Allowance(_STRAY_ERRORS, _STRAY_ERRORS_AT_ONCE, now)
-        # What has changed of ports since it was told: the port, or None for one that is gone.
+        # Changes of ports that are not reported yet: the port, or None for one that is gone.
         self._ports: dict[int, PortInfo | None] = {}
         self._ports_timer: asyncio.TimerHandle | None = None
         self._ports_from = 0.0
@@ -144,7 +145,7 @@ class SwitchLink:
 
     @property
     def closed_because(self) -> str:
-        """Why the connection was closed; ``""`` while it is open."""
+        """The reason why the connection was closed; ``""`` while it is open."""
         return self.connection.closed_because
 
     @property
@@ -266,12 +267,12 @@ class SwitchLink:
         return self._with_changes({port.number: port for port in ports})
 
     def begin(self) -> None:
-        """The switch is known from now on, with the changes of its ports that came during the dump."""
+        """Report the switch from now on, with the changes of its ports that came during the dump."""
         self.features = replace(self.features, ports=self._with_changes(dict(self.features.ports)))
         self.ready = True
 
     def lost(self, reason: str) -> None:
-        """The connection is gone: everything under way ends."""
+        """Ends everything under way, since the connection is gone."""
         if not self.hello.done():
             self.hello.cancel()
         if self._ports_timer is not None:

@@ -35,7 +35,7 @@ class LarkSwitches(app_manager.OSKenApp):
 
     def __init__(self, *args: Any, options: OpenFlowOptions, handler: SwitchHandler, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # os-ken knows applications by name; two controllers in one process (as in tests) need two.
+        # os-ken keeps applications by name; two controllers in one process (as in tests) need two.
         self.name = f"{type(self).__name__}-{next(_numbers)}"
         self.server = Server(options, handler)
         self.loop = asyncio.new_event_loop()

@@ -350,7 +350,7 @@ def queue_stats(message: bytes) -> list[QueueCounters]:
 def description(message: bytes) -> list[Description]:
     """Decode an OFPMP_DESC reply."""
     found = _by_os_ken(parser.OFPDescStats.parser, message, MULTIPART_BODY, ofp.OFP_DESC_SIZE, "switch description")
-    # Open vSwitch says "None" where nobody gave it a serial number or a description.
+    # Open vSwitch has "None" where no serial number or description was set.
     return [
         Description(
             *("" if text.rstrip(b"\x00") == b"None" else text.rstrip(b"\x00").decode("utf-8", "replace") for text in

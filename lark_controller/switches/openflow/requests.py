@@ -1,4 +1,4 @@
-"""Requests that are waiting for their reply: by xid, each with a timeout, each complete or an error."""
+"""Requests that wait for their reply: by xid, each with a timeout, each complete or an error."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Requests:
         return True
 
     def fail(self, reason: str) -> None:
-        """The connection is gone: every request ends with SwitchError."""
+        """Ends every request with SwitchError, since the connection is gone."""
         for xid, waiting in list(self._waiting.items()):
             self._done(xid).set_exception(SwitchError(f"{waiting.what}: switch is gone ({reason})"))
 
@@ -153,6 +153,6 @@ class Requests:
         waiting = self._waiting.pop(xid)
         waiting.timer.cancel()
         self._room.give(self._connection, waiting.size)
-        if waiting.future.done():  # cancelled by whoever waited
+        if waiting.future.done():  # cancelled by the caller
             return asyncio.get_running_loop().create_future()
         return waiting.future

@@ -95,7 +95,7 @@ class Server:
         for connection in list(self._open):
             connection.close(_STOPS)
         tasks = list(self._handshakes.values())
-        while self._open:  # until the loop has told of every connection that it is lost
+        while self._open:  # until the loop has reported the loss of every connection
             await asyncio.sleep(0)
         await asyncio.gather(*tasks, return_exceptions=True)
         self._servers.clear()
@@ -166,7 +166,7 @@ class Server:
                 turn.end()
 
     def _supersede(self, link: SwitchLink) -> None:
-        """Close an older connection of the same datapath, before the dump, so that nobody writes between.
+        """Close an older connection of the same datapath, before the dump, so that nothing is written between.
 
         Raises SwitchError where the older one has shown another certificate: whoever has one for a switch could pose
         as every other. It goes on once the older one is gone.
@@ -209,7 +209,7 @@ class Server:
             failure("the end of a switch could not be handled", error, datapath=_dpid(link))
 
     def _no_switch(self, connection: Connection, reason: str) -> None:
-        """Say that a connection ended before it was known to be a switch's."""
+        """Log that a connection ended before it belonged to a switch."""
         if len(self._unfinished) >= _REASONS:
             self._unfinished.clear()
         self._unfinished[connection.host, reason] += 1

@@ -42,7 +42,7 @@ with warnings.catch_warnings():
     from ovs.db.idl import Idl, SchemaHelper, Transaction
     from ovs.stream import Stream
 
-# The library asks its module for a parser for each message, and has no other place to name one.
+# The library takes a parser from its module for each message, and has no other place to name one.
 json.Parser = Parser
 
 # Milliseconds of silence after which a server is asked whether it is there.
@@ -64,7 +64,7 @@ def _reference(table: str) -> dict[str, Any]:
     return {"type": "uuid", "refTable": table}
 
 
-# What is replicated of the schema Open_vSwitch; these columns have stood unchanged since its first versions.
+# The replicated columns of the schema Open_vSwitch; they have stood unchanged since its first versions.
 _SCHEMA: Final[dict[str, dict[str, Any]]] = {
     "Open_vSwitch": {"cur_cfg": {"type": "integer"}, "next_cfg": {"type": "integer"}},
     "Bridge": {
@@ -163,12 +163,12 @@ class Ovsdb:
             self.thread.join()
 
     def want(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
-        """From now on a switch should have these queues; may be called from any thread and does not wait."""
+        """Sets the queues that a switch should have from now on; may be called from any thread and does not wait."""
         self._post(_Wanted(datapath, revision, address, MappingProxyType(dict(ports))))
 
     def _post(self, item: _Wanted | None) -> None:
         if self.thread.ident is not None and not self.thread.is_alive():
-            return  # its descriptors are closed, and their numbers may be somebody else's by now
+            return  # its descriptors are closed, and their numbers may be in use again by now
         self._mail.put(item)
         try:
             os.write(self._woken, b"\0")
@@ -340,7 +340,7 @@ class _Switch:
 
     def _work(self) -> Report:
         if not self._connected():
-            # A transaction that was under way has ended, one way or the other; the new replica will tell.
+            # A transaction that was under way has ended, one way or the other; the new replica will show which.
             self._txn, self._seen, self._settled = None, -1, None
             away = time.monotonic() - self._heard > PATIENCE
             return self._report(f"its database at {self.address} cannot be reached" if away else CONNECTING)
@@ -415,7 +415,7 @@ class _Switch:
         if settled:
             ports = MappingProxyType(standing(self.name, self._wanted(), self._rows))
         else:
-            # What stood before a change goes on standing until it is known better.
+            # Queues that were in force before a change count as in force until the database shows otherwise.
             ports = None if self._last is None else self._last.ports
         for port in self._given_up:
             problems.setdefault(port, f"the switch's database has no port {port} that is free to have queues")
@@ -433,7 +433,7 @@ class _Switch:
         )
 
     def _unusable(self) -> str:
-        """Why this database is of no use; ``""`` where it is the switch's."""
+        """The reason why this database cannot be used; ``""`` where it is the switch's."""
         bridges = [row for row in self._idl.tables["Bridge"].rows.values() if self.name in row.datapath_id]
         if not bridges:
             return f"the database at {self.address} has no bridge with this datapath id"
@@ -472,7 +472,7 @@ def _idl(address: str) -> Idl:
     for name, columns in _SCHEMA.items():
         helper.register_columns(name, list(columns))
     idl = Idl(address, helper, probe_interval=PROBE)
-    # A worker has hundreds of ports, and those without a QoS say nothing.
+    # A worker has hundreds of ports, and those without a QoS are not needed.
     idl.cond_change("Port", [["qos", "!=", ["set", []]]])
     return idl
 

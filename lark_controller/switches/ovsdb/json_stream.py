@@ -28,7 +28,7 @@ class Parser:
         self._pieces: list[str] = []
         self._length = 0
         self._depth = 0
-        # How a string begins whose end has not come yet: a quotation mark, and the backslash that came last.
+        # The beginning of a string without its end: a quotation mark, and the backslash that came last.
         self._open = ""
         self._value: Any = None
         self._done = False

@@ -61,7 +61,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The operations that make a database hold what is desired, and by port why that cannot be."""
+    """The operations that make a database hold the desired rows, and by port the reason where that is impossible."""
 
     operations: tuple[Operation, ...] = ()
     problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -73,7 +73,7 @@ def difference(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> 
     operations: list[Operation] = []
     problems: dict[str, str] = {}
     kept: set[str] = set()
-    # Rows are one port's and one queue's, whatever somebody has made of them.
+    # Rows are one port's and one queue's, whatever others have written to them.
     claimed: set[str] = set()
     for number, (port, wanted) in enumerate(sorted(desired.items())):
         at = rows.ports.get(port)
@@ -107,7 +107,7 @@ def standing(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> di
 
 
 def waited(datapath: str, rows: Rows) -> dict[tuple[str, int], float]:
-    """For how many seconds packets were found waiting in the queues of a datapath, by port and number."""
+    """The seconds for which packets were found waiting in the queues of a datapath, by port and number."""
     return {key: float(said) for key, said in _said(datapath, rows, WAITED)}
 
 
@@ -145,7 +145,7 @@ def _queue_of(config: Text) -> Queue | None:
     if least is None or most is None or priority is None:
         return None
     queue = Queue(least, most, priority)
-    # What somebody else has changed is no queue of ours.
+    # A queue that others have changed is no queue of Lark's.
     return queue if config == queue_config(queue) else None
 
 
@@ -168,7 +168,7 @@ def _new(datapath: str, port: str, wanted: PortQueues, place: int, instead: list
     yield {
         "op": "update",
         "table": "Port",
-        # Whoever gave the port another QoS in the meantime keeps it.
+        # Another QoS that the port was given in the meantime stays.
         "where": [["name", "==", port], ["qos", "==", instead]],
         "row": {"qos": ["named-uuid", f"qos_{place}"]},
     }
