@@ -205,6 +205,11 @@ def core_policy(site: Site, groups: tuple[str, ...] = GROUPS, by: str = "queues"
     return text.replace("lan1: 1", "lan1: {port: 1, speed: 2Gbit}")
 
 
+# Of three groups: by DSCP in each address family, again for each of two job networks (whose connections need no mark),
+# and by the mark of a connection.
+CHOSEN = 3 * (2 + 2 + 1)
+
+
 def test_groups_have_queues_on_every_port_of_a_core_both_ways(core: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
     site, lark = core
     wait(lambda: len(queues(ovs)) == 3)
@@ -214,14 +219,14 @@ def test_groups_have_queues_on_every_port_of_a_core_both_ways(core: tuple[Site, 
         fast: {0: (400, 500), 34: (100, 500), 10: (0, 100)},
         lan: {0: (1650, 2000), 18: (250, 500), 34: (100, 2000), 10: (0, 100)},
     }
-    wait(lambda: len(chosen_at_core(site)) == 6)
+    wait(lambda: len(chosen_at_core(site)) == CHOSEN)
     job = site.run(lark, "a", "alice", job='AcctGroup="group_cms.prod"')
     assert [flow for flow in chosen_at_core(site) if "table=3" in flow and "set_queue:34" in flow and "10.64." in flow]
     said = " ".join(each["problem"] for each in lark.switch(CORE)["problems"])
     assert USERSPACE in said
     assert "group group_cms.prod: what it sends is not counted in the ceiling of group_cms" in said
     lark.end(job)
-    wait(lambda: len(chosen_at_core(site)) == 6)
+    wait(lambda: len(chosen_at_core(site)) == CHOSEN)
     lark.put_policy(core_policy(site, by="preprovisioned"))
     wait(lambda: not queues(ovs) and not chosen_at_core(site))
 
