@@ -69,8 +69,8 @@ def _admit_ipv6(placed: Placed, mark: int, port: Fields, admit: Admit) -> Iterat
         # Duplicate address detection uses the unspecified address as its source.
         yield admit(t.P_EXACT, {**nd, "icmpv6_type": NS, "ipv6_src": 0, "ipv6_nd_target": address})
     if placed.decision.slice is not None and job.address_type is not AddressType.DHCP:
-        # Nobody but a DHCP server asks for the link-local address of a job and is answered there: what else would
-        # advertise it to a link-local address speaks to a job of whatever slice.
+        # Only a DHCP server is answered by an advertisement from a job's link-local address to another one: any other
+        # such advertisement could go to a job of another slice.
         to_local: Fields = {"icmpv6_type": NA, "ipv6_src": local, "ipv6_dst": LINK_LOCAL}
         yield flow(Edge.ADMIT, t.P_EXACT + 1, {**port, **nd, **to_local}, mark)
     for source in (0, local):
