@@ -18,7 +18,7 @@ _RANGES: Final = (1 << 32, 1 << 64)
 def counted(before: Sequence[int], now: Sequence[int]) -> tuple[int, ...]:
     """The counts of one port or flow between two readings, ``before`` and ``now``, in the same order.
 
-    Counters that began anew count from 0. What they had counted between ``before`` and their restart nobody knows; and
+    Counters that began anew count from 0. Their counts between ``before`` and their restart are lost; and
     of a restart after which all counters are past ``before`` again, nothing shows.
     """
     grown = tuple(map(sub, now, before))

@@ -205,7 +205,7 @@ class Ledger:
     def report(self, number: int, at: float, report: WorkerCounts, final: bool) -> bool:
         """Takes a worker's counts; False where the job has no open account.
 
-        After a ``final`` report the job's totals stand, and what a switch says of the port is older.
+        After a ``final`` report the job's totals are final, and a switch's reading of the port is older.
         """
         with self._lock:
             account = self._accounts.get(number)

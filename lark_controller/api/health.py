@@ -8,7 +8,7 @@ from typing import Annotated, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The readiness of the controller; ``reasons`` say what is missing."""
+    """The readiness of the controller; ``reasons`` are the faults."""
 
     ready: Annotated[bool, "It can"]
     reasons: Annotated[tuple[str, ...], "What is missing"] = ()

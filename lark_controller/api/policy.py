@@ -45,8 +45,8 @@ class SwitchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A policy file's changes on the running pool. ``refusals`` say why it could not be put in force, ``warnings`` what
-    it would refuse of jobs that come."""
+    """A policy file's changes on the running pool. ``refusals`` are the reasons why it could not be put in force,
+    ``warnings`` its refusals of jobs to come."""
 
     digest: Annotated[str, "SHA-256 of the policy's text"]
     jobs_examined: Annotated[int, "Jobs looked at"]

@@ -35,7 +35,7 @@ class SwitchStatus:
 
     ``in_sync`` is True only when everything desired was confirmed by barrier after a complete dump. ``desired`` is
     the number of flows that Lark wants there, ``installed`` what the last dump or confirmation counted, ``max_rules``
-    the limit (0: none). ``drift`` counts flows that periodic checks found changed by somebody else.
+    the limit (0: none). ``drift`` counts foreign changes of flows that periodic checks found.
     """
 
     datapath: Annotated[Dpid, "Datapath id"]

@@ -35,7 +35,7 @@ class UsageFilter:
 class UsageRow:
     """One subject's use in one stretch of time (seconds since 1970). Members that do not apply are None.
 
-    Of a job, ``start`` and ``end`` are those of the job, and ``final`` says whether it is over.
+    Of a job, ``start`` and ``end`` are those of the job, and ``final`` is true where it is over.
     """
 
     usage: Usage
@@ -81,7 +81,7 @@ class GroupStatus:
 
 
 class UsageControls(Protocol):
-    """The operations on use. Thread-safe; what asks the database raises StoreError where it is away."""
+    """The operations on use. Thread-safe; those that read the database raise StoreError where it is away."""
 
     @property
     def written(self) -> float:

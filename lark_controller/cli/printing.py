@@ -207,7 +207,7 @@ def reservation(found: Answer) -> None:
 
 
 def links(found: Sequence[Answer]) -> None:
-    """A table of links: what they carry, what is reserved, what is left."""
+    """A table of links: capacity, reserved rate and rest."""
     rows = [
         (
             each["name"],

@@ -79,7 +79,7 @@ def address_fields(prefix: Prefix, side: str) -> Iterator[Fields]:
 def solicitation(target: int | tuple[int, int]) -> Fields:
     """The match fields of a multicast Neighbor Solicitation for an address or prefix (RFC 4861, section 4.3).
 
-    Of a unicast one the destination says for whom it is; a target besides says nothing that counts.
+    A unicast one is matched by its destination; its target is ignored.
     """
     return {
         "eth_type": ETH_IPV6,

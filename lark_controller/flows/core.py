@@ -66,7 +66,7 @@ def frame(switch: Switch, policy: Policy, standing: frozenset[int] = frozenset()
 def class_flows(rule: WanRule, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
     """Which prefixes come under a WAN rule: as source, and where the rule drops also as destination.
 
-    Which way an answer takes to a steered job is not this switch's to say, so steering needs half of the rules.
+    The way of an answer to a steered job is not this switch's choice, so steering needs half of the rules.
     """
     position, mark = rule.position, cookie(Category.CLASSIFY, rule.position)
     sides = (("src", t.P_ALLOW, t.FROM_JOB, t.FROM_WAN), ("dst", t.P_DEST, t.TO_JOB, t.TO_WAN))
@@ -135,7 +135,7 @@ def inbound_flows(dscp: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
 
 
 def _groups(switch: Switch, policy: Policy, standing: frozenset[int]) -> Iterator[Flow]:
-    """A rule a group: its queue, or its meter. DSCP is believed from the site's side only (RFC 2475, section 2.3)."""
+    """A rule a group: its queue, or its meter. DSCP is trusted from the site's side only (RFC 2475, section 2.3)."""
     if not policy.groups:
         return
     queues = switch.group_control is GroupControl.QUEUES
@@ -164,7 +164,7 @@ def _groups(switch: Switch, policy: Policy, standing: frozenset[int]) -> Iterato
 
 
 def _look_up(policy: Policy) -> Iterator[Flow]:
-    """What comes in and is for no job's address may be for a job behind NAT: its connection says for which group."""
+    """A packet that comes in for no job's address may be for a job behind NAT: its connection has the group."""
     for network in policy.job_networks:
         yield flow(Core.INBOUND, t.P_DEST + 5, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
     for ethertype in (ETH_IPV4, ETH_IPV6):

@@ -369,7 +369,7 @@ class Desired:
     def _part(self, datapath: int, changed: Placed | None, keys: frozenset[SliceKey], heard: bool) -> Iterator[Flow]:
         """The flows of an edge that a change may touch: the job's, those of the slices in ``keys``, announcements.
 
-        Announcements go to all local jobs that are to hear them, so they are left out where none of those changes.
+        Announcements go to all local jobs concerned, so they are left out where none of those changes.
         """
         switch = self.switches[datapath]
         local = self._local.get(datapath, _Local())

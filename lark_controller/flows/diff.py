@@ -32,8 +32,8 @@ def diff(desired: Program, installed: Program) -> Changes:
 def drift(then: Program, now: Program, installed: Program) -> Changes:
     """The foreign changes on a switch: ``then`` and ``now`` are desired before and after its dump was taken.
 
-    What changed meanwhile is on its way already, so only what stood still can be judged; what was decided on packets
-    or learned is desired by no program.
+    Flows that changed meanwhile are on their way already, so only unchanged ones are compared; answers to PacketIns and
+    learned flows are in no program.
     """
     moving = {key for key in then.flows.keys() | now.flows.keys() if then.flows.get(key) != now.flows.get(key)}
     passing = (Category.REACTIVE, Category.LEARNED)

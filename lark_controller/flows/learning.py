@@ -1,8 +1,9 @@
-"""A learning L2 switch in two tables, for switches without NORMAL. Pure: what was heard gives flows to add and delete.
+"""A learning L2 switch in two tables, for switches without NORMAL. Pure: sources come in, flows to add and delete go
+out.
 
 The first table matches (port, VLAN, source): a known station goes on to the second, an unknown one also goes to the
-controller. The second matches (VLAN, destination) and outputs; what it does not know is flooded by an explicit list
-of ports. The frame of both stands in :mod:`..edge.program`. Stations age by the idle timeouts of their
+controller. The second matches (VLAN, destination) and outputs; unknown destinations are flooded by an explicit list of
+ports. The frame of both stands in :mod:`..edge.program`. Stations age by the idle timeouts of their
 flows, on the switch: without a controller nothing is learned, and what is unknown is flooded.
 """
 

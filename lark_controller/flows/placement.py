@@ -35,7 +35,7 @@ class Switch:
 
     ``ports`` is every port's name -> number; ``speeds`` is Mb/s by number of the ports whose speed is known.
     ``uplinks`` (edge) lead away from the worker; ``lan`` and ``wan`` (core) are as the policy declares them. ``normal``
-    says whether NORMAL works; ``max_meter`` 0 means no meters. ``group_control`` is how a core limits groups.
+    is true where NORMAL works; ``max_meter`` 0 means no meters. ``group_control`` is how a core limits groups.
     ``backups`` name for WAN ports, also for those that the switch lacks now, the one that takes its place.
     """
 
@@ -138,9 +138,8 @@ def place_switch(
 ) -> Switch:
     """A connected switch with the roles that the policy gives it; undeclared switches are edges.
 
-    ``ports``, ``speeds`` (Mb/s by number) and the ports that are ``down`` are what the switch itself says; a speed that
-    the policy gives wins.
-    Declared ports that it lacks are left out (they come with a port status message when they appear).
+    ``ports``, ``speeds`` (Mb/s by number) and the ports that are ``down`` are the switch's own; a speed that the policy
+    gives wins. Declared ports that it lacks are left out (they come with a port status message when they appear).
     """
     spec = policy.switches.get(datapath)
     uplinks: tuple[int, ...]

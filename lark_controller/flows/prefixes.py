@@ -2,7 +2,7 @@
 
 A switch matches a prefix in one rule, so what a group of jobs costs is the number of prefixes that its addresses make.
 The cover is exact and minimal: the set of prefixes is the same as ``ipaddress.collapse_addresses`` makes of the whole.
-docs/design/prefixes.md says what it costs.
+docs/design/prefixes.md has the cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rules of a worker's jobs that have no port on a switch: which jobs those are, and the same Decision as rules.
 
-Pure. :func:`permits` says what rules mean; workers render them for the kernel, and a property test holds rendering,
-edge flows and :func:`permits` against each other.
+Pure. :func:`permits` defines the meaning of rules; workers render them for the kernel, and a property test holds
+rendering, edge flows and :func:`permits` against each other.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class WorkerShares:
     """The shares of a worker's jobs.
 
     ``uplinks`` are None where nothing is known of them though a job is limited. ``inward`` limits what is sent to a
-    job, by its id; ``short`` says by its id why a job's bandwidth cannot be promised.
+    job, by its id; ``short`` has, by job id, the reason why a job's bandwidth cannot be promised.
     """
 
     uplinks: Mapping[str, Uplink] | None = field(default_factory=lambda: MappingProxyType({}))

@@ -1,6 +1,6 @@
 """Reads the slots' ads from a collector and prints them: ``python -m lark_controller.htcondor.ask COLLECTOR``.
 
-A program of its own: HTCondor's bindings may wait as long as they like, and whoever started it ends it.
+A program of its own: HTCondor's bindings may wait as long as they like, and the caller ends this process.
 The first line is the collector's start in seconds since 1970 (0: it does not say), each further line one ad as JSON.
 """
 
@@ -40,7 +40,7 @@ def _began(ads: list[Mapping[str, Any]]) -> float:
 
 
 def _values(ad: Mapping[str, Any]) -> dict[str, object]:
-    """The attributes that are plain values; an expression says nothing that could be relied on."""
+    """The attributes that are plain values; an expression is no reliable value."""
     plain: dict[str, object] = {}
     for name in ATTRIBUTES:
         value = ad.get(name)

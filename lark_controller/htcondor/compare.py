@@ -1,8 +1,8 @@
 """The directory against the pool: which registered jobs the pool confirms, and which it contradicts. Pure.
 
-The pool's ads may be minutes old, so what an ad does not say, or said before the job was registered, is no evidence.
-What can be an ad that is late counts only when it stands for a while (``margin`` seconds); what cannot, counts at once:
-a run's Owner and group never change.
+The pool's ads may be minutes old, so an attribute that an ad lacks, or an ad from before the registration, is no
+evidence. What can be an ad that is late counts only when it stands for a while (``margin`` seconds); what cannot,
+counts at once: a run's Owner and group never change.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def why_kept(job: Job, pool: Reading | None, now: float, *, margin: float, ad_se
     """The reason why a job lives on though its lease is over; ``""`` where there is none.
 
     ``pool`` is None where the pool cannot be asked. ``ad_seconds`` is how old ads may be, in seconds: so long a
-    collector that has just started, or an ad that has not come since, says nothing.
+    collector that has just started, or an ad that has not come since, is no evidence.
     """
     if pool is None:
         return "the pool cannot be asked"

@@ -70,13 +70,13 @@ class BlockAllocator:
     def hold(self, address: Address, block: Network | None, group: str, user: str) -> None:
         """Note that a live job has ``address``: assigned from ``block``, or (None) its own, not given here.
 
-        The block of an address that was not given here is given to nobody while the address is held. Raises
+        The block of an address that was not given here is given to no tenant while the address is held. Raises
         AddressError where the address is held already.
         """
         self._spaces[address.version].hold(int(address), block is not None, Tenant(group, user))
 
     def release(self, address: Address) -> None:
-        """Note that an address is free; one that nobody holds stays free."""
+        """Note that an address is free; an address that is not held stays free."""
         self._spaces[address.version].release(int(address))
 
     def holds(self, address: Address) -> bool:

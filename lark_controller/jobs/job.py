@@ -66,7 +66,7 @@ class Job:
     the OpenFlow datapath id of the worker's bridge and ``port`` the name of the job's port on it (the machine ad's
     ExternalInterface); ``mac`` is the address inside the job. ``bandwidth`` is RequestBandwidth in Mb/s. ``inbound``
     and ``outbound`` are what the job ad asks (Table I), None where it does not ask. ``lease_until`` and ``created``
-    are seconds since 1970. ``quarantine`` is what the pool says against the job (``""``: nothing), and ``vouched``
+    are seconds since 1970. ``quarantine`` is the pool's contradiction of the job (``""``: nothing), and ``vouched``
     means that an operator has let it pass in spite of that. ``reserved`` are the flows from it and to it that have
     bandwidth reserved.
     """
@@ -143,7 +143,7 @@ _SHARED: Final = 4_096
 class Directory:
     """The live jobs, each once, and how far each is.
 
-    Jobs are changed by whoever holds the feed's lock, standings by the reconcile loop. Readers on any thread see single
+    Jobs are changed under the feed's lock, standings by the reconcile loop. Readers on any thread see single
     dictionary look-ups, which Python makes atomic.
     """
 

@@ -11,7 +11,7 @@ ATTRIBUTE = "NetworkAccounting"
 
 
 def parse(entry: FileEntry) -> Accounting:
-    """The value of the section ``accounting``; what cannot be read has been noted and counts as the default."""
+    """The value of the section ``accounting``; a mistake is noted and counts as the default."""
     word = entry.choice(WORDS)
     return Accounting.ALL if word is None else Accounting(word)
 

@@ -57,7 +57,7 @@ class GroupControl(StrEnum):
 
 class InboundShares(StrEnum):
     """A worker's treatment, towards its jobs, of the rate that no job has requested: ``split`` it evenly among those
-    that may use it, so that nobody's guarantee suffers; or leave it ``open`` to whoever takes it."""
+    that may use it, so that no guarantee suffers; or leave it ``open`` to all."""
 
     SPLIT = "split"
     OPEN = "open"
@@ -65,7 +65,7 @@ class InboundShares(StrEnum):
 
 class BandwidthMode(StrEnum):
     """The meaning of RequestBandwidth on the worker: the most that the job gets, a share that it has for certain and
-    may exceed while others leave something, or whichever of the two the job's attribute BandwidthMode says."""
+    may exceed while others leave something, or the one of the two in the job's attribute BandwidthMode."""
 
     CAP = "cap"
     GUARANTEE = "guarantee"
@@ -339,12 +339,11 @@ class Because(NamedTuple):
 class Decision:
     """The policy's decision for one job. Jobs with equal facts share one decision.
 
-    ``wan`` is the position of the WAN rule that applies (0: none). ``inbound`` and ``outbound`` say whether the
-    job may be called and may call; both False is no network at all. ``group`` is the name of its GroupSpec, ``""``
-    where the policy has no groups that take it. ``bandwidth`` is None where RequestBandwidth is not enforced.
-    ``accounted`` says whether its use of the network is counted.
-    ``because`` explains each, in the order in which they are met.
-    ``quarantine`` is no policy's: what the pool says against the job, which then passes nothing.
+    ``wan`` is the position of the WAN rule that applies (0: none). ``inbound`` and ``outbound`` are true where the job
+    accepts connections and may open them; both False is no network at all. ``group`` is the name of its GroupSpec,
+    ``""`` where the policy has no groups that take it. ``bandwidth`` is None where RequestBandwidth is not enforced.
+    ``accounted`` is true where its use of the network is counted. ``because`` explains each, in the order in which they
+    are met. ``quarantine`` is no policy's: the pool's contradiction of the job, whose port then passes nothing.
     """
 
     blocked: bool = False

@@ -69,7 +69,7 @@ class FileEntry:
         self.column: int = mark.column + 1
 
     def mistake(self, problem: str, accepted: str = "") -> None:
-        """Note a mistake at this place; beyond :data:`MAX_MISTAKES` nobody reads them."""
+        """Note a mistake at this place; those beyond :data:`MAX_MISTAKES` are not kept."""
         if len(self._mistakes) < MAX_MISTAKES:
             self._mistakes.append(Mistake(self.line, self.column, self.path, problem, accepted))
 

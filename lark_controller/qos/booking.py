@@ -33,7 +33,7 @@ class End:
 
 def job_booking(job: Job, policy: Policy, topology: Topology, decided: Deciding | None = None) -> Booking | None:
     """The booking of a job's RequestBandwidth, by the policy's ``bandwidth`` rules (default, maximum); None where it
-    asks for none. ``decided`` remembers what the policy says of jobs. Raises PathError."""
+    asks for none. ``decided`` keeps the policy's decisions. Raises PathError."""
     rate = _rate(job, policy, decided)
     if rate is None:
         return None
@@ -88,7 +88,7 @@ def demand_of(reservation: Reservation, topology: Topology, kbps: int | None = N
 def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology: Topology) -> End:
     """The end that a text names: a job's id or address, a host or WAN of the topology, or an address or network.
 
-    ``sender`` is the job whose policy says which WAN port its traffic takes. Raises PathError.
+    ``sender`` is the job whose policy determines the WAN port of its traffic. Raises PathError.
     """
     job = find(text)
     if job is not None:

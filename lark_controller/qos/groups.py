@@ -77,8 +77,8 @@ def has_queue(group: GroupSpec) -> bool:
 def group_plan(policy: Policy, ports: Mapping[str, GroupPort]) -> GroupPlan:
     """The queues of the groups, numbered by DSCP, on these ports (by their names on the switch).
 
-    A group that names a WAN port has its queue there and towards the site; others have one on every port. What no
-    group takes shares the default queue, which has the rest. A guarantee that a port cannot hold beside those before
+    A group that names a WAN port has its queue there and towards the site; others have one on every port. Traffic of no
+    group shares the default queue, which has the rest. A guarantee that a port cannot hold beside those before
     it is left out, and said.
     """
     groups = [group for group in policy.groups if has_queue(group)]

@@ -29,7 +29,7 @@ LAST_PRIORITY: Final = 7
 class Queue(NamedTuple):
     """One queue: ``least`` it gets whenever it has packets, ``most`` it may get; bits a second.
 
-    What others leave goes first to queues with a smaller ``priority``.
+    Spare bandwidth goes first to queues with a smaller ``priority``.
     """
 
     least: int

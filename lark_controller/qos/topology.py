@@ -1,10 +1,10 @@
 """The paths that reservations take through the declared network. Pure.
 
-Rates are whole kb/s here: sums of whole numbers are exact, so that what is admitted and released leaves no rest. What
-is asked is rounded up, what a link carries is rounded down.
+Rates are whole kb/s here: sums of whole numbers are exact, so that what is admitted and released leaves no rest.
+Requested rates are rounded up, capacities rounded down.
 
-Traffic takes a path with the fewest links. Where several have equally many, nobody knows which one a switch chooses, so
-a reservation counts on every link of all of them: whichever way the packets take, they find room.
+Traffic takes a path with the fewest links. Where several have equally many, the switch's choice is not known, so a
+reservation counts on every link of all of them: whichever way the packets take, they find room.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Topology:
     def path(self, source: str, target: str) -> tuple[Channel, ...]:
         """Every channel that a packet from one node to another may take, in order. Raises PathError.
 
-        Nothing where both are one node: what stays inside a host takes no link.
+        Nothing where both are one node: traffic inside a host takes no link.
         """
         start, end = source.lower(), target.lower()
         if start == end:

@@ -3,7 +3,7 @@
 Away from the worker every limited job has a queue of its own at each uplink, and all others share the default queue:
 its rate is what is left, it may use what is idle, and it takes nothing that was requested. Towards a job its own port
 limits it. Nothing on a worker can queue what comes in before it came over the link; so the guarantees of others hold
-towards jobs because nobody is let to have more than what is left (policy: ``edge.inbound``).
+towards jobs because no other job gets more than the rest (policy: ``edge.inbound``).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class QueueDemand:
 
     ``rate`` is in Mb/s, None for a job that is not limited. ``number`` is its queue at the uplinks, ``port`` the name
     of its own port (None: nothing is done towards it). ``borrows`` is True where ``rate`` is guaranteed and not the
-    limit; ``ceiling`` (Mb/s) then is the limit, None the link. What is reserved for a flow (``way`` is not BOTH) is its
-    limit, too. Where the link cannot hold all, the last ``claim`` comes short.
+    limit; ``ceiling`` (Mb/s) then is the limit, None the link. The rate reserved for a flow (``way`` is not BOTH) is
+    its limit, too. Where the link cannot hold all, the last ``claim`` comes short.
     """
 
     claim: Claim
@@ -149,7 +149,8 @@ def _most(demand: QueueDemand, link: int) -> int:
 def _inbound(
     jobs: list[QueueDemand], link: float | None, short: Mapping[Claim, str], inbound: InboundShares
 ) -> dict[str, PortQueues]:
-    """Each job's own port: a cap is its rate; who may exceed it gets an even part of what nobody has requested."""
+    """Each job's own port: a cap is its rate; a job that may exceed it gets an even part of the rate that no job has
+    requested."""
     sharers = [each for each in jobs if each.rate is None or each.borrows]
     promised = sum(
         bits(each.rate)

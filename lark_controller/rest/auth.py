@@ -93,7 +93,7 @@ def _token(context: Context) -> Token:
 def _refused(context: Context, detail: str, reason: str) -> Problem:
     """A refusal; a peer that was refused too often gets no more than that.
 
-    A valid token is accepted all the same, so that nobody is locked out by another process behind the same address:
+    A valid token is accepted all the same, so that no client is locked out by another behind the same address:
     guessing 256 random bits is hopeless at any rate, and it is the log and the processor that want protection.
     """
     peer = request.remote_addr or "unix"

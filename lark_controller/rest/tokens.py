@@ -1,7 +1,7 @@
 """Bearer tokens (RFC 6750): a file of names, SHA-256 hashes, scopes, hosts and expiry dates.
 
 One line a token, ``name: {sha256: …, scopes: [hook], hosts: [worker1.example], expires: 2027-01-01}``. The file holds
-no token, only hashes; it must not be readable by group or world, since whoever may write it may do everything.
+no token, only hashes; it must not be readable by group or world, since its writer may do everything.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Token:
 
     @property
     def is_good_for_every_host(self) -> bool:
-        """True of a hook's token that is bound to no host: whoever has it acts for all jobs of the pool."""
+        """True of a hook's token that is bound to no host: its holder acts for all jobs of the pool."""
         return Scope.HOOK in self.scopes and (self.hosts is None or "*" in self.hosts)
 
     def allows(self, accepted: Iterable[Scope]) -> bool:

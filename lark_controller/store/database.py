@@ -116,7 +116,7 @@ class Database:
     def failed_write(self, seconds: float) -> str:
         """The sentence of a write that the database refused in the last ``seconds``; ``""`` where it refused none.
 
-        A write that failed for what was to be written says nothing about the database.
+        A write that failed because of its data does not count against the database.
         """
         failed = self._failed
         return "" if failed is None or time.monotonic() - failed[0] > seconds else failed[1]

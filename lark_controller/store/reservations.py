@@ -1,8 +1,8 @@
 """Reservations: admitted, changed and released in the transaction of whatever they belong to.
 
-``reserved`` holds the sum for each channel, so that a reservation costs the same however many there are. Whoever
-changes it holds one lock until the transaction ends (PostgreSQL: an advisory lock; SQLite: the database's write lock),
-so that nobody admits on sums that another is about to change. That lock is taken after those of runs.
+``reserved`` holds the sum for each channel, so that a reservation costs the same however many there are. A change holds
+one lock until the transaction ends (PostgreSQL: an advisory lock; SQLite: the database's write lock),
+so that no reservation is admitted on sums that another is about to change. That lock is taken after those of runs.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def reroute(
     now: float,
 ) -> list[str]:
     """Count every reservation on the links of a new topology, and make the sums anew; returns the ids of those that
-    the topology has no path for. Whoever has a reservation keeps it, also where a link has become too small; what is
+    the topology has no path for. Reservations stay, also where a link has become too small; what is
     ``promised`` to live jobs, by id, takes the place of what they had, or is added."""
     of_jobs = select(reservations.c.job).where(reservations.c.kind == ReservationKind.JOB.value)
     have = set(connection.execute(of_jobs).scalars())

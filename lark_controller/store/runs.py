@@ -1,4 +1,4 @@
-"""Registers runs and ends them: who may hold an address or a slot, and what an older run loses."""
+"""Registers runs and ends them: conflicts over an address or a slot, and the end of older runs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def register(
     facts_for: str = "",
     booking: Booking | None = None,
 ) -> Registration:
-    """Take a run in; ``job.number`` and ``job.created`` are the store's to say.
+    """Take a run in; ``job.number`` and ``job.created`` are set by the store.
 
     A run that is there already (the same id) is updated with what this post says, and keeps what it leaves out; a
     refused one, or one that its lease has ended, is taken in again; any other ended one stays ended and comes back
@@ -91,7 +91,7 @@ def register(
     A run that started before one that lives on its slot is recorded as ended. ``facts_for`` is the digest of the
     attribute names that ``job.facts`` were taken for.
 
-    ``booking`` is the bandwidth that the run needs: where there is no room for it, CapacityError says so and nothing
+    ``booking`` is the bandwidth that the run needs: where there is no room for it, CapacityError is raised and nothing
     of the run is kept. Without one the run gives up what it had.
     """
     post = Post(job, job_ad, machine_ad, actor, now, facts_for, booking)

@@ -104,7 +104,7 @@ class Store:
     def open(cls, url: str) -> Self:
         """Open ``sqlite:////path/to/file`` or ``postgresql://user:password@host/database``.
 
-        Raises StoreError with a sentence that says what to do and never holds the password. The tables are made by
+        Raises StoreError with advice, never with the password. The tables are made by
         :meth:`migrate`.
         """
         return cls(connect(url))

@@ -114,8 +114,8 @@ class Result:
 
     ``outputs`` are (port, frame) in order; ``queues`` (None: default) and ``headers`` (fields as sent) run beside it.
     ``meters`` are the meters passed; rates are not modelled. ``dropped_by`` is the flow at which a packet ended that
-    went nowhere (None where it went somewhere, or ended in a table miss). ``flooded`` says whether NORMAL did not know
-    the destination.
+    went nowhere (None where it went somewhere, or ended in a table miss). ``flooded`` is true where NORMAL had not
+    learned the destination.
     """
 
     outputs: tuple[tuple[int, bytes], ...]
@@ -185,7 +185,7 @@ def run_actions(
 def run_fields(tables: Tables, fields: Mapping[str, int], ports: PortView, ct_new: bool = True) -> Result:
     """Header fields instead of a frame (``in_port`` among them); the frames in the result are empty.
 
-    Nothing is learned or committed. ``ct_new`` says whether ``ct`` finds a new connection or an established one.
+    Nothing is learned or committed. ``ct_new`` is true where ``ct`` finds a new connection, not an established one.
     """
     passage = _Passage(tables, fields["in_port"], ports, None, False, CT_TRK | (CT_NEW if ct_new else CT_EST))
     passage.enter(0, _Packet(None, dict(fields)))

@@ -67,8 +67,8 @@ _JSON = {
 def register(query: dict[str, Any]) -> Response:
     """Register a run.
 
-    The same run again answers 200 and is the same job. ``wait`` waits for the switches' confirmation; whoever has not
-    confirmed by then is named in ``waiting``. When too many requests wait already, the answer comes at once.
+    The same run again answers 200 and is the same job. ``wait`` waits for the switches' confirmation; switches that
+    have not confirmed by then are named in ``waiting``. When too many requests wait already, the answer comes at once.
     """
     context = current()
     started = time.perf_counter()
@@ -192,7 +192,7 @@ def forgery(job_id: str) -> dict[str, str]:
 def lift(job_id: str) -> Any:
     """End a job's quarantine.
 
-    Whatever the pool says against this run afterwards, it is not quarantined again. A job that is in no quarantine is
+    Later contradictions of the pool do not quarantine this run again. A job that is in no quarantine is
     left as it is, and the answer is 409.
     """
     return current().controls.jobs.lift(known_job(job_id), actor())

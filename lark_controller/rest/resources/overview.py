@@ -1,4 +1,4 @@
-"""``/v1/overview`` and ``/v1/token``: what the operator's pages ask again and again, in one small answer each."""
+"""``/v1/overview`` and ``/v1/token``: the data that the operator's pages poll, in one small answer each."""
 
 from __future__ import annotations
 

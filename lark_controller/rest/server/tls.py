@@ -1,6 +1,6 @@
 """TLS for a server that reads all its connections in one thread and may never block there.
 
-The handshake happens as bytes arrive, so a client that connects and says nothing holds up nobody.
+The handshake happens as bytes arrive, so a client that connects and stays silent holds up no other.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class TlsConnection:
         return bool(self._cipher)
 
     def fill(self) -> bool:
-        """Take in what has arrived; True where ``recv`` has something to say (data, or the end)."""
+        """Take in what has arrived; True where ``recv`` has a result (data, or the end)."""
         with self._lock:
             self._take_in()
             self._give_out()
@@ -105,7 +105,7 @@ class TlsConnection:
             return data
 
     def send(self, data: bytes) -> int:
-        """Encrypt and send a piece of ``data``; says how much was accepted. Raises BlockingIOError while full."""
+        """Encrypt and send a piece of ``data``; returns how much was accepted. Raises BlockingIOError while full."""
         with self._lock:
             self._give_out()
             if self._ended:

@@ -1,7 +1,7 @@
 """The HTTP server of the API: waitress, in this process, on TCP (plain or TLS) and Unix sockets.
 
 One thread reads and writes all connections, so a slow client costs a socket and no thread; a pool of threads runs the
-application. ``docs/design/rest.md`` says why this server.
+application. ``docs/design/rest.md`` has the reasons for this server.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Outcome:
     """The outcome of a change.
 
     ``confirmed``: the switch has answered the last barrier, so all of it was processed, and what it refused stands in
-    ``errors``. Otherwise ``reason`` says why nothing certain is known.
+    ``errors``. Otherwise ``reason`` is the cause of the uncertainty.
     """
 
     confirmed: bool

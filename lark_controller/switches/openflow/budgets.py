@@ -1,7 +1,7 @@
-"""Limits the cost of one switch to the loop that all switches share: time for what nobody asked it, and PacketIns.
+"""Limits the cost of one switch to the loop that all switches share: time for unsolicited messages, and PacketIns.
 
-A switch may send as much as it likes, whether it is broken or a job floods it. What it sends unasked is therefore paid
-from budgets of its own, and nothing that another switch or a request waits for stands behind it for long.
+A switch may send as much as it likes, whether it is broken or a job floods it. Its unsolicited messages are therefore
+paid from budgets of its own, and no reply or other switch waits behind them for long.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Allowance:
 class PacketInBudget:
     """Limits the PacketIns of one switch that are handled: ``rate`` a second, ``burst`` at once.
 
-    Ports that ask seldom have a part of their own. What is over is dropped unread, as a switch drops what its own
+    Ports that ask seldom have a part of their own. The excess is dropped unread, as a switch drops packets that its own
     queue to the controller cannot hold: the packet is asked about again when it is sent again.
     """
 

@@ -1,4 +1,4 @@
-"""One switch's TCP connection: framing, keepalive, and an outbox with a bound and a timeout. It knows no flows.
+"""One switch's TCP connection: framing, keepalive, and an outbox with a bound and a timeout. It has no part in flows.
 
 All connections live on one event loop. Nothing here waits: a switch that stops reading fills its own outbox and is
 disconnected, one that floods is read in portions between which all others get their turn.
@@ -57,11 +57,11 @@ class OpenFlowOptions:
 class Connection(asyncio.Protocol):
     """The transport of one switch. ``receive`` gets every whole message (type, xid, bytes) but echoes.
 
-    ``receive`` answers whether somebody waited for the message, or it was paid for otherwise. The time that all others
-    take is limited: a switch that sends too much of them is not read for a while. An exception from ``receive`` closes
-    this connection with one log record and touches no other. ``lost`` is called once, with the reason, when the
-    connection is gone. ``writable`` is called when the outbox has emptied again.
-    ``tls_name`` is the common name in the switch's certificate, ``""`` without one.
+    ``receive`` returns True where a request waited for the message, or it was paid for otherwise. The time that all
+    others take is limited: a switch that sends too much of them is not read for a while. An exception from ``receive``
+    closes this connection with one log record and touches no other. ``lost`` is called once, with the reason, when the
+    connection is gone. ``writable`` is called when the outbox has emptied again. ``tls_name`` is the common name in the
+    switch's certificate, ``""`` without one.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Open vSwitch's connection table: forgetting the connections of an address (ovs-ofctl(8), ct-flush).
 
-Nicira extensions of OpenFlow, which os-ken does not know: NXT_CT_FLUSH (32, Open vSwitch 3.1 and newer) with the
+Nicira extensions of OpenFlow, which os-ken lacks: NXT_CT_FLUSH (32, Open vSwitch 3.1 and newer) with the
 protocol, the original tuple's source or destination and the zone, and NXT_CT_FLUSH_ZONE (29) where the switch is
 older. Connections that would outlive a job would let its former peers talk to the next job with the same address.
 

@@ -77,7 +77,7 @@ class LarkSwitches(app_manager.OSKenApp):
 
 
 def _complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Logs asyncio's own errors. Without descriptors it says so once for each place in the listener's queue."""
+    """Logs asyncio's own errors. Without descriptors it reports that once for each place in the listener's queue."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
         exhausted("OpenFlow", error)

@@ -168,8 +168,8 @@ class Server:
     def _supersede(self, link: SwitchLink) -> None:
         """Close an older connection of the same datapath, before the dump, so that nothing is written between.
 
-        Raises SwitchError where the older one has shown another certificate: whoever has one for a switch could pose
-        as every other. It goes on once the older one is gone.
+        Raises SwitchError where the older one has shown another certificate: a client with one switch's certificate
+        could pose as every other. It goes on once the older one is gone.
         """
         older = self.links.get(link.datapath)
         if older is None:

@@ -74,7 +74,7 @@ def echo_reply(xid: int, data: bytes) -> bytes:
 
 
 def barrier_request(xid: int) -> bytes:
-    """BARRIER_REQUEST (section 7.3.8): the reply says that all before it was processed."""
+    """BARRIER_REQUEST (section 7.3.8): its reply confirms that all before it was processed."""
     return header(ofp.OFPT_BARRIER_REQUEST, xid)
 
 

@@ -1,8 +1,8 @@
 """Drives the databases of Open vSwitch (RFC 7047): one thread for all switches, none of which can hold up another.
 
-The driver is told what each switch should have (:meth:`Ovsdb.want`) and says what stands (:class:`Report`). It keeps a
-replica of the few rows that concern queues (the ``ovs`` library's IDL), sends what differs as one transaction, and
-waits until ovs-vswitchd has put it into force (``cur_cfg``). What it cannot do, it says.
+The driver takes each switch's desired queues (:meth:`Ovsdb.want`) and reports those in force (:class:`Report`). It
+keeps a replica of the few rows that concern queues (the ``ovs`` library's IDL), sends what differs as one transaction,
+and waits until ovs-vswitchd has put it into force (``cur_cfg``). It reports failures.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ class Report:
     """The queues in force on one switch.
 
     ``revision`` is that of the desired value that this is about. ``ports`` are the queues in force, None as long as
-    that is not known. ``reason`` says
-    why nothing can be told or done now (``""``: it can), ``problems`` by port why its queues are not made, and
-    ``ineffective`` why queues that are made have no effect on this switch. ``waited`` are the seconds, by port and
-    queue, in which whoever looks after the queues found packets waiting, ``dropped`` the packets that each has dropped.
+    that is not known. ``reason`` says why nothing can be told or done now (``""``: it can), ``problems`` by port why
+    its queues are not made, and ``ineffective`` why queues that are made have no effect on this switch. ``waited`` are
+    the seconds, by port and queue, in which the worker service found packets waiting, ``dropped`` the packets that each
+    has dropped.
     """
 
     datapath: int
@@ -319,7 +319,7 @@ class _Switch:
         return self._last
 
     def step(self) -> Report | None:
-        """Do what can be done now without waiting; a report if there is something new to say."""
+        """Do what can be done now without waiting; a report if anything has changed."""
         try:
             self._idl.run()
             report = self._work()

@@ -90,7 +90,7 @@ class Parser:
 
 
 def _shared(value: Any) -> Any:
-    """The value with each text once in memory: databases of many switches say the same words."""
+    """The value with each text once in memory: databases of many switches repeat the same words."""
     if isinstance(value, str):
         return sys.intern(value)
     if isinstance(value, list):

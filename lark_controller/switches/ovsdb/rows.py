@@ -1,8 +1,8 @@
 """Queues as rows of Open vSwitch's database: what is there, what differs, and the operations that set it right. Pure.
 
-``Port.qos`` names a row of QoS, whose ``queues`` name rows of Queue (ovs-vswitchd.conf.db(5)). Rows that Lark made say
-so in ``external_ids``; rows without its mark are never touched, and a port that has one keeps it. Operations are those
-of RFC 7047, section 5.2; one list of them is one transaction.
+``Port.qos`` names a row of QoS, whose ``queues`` name rows of Queue (ovs-vswitchd.conf.db(5)). Rows of Lark's are
+marked in ``external_ids``; rows without its mark are never touched, and a port that has one keeps it. Operations are
+those of RFC 7047, section 5.2; one list of them is one transaction.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _whole(text: str) -> int | None:
 
 
 def queue_config(queue: Queue) -> dict[str, str]:
-    """A queue as ``Queue.other_config``; what is Open vSwitch's default is left out."""
+    """A queue as ``Queue.other_config``; Open vSwitch's defaults are left out."""
     config = {"max-rate": str(queue.most), "burst": str(queue.burst)}
     if queue.least:
         config["min-rate"] = str(queue.least)
