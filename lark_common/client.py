@@ -126,7 +126,9 @@ class Client:
         return self._json("DELETE", f"/v1/jobs/{_part(job_id)}/quarantine")
 
     def job(self, job_id: str, fresh: bool = False) -> Answer:
-        """A job, live or ended; with ``fresh`` its counters are read at its switch now."""
+        """A job, live or ended, by any of its names: ``103.0``, ``submit1#103.0`` where two access points have it, its
+        GlobalJobId, its id, or at least 4 first digits of that. With ``fresh`` its counters are read at its switch
+        now."""
         return self._json("GET", f"/v1/jobs/{_part(job_id)}", {"fresh": "true"} if fresh else None)
 
     def jobs(self, **chosen: str | None) -> Iterator[Answer]:
@@ -176,7 +178,7 @@ class Client:
         return self._json("GET", "/v1/policy/schema")
 
     def explain(self, src: str, dst: str) -> Answer:
-        """Explain why a packet from ``src`` reaches ``dst``, or does not; each an address or a job id."""
+        """Explain why a packet from ``src`` reaches ``dst``, or does not; each an address or a job."""
         return self._json("GET", "/v1/explain", {"src": src, "dst": dst})
 
     def host_rules(self, host: str, after: str = "", wait: float = 0.0) -> Answer:

@@ -8,6 +8,7 @@
     │   ├── CapacityError      a link has no room; all such links
     │   └── PathError          the declared topology has no path between two ends, or there is none
     ├── NotFoundError      no such job, switch, address, reservation or policy version
+    ├── AmbiguousError     a word that names several jobs; all of them
     ├── SettingError       a setting (environment or option) that cannot be used
     ├── BusyError          a limit on waiting or queued work was reached
     ├── ChangedError       the policy in force is another than the one that a change was made for
@@ -128,6 +129,32 @@ class PathError(AdmissionError):
 
 class NotFoundError(LarkError):
     """No job, switch, address, reservation or policy version of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job that a word may mean. ``name`` is CLUSTER.PROC with the access point in front (``submit1#103.0``)."""
+
+    id: str
+    name: str
+    global_job_id: str
+    slot: str
+    state: str
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.slot} ({self.state}, id {self.id})"
+
+
+class AmbiguousError(LarkError):
+    """A word that names several jobs; ``candidates`` holds them, the newest first, up to a limit."""
+
+    def __init__(self, word: str, candidates: tuple[Candidate, ...], more: bool = False) -> None:
+        listed = "; ".join(map(str, candidates)) + ("; and more" if more else "")
+        super().__init__(
+            f"{word} may mean several jobs: {listed}. "
+            "Say which by its access point (submit1#103.0), its GlobalJobId or its id"
+        )
+        self.candidates = candidates
 
 
 class SettingError(LarkError):

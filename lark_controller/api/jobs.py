@@ -99,6 +99,13 @@ class JobControls(Protocol):
         Raises NotFoundError where no such job lives, StateError where it is in no quarantine.
         """
 
+    def named(self, word: str) -> str:
+        """The id of the job that a word names, live or ended: CLUSTER.PROC, with its access point where two have it,
+        GlobalJobId, id, or the first digits of an id. A whole id is not looked up.
+
+        Raises NotFoundError, and AmbiguousError where several jobs are named so.
+        """
+
     def host_of(self, job_id: str) -> str:
         """The host of a live or ended job; cheap for one that lives. Raises NotFoundError."""
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import date
+from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -38,6 +39,8 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
+
+_JOB: Final = "a job: 103.0, submit1#103.0 where two access points have it, a GlobalJobId, an id or its first 4 digits"
 
 Arguments = argparse.Namespace
 
@@ -85,22 +88,23 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("file", type=Path)
 
     explain = _asking(commands, "explain", _explain, "Say why a packet from SRC reaches DST, or does not.")
-    explain.add_argument("src", help="an address or a job id")
-    explain.add_argument("dst", help="an address or a job id")
+    explain.add_argument("src", help=f"an address, or {_JOB}")
+    explain.add_argument("dst", help=f"an address, or {_JOB}")
 
     jobs = _asking(commands, "jobs", _jobs, "List jobs, or show one.")
-    jobs.add_argument("job", nargs="?", help="a job id or an address")
+    jobs.add_argument("job", nargs="?", help=f"an address, or {_JOB}")
     for name in ("owner", "group", "host"):
-        jobs.add_argument(f"--{name}", help=f"only jobs of this {name}")
+        short = "; its name without the domain will do" if name == "host" else ""
+        jobs.add_argument(f"--{name}", help=f"only jobs of this {name}{short}")
     jobs.add_argument(
         "--state", help="registering, enforced, pending, quarantined, refused, ended, live (default) or any"
     )
 
     lift = _asking(commands, "lift", _lift, "Let a quarantined job pass its traffic again, whatever the pool says.")
-    lift.add_argument("job", help="a job id")
+    lift.add_argument("job", help=_JOB)
 
     audit = _asking(commands, "audit", _audit, "Show who changed what, forged ads among it, the newest first.")
-    audit.add_argument("subject", nargs="?", help="only what concerns this job id, datapath id, or policy")
+    audit.add_argument("subject", nargs="?", help=f"only what concerns this datapath id, policy, or {_JOB}")
     audit.add_argument("--limit", type=int, default=50, help="how many [50]")
 
     top_ = _asking(commands, "top", _top, "Show what live jobs send and receive now, the most first, again and again.")
@@ -154,12 +158,12 @@ def _reserve_commands(commands: Any) -> None:
     reserve = commands.add_parser("reserve", help="Reserve bandwidth, or show what is reserved and what is left.")
     actions = reserve.add_subparsers(title="actions", metavar="ACTION", required=True)
     add = _asking(actions, "add", _reserve_add, "Reserve bandwidth for what SRC sends to DST.")
-    add.add_argument("src", help="a job's id or address, or a host of the topology")
+    add.add_argument("src", help="a job (103.0, its id or address), or a host of the topology")
     add.add_argument("dst", help="the same, or wan, or an address or network")
     add.add_argument("rate", type=float, help="Mb/s of L2 bytes")
     add.add_argument("--seconds", type=float, help="how long [as long as its jobs live]")
     listed = _asking(actions, "list", _reserve_list, "List reservations.")
-    listed.add_argument("--job", help="only those of this job id, and flows that go to it")
+    listed.add_argument("--job", help=f"only those of {_JOB}, and flows that go to it")
     show = _asking(actions, "show", _reserve_show, "Show a reservation.")
     show.add_argument("reservation")
     change = _asking(actions, "change", _reserve_change, "Change a reservation; traffic is not interrupted.")
@@ -275,11 +279,18 @@ def _explain(arguments: Arguments) -> int:
 def _jobs(arguments: Arguments) -> int:
     client = _client(arguments)
     if arguments.job is not None:
-        an_address = "." in arguments.job or ":" in arguments.job
-        found = client.job_at(arguments.job) if an_address else client.job(arguments.job)
+        found = client.job_at(arguments.job) if _is_address(arguments.job) else client.job(arguments.job)
         return _show(arguments, found, printing.job)
     chosen = {name: getattr(arguments, name) for name in ("owner", "group", "host", "state")}
     return _show(arguments, list(client.jobs(**chosen)), printing.jobs)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _top(arguments: Arguments) -> int:
@@ -299,7 +310,9 @@ def _top(arguments: Arguments) -> int:
 
 def _lift(arguments: Arguments) -> int:
     found = _client(arguments).lift(arguments.job)
-    return _show(arguments, found, lambda job: print(f"job {job['id']} is in no quarantine"))
+    return _show(
+        arguments, found, lambda job: print(f"job {job['cluster']}.{job['proc']} ({job['id']}) is in no quarantine")
+    )
 
 
 def _audit(arguments: Arguments) -> int:

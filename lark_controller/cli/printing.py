@@ -40,11 +40,33 @@ def mistake(found: Answer, source: str) -> str:
 
 def jobs(found: Sequence[Answer]) -> None:
     """A table of jobs."""
+    names = _names(found)
     rows = [
-        (job["id"], job["state"], job["owner"], job["group"], job["host"], _addresses(job), job["reason"])
+        (names[job["id"]], job["state"], job["owner"], job["group"], job["host"], _addresses(job), job["reason"])
         for job in found
     ]
     table(("JOB", "STATE", "OWNER", "GROUP", "HOST", "ADDRESSES", "REASON"), rows)
+
+
+def _names(found: Sequence[Answer]) -> dict[str, str]:
+    """The names of jobs in one table, by id: CLUSTER.PROC, with the access point where two have it."""
+    points: dict[str, set[str]] = {}
+    for job in found:
+        points.setdefault(_number(job), set()).add(_access_point(job))
+    return {job["id"]: _number(job) if len(points[_number(job)]) == 1 else _full_name(job) for job in found}
+
+
+def _number(job: Answer) -> str:
+    return f"{job['cluster']}.{job['proc']}"
+
+
+def _access_point(job: Answer) -> str:
+    point, mark, _ = str(job["global_job_id"]).partition("#")
+    return point if mark else ""
+
+
+def _full_name(job: Answer) -> str:
+    return f"{_access_point(job)}#{_number(job)}"
 
 
 def job(found: Answer) -> None:
@@ -52,7 +74,8 @@ def job(found: Answer) -> None:
     state = _word(found["state"]) + (f" ({_clean(found['reason'])})" if found["reason"] else "")
     decision = found["decision"]
     pairs = [
-        ("job", found["id"]),
+        ("job", _number(found)),
+        ("id", found["id"]),
         ("state", state),
         ("owner", found["owner"]),
         ("group", found["group"] or "none"),

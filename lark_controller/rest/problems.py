@@ -2,7 +2,7 @@
 
 ``type`` is ``about:blank`` where the status says it all, else ``urn:lark:problem:<kind>``; ``title``, ``status`` and
 ``detail`` are always there. Extension members carry what a program needs: ``attribute``, ``reason``, ``holder``,
-``mistakes``, ``errors``, ``links``, ``refused``.
+``mistakes``, ``errors``, ``links``, ``refused``, ``candidates``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from lark_common.errors import (
     AddressError,
     AdError,
     AdmissionError,
+    AmbiguousError,
     BusyError,
     CapacityError,
     ChangedError,
@@ -98,6 +100,8 @@ def of_error(error: LarkError) -> Problem:
             return Problem(409, str(error), "capacity", links=shortages(error.shortages), refused=_refused(error))
         case PathError():
             return Problem(422, str(error), "topology", refused=_refused(error))
+        case AmbiguousError():
+            return Problem(409, str(error), "ambiguous", candidates=[asdict(each) for each in error.candidates])
         case NotFoundError():
             return Problem(404, str(error))
         case ChangedError():
@@ -220,6 +224,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "policy": "The policy has mistakes",
     "busy": "Too much is waiting already",
     "store": "The database cannot be reached",
+    "ambiguous": "Several jobs have this name",
     "changed": "The policy in force has changed",
     "state": "The job is not in the state that this is for",
     "rule-limit": "A switch's rule limit would be exceeded",

@@ -18,6 +18,7 @@ from lark_controller.reconcile.progress import as_now
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
 from lark_controller.services.accountant import Accountant
+from lark_controller.services.job_names import JobNames
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
 from lark_controller.store import Store
@@ -46,6 +47,11 @@ class Jobs:
         self._unwritten = unwritten
         self._accountant = accountant
         self._policy = policy
+        self._names = JobNames(store.runs, self._now)
+
+    def named(self, word: str) -> str:
+        """The id of the job that a word names, live or ended. Raises NotFoundError, AmbiguousError."""
+        return self._names.id_of(word)
 
     def renew(self, job_id: str, actor: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, func, or_, select, text
 
 from lark_controller.api.jobs import JobFilter, JobPage
 from lark_controller.jobs.job import Job
@@ -14,6 +14,17 @@ from lark_controller.store.rows import JOB_COLUMNS, job_from
 from lark_controller.store.schema import LIVE, run_ads, runs
 
 _ROWS_AT_ONCE: Final = 2_000
+# From each host to the next in the index: the cost is that of the hosts there are, not that of their runs.
+_HOSTS_CALLED: Final = text(
+    """
+    WITH RECURSIVE hosts (host) AS (
+        SELECT min(host) FROM runs
+        UNION ALL
+        SELECT (SELECT min(host) FROM runs WHERE runs.host > hosts.host) FROM hosts WHERE hosts.host IS NOT NULL
+    )
+    SELECT host FROM hosts WHERE substr(host, 1, :length) = :start
+    """
+)
 _BY_ID: Final = select(*JOB_COLUMNS).where(runs.c.id == bindparam("job_id"))
 
 
@@ -45,6 +56,43 @@ def find(connection: Connection, job_id: str) -> Job | None:
     """The run of that id, live or not."""
     row = connection.execute(_BY_ID, {"job_id": job_id}).one_or_none()
     return None if row is None else job_from(row)
+
+
+def with_number(connection: Connection, cluster: int, proc: int, access_point: str | None, limit: int) -> list[Job]:
+    """The live runs of CLUSTER.PROC, or where none lives those that have ended; the newest first.
+
+    ``access_point`` is the name in front of the GlobalJobId, or its first part, whatever the case.
+    """
+    chosen = [runs.c.cluster == cluster, runs.c.proc == proc]
+    if access_point is not None:
+        name = access_point.lower()
+        starts = func.substr(func.lower(runs.c.global_job_id), 1, len(name) + 1)
+        chosen.append(or_(*(starts == name + mark for mark in "#.@")))
+    query = select(*JOB_COLUMNS).where(*chosen).order_by(runs.c.number.desc()).limit(limit)
+    for each in (query.where(LIVE), query):
+        if rows := connection.execute(each).all():
+            return [job_from(row) for row in rows]
+    return []
+
+
+def with_global_id(connection: Connection, global_job_id: str, limit: int) -> list[Job]:
+    """The runs of a GlobalJobId, the newest first."""
+    chosen = runs.c.global_job_id == global_job_id
+    query = select(*JOB_COLUMNS).where(chosen).order_by(runs.c.number.desc()).limit(limit)
+    return [job_from(row) for row in connection.execute(query)]
+
+
+def with_prefix(connection: Connection, prefix: str, limit: int) -> list[Job]:
+    """The runs whose id begins so, in order of id."""
+    # "g" comes after every hexadecimal digit, in every collation.
+    query = select(*JOB_COLUMNS).where(runs.c.id >= prefix, runs.c.id < prefix + "g").order_by(runs.c.id).limit(limit)
+    return [job_from(row) for row in connection.execute(query)]
+
+
+def hosts_called(connection: Connection, short: str) -> list[str]:
+    """The hosts of runs with this first part of their names, without a domain."""
+    asked = {"start": f"{short}.", "length": len(short) + 1}
+    return sorted(connection.execute(_HOSTS_CALLED, asked).scalars())
 
 
 def ending(connection: Connection, job_id: str) -> Ending | None:
@@ -85,11 +133,13 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
     for column, value in (
         (runs.c.owner, chosen.owner),
         (runs.c.group_name, chosen.group),
-        (runs.c.host, chosen.host),
         (runs.c.global_job_id, chosen.global_job_id),
     ):
         if value is not None:
             query = query.where(column == value)
+    if chosen.host is not None:
+        hosts = _hosts_meant(connection, chosen.host)
+        query = query.where(runs.c.host == hosts[0] if len(hosts) == 1 else runs.c.host.in_(hosts))
     if chosen.state == "live":
         query = query.where(LIVE)
     elif chosen.state is not None:
@@ -101,6 +151,12 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
     rows = connection.execute(query.order_by(order).limit(limit + 1)).all()
     jobs = tuple(job_from(row) for row in rows[:limit])
     return JobPage(jobs, cursor_for(jobs[-1].number) if len(rows) > limit else None)
+
+
+def _hosts_meant(connection: Connection, name: str) -> list[str]:
+    """The host of that name, or where none has it those with this first part of theirs."""
+    known = "." in name or connection.execute(select(runs.c.number).where(runs.c.host == name).limit(1)).first()
+    return [name] if known else hosts_called(connection, name) or [name]
 
 
 def expired(connection: Connection, now: float) -> list[Job]:

@@ -103,6 +103,8 @@ runs: Final = Table(
     Index("runs_host_live", "host", "number", sqlite_where=LIVE, postgresql_where=LIVE),
     Index("runs_state", "state", "number"),
     Index("runs_global_job_id", "global_job_id", "number"),
+    Index("runs_cluster_proc", "cluster", "proc", "number"),
+    Index("runs_cluster_proc_live", "cluster", "proc", "number", sqlite_where=LIVE, postgresql_where=LIVE),
     Index("runs_ended_at", "ended_at"),
     sqlite_autoincrement=True,
 )

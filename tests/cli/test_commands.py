@@ -14,6 +14,7 @@ import pytest
 
 from lark_controller import settings as table
 from lark_controller.cli import main as cli
+from lark_controller.cli import printing
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
 from lark_controller.settings import Settings
@@ -47,15 +48,35 @@ def test_jobs(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["jobs", "--owner", "alice"]) == cli.OK
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["JOB", "STATE", "OWNER", "GROUP", "HOST", "ADDRESSES", "REASON"]
-    assert lines[1].split() == [job["id"], "registering", "alice", "group_cms", "worker1.example", "10.64.0.1"]
+    assert lines[1].split() == [
+        f"{job['cluster']}.{job['proc']}",
+        "registering",
+        "alice",
+        "group_cms",
+        "worker1.example",
+        "10.64.0.1",
+    ]
     assert len(lines) == 2
     assert cli.main(["jobs", "--json"]) == cli.OK
     assert [each["owner"] for each in json.loads(capsys.readouterr().out)] == ["alice", "bob"]
-    for name in (job["id"], "10.64.0.1"):
+    for name in (job["id"], job["id"][:5], f"{job['cluster']}.{job['proc']}", job["global_job_id"], "10.64.0.1"):
         assert cli.main(["jobs", name]) == cli.OK
-        assert "slice, line 7: true" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "slice, line 7: true" in shown
+        assert job["id"] in shown
     assert cli.main(["jobs", "10.99.0.1"]) == cli.NO
     assert capsys.readouterr().err == "lark: No live job has the address 10.99.0.1.\n"
+
+
+def test_a_number_that_two_access_points_have_is_shown_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+    made = [
+        {"id": f"{point}{number}", "cluster": number, "proc": 0, "global_job_id": f"{point}#{number}.0#17"}
+        for point, number in (("submit1", 7), ("submit2", 7), ("submit1", 8))
+    ]
+    rest = {"state": "enforced", "owner": "a", "group": "g", "host": "w", "addresses": [], "reason": ""}
+    printing.jobs([each | rest for each in made])
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["submit1#7.0", "submit2#7.0", "8.0"]
 
 
 def test_audit(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +155,7 @@ def test_explain(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "10.0.0.1", "10.0.0.2"]) == cli.NO
     assert "dropped: 10.0.0.1 to 10.0.0.2: Different users." in capsys.readouterr().out
     assert cli.main(["explain", "here", "there"]) == cli.NO
-    assert "no address and no job id" in capsys.readouterr().err
+    assert "an address is accepted too" in capsys.readouterr().err
 
 
 def test_plan_and_policy(served: Api, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:

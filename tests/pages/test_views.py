@@ -190,7 +190,7 @@ def test_explain_step_by_step(reader: Reader, site: Site) -> None:
     reader.expected = ("404",)
     page.get_by_label("To").fill("nobody")
     page.get_by_role("button", name="Explain").click()
-    expect(page.get_by_role("alert")).to_contain_text("neither an address nor the id of a live job")
+    expect(page.get_by_role("alert")).to_contain_text("an address is accepted too")
 
 
 def test_the_one_field_finds_jobs_addresses_users_hosts_and_switches(reader: Reader, site: Site) -> None:
@@ -201,6 +201,11 @@ def test_the_one_field_finds_jobs_addresses_users_hosts_and_switches(reader: Rea
         (job["id"], "Job 101.0 of alice"),
         (job["addresses"][0]["address"], "Job 101.0 of alice"),
         ("submit.example#101.0#1790000000", "Job 101.0 of alice"),
+        ("101.0", "Job 101.0 of alice"),
+        ("submit#101.0", "Job 101.0 of alice"),
+        ("101.0@submit.example", "Job 101.0 of alice"),
+        (job["id"][:6], "Job 101.0 of alice"),
+        ("worker1", "Switch worker1"),
         ("alice", "User alice"),
         ("worker1.example", "Jobs"),
         ("core1", "Switch core1"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,27 @@ def assert_problem(answer: Any, status: int, kind: str = "") -> dict[str, Any]:
     assert found["title"]
     assert found["detail"]
     return found
+
+
+def test_a_job_has_the_names_that_htcondors_users_have(api: Api) -> None:
+    job = api.register(1, "alice")
+    other = api.register(2, "bob")
+    number = f"{job['cluster']}.{job['proc']}"
+    reader = bearer("read")
+    for word in (number, job["global_job_id"].replace("#", "%23"), job["id"][:8]):
+        shown: Any = api.client.get(f"/v1/jobs/{word}", headers=reader).json
+        assert shown["id"] == job["id"]
+        assert api.client.get(f"/v1/jobs/{word}/rates", headers=reader).status_code == 200
+        explained = api.client.get(f"/v1/explain?src={word}&dst=10.0.0.2", headers=reader)
+        assert explained.status_code == 200, explained.text
+        listed: Any = api.client.get(f"/v1/audit?subject={word}", headers=reader).json
+        assert {each["subject"] for each in listed["entries"]} == {job["id"]}
+        # The token of a worker names its jobs by id alone.
+        assert_problem(api.client.get(f"/v1/jobs/{word}", headers=bearer("hook")), 404)
+    same = replace(api.controls.jobs.known[other["id"]], cluster=job["cluster"], proc=job["proc"])
+    api.controls.jobs.known[other["id"]] = same
+    problem = assert_problem(api.client.get(f"/v1/jobs/{number}", headers=reader), 409, "ambiguous")
+    assert [each["id"] for each in problem["candidates"]] == [job["id"], other["id"]]
 
 
 def test_the_table_of_guarded_operations_is_complete(api: Api) -> None:

@@ -159,6 +159,11 @@ def test_addresses_and_slots_are_found_by_index(store: Store, store_url: str) ->
         (f"{HOLDS_ADDRESS} AND ipv6 = '2001:db8:64::1'", "runs_ipv6_held"),
         (f"{LIVE} AND slot = 'slot1_1@worker0'", "runs_slot_live"),
         ("id = '0123456789abcdef'", "runs_id"),
+        ("id >= '0123' AND id < '0123g' ORDER BY id", "runs_id"),
+        (f"{LIVE} AND cluster = 7 AND proc = 0 ORDER BY number DESC", "runs_cluster_proc_live"),
+        ("cluster = 7 AND proc = 0 ORDER BY number DESC", "runs_cluster_proc"),
+        ("global_job_id = 'schedd.example#7.0#1000' ORDER BY number DESC", "runs_global_job_id"),
+        ("host > 'worker1' ORDER BY host LIMIT 1", "runs_host"),
     ):
         assert index in database.write(partial(plan, where=where))
     database.close()

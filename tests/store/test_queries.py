@@ -45,6 +45,7 @@ def thirty(store: Store) -> list[Job]:
         JobFilter(owner="user2", group="group0", host="worker0"),
         JobFilter(global_job_id="schedd.example#7.0#1000"),
         JobFilter(owner="nobody"),
+        JobFilter(host="worker"),
     ],
 )
 def test_pages_hold_what_the_filter_chooses_once_and_in_order(
@@ -75,6 +76,22 @@ def test_pages_hold_what_the_filter_chooses_once_and_in_order(
         () if first.next_cursor is None else store.runs.page(replace(chosen, newest=True), first.next_cursor, 4).jobs
     )
     assert [*first.jobs, *second] == seen[::-1][:8]
+
+
+def test_a_host_is_found_without_its_domain(store: Store) -> None:
+    hosts = ["worker1.example", "worker10.example", "worker1", "worker2.example", "worker2.other", "worker2x.example"]
+    for number, host in enumerate(hosts):
+        store.runs.register(a_run(number, host=host), "", "", "hook", NOW)
+
+    def found(name: str) -> list[str]:
+        return [job.host for job in store.runs.page(JobFilter(host=name), None, 10).jobs]
+
+    assert found("worker1.example") == ["worker1.example"]
+    assert found("worker10") == ["worker10.example"]
+    assert found("worker2") == ["worker2.example", "worker2.other"]
+    # A host that is called exactly so is meant alone.
+    assert found("worker1") == ["worker1"]
+    assert found("worker") == found("worker_") == found("%") == []
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "n12", "bjE5OTk=", "bi0x", "bjAx", "🐦", "A" * 1000, cursor_for(1) + "\n"])

@@ -21,6 +21,15 @@ export function link(text, ...parts) {
 }
 
 export const jobLink = (id, text = id) => h("a", { href: to("jobs", id), class: "code" }, text);
+// What each of these jobs is called, by id: CLUSTER.PROC, with the access point in front where two of them have it.
+export function jobNames(jobs) {
+  const number = (job) => `${job.cluster}.${job.proc}`;
+  const point = (job) => job.global_job_id.includes("#") ? job.global_job_id.split("#")[0] : "";
+  const points = new Map();
+  for (const job of jobs) points.set(number(job), (points.get(number(job)) || new Set()).add(point(job)));
+  return new Map(jobs.map((job) => [job.id, points.get(number(job)).size > 1 ? `${point(job)}#${number(job)}` : number(job)]));
+}
+
 export const userLink = (name) => (name ? link(name, "users", name) : "–");
 export const groupLink = (name) => (name ? link(name, "groups", name) : "–");
 export const switchLink = (datapath, name = datapath) => link(name || datapath, "switches", datapath);

@@ -4,6 +4,9 @@ import { get } from "./api.js";
 import { to } from "./parts.js";
 
 const HEX16 = /^[0-9a-f]{16}$/i;
+// CLUSTER.PROC with or without its access point, GlobalJobId: nothing but a job is called so.
+const JOB = /^[^#]+#.+$|^\d+\.\d+(@.+)?$/;
+const PREFIX = /^[0-9a-f]{4,15}$/i;
 const ADDRESS = /^(\d{1,3}(\.\d{1,3}){3}|[0-9a-f:]*:[0-9a-f:.]*)$/i;
 
 async function known(parts, query) {
@@ -22,11 +25,11 @@ export async function find(text) {
     return to("jobs", job.id);
   }
   if (HEX16.test(text) && (await known(["jobs", text.toLowerCase()]))) return to("jobs", text.toLowerCase());
+  if (JOB.test(text)) return to("jobs", (await get(["jobs", text])).id);
   const one = await known(["switches", text]);
   if (one) return to("switches", one.datapath);
   for (const [filter, place] of [
     ["owner", () => to("users", text)],
-    ["global_job_id", (job) => to("jobs", job.id)],
     ["host", () => to("jobs", { host: text })],
     ["group", () => to("groups", text)],
   ]) {
@@ -35,6 +38,9 @@ export async function find(text) {
   }
   const groups = await get(["groups"]);
   if (groups.groups.some((group) => group.name === text)) return to("groups", text);
+  // Last, for users, hosts and groups may be called as an id begins.
+  const begun = PREFIX.test(text) && (await known(["jobs", text]));
+  if (begun) return to("jobs", begun.id);
   const error = new Error(`Nothing is called ${text}.`);
   error.status = 404;
   throw error;

@@ -6,6 +6,7 @@ from typing import Any
 
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
+from lark_controller.rest.job_words import job_or_address
 from lark_controller.rest.schemas.answers import ExplanationSchema
 from lark_controller.rest.schemas.queries import ExplainQuery
 from lark_controller.rest.tokens import Scope
@@ -20,10 +21,11 @@ blueprint = resource("explain", "Why a packet reaches its destination, or does n
     scopes=(Scope.READ,),
     query=ExplainQuery,
     answers={200: ExplanationSchema},
-    problems=(404, 422, 502),
+    problems=(404, 409, 422, 502),
 )
 def show(query: dict[str, Any]) -> Any:
     """Explain, step by step, what happens to a packet from one address or job to another."""
     context = current()
+    src, dst = job_or_address(query["src"]), job_or_address(query["dst"])
     with context.waiting() as timeout:
-        return context.controls.switches.explain(query["src"], query["dst"], timeout)
+        return context.controls.switches.explain(src, dst, timeout)

@@ -17,6 +17,7 @@ from lark_controller.rest.auth import require_host, require_host_of
 from lark_controller.rest.bodies import known_job, next_url, read, read_kept_text, refuse_malformed_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.hook_answer import lines
+from lark_controller.rest.job_words import named_job
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.answers import (
     JobDetailSchema,
@@ -118,12 +119,16 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     scopes=(Scope.HOOK, Scope.READ),
     query=FreshQuery,
     answers={200: JobDetailSchema},
-    problems=(404, 422, 502),
+    problems=(404, 409, 422, 502),
 )
 def show(query: dict[str, Any], job_id: str) -> Joined:
-    """Show a job, live or ended."""
+    """Show a job, live or ended.
+
+    Besides its id, CLUSTER.PROC names it, with the access point where two have it, GlobalJobId, or the first digits of
+    its id; 409 lists the jobs that have that name.
+    """
     context = current()
-    known = known_job(job_id)
+    known = named_job(job_id)
     require_host_of(context, known)
     if query["fresh"]:
         with context.waiting() as timeout:
@@ -195,7 +200,7 @@ def lift(job_id: str) -> Any:
     Later contradictions of the pool do not quarantine this run again. A job that is in no quarantine is
     left as it is, and the answer is 409.
     """
-    return current().controls.jobs.lift(known_job(job_id), actor())
+    return current().controls.jobs.lift(named_job(job_id), actor())
 
 
 def joined(detail: JobDetail) -> Joined:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from ipaddress import ip_address
 from typing import Any, Final, cast
 
 from flask import Response, g, jsonify, url_for
@@ -17,6 +16,7 @@ from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host_of
 from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
+from lark_controller.rest.job_words import is_address, job_among, job_or_host
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.described import schema_of
@@ -159,6 +159,8 @@ def reserve(query: dict[str, Any]) -> Response:
     check_wait(query)
     asked = read_json(MAX_BODY, WishSchema())
     asked["source"] = _own_sender(asked["source"])
+    if not g.lark_by_hook:
+        asked |= {end: job_or_host(asked[end]) for end in ("source", "destination")}
     made = current().controls.reservations.reserve(Wish(**asked), actor(), _of_job())
     if made.job is not None and query["wait"]:
         confirm(made.job, query["wait"])
@@ -175,11 +177,11 @@ def reserve(query: dict[str, Any]) -> Response:
     scopes=(Scope.READ,),
     query=ReservationQuery,
     answers={200: ReservationPageSchema},
-    problems=(404, 422),
+    problems=(404, 409, 422),
 )
 def index(query: dict[str, Any]) -> dict[str, object]:
     """List reservations."""
-    page = current().controls.reservations.page(query.get("job"), query.get("cursor"), query["limit"])
+    page = current().controls.reservations.page(job_among(query), query.get("cursor"), query["limit"])
     return {
         "reservations": [shown(each) for each in page.reservations],
         "next": next_url(page.next_cursor),
@@ -254,18 +256,10 @@ def _own_sender(source: str) -> str:
         return source
     with suppress(NotFoundError):
         # By its id: an address may be another job's a moment later.
-        sender = current().controls.jobs.at(source).job.id if _is_address(source) else source
+        sender = current().controls.jobs.at(source).job.id if is_address(source) else source
         require_host_of(current(), sender)
         return sender
     return source
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def shown(reservation: Reservation) -> dict[str, object]:

@@ -8,6 +8,7 @@ from lark_controller.api.switches import FlowFilter
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import next_url
 from lark_controller.rest.context import current
+from lark_controller.rest.job_words import job_among
 from lark_controller.rest.schemas.answers import FlowPageSchema, SwitchDetailSchema, SwitchListSchema
 from lark_controller.rest.schemas.queries import FlowQuery
 from lark_controller.rest.tokens import Scope
@@ -41,12 +42,12 @@ def show(datapath: str) -> Any:
     scopes=(Scope.READ,),
     query=FlowQuery,
     answers={200: FlowPageSchema},
-    problems=(404, 422, 502),
+    problems=(404, 409, 422, 502),
 )
 def flows(query: dict[str, Any], datapath: str) -> dict[str, object]:
     """List a switch's flows, each with the policy that asked for it."""
     context = current()
-    chosen = FlowFilter(query.get("job"), query.get("table"), query["text"])
+    chosen = FlowFilter(job_among(query), query.get("table"), query["text"])
     with context.waiting() as timeout:
         page = context.controls.switches.flows(datapath, chosen, query.get("cursor"), query["limit"], timeout)
     following = page.next_cursor

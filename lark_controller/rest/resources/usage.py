@@ -18,6 +18,7 @@ from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host_of
 from lark_controller.rest.bodies import known_job, next_url, read_json
 from lark_controller.rest.context import current
+from lark_controller.rest.job_words import named_job
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.queries import WORD, PageQuery
 from lark_controller.rest.schemas.times import Moment
@@ -148,14 +149,19 @@ def rates(query: dict[str, Any]) -> dict[str, object]:
 
 
 @operation(
-    blueprint, "GET", "/jobs/<job_id>/rates", scopes=(Scope.READ,), answers={200: RecentListSchema}, problems=(404,)
+    blueprint,
+    "GET",
+    "/jobs/<job_id>/rates",
+    scopes=(Scope.READ,),
+    answers={200: RecentListSchema},
+    problems=(404, 409),
 )
 def recent(job_id: str) -> dict[str, object]:
     """List a live job's last rates.
 
     Of an ended job, and of one that this controller has not read yet, there is nothing.
     """
-    found = current().controls.usage.recent(known_job(job_id))
+    found = current().controls.usage.recent(named_job(job_id))
     return {"rates": [{"at": at, "rate": rate} for at, rate in found]}
 
 

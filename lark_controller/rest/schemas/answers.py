@@ -88,6 +88,17 @@ class ProblemSchema(Schema):
     errors = fields.List(fields.Nested("ParameterErrorSchema"), metadata=_meta("Every one refused (parameters)"))
     links = fields.List(fields.Nested("ShortageSchema"), metadata=_meta("Every link without room (capacity)"))
     refused = fields.String(metadata=_meta("What becomes of a job that was refused: hold or idle (capacity, topology)"))
+    candidates = fields.List(fields.Nested("CandidateSchema"), metadata=_meta("Jobs that may be meant (ambiguous)"))
+
+
+class CandidateSchema(Schema):
+    """A job that a word may mean."""
+
+    id = _text("Its id")
+    name = _text("CLUSTER.PROC with the access point in front")
+    global_job_id = _text("Its GlobalJobId")
+    slot = _text("Its slot")
+    state = _text("Its state")
 
 
 class ParameterErrorSchema(Schema):

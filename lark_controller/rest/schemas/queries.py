@@ -68,7 +68,7 @@ class JobQuery(PageQuery):
 
     owner = fields.String(validate=WORD, metadata=_meta("Owner"))
     group = fields.String(validate=WORD, metadata=_meta("AcctGroup"))
-    host = fields.String(validate=WORD, metadata=_meta("Machine"))
+    host = fields.String(validate=WORD, metadata=_meta("Machine; its first part will do"))
     global_job_id = fields.String(validate=WORD, metadata=_meta("GlobalJobId"))
     state = fields.String(
         load_default="live",
@@ -94,13 +94,13 @@ class FreshQuery(Schema):
 class AuditQuery(PageQuery):
     """Which part of the audit trail."""
 
-    subject = fields.String(validate=WORD, metadata=_meta("A job id, policy or a datapath id"))
+    subject = fields.String(validate=WORD, metadata=_meta("Any name of a job, policy or a datapath id"))
 
 
 class FlowQuery(PageQuery):
     """Which of a switch's flows."""
 
-    job = fields.String(validate=WORD, metadata=_meta("The id of a job; its own flows alone"))
+    job = fields.String(validate=WORD, metadata=_meta("Any name of a job; its own flows alone"))
     table = fields.Integer(strict=False, validate=validate.Range(0, 254), metadata=_meta("The number of a table"))
     text = fields.String(
         load_default="",
@@ -112,11 +112,15 @@ class FlowQuery(PageQuery):
 class ReservationQuery(PageQuery):
     """Which reservations."""
 
-    job = fields.String(validate=WORD, metadata=_meta("A job's id: its own, and flows that go to it"))
+    job = fields.String(validate=WORD, metadata=_meta("Any name of a job: its own, and flows that go to it"))
 
 
 class ExplainQuery(Schema):
     """From where to where."""
 
-    src = fields.String(required=True, validate=WORD, metadata=_meta("An address or a job id"))
-    dst = fields.String(required=True, validate=WORD, metadata=_meta("An address or a job id"))
+    src = fields.String(
+        required=True, validate=WORD, metadata=_meta("An address or any name of a job: see /jobs/{job_id}")
+    )
+    dst = fields.String(
+        required=True, validate=WORD, metadata=_meta("An address or any name of a job: see /jobs/{job_id}")
+    )

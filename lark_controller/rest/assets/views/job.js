@@ -118,7 +118,7 @@ function orNothing(error) {
 }
 
 function about(job) {
-  return facts(["GlobalJobId", h("code", {}, job.global_job_id)], ["User", userLink(job.owner)],
+  return facts(["Id", h("code", {}, job.id)], ["GlobalJobId", h("code", {}, job.global_job_id)], ["User", userLink(job.owner)],
     ["Group", job.decision.group ? [groupLink(job.decision.group), job.group && job.group !== job.decision.group ? ` (AcctGroup ${job.group})` : ""] : job.group],
     ["Slot", job.slot], ["Host", h("a", { href: to("jobs", { host: job.host }) }, job.host)],
     ["Address", job.addresses.map((each) => h("div", { key: each.address }, h("code", {}, each.address),

@@ -3,13 +3,13 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { moment, rate } from "../format.js";
-import { framed, groupLink, jobLink, linked, state, table, to, userLink } from "../parts.js";
+import { framed, groupLink, jobLink, jobNames, linked, state, table, to, userLink } from "../parts.js";
 
 const PAGE = 50;
 const STATES = [["live", "Live"], ["enforced", "Enforced"], ["registering", "Registering"], ["pending", "Pending"], ["quarantined", "Quarantined"],
   ["refused", "Refused"], ["ended", "Ended"], ["any", "Any"]];
 const COLUMNS = {
-  job: { head: "Job", cell: (job) => jobLink(job.id, `${job.cluster}.${job.proc}`) },
+  job: { head: "Job", cell: (job, names) => jobLink(job.id, names.get(job.id)) },
   state: { head: "State", cell: (job) => state(job.state) },
   owner: { head: "User", cell: (job) => userLink(job.owner) },
   group: { head: "Group", narrow: false, cell: (job) => groupLink(job.group) },
@@ -22,7 +22,9 @@ const COLUMNS = {
 };
 
 export function jobTable(jobs, { label = "Jobs", columns = Object.keys(COLUMNS), empty } = {}) {
-  return table(label, columns.map((name) => COLUMNS[name]), jobs, { key: (job) => job.id, empty });
+  const names = jobNames(jobs);
+  const shown = columns.map((name) => ({ ...COLUMNS[name], cell: (job) => COLUMNS[name].cell(job, names) }));
+  return table(label, shown, jobs, { key: (job) => job.id, empty });
 }
 
 export function open({ query, paint, live }) {

@@ -1,0 +1,60 @@
+"""The jobs that requests name: a path's or a parameter's word, as the services' one resolver takes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any, Final
+
+from flask import g
+
+from lark_common.errors import NotFoundError
+from lark_controller.rest.bodies import known_job
+from lark_controller.rest.context import current
+
+# CLUSTER.PROC and GlobalJobId, which nothing but a job is called: a host may be called as an id begins.
+_ONLY_A_JOB: Final = re.compile(r"[^#]+#.+|[0-9]+\.[0-9]+(@.+)?")
+
+
+def named_job(word: str) -> str:
+    """The id of the job that a word names. A hook's requests name jobs by id alone, so that no token that is good for
+    one host hears of another's jobs. Raises Problem 404, NotFoundError, AmbiguousError."""
+    return known_job(word) if g.lark_by_hook else current().controls.jobs.named(word)
+
+
+def job_or_word(word: str) -> str:
+    """The id of the job that a word names, or the word where it names none. Raises AmbiguousError."""
+    with suppress(NotFoundError):
+        return current().controls.jobs.named(word)
+    return word
+
+
+def job_or_host(word: str) -> str:
+    """The same for a word that may be a host's name: the first digits of an id are none of a job's here."""
+    return job_or_word(word) if _ONLY_A_JOB.fullmatch(word) else word
+
+
+def job_among(query: Mapping[str, Any]) -> str | None:
+    """The id of the job that the parameter ``job`` names, None where it is not given. Raises NotFoundError,
+    AmbiguousError."""
+    word = query.get("job")
+    return None if word is None else named_job(word)
+
+
+def job_or_address(word: str) -> str:
+    """The same where an address is accepted too, and nothing else. Raises NotFoundError, AmbiguousError."""
+    try:
+        return word if is_address(word) else current().controls.jobs.named(word)
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}; an address is accepted too") from None
+
+
+def is_address(text: str) -> bool:
+    """True for an IPv4 or IPv6 address."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""The names of jobs that HTCondor's users have, and the one job that such a name means.
+
+A word is CLUSTER.PROC (``103.0``), the same with the access point where two have it (``submit1#103.0``,
+``103.0@submit1``), a GlobalJobId, a job's id, or the first digits of one. A live job comes before those that have
+ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from lark_common.errors import AmbiguousError, Candidate, NotFoundError
+from lark_controller.jobs.job import Job
+from lark_controller.reconcile.progress import as_now
+from lark_controller.store.store import Runs
+
+ACCEPTED: Final = (
+    "accepted: CLUSTER.PROC (103.0), with the access point (submit1#103.0 or 103.0@submit1), a GlobalJobId, "
+    "a job's id, or at least its first 4 digits"
+)
+# A name has no more runs looked at than these; what has more is answered from the newest.
+_LOOKED_AT: Final = 200
+_LISTED: Final = 10
+
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+_PREFIX: Final = re.compile(r"[0-9a-fA-F]{4,16}")
+# At most 18 digits: the largest number that the store's columns hold has 19.
+_NUMBER: Final = re.compile(
+    r"(?:(?P<before>[^#]+)#)?(?P<cluster>[0-9]{1,18})\.(?P<proc>[0-9]{1,18})(?:@(?P<after>[^#]+))?"
+)
+
+
+class JobNames:
+    """Finds the job that a word names. ``now`` is a job in the state that it has this moment, where the store may not
+    have it yet. Thread-safe."""
+
+    def __init__(self, runs: Runs, now: Callable[[str], Job | None]) -> None:
+        self._runs = runs
+        self._now = now
+
+    def id_of(self, word: str) -> str:
+        """The id of that job; a whole id is not looked up. Raises NotFoundError, AmbiguousError, StoreError."""
+        if _ID.fullmatch(word):
+            return word
+        found = chosen(as_now(job, self._now(job.id)) for job in self._candidates(word))
+        if not found:
+            raise NotFoundError(f"no job is called {word}; {ACCEPTED}")
+        if len(found) > 1:
+            listed = tuple(
+                Candidate(job.id, full_name(job), job.run.global_job_id, job.run.slot, str(job.state))
+                for job in found[:_LISTED]
+            )
+            raise AmbiguousError(word, listed, more=len(found) > _LISTED)
+        return found[0].id
+
+    def _candidates(self, word: str) -> list[Job]:
+        if not word.isprintable():
+            return []
+        if _PREFIX.fullmatch(word):
+            return self._runs.with_prefix(word.lower(), _LOOKED_AT)
+        number = _NUMBER.fullmatch(word)
+        if number is not None and not (number["before"] and number["after"]):
+            access_point = number["before"] or number["after"]
+            return self._runs.with_number(int(number["cluster"]), int(number["proc"]), access_point, _LOOKED_AT)
+        return self._runs.with_global_id(word, _LOOKED_AT) if "#" in word else []
+
+
+def chosen(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs that a name means: those that live, or else of each GlobalJobId the run that started last, which for a
+    parallel job is one for each slot."""
+    found = list(jobs)
+    if live := [job for job in found if job.live]:
+        return live
+    last: dict[str, int] = {}
+    for job in found:
+        last[job.run.global_job_id] = max(job.run.started, last.get(job.run.global_job_id, 0))
+    return [job for job in found if job.run.started == last[job.run.global_job_id]]
+
+
+def full_name(job: Job) -> str:
+    """CLUSTER.PROC with the access point in front, as far as the GlobalJobId says it."""
+    access_point, mark, _ = job.run.global_job_id.partition("#")
+    number = f"{job.cluster}.{job.proc}"
+    return f"{access_point}#{number}" if mark else number

@@ -1,0 +1,135 @@
+"""The job that a word names: CLUSTER.PROC, access points, GlobalJobIds, ids and their first digits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from lark_common.errors import AmbiguousError, NotFoundError
+from lark_common.runs import RunKey
+from lark_controller.jobs.job import Job, JobState
+from lark_controller.services.job_names import ACCEPTED, JobNames
+from lark_controller.store import Store
+from tests.fixtures.databases import NOW, a_run
+
+# No two runs share an address or a slot.
+_SERIAL = count()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
+    store.migrate()
+    return store
+
+
+def registered(
+    store: Store, access_point: str, number: int = 103, started: int = 1000, node: int = 0, queued: int = 500
+) -> Job:
+    """A run of a job, on a slot and with addresses that no other has."""
+    serial = next(_SERIAL)
+    run = RunKey(f"{access_point}#{number}.0#{queued}", started, f"slot1_{node}@worker{serial}")
+    return store.runs.register(a_run(serial, run=run, id=run.id, cluster=number), "", "", "hook", NOW).job
+
+
+def ended(store: Store, job: Job) -> Job:
+    assert store.runs.end(job.id, NOW, "exited", "", "hook") is not None
+    return job
+
+
+def names(store: Store) -> JobNames:
+    return JobNames(store.runs, lambda job_id: None)
+
+
+def test_every_name_of_a_job_leads_to_it(store: Store) -> None:
+    job = registered(store, "submit1.example")
+    registered(store, "submit1.example", number=104)
+    for word in (
+        "103.0",
+        "submit1#103.0",
+        "103.0@submit1",
+        "SUBMIT1.example#103.0",
+        "103.0@submit1.example",
+        "submit1.example#103.0#500",
+        job.id,
+        job.id[:4],
+        job.id[:9].upper(),
+    ):
+        assert names(store).id_of(word) == job.id, word
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "103",
+        "103.1",
+        "submit#103.0",
+        "submit1#103.0@submit1",
+        "submit1.example#103.0#501",
+        "103.0@",
+        "#103.0",
+        "abc",
+        "1" * 30 + ".0",
+        "103.0\n",
+        "a#\0",
+        "a#\ud800",
+        "%",
+        "",
+        "\u0661.0",
+    ],
+)
+def test_what_names_no_job_is_told_what_is_accepted(store: Store, word: str) -> None:
+    registered(store, "submit1.example")
+    with pytest.raises(NotFoundError) as caught:
+        names(store).id_of(word)
+    assert ACCEPTED in str(caught.value)
+
+
+def test_two_access_points_with_one_number_are_both_listed(store: Store) -> None:
+    one, two = registered(store, "submit1.example"), registered(store, "schedd2@submit2.example", node=1)
+    with pytest.raises(AmbiguousError) as caught:
+        names(store).id_of("103.0")
+    assert {each.id: each.name for each in caught.value.candidates} == {
+        one.id: "submit1.example#103.0",
+        two.id: "schedd2@submit2.example#103.0",
+    }
+    assert "submit1.example#103.0" in str(caught.value)
+    assert names(store).id_of("submit1#103.0") == one.id
+    assert names(store).id_of("103.0@schedd2") == two.id
+    assert names(store).id_of("schedd2@submit2.example#103.0") == two.id
+
+
+def test_a_live_job_comes_before_those_that_have_ended(store: Store) -> None:
+    live = registered(store, "submit1", started=1000)
+    ended(store, registered(store, "submit2", started=2000, node=1))
+    assert names(store).id_of("103.0") == live.id
+    # An older run that the loop has ended, and the store not yet.
+    gone = JobNames(store.runs, lambda job_id: replace(live, state=JobState.REFUSED) if job_id == live.id else None)
+    with pytest.raises(NotFoundError):
+        gone.id_of("submit3#103.0")
+    assert gone.id_of("103.0") == live.id
+
+
+def test_of_a_job_that_ran_again_the_last_run_is_meant(store: Store) -> None:
+    ended(store, registered(store, "submit1", started=1000))
+    last = ended(store, registered(store, "submit1", started=2000))
+    assert names(store).id_of("103.0") == names(store).id_of("submit1#103.0#500") == last.id
+    other = ended(store, registered(store, "submit1", started=3000, queued=600))
+    with pytest.raises(AmbiguousError):
+        names(store).id_of("103.0")
+    assert names(store).id_of("submit1#103.0#600") == other.id
+
+
+def test_the_nodes_of_a_parallel_job_are_told_apart_by_id(store: Store) -> None:
+    nodes = [registered(store, "submit1", node=node) for node in range(12)]
+    for _ in ("live", "ended"):
+        with pytest.raises(AmbiguousError) as caught:
+            names(store).id_of("submit1#103.0#500")
+        assert len(caught.value.candidates) == 10
+        assert "and more" in str(caught.value)
+        for job in nodes:
+            ended(store, job)
+    assert names(store).id_of(nodes[3].id[:12]) == nodes[3].id
