@@ -460,6 +460,7 @@ WHOLE: dict[str, dict[str, int]] = {
        for name, number in PORTS_OF.items() for side in ("src", "dst")},
     "icmpv4_type": {"eth_type": ETH_IPV4, "ip_proto": 1},
     "icmpv6_type": {"eth_type": ETH_IPV6, "ip_proto": 58},
+    "icmpv6_code": {"eth_type": ETH_IPV6, "ip_proto": 58},
     "ipv6_nd_target": {"eth_type": ETH_IPV6, "ip_proto": 58, "icmpv6_type": 136},
     "ipv6_nd_sll": {"eth_type": ETH_IPV6, "ip_proto": 58, "icmpv6_type": 135},
     "ipv6_nd_tll": {"eth_type": ETH_IPV6, "ip_proto": 58, "icmpv6_type": 136},
