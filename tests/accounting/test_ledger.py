@@ -111,6 +111,15 @@ def test_rates_are_between_readings_and_add_up_by_group() -> None:
     assert used(ledger).bytes_out == 10_000_000
 
 
+def test_those_that_move_most_move_it_either_way() -> None:
+    ledger = Ledger()
+    for number, received, sent in ((1, 3000, 0), (2, 2500, 2000), (3, 0, 4000), (4, 0, 0)):
+        ledger.begin(job(number), "group_cms")
+        ledger.read(number, NOW + 10, PortReading(sent // 100, sent, received // 100, received), port_age=10.0)
+    assert [each.name for each in ledger.flowing("job", 9)] == [job(number).id for number in (2, 3, 1)]
+    assert [each.name for each in ledger.flowing("job", 2)] == [job(number).id for number in (2, 3)]
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 1, 7, 10**12]), st.integers(0, 9)), max_size=40))
 def test_rates_by_subject_are_those_of_its_jobs_whatever_came_before(changes: list[tuple[int, int, int]]) -> None:
     rates, now = Rates(), dict.fromkeys(range(6), IDLE)

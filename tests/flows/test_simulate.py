@@ -260,6 +260,26 @@ def check(frame: bytes) -> None:
     assert frames.checksum(body if layout.protocol == packet.ICMP else head + body) == 0
 
 
+def test_a_flow_label_is_twenty_bits_beside_others() -> None:
+    """RFC 8200, section 3: version, traffic class and flow label share four bytes."""
+    full = packet.rewrite(packet.rewrite(FRAME6, "ipv6_flabel", 0xFFFFF), "ip_dscp", 0x3F)
+    assert full[14:18] == b"\x6f\xcf\xff\xff"
+    for value in (0, 0xFFFFF, 0xAAAAA):
+        fields = packet.parse(packet.rewrite(full, "ipv6_flabel", value))
+        assert fields == {**packet.parse(full), "ipv6_flabel": value}
+    for value in (0, 0x2A):
+        fields = packet.parse(packet.rewrite(full, "ip_dscp", value))
+        assert fields == {**packet.parse(full), "ip_dscp": value}
+    four = packet.rewrite(packet.rewrite(FRAME, "ip_dscp", 0x3F), "ip_dscp", 0x15)
+    assert four[15] == 0x15 << 2
+
+
+def test_the_flags_of_tcp_are_twelve_bits() -> None:
+    frame = bytearray(frames.tcp(A, B, "10.0.0.1", "10.0.0.2", 1, 2))
+    frame[46:48] = b"\xaf\xff"
+    assert packet.parse(bytes(frame))["tcp_flags"] == 0xFFF
+
+
 def test_a_bare_ethernet_header_can_be_rewritten_and_less_cannot() -> None:
     bare = FRAME[:14]
     assert packet.rewrite(bare, "eth_dst", 5) == bytes(5) + b"\5" + bare[6:]

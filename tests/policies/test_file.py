@@ -256,6 +256,12 @@ def test_blocks_are_no_larger_than_the_smallest_job_network() -> None:
     assert blocks("10.0.0.0/16", "2001:db8::/64") == (26, 122)
 
 
+def test_the_rules_of_a_switch_are_limited_or_not() -> None:
+    for limit in (0, 1, 100_000):
+        assert load("version: 1\n" + EDGE % f"max_rules: {limit}").switches[0xE1].max_rules == limit
+    assert "not accepted" in only("version: 1\n" + EDGE % "max_rules: -1").problem
+
+
 def test_a_switch_may_leave_it_to_the_controller_whether_normal_works() -> None:
     assert [
         load("version: 1\n" + EDGE % f"normal: {word}").switches[0xE1].normal for word in ("auto", "true", "off")
