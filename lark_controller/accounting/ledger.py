@@ -293,8 +293,8 @@ class Ledger:
         chosen = nlargest(limit, busy, key=itemgetter(0))
         chosen.sort(key=lambda each: (-each[0], each[2].job.id))
         return tuple(
-            Flowing(account.job.id, rate, 1, account.job.group, account.job.user, account.job.host)
-            for _, rate, account in chosen
+            Flowing(job.id, rate, 1, job.group, job.user, job.host, job.run.global_job_id)
+            for rate, job in ((rate, account.job) for _, rate, account in chosen)
         )
 
     # to be written

@@ -22,6 +22,7 @@ class Flowing:
     group: str | None = None
     user: str | None = None
     host: str | None = None
+    global_job_id: str | None = None
 
 
 _Key = tuple[str, str | None]

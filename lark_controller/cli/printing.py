@@ -122,7 +122,7 @@ def rates(found: Sequence[Answer], by: str) -> None:
     head = (by.upper(), *(name.upper() for name in more), "JOBS", "OUT", "IN", "WAN OUT", "WAN IN")
     rows = [
         (
-            each["name"] or "(none)",
+            _subject(each, by),
             *(each[name] for name in more),
             each["jobs"],
             *(f"{each['rate'][name]:.2f}" for name in ("outward", "inward", "wan_outward", "wan_inward")),
@@ -132,6 +132,13 @@ def rates(found: Sequence[Answer], by: str) -> None:
     table(head, rows)
     if not rows:
         print("No job sends or receives anything now.")
+
+
+def _subject(rates: Answer, by: str) -> str:
+    """The name of a group, user or host; of a job ``submit1#103.0``, as far as its GlobalJobId has that."""
+    if by == "job" and (parts := str(rates["global_job_id"] or "").split("#"))[1:]:
+        return "#".join(parts[:2])
+    return str(rates["name"] or "(none)")
 
 
 def cleared() -> None:

@@ -104,6 +104,7 @@ def test_rates_are_between_readings_and_add_up_by_group() -> None:
     assert ledger.rates() == {"group_cms": Rate(4_000_000, 18_000_000, 0, 3_200_000)}
     assert [(each.name, each.jobs) for each in ledger.flowing("job", 9)] == [(job(1).id, 1), (job(2).id, 1)]
     assert [(each.name, each.jobs) for each in ledger.flowing("job", 1)] == [(job(1).id, 1)]
+    assert [each.global_job_id for each in ledger.flowing("job", 1)] == [job(1).run.global_job_id]
     ledger.begin(job(2), "other")
     assert ledger.rates()["group_cms"] == found.rate
     ledger.quiet([1])

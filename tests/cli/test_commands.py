@@ -79,6 +79,15 @@ def test_a_number_that_two_access_points_have_is_shown_with_them(capsys: pytest.
     assert [line.split()[0] for line in lines] == ["submit1#7.0", "submit2#7.0", "8.0"]
 
 
+def test_rates_of_jobs_have_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    rate = {"outward": 1.0, "inward": 2.0, "wan_outward": 0.0, "wan_inward": 0.0}
+    rest = {"rate": rate, "jobs": 1, "user": "alice", "group": "g", "host": "worker1"}
+    ids = ("submit1.example#103.0#17", "odd", None)
+    printing.rates([{"name": f"id{at}", "global_job_id": each} | rest for at, each in enumerate(ids)], "job")
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["submit1.example#103.0", "id1", "id2"]
+
+
 def test_audit(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     job, other = served.register(1, "alice"), served.register(2, "bob")
     served.controls.jobs.forged(job["id"], "worker1", "Owner is forged")

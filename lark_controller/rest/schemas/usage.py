@@ -111,6 +111,7 @@ class FlowingSchema(Schema):
     group = fields.String(required=True, allow_none=True, metadata=_meta("AcctGroup (by group, user, job)"))
     user = fields.String(required=True, allow_none=True, metadata=_meta("User (by user, job)"))
     host = fields.String(required=True, allow_none=True, metadata=_meta("Machine (by host, job)"))
+    global_job_id = fields.String(required=True, allow_none=True, metadata=_meta("GlobalJobId (by job)"))
     jobs = _number("Jobs that send or receive now")
     rate = fields.Nested(RateSchema, required=True, metadata=_meta("Their rates added up"))
 
