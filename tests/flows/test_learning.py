@@ -163,3 +163,18 @@ def test_a_port_that_goes_takes_its_stations_with_it() -> None:
         assert switch.tables.remove(key) is not None
     assert len(switch.learned()) == 2
     assert switch.send(2, B, A) == (1, 3)
+
+
+def test_stations_that_went_make_room_at_their_port() -> None:
+    learning = Learning(3, 4, 70, per_port=2)
+    learned = [learning.heard(1, 0, 1).flows]
+    for number in range(2, 9):
+        learned.append(learning.heard(1, 0, number).flows)
+        assert len(learned[-1]) == 2, "learned, and the port is not made quiet"
+        assert len(learning.heard(1, 0, 99).flows) == 1, "the port is full"
+        assert learning.aged(learned[-2][0].key) == (learned[-2][1].key,)
+        assert len(learning) == 1
+    moved, gone = learning.heard(2, 0, 8)
+    assert len(moved) == 2
+    assert len(gone) == 1
+    assert [len(learning.heard(1, 0, number).flows) for number in (20, 21, 22)] == [2, 2, 1]

@@ -280,6 +280,18 @@ def test_the_flags_of_tcp_are_twelve_bits() -> None:
     assert packet.parse(bytes(frame))["tcp_flags"] == 0xFFF
 
 
+@pytest.mark.parametrize(("protocol", "name"), [(6, "tcp_dst"), (17, "udp_dst"), (58, "ipv6_src")])
+def test_a_header_that_is_cut_off_is_rewritten_as_far_as_it_is_there(protocol: int, name: str) -> None:
+    for size in range(24):
+        frame = frames.ethernet(A, B, *frames.ip("fe80::1", "fe80::2", protocol, bytes(range(1, size + 1))))
+        new = packet.rewrite(frame, name, 7)
+        assert len(new) == len(frame)
+        if name == "ipv6_src" or size >= 8:
+            assert new != frame
+        else:
+            assert new == frame
+
+
 def test_a_bare_ethernet_header_can_be_rewritten_and_less_cannot() -> None:
     bare = FRAME[:14]
     assert packet.rewrite(bare, "eth_dst", 5) == bytes(5) + b"\5" + bare[6:]
