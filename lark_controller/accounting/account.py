@@ -22,7 +22,19 @@ ZEROS: Final = array("Q", bytes(8 * SIZE))
 class Account:
     """One job's sums and the readings that they go up to, in one array: 200,000 of them must fit beside the jobs."""
 
-    __slots__ = ("at", "final", "job", "numbers", "placed", "rate", "started", "told", "treatment")
+    __slots__ = (
+        "at",
+        "final",
+        "followed",
+        "follows",
+        "job",
+        "numbers",
+        "placed",
+        "rate",
+        "started",
+        "told",
+        "treatment",
+    )
 
     def __init__(self, job: Job, treatment: str) -> None:
         # The owner of the use is fixed at the beginning; the job's place may come later.
@@ -33,6 +45,8 @@ class Account:
         self.started = False  # the port was read before, so its readings can be compared
         self.told = False  # the worker has posted its last counters: a switch's reading of the port is older
         self.final = False
+        # Another job is at the port already, or was until this one came and its last counters are not in.
+        self.followed = self.follows = False
         self.numbers = ZEROS
 
     def opened(self) -> array[int]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
+from math import inf
 from operator import add, itemgetter, lt, sub
 from typing import Final
 
@@ -95,6 +96,8 @@ class Ledger:
         self._sums: dict[str, Usage] = {}
         # Last readings of ports whose job is over, by datapath and port name.
         self._ports: dict[tuple[int | str | None, str | None], PortReading] = {}
+        # The jobs that are over and whose last counters are on their way, by the same.
+        self._leaving: dict[tuple[int | str | None, str | None], Account] = {}
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -111,9 +114,14 @@ class Ledger:
                 account.placed = job
                 return
             account = self._accounts[job.number] = Account(job, treatment)
+            before, left = self._leaving.pop(account.port, None), self._ports.pop(account.port, None)
+            if before is not None:
+                # What is remembered of the port is of a job before that one.
+                before.followed = account.follows = True
+                left = None
             if readings:
                 self._restore(account, readings, usage)
-            elif (left := self._ports.get(account.port)) is not None:
+            elif left is not None:
                 account.opened()[PORT:FLOWS] = array("Q", left)
                 account.started = True
 
@@ -146,7 +154,7 @@ class Ledger:
             account.opened()
             before, first = account.sums, not account.started
             if port is not None and not account.told:
-                self._read_port(account, at, port, port_age)
+                self._read_port(account, at, port, inf if account.follows else port_age)
             for reading in flows:
                 self._read_flow(account, reading)
             if port is not None:
@@ -239,6 +247,13 @@ class Ledger:
                 if account is not None:
                     self._rated(account, IDLE, account.treatment)
 
+    def leaves(self, number: int) -> None:
+        """The job is over, and its last counters are on their way: the next one may come to its port before them."""
+        with self._lock:
+            account = self._accounts.get(number)
+            if account is not None and not account.final:
+                self._leaving[account.port] = account
+
     def close(self, number: int, at: float) -> None:
         """Closes the account of a job that is over and whose last counters are in."""
         with self._lock:
@@ -250,7 +265,9 @@ class Ledger:
             account.final = True
             account.at = max(account.at, at)
             self._changed[number] = self._closed[number] = None
-            if account.port[1] is not None and account.started:
+            if self._leaving.get(account.port) is account:
+                del self._leaving[account.port]
+            if account.port[1] is not None and account.started and not account.followed:
                 while len(self._ports) >= _REMEMBERED:
                     del self._ports[next(iter(self._ports))]
                 self._ports[account.port] = PortReading(*account.numbers[PORT:FLOWS])

@@ -77,6 +77,7 @@ class CounterReader:
         """Close the account of a job that is over; called before its flows are taken away."""
         if not self._ledger.knows(number):
             return
+        self._ledger.leaves(number)
         link = None if placed is None else self._link(placed)
         if link is None or placed is None or placed.port is None:
             self._ledger.close(number, time.time())

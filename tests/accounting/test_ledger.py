@@ -92,6 +92,26 @@ def test_jobs_that_follow_each_other_on_a_port_add_up_to_its_counters() -> None:
     assert used(ledger, 2) == Usage(bytes_in=400, bytes_out=500, packets_in=4, packets_out=5)
 
 
+@pytest.mark.parametrize("age", [10.0, 100_000.0])
+def test_jobs_that_take_each_others_port_add_up_to_its_counters_though_the_last_ones_are_late(age: float) -> None:
+    ledger, port, at = Ledger(), "lark1", NOW
+    ledger.begin(job(1, port=port, datapath=1), "")
+    ledger.read(1, at, PortReading(0, 1000, 0, 0, 0, 0), port_age=100_000.0)
+    ledger.read(1, at, PortReading(0, 2000, 0, 0, 0, 0), port_age=100_000.0)
+    ledger.leaves(1)
+    ledger.close(1, at)
+    for number in (2, 3, 4):
+        ledger.begin(job(number, port=port, datapath=1), "")
+        ledger.read(number, at, PortReading(0, number * 2000, 0, 0, 0, 0), port_age=age)
+        if number > 2:
+            # The port was asked for the one before, and then for this one; the first answer is looked at last.
+            ledger.read(number - 1, at, PortReading(0, number * 2000, 0, 0, 0, 0), port_age=age)
+            ledger.close(number - 1, at)
+        ledger.leaves(number)
+    ledger.close(4, at)
+    assert [used(ledger, number).bytes_out for number in (1, 2, 3, 4)] == [1000, 4000, 2000, 0]
+
+
 def test_rates_are_between_readings_and_add_up_by_group() -> None:
     ledger = opened()
     ledger.begin(job(2), "group_cms")
