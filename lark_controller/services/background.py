@@ -130,9 +130,7 @@ class Upkeep:
             # SQLite goes on with a file that has been deleted: nothing but this check finds that.
             if not self._attempts.succeed(self._store.ping, "the database itself"):
                 continue
-            if anew and not self._attempts.succeed(
-                partial(self._store.runs.extend_leases, now + self._lease), "leases"
-            ):
+            if anew and not self._attempts.succeed(partial(self._begin_leases_anew, now), "leases"):
                 continue
             anew = False
             self._attempts.succeed(partial(self._expire, now), "leases")
@@ -140,6 +138,11 @@ class Upkeep:
             if self._retention and now - pruned > PRUNE_EVERY:
                 pruned = now
                 self._attempts.succeed(partial(self._store.prune, now - self._retention), "old entries")
+
+    def _begin_leases_anew(self, now: float) -> None:
+        # Renewals of the time before are not to be written over what they are extended to.
+        self._registration.write_leases()
+        self._store.runs.extend_leases(now + self._lease)
 
     def _expire(self, now: float) -> None:
         count = self._registration.expire(now)

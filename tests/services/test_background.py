@@ -104,8 +104,12 @@ def test_a_clock_that_jumps_or_a_machine_that_stood_still_ends_no_job(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ahead = [0.0]
-    with kept_up(tmp_path, clock=lambda: time.time() + ahead[0], lease=2.0) as (store, _):
+    with kept_up(tmp_path, clock=lambda: time.time() + ahead[0], lease=2.0) as (store, upkeep):
         job = put(store, a_run(1, lease_until=time.time() + 20)).job
+        registration = upkeep._registration
+        registration.use(load(POLICY), needed_attributes(load(POLICY)), store.runs.live())
+        # A renewal by the clock of before, which is not in the store yet.
+        registration.renew(job.id)
         ahead[0] = 10_000.0
         until(lambda: any("leases begin anew" in record.getMessage() for record in caplog.records))
         until(lambda: (found := store.runs.find(job.id)) is not None and found.lease_until > time.time() + 10_000)
