@@ -345,6 +345,21 @@ def test_vlan_tags() -> None:
     assert untouched.outputs == ((2, FRAME),)
 
 
+def test_a_tag_without_an_ethertype_behind_it_is_none() -> None:
+    """Four bytes of a tag and two of the ethertype behind it: 18 with the addresses."""
+    tagged = frames.udp(A, B, "10.0.0.1", "10.0.0.2", vlan=7)[:18]
+    assert packet.parse(tagged)["vlan_vid"] == VLAN_PRESENT | 7
+    assert packet.pop_vlan(tagged) == tagged[:12] + tagged[16:]
+    assert packet.push_vlan(tagged, 0x8100)[14:16] == b"\0\7"
+    assert packet.parse_fast_addresses(tagged).vlan == 7
+    short = tagged[:17]
+    assert (packet.parse(short)["vlan_vid"], packet.parse(short)["eth_type"]) == (0, 0x8100)
+    assert packet.pop_vlan(short) == short
+    assert packet.push_vlan(short, 0x8100)[14:16] == b"\0\0"
+    assert packet.parse_fast_addresses(short).vlan == 0
+    assert packet.rewrite(short, "vlan_vid", 5) == short
+
+
 def test_tags_of_fields_without_a_frame() -> None:
     """The number that is there already stays: a second tag is an ethertype, not a number."""
     program = tables(
@@ -424,6 +439,8 @@ def test_packet_out() -> None:
     assert run_actions(program, 1, FRAME, (Output(PORT_TABLE),), ports()).ports == (2,)
     assert run_actions(program, PORT_CONTROLLER, FRAME, (Output(PORT_TABLE),), ports()).ports == (3,)
     assert run_actions(program, PORT_CONTROLLER, FRAME, (Output(1), Output(3)), ports()).ports == (1, 3)
+    back = run_actions(program, 1, FRAME, (Output(PORT_CONTROLLER, 99),), ports())
+    assert back.to_controller == ((REASON_ACTION, 0, FRAME, (1 << 64) - 1, 99),)
 
 
 def test_normal_learns_by_vlan_and_floods_only_where_it_may() -> None:
