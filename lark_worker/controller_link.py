@@ -21,7 +21,6 @@ from lark_common.runs import Address, EndedBy
 from lark_common.worker_rules import HostRules, from_json
 from lark_worker.errors import AwayError, RefusedError
 from lark_worker.queues.shaping import Seen
-from lark_worker.rules.firewall import Applied
 from lark_worker.settings import Settings
 
 Value = TypeVar("Value")
@@ -31,6 +30,16 @@ REFUSALS: Final = frozenset({400, 409, 413, 415, 422})
 # Seconds of a lease before the first answer, and the shortest that is accepted.
 DEFAULT_LEASE: Final = 900.0
 LEAST_LEASE: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The outcome of rules: the jobs that cannot be enforced (id, reason), those whose network is not made yet, and the
+    worker's uplinks with their speeds in Mb/s."""
+
+    refused: Mapping[str, str]
+    late: frozenset[str]
+    uplinks: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from lark_common import log
 from lark_common.limits import Buckets
 from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, CallerError, ForgedError, NetworkError, RefusedError
-from lark_worker.identity.network_choice import choose_network
 from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import StartdView
 from lark_worker.identity.trusted_ad import check_same_job, post_body, trusted_ads
 from lark_worker.life.ending import Endings
+from lark_worker.life.network_choice import choose_network
 from lark_worker.network.job_network import INNER, JobNetworks, device_names, slot_mac
 from lark_worker.records.known_jobs import KnownJobs, key_of
 from lark_worker.records.records import Record

@@ -16,6 +16,7 @@ from typing import Any, Final
 from lark_common import log
 from lark_common.runs import NetworkType
 from lark_common.worker_rules import HostRules, JobRules
+from lark_worker.controller_link import Applied
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import NETNS, inside, run
 from lark_worker.network.forwarding import Forwarding
@@ -72,16 +73,6 @@ class Counters:
             "policy_drops_out": self.out_dropped.packets + self.out_limited.packets,
             "policy_drops_in": self.in_dropped.packets,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What became of rules: the jobs that cannot be enforced (id, reason), those whose network is not made yet, and the
-    worker's uplinks with their speeds in Mb/s."""
-
-    refused: Mapping[str, str]
-    late: frozenset[str]
-    uplinks: Mapping[str, float | None]
 
 
 class Firewall:

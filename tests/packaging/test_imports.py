@@ -39,6 +39,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "controller": _SERVICES,
     "cli": _SERVICES | {"controller", "rest"},
 }
+# Each room of the worker service in the order of the arrow: it may import from those before it.
+WORKER_ROOMS = (
+    "__init__",
+    "errors",
+    "settings",
+    "identity",
+    "records",
+    "network",
+    "queues",
+    "controller_link",
+    "rules",
+    "dhcp",
+    "usage",
+    "life",
+    "worker",
+    "hook_socket",
+    "cli",
+)
 PURE = {"jobs", "policies", "qos", "flows"}
 INPUT_OUTPUT = {"socket", "time", "threading", "asyncio", "subprocess", "logging", "sqlalchemy", "flask"}
 ONE_ROOM = {"os_ken": "switches", "sqlalchemy": "store", "flask": "rest"}
@@ -84,6 +102,8 @@ def test_imports_run_one_way(path: Path) -> None:
         if package == "lark_controller" and parts[1] not in {own, "__version__"}:
             assert own in MAY_IMPORT, f"give lark_controller/{own} a place in {Path(__file__).name}"
             assert parts[1] in MAY_IMPORT[own], f"{where}: {own} must not import {parts[1]}"
+        if package == "lark_worker" and parts[1] != own:
+            assert WORKER_ROOMS.index(parts[1]) < WORKER_ROOMS.index(own), f"{where}: {own} must not import {parts[1]}"
 
 
 def test_the_controller_has_few_rooms() -> None:

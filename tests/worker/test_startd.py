@@ -7,10 +7,10 @@ import pytest
 
 from lark_common.classads.ads import parse_post
 from lark_worker.errors import ForgedError, RefusedError, StartdError
-from lark_worker.identity.network_choice import choose_network
 from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import Slot, read_slot, slot_name
 from lark_worker.identity.trusted_ad import post_body, trusted_ads
+from lark_worker.life.network_choice import choose_network
 from lark_worker.settings import load
 
 # As HTCondor 25 answers a direct query, without STARTD_JOB_ATTRS.

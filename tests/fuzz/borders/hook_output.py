@@ -14,7 +14,7 @@ from lark_common.classads.text import ad_text, parse_ad
 from lark_common.classads.values import NETWORK_TYPES, PREFIXED, Reader
 from lark_common.errors import AdError
 from lark_common.hook_answer import JobAnswer, lines
-from lark_worker.identity import network_choice
+from lark_worker.life import network_choice
 
 MAX_BYTES: Final = 2048
 DICTIONARY: Final = tuple(
