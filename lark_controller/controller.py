@@ -23,7 +23,7 @@ from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.qos.reservation import Reservation
 from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
-from lark_controller.reconcile.core_drops import SharedDrops
+from lark_controller.reconcile.core_drops import CoreDrops
 from lark_controller.reconcile.drift import check
 from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
@@ -72,7 +72,7 @@ class Controller:
         self._reconciler = Reconciler(in_force, self._state_changed, metrics, self._ovsdb, ovsdb, ledger)
         self._accountant = Accountant(store, ledger, keeping)
         self._guarantees = Guarantees(self._reconciler, metrics)
-        self._shared_drops = SharedDrops(self._reconciler)
+        self._core_drops = CoreDrops(self._reconciler)
         self._openflow = OpenFlow(options, self._reconciler.events)
         self._loop = LoopCalls(self._openflow)
         put = partial(self._openflow.tell, self._reconciler.put)
@@ -107,7 +107,7 @@ class Controller:
         self.switches = Switches(self._openflow, self._reconciler)
         self.workers = Workers(self._loop, self._reconciler, self._guarantees, store.trail)
         self.usage = Accounts(
-            store, ledger, self._accountant, self.jobs, self._loop, self._reconciler, self._shared_drops
+            store, ledger, self._accountant, self.jobs, self._loop, self._reconciler, self._core_drops
         )
         self.health = Health(store, self._openflow)
 
@@ -188,4 +188,4 @@ class Controller:
             self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
             for missed in self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT):
                 self._store.trail.record(time.time(), "controller", "guarantee missed", missed.subject, missed.text)
-            self._openflow.call(self._shared_drops.look(datapath)).result(LOOP_TIMEOUT)
+            self._openflow.call(self._core_drops.look(datapath)).result(LOOP_TIMEOUT)

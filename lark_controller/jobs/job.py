@@ -1,4 +1,4 @@
-"""The job directory: one frozen :class:`Job` a run, found by id, address, user, group and switch.
+"""The job directory: one frozen :class:`Job` a live run, found by its id or its address.
 
 A job here is one run of an HTCondor job on one slot: GlobalJobId, the start of this run, and the slot. The directory
 lives in memory and holds what policy and switches need; the ads' text is in the store.

@@ -157,8 +157,10 @@ def _rules(entry: FileEntry, ports: frozenset[str]) -> Rules:
                 _keep(rules.wans, wan.parse(member, position, ports))
             elif kind == RuleKind.CONNECTIVITY:
                 _keep(rules.connectivities, connectivity.parse(member, position))
-            else:
+            elif kind == RuleKind.BANDWIDTH:
                 _keep(rules.bandwidths, bandwidth.parse(member, position))
+            else:
+                raise NotImplementedError(f"no parser for rules of the kind {kind}")
     return rules
 
 

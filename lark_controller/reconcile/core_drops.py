@@ -1,7 +1,7 @@
 """Packets that cores dropped, by accounting group: packets that found a queue full or a meter exceeded.
 
 A core's queues and meters are a group's and not a job's, so nobody can tell whose packets those were. For the reconcile
-loop's thread; :meth:`SharedDrops.by_group` may be asked from any.
+loop's thread; :meth:`CoreDrops.by_group` may be asked from any.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Place(NamedTuple):
     number: int
 
 
-class SharedDrops:
+class CoreDrops:
     """The last reading of each core, and the sums since this start."""
 
     def __init__(self, loop: Reconciler) -> None:

@@ -12,7 +12,7 @@ from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate
 from lark_controller.api.usage import GroupStatus, UsageFilter, UsagePage
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.calls import LoopCalls
-from lark_controller.reconcile.core_drops import SharedDrops
+from lark_controller.reconcile.core_drops import CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.accountant import Accountant
 from lark_controller.services.jobs import Jobs
@@ -30,7 +30,7 @@ class Accounts:
         jobs: Jobs,
         loop: LoopCalls,
         reconciler: Reconciler,
-        core_drops: SharedDrops,
+        core_drops: CoreDrops,
     ) -> None:
         self._store = store
         self._ledger = ledger

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark_common.errors import Mistake, PolicyError
-from lark_controller.policies import schema
+from lark_controller.policies import file, schema
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy, PortSpec, Reach, SwitchRole, WanAction
 from lark_controller.policies.yaml_nodes import MAX_BYTES
@@ -40,6 +40,17 @@ def only(text: str) -> Mistake:
 
 def agrees(text: str) -> bool:
     return bool(VALIDATOR.is_valid(yaml.safe_load(text)))
+
+
+def test_a_kind_without_a_parser_is_not_read_as_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "KINDS", (*file.KINDS, "shape"))
+    with pytest.raises(NotImplementedError, match="shape"):
+        load("version: 1\npolicies: [{shape: {mode: cap}}]")
+
+
+def test_the_schema_has_the_kinds_that_the_file_has() -> None:
+    rule = schema.schema()["properties"]["policies"]["items"]
+    assert set(rule["properties"]) == set(file.KINDS)
 
 
 def test_example_is_valid_and_reads_as_written() -> None:
