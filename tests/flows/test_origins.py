@@ -260,3 +260,18 @@ def test_queues_of_a_job_are_noted_before_it_comes_and_forgotten_when_it_goes() 
     assert EDGE in desired.set_queue(claim, 6, 1)
     desired.remove(1)
     assert not desired.queues
+
+
+@pytest.mark.parametrize(
+    ("limited", "changes", "queue"),
+    [(True, {}, 5), (False, {}, None), (True, {"port": "p99"}, None), (False, {"port": "p99"}, None)],
+)
+def test_a_job_has_its_queue_while_it_is_limited_and_at_a_port(
+    limited: bool, changes: dict[str, Any], queue: int | None
+) -> None:
+    desired = a_desired()
+    decision = Decider(desired.policy).decide(a_job(1).facts)
+    desired.set_queue(Claim.of_job(1), 5, None)
+    share = HostBandwidth(borrows=False, default=10.0) if limited else None
+    desired.put(a_job(1, **changes), replace(decision, bandwidth=share))
+    assert desired.placed[1].queue == queue

@@ -137,6 +137,20 @@ def test_slices_hold_for_what_comes_from_other_workers(version: int) -> None:
         assert site.leaves(11, frame) == ((UPLINK,) if expected else ())
 
 
+def test_of_a_question_to_one_the_destination_counts_and_of_one_to_a_group_the_target() -> None:
+    """RFC 4861, section 7.2.2: addresses are asked for by multicast, neighbours are probed by unicast."""
+    one, same, other = a_job(1, "alice"), a_job(2, "alice"), a_job(3, "bob")
+    site = Site(one, same, other)
+    m, group = mac(one), "33:33:ff:00:00:01"
+    for target in (same, other):
+        probe = frames.nd(m, mac(same), at(one, 6), at(same, 6), at(target, 6), sll=m)
+        assert site.leaves(11, probe) == (12,)
+        probe = frames.nd(m, mac(other), at(one, 6), at(other, 6), at(target, 6), sll=m)
+        assert site.leaves(11, probe) == ()
+    assert site.leaves(11, frames.nd(m, group, at(one, 6), "ff02::1:ff00:2", at(same, 6), sll=m)) == (12,)
+    assert site.leaves(11, frames.nd(m, group, at(one, 6), "ff02::1:ff00:3", at(other, 6), sll=m)) == ()
+
+
 AMONG_HOSTS = "version: 1\nnetworks: {local: [10.0.0.0/8, '2001:db8::/32']}\npolicies: [{slice: {by: Owner}}]\n"
 
 
