@@ -288,11 +288,11 @@ class Client:
         return self._request("GET", "/metrics", None, None, "", self._timeout).decode("utf-8")
 
     def healthy(self) -> bool:
-        """Whether the process answers."""
+        """True if the process answers."""
         return bool(self._json("GET", "/healthz")["status"] == "ok")
 
     def ready(self) -> Answer:
-        """Whether the controller can do its work: ``ready`` and ``reasons``."""
+        """The controller's readiness to do its work: ``ready`` and ``reasons``."""
         try:
             return self._json("GET", "/readyz")
         except ProblemError as error:

@@ -35,8 +35,8 @@ _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a queue gets whenever it has packets (``least``) and at most (``most``), in bits a second of L2 frames; and
-    the bits that it may send at once (``burst``)."""
+    """The bandwidth of a queue whenever it has packets (``least``) and at most (``most``), in bits a second of L2
+    frames; and the bits that it may send at once (``burst``)."""
 
     least: int
     most: int
@@ -45,7 +45,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Uplink:
-    """What leaves a worker by one interface: ``rate`` bits a second altogether.
+    """The queues of what leaves a worker by one interface: ``rate`` bits a second altogether.
 
     ``shares`` are those of jobs, by the job's id, and of flows that jobs have reserved, by :attr:`ReservedShare.key`;
     ``rest`` is that of all others together.

@@ -157,12 +157,12 @@ class Controller:
 
     @property
     def openflow_addresses(self) -> tuple[tuple[str, int], ...]:
-        """Where switches connect over TCP."""
+        """The addresses where switches connect over TCP."""
         return self._openflow.addresses
 
     @property
     def openflow_tls_addresses(self) -> tuple[tuple[str, int], ...]:
-        """Where switches connect over TLS."""
+        """The addresses where switches connect over TLS."""
         return self._openflow.tls_addresses
 
     def _holds(self, reservation: Reservation) -> bool:

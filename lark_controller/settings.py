@@ -23,7 +23,7 @@ OVSDB_PATTERN: Final = r"unix:/\S+|(ssl|tcp):(\{host\}|\[[0-9a-fA-F:]+\]|[\w.-]+
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where a server listens: a TCP address and port, or the path of a Unix socket."""
+    """The address at which a server listens: a TCP address and port, or the path of a Unix socket."""
 
     host: str = ""
     port: int = 0

@@ -86,7 +86,7 @@ def show_status(settings: Settings) -> int:
 
 
 def _ask(settings: Settings, path: str) -> dict[str, Any] | None:
-    """What the running service answers; None, and the reason on standard error, where it does not."""
+    """The running service's answer; None, and the reason on standard error, where there is none."""
     connection = http.client.HTTPConnection("localhost", timeout=10)
     connection.sock = socket.socket(socket.AF_UNIX)
     try:

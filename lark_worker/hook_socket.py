@@ -342,7 +342,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _is_served(path: Path) -> bool:
-    """Whether a process listens on a socket; the file of one that was killed may be removed."""
+    """True if a process listens on a socket; the file of one that was killed may be removed."""
     with socket.socket(socket.AF_UNIX) as trial:
         try:
             trial.connect(str(path))

@@ -211,7 +211,7 @@ class Worker:
         return self._jobs.all()
 
     def problems(self) -> tuple[str, ...]:
-        """What an operator has to see to, in sentences."""
+        """Problems that need an operator, in sentences."""
         return (problem,) if (problem := self._wrapper_check.problem) else ()
 
     def counters(self, record: Record) -> Counters:

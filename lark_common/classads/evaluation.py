@@ -53,7 +53,7 @@ class Token(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What an expression is made of; functions as written, references with their scope (lower case or ``""``)."""
+    """The parts of an expression; functions as written, references with their scope (lower case or ``""``)."""
 
     functions: tuple[str, ...]
     references: tuple[tuple[str, str], ...]
@@ -134,7 +134,8 @@ class _Expansion:
         self._seen = 0
 
     def of(self, text: str, side: int) -> int:
-        """How many characters ``text``, an expression of ``ads[side]``, has once attributes are written out."""
+        """The number of characters that ``text``, an expression of ``ads[side]``, has once attributes are written
+        out."""
         # Before the text is looked at, and over all texts: none is shorter than what it amounts to.
         self._seen = self._bounded(self._seen + len(text))
         total = len(text)
@@ -181,7 +182,7 @@ class _Expansion:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value holds no expression at any depth, so that using it costs no more than its size."""
+    """True if a value holds no expression at any depth, so that using it costs no more than its size."""
     if isinstance(value, classad2.ExprTree):
         return False
     if isinstance(value, list):

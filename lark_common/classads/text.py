@@ -60,7 +60,7 @@ def without_strings(text: str) -> str:
 
 
 def _structure_problem(expression: str) -> str:
-    """Why an expression must not reach the C++ parser, or ``""``."""
+    """The reason why an expression must not reach the C++ parser, or ``""``."""
     bare = without_strings(expression)
     if len(bare) > MAX_EXPRESSION:
         return f"an expression of {len(bare)} characters outside strings; at most {MAX_EXPRESSION} are accepted"
@@ -82,7 +82,7 @@ def _long_number_problem(bare: str) -> str:
 
 
 def _old_expression_problem(expression: str) -> str:
-    """Why an expression in old syntax is not one complete expression, or ``""``."""
+    """The reason why an expression in old syntax is not one complete expression, or ``""``."""
     if not expression:
         return "no value after the equals sign"
     problem = _structure_problem(expression)
@@ -166,7 +166,7 @@ def is_private(name: str) -> bool:
 
 
 def _first_lost(lines: Iterable[str]) -> AdError:
-    """Which line the parser does not take although it looks right."""
+    """The error of the first line that the parser does not take although it looks right."""
     for line in lines:
         name, _, expression = line.partition(" = ")
         try:

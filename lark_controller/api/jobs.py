@@ -32,7 +32,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Which switches hold a job's flows (confirmed by barrier), and which do not yet."""
+    """The switches that hold a job's flows (confirmed by barrier), and those that do not yet."""
 
     job: Job
     confirmed: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class JobDetail:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs a list holds; None is any. ``state`` is a JobState value, or ``"live"`` (the default).
+    """The jobs that a list holds; None is any. ``state`` is a JobState value, or ``"live"`` (the default).
 
     ``newest`` puts the job that was registered last first.
     """

@@ -84,8 +84,8 @@ class FlowStatus:
 
 @dataclass(frozen=True, slots=True)
 class FlowFilter:
-    """Which flows of a switch a list holds: those of a live job's id, of a table, those that have a text in their words
-    (whatever the case). ``None`` and ``""`` are any."""
+    """The flows of a switch that a list holds: those of a live job's id, of a table, those that have a text in their
+    words (whatever the case). ``None`` and ``""`` are any."""
 
     job: str | None = None
     table: int | None = None
@@ -150,7 +150,7 @@ class SwitchControls(Protocol):
         """A page of a switch's flows, desired and installed. Raises NotFoundError, also for a cursor that is none."""
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
-        """Why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
+        """Explain why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
 
         Raises NotFoundError, AdError.
         """

@@ -14,7 +14,7 @@ from lark_controller.jobs.job import Job
 
 @dataclass(frozen=True, slots=True)
 class UsageFilter:
-    """Which use a list holds.
+    """The use that a list holds.
 
     ``by`` is group, user, host or job. ``start`` and ``end`` are seconds since 1970; ``seconds`` the width of the
     buckets that answer, and ``bucket`` its name, or None for one sum over the whole stretch. ``group``, ``user`` and

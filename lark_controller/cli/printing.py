@@ -280,7 +280,7 @@ def plan(found: Answer) -> None:
 
 
 def explanation(found: Answer) -> None:
-    """Why a packet reaches its destination, or does not."""
+    """Print why a packet reaches its destination, or does not."""
     for number, step in enumerate(found["steps"], 1):
         print(_clean(f"{number}. {step['where']}: {step['text']}"))
         if step["flow"]:

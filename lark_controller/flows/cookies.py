@@ -17,7 +17,7 @@ NUMBER_MASK: Final = (1 << NUMBER_BITS) - 1
 
 
 class Category(IntEnum):
-    """Why a flow exists; the meaning of the number is beside each."""
+    """The reason for a flow; the meaning of the number is beside each."""
 
     LOCAL_BASE = 0x01  # loaded on the worker when OVS starts, before any controller; never swept. Number: 0
     SWITCH = 0x02  # the frame of the tables: misses, host traffic. Number: 0

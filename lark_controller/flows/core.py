@@ -64,7 +64,7 @@ def frame(switch: Switch, policy: Policy, standing: frozenset[int] = frozenset()
 
 
 def class_flows(rule: WanRule, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
-    """Which prefixes come under a WAN rule: as source, and where the rule drops also as destination.
+    """Flows for the prefixes that come under a WAN rule: as source, and where the rule drops also as destination.
 
     The way of an answer to a steered job is not this switch's choice, so steering needs half of the rules.
     """
@@ -126,7 +126,7 @@ def _local_passes(policy: Policy) -> Iterator[Flow]:
 
 
 def inbound_flows(dscp: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
-    """Which queue towards the site the packets for these prefixes take: that of the group with this DSCP."""
+    """Flows that put packets for these prefixes into a queue towards the site: that of the group with this DSCP."""
     for prefix in prefixes:
         ethertype, name = (ETH_IPV4, "ipv4_dst") if prefix.version == 4 else (ETH_IPV6, "ipv6_dst")
         fields: Fields = {"eth_type": ethertype, name: (prefix.value, prefix.mask)}

@@ -187,7 +187,7 @@ class _Block:
 
 
 class LabelledPrefixes:
-    """Which prefixes hold the addresses of each label, where addresses may come from reserved blocks.
+    """The prefixes that hold the addresses of each label, where addresses may come from reserved blocks.
 
     A block counts as a whole for a label while every live address in it, from that block or not, has that label;
     otherwise its live addresses count one by one. An address with the label None is live and belongs to no label, so

@@ -1,4 +1,4 @@
-"""Which queue at a worker's uplinks a job's packets take: that of a reserved flow, the job's own, or none. Pure."""
+"""The queue at a worker's uplinks that a job's packets take: that of a reserved flow, the job's own, or none. Pure."""
 
 from __future__ import annotations
 

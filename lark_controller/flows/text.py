@@ -232,7 +232,7 @@ def action_text(action: Action) -> str:
 
 
 def key_text(key: FlowKey) -> str:
-    """Which flow: ``table=3,priority=100,ip,nw_src=10.64.0.5``."""
+    """A flow's key: ``table=3,priority=100,ip,nw_src=10.64.0.5``."""
     return ",".join(_nonempty(f"table={key.table}", f"priority={key.priority}", match_text(key.match)))
 
 

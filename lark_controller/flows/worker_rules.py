@@ -175,7 +175,7 @@ def _job(
 
 
 def unsupported(policy: Policy, job: Job, decision: Decision) -> str:
-    """Why a worker cannot enforce a decision, as a sentence; ``""`` where it can."""
+    """The reason why a worker cannot enforce a decision, as a sentence; ``""`` where it can."""
     if job.network_type not in RULED or decision.isolated:
         return ""
     if decision.slice is not None and not policy.job_networks:

@@ -32,7 +32,7 @@ def main(collector: str) -> int:
 
 
 def _began(ads: list[Mapping[str, Any]]) -> float:
-    """When the collector started; of several the one that started last."""
+    """The start of the collector; of several the one that started last."""
     starts = [
         ad["MyCurrentTime"] - ad["StatsLifetime"] for ad in ads if "MyCurrentTime" in ad and "StatsLifetime" in ad
     ]

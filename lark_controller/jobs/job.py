@@ -210,5 +210,5 @@ class Directory:
 
 
 def _addressed(job: Job) -> tuple[Address, ...]:
-    """By which addresses the directory finds a job."""
+    """The addresses by which the directory finds a job."""
     return job.addresses if job.has_pool_address else ()

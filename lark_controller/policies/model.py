@@ -323,7 +323,7 @@ class SliceKey(NamedTuple):
 
 
 class Because(NamedTuple):
-    """Why: the kind, the rule's position in its kind, its line in the file, its predicate, and the values met.
+    """A reason: the kind, the rule's position in its kind, its line in the file, its predicate, and the values met.
 
     ``values`` are (attribute, ClassAd text) pairs of what the predicate referred to.
     """

@@ -24,7 +24,7 @@ LEAST_REST: Final = 0.01
 
 
 class Way(Enum):
-    """Which way a demand counts: both for a job's bandwidth, one for a flow that is reserved."""
+    """The directions in which a demand counts: both for a job's bandwidth, one for a flow that is reserved."""
 
     BOTH = "both"
     OUT = "out"

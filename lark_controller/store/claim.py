@@ -1,4 +1,4 @@
-"""Which controller uses a database: known for as long as its process lives, so that a second one notices."""
+"""The claim of a controller to a database: held for as long as its process lives, so that a second one notices."""
 
 from __future__ import annotations
 

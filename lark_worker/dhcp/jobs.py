@@ -26,7 +26,7 @@ _HOSTS_RESOLV: Final = Path("/etc/resolv.conf")
 
 
 def has_dhcp(record: Record) -> bool:
-    """Whether a job's IPv4 address comes from a DHCP server."""
+    """True if a job's IPv4 address comes from a DHCP server."""
     return record.address_type == "dhcp" and record.network_type != "none"
 
 

@@ -57,7 +57,7 @@ class Lease:
         return f"{self.address}/{self.length}"
 
     def same_network(self, other: Lease) -> bool:
-        """Whether both configure the interface alike."""
+        """True if both configure the interface alike."""
         mine, others = (
             (each.interface, each.routes, each.nameservers, each.domain, each.mtu) for each in (self, other)
         )

@@ -88,7 +88,7 @@ class Client:
 
     @property
     def waits_for_answers(self) -> bool:
-        """Whether an answer may come now."""
+        """True while an answer may come."""
         return self.state is not State.BOUND
 
     def start(self, now: float) -> list[Outcome]:

@@ -77,7 +77,7 @@ def read_process(pid: int) -> Process:
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Whether the process with that id is still the one that started then."""
+    """True if the process with that id is still the one that started then."""
     try:
         return read_process(pid).started == started
     except ProcessLookupError:
@@ -125,7 +125,7 @@ def held(connection: socket.socket, peer: Peer) -> Iterator[None]:
 
 
 def has_ended(pidfd: int) -> bool:
-    """Whether the process behind a pidfd has ended."""
+    """True if the process behind a pidfd has ended."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

@@ -45,8 +45,8 @@ class StartdView(Protocol):
         """The slot of a running starter. Raises StartdError."""
 
     def gives_jobs_its_network(self) -> bool | None:
-        """Whether jobs start in the worker's own network, False where in an empty namespace; None where HTCondor has
-        no other way. Raises StartdError."""
+        """True if jobs start in the worker's own network, False if in an empty namespace; None where HTCondor has no
+        other way. Raises StartdError."""
 
 
 # The identity of a job, as attributes of the job ad: taken from the startd, never from the user.

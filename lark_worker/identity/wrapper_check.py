@@ -1,4 +1,4 @@
-"""Whether jobs can get around the wrapper: asked of the startd when the service starts, and again and again."""
+"""A check that jobs cannot get around the wrapper: asks the startd when the service starts, and again and again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WrapperCheck:
 
     @property
     def problem(self) -> str:
-        """Why jobs can get around the wrapper, or that it is not known yet; ``""`` where they cannot."""
+        """The reason why jobs can get around the wrapper, or that it is not known yet; ``""`` where they cannot."""
         return UNKNOWN if self._problem is None else self._problem
 
     def start(self) -> None:

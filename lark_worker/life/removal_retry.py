@@ -59,7 +59,7 @@ class RemovalRetry:
                     return
 
     def _again(self, record: Record) -> bool:
-        """Whether nothing is left to do."""
+        """Remove a job's network again; True if nothing is left to do."""
         if self._taken_over(record.id):
             return True
         try:

@@ -26,7 +26,7 @@ class Bridge:
         return shown
 
     def is_userspace(self) -> bool:
-        """Whether the bridge has OVS's userspace datapath, which does not complete checksums left to a device."""
+        """True if the bridge has OVS's userspace datapath, which does not complete checksums left to a device."""
         return "netdev" in self._vsctl("get", "bridge", self.name, "datapath_type")
 
     def add_port(self, port: str, job_id: str) -> str:

@@ -28,7 +28,8 @@ _TRY: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was an interface's: addresses and routes as arguments of ip(8), and the routers of its default routes."""
+    """The former settings of an interface: addresses and routes as arguments of ip(8), and the routers of its default
+    routes."""
 
     bridge: str
     interface: str
@@ -236,7 +237,7 @@ def _answering(moved: Moved, patience: float) -> None:
 
 
 def told(moved: Moved, *, made: bool) -> Iterable[str]:
-    """What to say of a bridge that was made or taken apart."""
+    """Lines for the operator about a bridge that was made or taken apart."""
     to = moved.bridge if made else moved.interface
     yield f"{moved.interface} is {'a port' if made else 'no longer a port'} of {moved.bridge}"
     yield f"addresses of {to}: {', '.join(moved.addresses) or 'none'}"

@@ -19,7 +19,7 @@ def run_dir(ovs_database: str) -> Path | None:
 
 
 def ask(directory: Path, method: str, *params: str, timeout: float = 1.0) -> str:
-    """What ovs-vswitchd answers to a command. Raises OSError, and ValueError where it refuses."""
+    """The answer of ovs-vswitchd to a command. Raises OSError, and ValueError where it refuses."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:
         control.settimeout(timeout)
         control.connect(str(_control_socket(directory)))

@@ -41,7 +41,7 @@ _Wanted = Mapping[int, tuple[Share, "_Queue | None"]]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a queue has seen since it was made: bytes sent, packets dropped, seconds in which packets were waiting; and
+    """Counters of a queue since it was made: bytes sent, packets dropped, seconds in which packets were waiting; and
     the bits a second that it is promised."""
 
     promised: int = 0
@@ -52,7 +52,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """What became of the shares: jobs that cannot have theirs (id, reason), the classes of shares by key (as HTB and
+    """The outcome of the shares: jobs that cannot have theirs (id, reason), the classes of shares by key (as HTB and
     the packet filter write them), and the worker's uplinks with their speeds in Mb/s."""
 
     refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -130,8 +130,8 @@ class Shaping:
             self._minors.clear()
 
     def of_jobs(self) -> dict[str, dict[str, int]]:
-        """What the queues of each job have seen, by the job's id, under the names that the controller is told: packets
-        dropped, and milliseconds in which packets were waiting, of each direction."""
+        """Counters of each job's queues, by the job's id, under the names that the controller is told: packets dropped,
+        and milliseconds in which packets were waiting, of each direction."""
         self._sample(SAMPLE / 2)
         found: dict[str, dict[str, int]] = {}
         with self._lock:
@@ -146,7 +146,7 @@ class Shaping:
         return found
 
     def promises(self) -> dict[tuple[str, str], Seen]:
-        """What the queues at the uplinks have seen, by the job's id and the queue's name: the uplink's, and for a flow
+        """Counters of the queues at the uplinks, by the job's id and the queue's name: the uplink's, and for a flow
         that the job has reserved the reservation's number behind it."""
         self._sample(SAMPLE / 2)
         found: dict[tuple[str, str], Seen] = {}

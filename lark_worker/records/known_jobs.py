@@ -90,7 +90,7 @@ class KnownJobs:
                 self._update(record.delivered(operation))
 
     def lives(self, record: Record) -> bool:
-        """Whether the job's starter still runs."""
+        """True if the job's starter still runs."""
         return record.boot == self.boot and is_alive(record.starter, record.started)
 
     def forget(self, record: Record) -> None:

@@ -108,8 +108,8 @@ def _deliver(port: Port) -> Iterator[str]:
 
 
 def _solicited(port: Port) -> Iterator[str]:
-    """Whose address a sliced job may ask for by multicast: as what it may send to, and no link-local one from its own
-    (compare :mod:`lark_controller.flows.edge.slices`)."""
+    """Rules for the addresses that a sliced job may ask for by multicast: as for those that it may send to, and no
+    link-local one from its own (compare :mod:`lark_controller.flows.edge.slices`)."""
     job = port.rules
     if job.slice:
         drop = f"{port.count('out_dropped')} drop"

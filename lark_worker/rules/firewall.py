@@ -212,7 +212,8 @@ class Firewall:
         )
 
     def _connections(self) -> int:
-        """How many connections a job may have open at a time; 0, any number, where the kernel cannot count them."""
+        """The number of connections that a job may have open at a time; 0, any number, where the kernel cannot count
+        them."""
         if self._most is None:
             self._most = self._settings.connections
             name = f"{self.name}_probe"
@@ -316,5 +317,5 @@ def _keys(job: JobRules) -> tuple[str, ...]:
 
 
 def is_ruled(record: Record) -> bool:
-    """Whether a job's policy is enforced here."""
+    """True if a job's policy is enforced here."""
     return record.network_type in (NetworkType.BRIDGE, NetworkType.NAT)

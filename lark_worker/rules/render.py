@@ -111,7 +111,7 @@ def set_dscp(port: Port) -> Iterator[str]:
 
 
 def classed(port: Port) -> Iterator[str]:
-    """Which class at the uplinks a packet goes through (tc-htb(8)): the job's own, or that of a flow that it has
+    """Rules that choose a packet's class at the uplinks (tc-htb(8)): the job's own, or that of a flow that it has
     reserved; a longer prefix wins."""
     own = port.classes.get(port.rules.id)
     if own is not None:
@@ -179,7 +179,7 @@ def limited(most: int, counted: str) -> tuple[str, ...]:
 
 
 def is_one_way(job: JobRules) -> bool:
-    """Whether a job may call or be called, but not both."""
+    """True if a job may call or be called, but not both."""
     return not job.isolated and job.inbound != job.outbound
 
 

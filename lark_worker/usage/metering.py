@@ -43,7 +43,7 @@ LastWan = Callable[[Record, bool], tuple[int, int] | None]
 
 
 def is_metered(record: Record) -> bool:
-    """Whether a job's use of the network is reported to HTCondor."""
+    """True if a job's use of the network is reported to HTCondor."""
     return record.accounted and record.network_type != "none"
 
 

@@ -99,7 +99,7 @@ class UsageReports:
                 log.failure("counters are not reported; the next report includes them", error)
 
     def _tell_delivered(self, live: list[Record]) -> None:
-        """What was promised to whom, and delivered, so that the controller notices a guarantee that is missed."""
+        """Report each promise and its delivery, so that the controller notices a guarantee that is missed."""
         queues = self._shaping.promises()
         if queues and live:
             self._link.delivered(live[0].machine, time.monotonic(), queues)

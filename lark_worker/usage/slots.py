@@ -22,7 +22,7 @@ def attribute(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What is said of a slot: the use of its job, and the outer and inner end of the job's link."""
+    """The report of a slot: the use of its job, and the outer and inner end of the job's link."""
 
     meter: Meter | None = None
     external: str = ""

@@ -81,7 +81,7 @@ def _both_ways(prefix: Prefix) -> Iterator[tuple[Edge, tuple[int, int], Fields]]
 
 
 def slice_flows(tag: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
-    """Which prefixes the jobs of a slice (its tag on this switch) exchange packets with."""
+    """Flows for the prefixes with which the jobs of a slice (its tag on this switch) exchange packets."""
     for prefix in prefixes:
         yield from _prefix_flows(tag, prefix)
 

@@ -64,7 +64,7 @@ def _meta(meaning: str) -> dict[str, str]:
 
 
 class UsageQuery(PageQuery):
-    """Which use."""
+    """The use that is asked for."""
 
     limit = fields.Integer(
         strict=False, load_default=1000, validate=validate.Range(1, 10_000), metadata=_meta("How many rows, 1 to 10000")

@@ -213,7 +213,7 @@ class RegisteredSchema(JobSchema):
 
 
 class BecauseSchema(Schema):
-    """Why the policy decided so."""
+    """The reason for a part of the policy's decision."""
 
     kind = _text("Kind of policy")
     position = _number("The rule's position in its kind, from 1")

@@ -42,7 +42,7 @@ class EndQuery(Schema):
 
 
 class RulesQuery(Schema):
-    """Which change of its rules a worker waits for."""
+    """The change of its rules that a worker waits for."""
 
     after = fields.String(
         load_default="", validate=WORD[1], metadata=_meta("The revision that the worker has; rules come for another")
@@ -55,7 +55,7 @@ class RulesQuery(Schema):
 
 
 class PageQuery(Schema):
-    """Which part of a list."""
+    """A part of a list."""
 
     limit = fields.Integer(
         strict=False, load_default=100, validate=validate.Range(1, 1000), metadata=_meta("How many, 1 to 1000")
@@ -64,7 +64,7 @@ class PageQuery(Schema):
 
 
 class JobQuery(PageQuery):
-    """Which jobs."""
+    """A choice of jobs."""
 
     owner = fields.String(validate=WORD, metadata=_meta("Owner"))
     group = fields.String(validate=WORD, metadata=_meta("AcctGroup"))
@@ -92,13 +92,13 @@ class FreshQuery(Schema):
 
 
 class AuditQuery(PageQuery):
-    """Which part of the audit trail."""
+    """A part of the audit trail."""
 
     subject = fields.String(validate=WORD, metadata=_meta("Any name of a job, policy or a datapath id"))
 
 
 class FlowQuery(PageQuery):
-    """Which of a switch's flows."""
+    """A choice of a switch's flows."""
 
     job = fields.String(validate=WORD, metadata=_meta("Any name of a job; its own flows alone"))
     table = fields.Integer(strict=False, validate=validate.Range(0, 254), metadata=_meta("The number of a table"))
@@ -110,7 +110,7 @@ class FlowQuery(PageQuery):
 
 
 class ReservationQuery(PageQuery):
-    """Which reservations."""
+    """A choice of reservations."""
 
     job = fields.String(validate=WORD, metadata=_meta("Any name of a job: its own, and flows that go to it"))
 

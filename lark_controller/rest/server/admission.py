@@ -1,4 +1,4 @@
-"""Which connections the server keeps: places by kind of peer and by address, so that no peer takes them all.
+"""The connections that the server keeps: places by kind of peer and by address, so that no peer takes them all.
 
 Peers are of three kinds, each with places of its own: this machine (loopback and Unix sockets), addresses from which a
 valid token has come, and strangers. Where places are short, the connection goes that has waited longest without a
