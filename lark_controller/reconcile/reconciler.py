@@ -1,4 +1,4 @@
-"""The reconcile loop: the only part that programs switches.
+"""The reconcile loop: the only part that sends switches flows and meters.
 
 It runs on the OpenFlow event-loop thread, together with the switches' connections, so nothing here needs a lock and
 nothing here may block. REST and PacketIns hand it work; it derives what each switch should hold
