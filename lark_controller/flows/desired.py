@@ -120,7 +120,7 @@ class Desired:
     def slices_at(self, datapath: int) -> dict[int, SliceKey]:
         """The slices of a switch by tag."""
         local = self._local.get(datapath)
-        return {} if local is None else {tag: key for key, tag in local.tags.items()}
+        return {} if local is None else {tag: key for key, tag in list(local.tags.items())}
 
     def class_prefixes(self, position: int) -> list[Prefix]:
         """The prefixes of the jobs that come under a WAN rule."""

@@ -132,7 +132,7 @@ class PoolWatch:
                 time.sleep(PAUSE)
         self._doubted = doubted
         known = {job.id for job in jobs}
-        self._kept = {job_id: why for job_id, why in self._kept.items() if job_id in known}
+        self._kept = {job_id: why for job_id, why in list(self._kept.items()) if job_id in known}
 
     def _run(self) -> None:
         while True:

@@ -91,8 +91,9 @@ def _placed(desired: Desired, directory: Directory, job: Job | None) -> Placed |
 def concerned(desired: Desired, ends: Ends) -> list[int]:
     """The switches that such a packet may pass, in order: the sender's edge, cores, the receiver's edge."""
     placed = [job.datapath for job in (ends.src_job, ends.dst_job) if job is not None]
+    # The loop changes these meanwhile; a list of a dictionary is made in one step.
     edges = [datapath for datapath in placed if datapath is not None and datapath in desired.switches]
-    cores = [dp for dp, switch in desired.switches.items() if not switch.is_edge]
+    cores = [dp for dp, switch in list(desired.switches.items()) if not switch.is_edge]
     chain = [*edges[:1], *cores, *edges[1:]] if edges else cores
     if ends.src_job is None and len(edges) == 1:
         chain = [*cores, *edges]
@@ -242,7 +243,7 @@ class _Walk:
         }
 
     def _gateway(self) -> int | None:
-        hops = [wan.next_hop for switch in self.desired.switches.values() for wan in switch.wan]
+        hops = [wan.next_hop for switch in list(self.desired.switches.values()) for wan in switch.wan]
         return hops[0] if hops and not self.local else None
 
     def _start(self) -> tuple[int, int]:
