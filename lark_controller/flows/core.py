@@ -197,9 +197,8 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
     if switch.is_edge:
         return ()
     said = list(qos_shortcomings(policy, switch.max_meter, switch.group_control))
-    names = {wan.name for wan in switch.wan}
     for rule in policy.wans:
-        if rule.action is WanAction.STEER and rule.port not in names and switch.wan_instead(rule.port or "") is None:
+        if rule.action is WanAction.STEER and switch.wan_instead(rule.port or "") is None:
             declared = policy.switches.get(switch.datapath)
             if declared is not None and rule.port in declared.ports:
                 said.append(f"wan rule in line {rule.line}: the switch has no port {rule.port} as it is declared")

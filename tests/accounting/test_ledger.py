@@ -251,6 +251,15 @@ def test_a_flow_that_went_is_counted_to_its_end_and_the_next_begins_at_nothing()
     assert used(ledger) == Usage(wan_bytes_in=1600, wan_packets_in=16, policy_drops_in=3)
 
 
+def test_a_flow_may_go_before_anything_was_read_and_is_its_own_jobs_alone() -> None:
+    ledger = opened()
+    ledger.begin(job(2), "group_cms")
+    ledger.flow_gone(1, FlowReading(CountKind.WAN_IN, 7, 700))
+    assert used(ledger) == Usage(wan_bytes_in=700, wan_packets_in=7)
+    ledger.begin(job(3), "group_cms")
+    assert used(ledger, 2) == used(ledger, 3) == NOTHING
+
+
 def test_a_switch_that_lost_its_flows_counts_from_nothing_even_when_it_is_past_the_last_reading() -> None:
     ledger = opened()
     ledger.read(1, NOW, None, [FlowReading(CountKind.WAN_IN, 5, 500)])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lark_common.runs import AddressType, RunKey, link_local
+from lark_common.worker_rules import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FLAG_SEND_FLOW_REM, PORT_LOCAL
@@ -287,6 +288,21 @@ def test_addresses_and_neighbours_are_asked_for_whichever_way_is_open(inbound: b
         assert site.leaves(UPLINK, frame) == (11,), what
 
 
+@VERSIONS
+def test_connections_by_ports_are_tracked_apart_from_others(version: int) -> None:
+    job = a_job(1, "alice", inbound=False)
+    ends = at(job, version), OUTSIDE[version]
+    for zone, frame in (
+        (CT_ZONE, frames.tcp(mac(job), GATEWAY, *ends, 1000, 80)),
+        (CT_ZONE, frames.udp(mac(job), GATEWAY, *ends)),
+        (CT_ZONE_OTHERS, frames.icmp(mac(job), GATEWAY, *ends, 8 if version == 4 else 128)),
+        (CT_ZONE_OTHERS, frames.ethernet(mac(job), GATEWAY, *frames.ip(*ends, 132, bytes(40)))),
+    ):
+        site = Site(job)
+        assert site.leaves(11, frame) == (UPLINK,)
+        assert [where for where, _ in site.ct.replied] == [zone]
+
+
 def test_jobs_with_one_way_connectivity_are_read_back_from_the_flows() -> None:
     one_way = a_job(1, "alice", inbound=False), a_job(2, "alice", outbound=False, ipv6=None)
     site = Site(*one_way, a_job(3, "alice"), a_job(4, "alice", inbound=False, outbound=False))
@@ -340,6 +356,10 @@ def test_a_port_sends_only_as_itself() -> None:
         "ARP probe": frames.arp(m, m, "0.0.0.0", nobody, mine),
         "own IPv6": frames.udp(m, GATEWAY, mine6, "2001:db8:1::1"),
         "solicitation": frames.nd(m, "33:33:ff:00:00:01", local, "ff02::1:ff00:1", "2001:db8:1::1", sll=m),
+        "solicitation without an option": frames.nd(m, GATEWAY, mine6, "2001:db8:1::1", "2001:db8:1::1"),
+        "advertisement without an option": frames.icmp(
+            m, GATEWAY, mine6, "2001:db8:1::1", 136, rest=bytes(4) + IPv6Address(mine6).packed
+        ),
         "advertisement": frames.nd(m, GATEWAY, mine6, "2001:db8:1::1", mine6, tll=m),
         "duplicate address detection": frames.nd(m, "33:33:ff:00:00:01", "::", "ff02::1:ff00:1", mine6),
         "router solicitation": frames.icmp(m, "33:33:00:00:00:02", local, "ff02::2", 133, rest=bytes(4)),

@@ -147,6 +147,7 @@ def test_a_table_miss_drops() -> None:
     assert result.dropped
     assert result.trace == ((0, None, None),)
     assert result.dropped_by is None
+    assert result.flows == ()
 
 
 def test_actions_apply_in_order_so_an_output_sends_what_was_there_then() -> None:

@@ -45,6 +45,9 @@ def test_what_a_port_cannot_hold_is_said() -> None:
     plan = group_plan(policy("a: {guarantee: 400, dscp: 1}", "b: {guarantee: 300, dscp: 2}"), PORTS)
     assert plan.short == ("group b: port w2 of 500 Mb/s has 100 Mb/s left for a guarantee of 300; it has none there",)
     assert plan.ports["w2"].queues[2].least == 0
+    whole = group_plan(policy("a: {guarantee: 400, dscp: 1}", "b: {guarantee: 100, dscp: 2}"), PORTS)
+    assert whole.short == ()
+    assert whole.ports["w2"].queues[2].least == 100_000_000
     unknown = group_plan(policy("a: {guarantee: 400}"), {"w1": GroupPort("wan", None)})
     assert not unknown.ports
     assert "the speed of port w1 is not known" in unknown.short[0]
