@@ -268,3 +268,10 @@ def test_a_tag_without_an_ethertype_behind_it_is_none() -> None:
     assert packet.push_vlan(short, 0x8100)[14:16] == b"\0\0"
     assert packet.parse_fast_addresses(short).vlan == 0
     assert packet.rewrite(short, "vlan_vid", 5) == short
+
+
+def test_the_number_of_a_tag_is_set_beside_its_priority() -> None:
+    """IEEE 802.1Q: three bits of priority and one of eligibility stand before the number."""
+    tagged = frames.udp(A, B, "10.0.0.1", "10.0.0.2", vlan=0xB123)
+    new = packet.rewrite(tagged, "vlan_vid", VLAN_PRESENT | 0x456)
+    assert new == tagged[:14] + b"\xb4\x56" + tagged[16:]

@@ -152,3 +152,14 @@ def test_before_the_worker_has_told_its_uplinks_what_stands_stays() -> None:
     desired = desired_of(policy(), a_ruled_job(1, 10))
     assert desired.host_rules(HOST).uplinks is None
     assert desired_of(policy(), a_ruled_job(1)).host_rules(HOST).uplinks == {}
+
+
+def test_the_rules_of_a_worker_tell_the_shares_of_its_jobs() -> None:
+    flows = ReservedFlow(7, 20_000, (ip_network("192.0.2.0/24"),)), ReservedFlow(8, 10_000, incoming=True)
+    desired = desired_of(policy(), a_ruled_job(1, 30), a_ruled_job(2, None, "alice", *flows))
+    speeds: dict[str, float | None] = {"eth0": 100.0}
+    shares = worker_shares(desired.policy, HOST, desired.ruled_at(HOST), speeds)
+    rules = desired.host_rules(HOST, speeds)
+    assert rules.uplinks == shares.uplinks
+    assert {job.id: job.inward for job in rules.jobs if job.inward is not None} == shares.inward != {}
+    assert [[each.target for each in job.reserved] for job in rules.jobs] == [[], [flows[0].target]]
