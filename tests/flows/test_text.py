@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Network
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lab.openvswitch import OpenVSwitch
-from lark_controller.flows import text
+from lark_controller.flows import build, tables, text
 from lark_controller.flows.model import (
     CT_EST,
     CT_INV,
@@ -42,6 +44,7 @@ from lark_controller.flows.model import (
     match,
 )
 from lark_controller.flows.placement import mac_number
+from lark_controller.policies.model import MAX_GROUPS, MAX_WAN_RULES
 
 MATCHES: list[tuple[Match, str]] = [
     ((), ""),
@@ -131,6 +134,21 @@ def test_numbers_are_those_of_the_standards() -> None:
     assert PORT_ANY == 0xFFFFFFFF
     assert (CT_NEW, CT_EST, CT_REL, CT_RPL, CT_INV, CT_TRK) == (1, 2, 4, 8, 16, 32)
     assert FLAG_SEND_FLOW_REM == 1
+    assert (build.TCP, build.UDP, build.ICMP, build.ICMPV6) == (6, 17, 1, 58)
+    assert (build.RS, build.RA, build.NS, build.NA, build.REDIRECT, build.MLD2) == (133, 134, 135, 136, 137, 143)
+    for prefix, (value, mask) in (("fe80::/10", build.LINK_LOCAL), ("ff00::/8", build.MULTICAST6)):
+        network = IPv6Network(prefix)
+        assert (value, mask) == (int(network.network_address), int(network.netmask))
+
+
+def test_what_is_known_of_a_packet_has_bits_of_its_own() -> None:
+    """All of it stands in the 64 bits of metadata (OpenFlow 1.3.5, section 5.1)."""
+    bits = {one for one in vars(tables).values() if isinstance(one, tables.Bits)}
+    assert sum(one.mask for one in bits) == (1 << 64) - 1
+    assert sum(one.width for one in bits) == 64
+    assert (tables.GROUP.width, tables.FROM_WAN.width) == (MAX_GROUPS.bit_length(), MAX_WAN_RULES.bit_length())
+    for name in ("TAG", "WAN", "TRACKED", "MUTE", "JOB", "SLICED"):
+        assert getattr(tables, f"FROM_{name}").width == getattr(tables, f"TO_{name}").width
 
 
 @pytest.mark.parametrize(("given_match", "words"), MATCHES)
