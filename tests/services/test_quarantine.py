@@ -137,6 +137,6 @@ def test_an_operator_lifts_a_quarantine_from_the_command_line(served: Api, capsy
     assert cli.main(["jobs", "--state", "quarantined"]) == cli.OK
     assert WHY in capsys.readouterr().out
     assert cli.main(["lift", job["id"]]) == cli.OK
-    assert capsys.readouterr().out == f"job {job['id']} is in no quarantine\n"
+    assert capsys.readouterr().out == f"job 1.0 ({job['id']}) is in no quarantine\n"
     assert known[job["id"]].vouched
     assert cli.main(["lift", DPID]) == cli.NO
