@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from lark_controller.flows.model import FlowData
 from lark_controller.flows.origins import Origin, origin
 from lark_controller.flows.placement import Switch, place_switch
 from lark_controller.flows.tables import Bits, Core, Edge, combine, table_name
-from lark_controller.jobs.job import Facts, Job
+from lark_controller.jobs.job import Facts, Job, ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.policies.model import HostBandwidth, SliceKey, SwitchRole
@@ -275,3 +275,18 @@ def test_a_job_has_its_queue_while_it_is_limited_and_at_a_port(
     share = HostBandwidth(borrows=False, default=10.0) if limited else None
     desired.put(a_job(1, **changes), replace(decision, bandwidth=share))
     assert desired.placed[1].queue == queue
+
+
+def test_a_job_has_the_queues_of_the_flows_that_it_sends() -> None:
+    desired = a_desired()
+    decider = Decider(desired.policy)
+    target = (IPv4Network("192.0.2.0/24"),)
+    flows = ReservedFlow(7, 1000, target), ReservedFlow(8, 1000), ReservedFlow(9, 1000, incoming=True)
+    for number in (7, 9):
+        desired.set_queue(Claim.of_flow(number), 30 + number, 1)
+    job = a_job(1, reserved=flows)
+    desired.put(job, decider.decide(job.facts))
+    assert [placed.reserved for placed in desired.jobs_at(EDGE)] == [((target, 37),)]
+    assert EDGE in desired.set_queue(Claim.of_flow(8), 38, 1)
+    assert [placed.reserved for placed in desired.jobs_at(EDGE)] == [((target, 37), ((), 38))]
+    assert desired.set_queue(Claim.of_flow(9), 39, 1) == {}

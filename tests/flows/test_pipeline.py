@@ -458,3 +458,7 @@ def test_every_packet_of_a_job_carries_its_groups_dscp(version: int) -> None:
         core = site.send(site.core, 1, result.outputs[0][1])
         assert (core.queues, core.meters) == ((queue,), meters)
         assert site.send(site.core, 2, result.outputs[0][1]).meters == (), "DSCP from outside is not believed"
+        inside = {4: "10.1.1.1", 6: "2001:db8:1::1"}[version]
+        local = site.send(site.edge, 10 + job.number, frames.udp(mac(job), GATEWAY, at(job, version), inside))
+        here = site.send(site.core, 1, local.outputs[0][1])
+        assert (set(here.queues), here.meters) == ({None}, ()), "limits are the WAN's"

@@ -196,6 +196,8 @@ def test_normal_learns_by_vlan_and_floods_only_where_it_may() -> None:
     assert run(program, 1, frames.udp(A, B, "10.0.0.1", "10.0.0.2"), view).ports == (3,)
     assert run(program, 1, frames.udp(A, B, "10.0.0.1", "10.0.0.2", vlan=4), view).flooded
     assert run(program, 3, frames.udp(A, B, "10.0.0.1", "10.0.0.2"), view).ports == ()
+    assert run(program, 3, frames.udp(B, A, "10.0.0.2", "10.0.0.1", vlan=5), view).flooded
+    assert run(program, 3, frames.udp(B, A, "10.0.0.2", "10.0.0.1", vlan=4), view).ports == (1,)
     known = dict(view.fdb)
     run(program, 2, frames.udp("02:00:00:00:00:0c", B, "10.0.0.1", "10.0.0.2"), view, learn=False)
     run(program, 2, frames.udp("03:00:00:00:00:0c", B, "10.0.0.1", "10.0.0.2"), view)
