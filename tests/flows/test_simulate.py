@@ -336,6 +336,13 @@ def test_connections_by_five_tuple(one: str, other: str) -> None:
     assert (len(ct), len(copy)) == (0, 2)
 
 
+@pytest.mark.parametrize(("one", "other"), [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8::2")])
+def test_a_segment_without_its_flags_opens_as_one_without_any(one: str, other: str) -> None:
+    for size in (8, 12, 13, 14):
+        cut = frames.ethernet(A, B, *frames.ip(one, other, 6, bytes((0, 5, 0, 80)) + bytes(size - 4)))
+        assert ct_states(ConnectionTable(), cut) == [CT_NEW]
+
+
 def test_connections_of_one_end_are_forgotten() -> None:
     ct = ConnectionTable()
     for mine, theirs in (("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.1")):
