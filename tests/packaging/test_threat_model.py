@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "explanation" / "threat-model.md").read_text("utf-8")
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", PAGE)))
 ATTACKERS = (
     "A job's user", "Another user on the worker", "A worker's root", "A switch", "A network neighbour",
-    "Whoever holds a token", "Whoever reaches the REST port",
+    "A token's holder", "A stranger at the REST port",
 )  # fmt: skip
 
 
