@@ -152,7 +152,7 @@ def test_a_switch_with_the_origin_of_each_flow(reader: Reader, site: Site) -> No
 
 
 def test_a_switchs_flows_come_by_the_hundred_and_by_table(reader: Reader, site: Site) -> None:
-    for _ in range(9):
+    for _ in range(8):
         site.run("bob")
     tables = {each["name"]: each for each in site.lark.get(f"/v1/switches/{WORKER1:016x}/flows")["tables"]}
     every = sum(each["flows"] for each in tables.values())
