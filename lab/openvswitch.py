@@ -80,7 +80,9 @@ class OpenVSwitch:
             if not self.database.exists():
                 run(["ovsdb-tool", "create", str(self.database), str(SCHEMA)], env=self._env)
             self._start_database()
-            run(["ovs-vsctl", f"--db=unix:{self.database_socket}", "--no-wait", "init"], env=self._env)
+            # Its socket is there a moment before it listens.
+            init = ["ovs-vsctl", f"--db=unix:{self.database_socket}", "--retry", "--timeout=15", "--no-wait", "init"]
+            run(init, env=self._env)
             self.start_switch()
         except BaseException:
             self.stop()

@@ -162,5 +162,5 @@ def test_a_thread_that_has_ended_is_not_ready(tmp_path: Path, name: str) -> None
                 controller.health.stop()
         until(lambda: says(controller, f"the thread {name} has ended"))
         if name == "openflow":
-            # The loop is gone, and stopping would wait for it for ever.
-            controller._openflow._app = None
+            # The loop is gone, and the controller's stop would wait for it for ever.
+            controller._openflow.stop()

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from lab.namespaces import temporary_directory
 from lab.openvswitch import OpenVSwitch
 from lark_common.worker_rules import CT_ZONE, CT_ZONE_OTHERS
 from lark_worker.network.ovs_connections import OvsConnections, too_many
 from lark_worker.records.records import Record
-from tests.fixtures import ovs as fixtures
 
-own_ovs = fixtures.own_ovs
 pytestmark = pytest.mark.ovs
+
+
+class Apart(OpenVSwitch):
+    """An Open vSwitch in a network namespace of its own: one has room for one datapath, and the run's is there."""
+
+    def _spawn(self, program: str, *args: str) -> subprocess.Popen[bytes]:
+        return super()._spawn("unshare", "--net", program, *args)
+
+
+@pytest.fixture
+def ovs() -> Iterator[OpenVSwitch]:
+    with temporary_directory() as directory, Apart(Path(directory)) as ovs:
+        yield ovs
 
 
 @dataclass
@@ -50,47 +65,47 @@ def tracked(ovs: OpenVSwitch, address: str, zone: int = CT_ZONE) -> int:
     return ovs.appctl("dpctl/dump-conntrack", f"zone={zone}").count(f"orig=(src={address},")
 
 
-def test_a_job_with_too_many_connections_loses_its_own_alone(own_ovs: OpenVSwitch) -> None:
-    own_ovs.vsctl("add-br", "b0", "--", "set", "bridge", "b0", "datapath_type=netdev")
-    looking = OvsConnections(f"unix:{own_ovs.database_socket}", lambda: JOBS, most=10, total=60)
+def test_a_job_with_too_many_connections_loses_its_own_alone(ovs: OpenVSwitch) -> None:
+    ovs.vsctl("add-br", "b0", "--", "set", "bridge", "b0", "datapath_type=netdev")
+    looking = OvsConnections(f"unix:{ovs.database_socket}", lambda: JOBS, most=10, total=60)
     looking.look()
-    limits = own_ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE},{CT_ZONE_OTHERS}")
+    limits = ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE},{CT_ZONE_OTHERS}")
     assert f"zone={CT_ZONE},limit=60,count=0" in limits
     assert f"zone={CT_ZONE_OTHERS},limit=7,count=0" in limits
-    opened(own_ovs, "10.0.0.2", "192.0.2.1", 8)
-    opened(own_ovs, "10.0.0.1", "192.0.2.1", 15)
+    opened(ovs, "10.0.0.2", "192.0.2.1", 8)
+    opened(ovs, "10.0.0.1", "192.0.2.1", 15)
     looking.look()
     # There is room for all.
-    assert (tracked(own_ovs, "10.0.0.1"), tracked(own_ovs, "10.0.0.2")) == (15, 8)
-    opened(own_ovs, "2001:db8::1", "2001:db8::9", 14)
-    opened(own_ovs, "10.0.0.9", "10.0.0.2", 2)
+    assert (tracked(ovs, "10.0.0.1"), tracked(ovs, "10.0.0.2")) == (15, 8)
+    opened(ovs, "2001:db8::1", "2001:db8::9", 14)
+    opened(ovs, "10.0.0.9", "10.0.0.2", 2)
     looking.look()
     # Open vSwitch 3.1.0 passes over some while it deletes others.
-    assert tracked(own_ovs, "10.0.0.1") <= 10
-    assert tracked(own_ovs, "2001:db8::1") <= 10
-    assert (tracked(own_ovs, "10.0.0.2"), tracked(own_ovs, "10.0.0.9")) == (8, 2)
+    assert tracked(ovs, "10.0.0.1") <= 10
+    assert tracked(ovs, "2001:db8::1") <= 10
+    assert (tracked(ovs, "10.0.0.2"), tracked(ovs, "10.0.0.9")) == (8, 2)
     # The switch takes no more in all, whoever opens them.
-    opened(own_ovs, "10.0.0.1", "192.0.2.1", 70)
-    assert f"zone={CT_ZONE},limit=60,count=60" in own_ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE}")
+    opened(ovs, "10.0.0.1", "192.0.2.1", 70)
+    assert f"zone={CT_ZONE},limit=60,count=60" in ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE}")
     looking.look()
-    assert tracked(own_ovs, "10.0.0.1") <= 10
-    assert tracked(own_ovs, "10.0.0.2") == 8
+    assert tracked(ovs, "10.0.0.1") <= 10
+    assert tracked(ovs, "10.0.0.2") == 8
 
 
-def test_a_switch_that_starts_again_is_told_again(own_ovs: OpenVSwitch) -> None:
-    own_ovs.vsctl("add-br", "b0", "--", "set", "bridge", "b0", "datapath_type=netdev")
-    looking = OvsConnections(f"unix:{own_ovs.database_socket}", lambda: JOBS, most=10, total=60)
+def test_a_switch_that_starts_again_is_told_again(ovs: OpenVSwitch) -> None:
+    ovs.vsctl("add-br", "b0", "--", "set", "bridge", "b0", "datapath_type=netdev")
+    looking = OvsConnections(f"unix:{ovs.database_socket}", lambda: JOBS, most=10, total=60)
     looking.look()
-    own_ovs.restart()
-    assert "limit=60" not in own_ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE}")
+    ovs.restart()
+    assert "limit=60" not in ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE}")
     looking.look()
-    assert "limit=60" in own_ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE}")
+    assert "limit=60" in ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE}")
 
 
-def test_without_such_jobs_nothing_is_asked(own_ovs: OpenVSwitch) -> None:
-    own_ovs.vsctl("add-br", "b0", "--", "set", "bridge", "b0", "datapath_type=netdev")
-    OvsConnections(f"unix:{own_ovs.database_socket}", lambda: JOBS[2:], most=10, total=60).look()
-    assert "limit=60" not in own_ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE}")
+def test_without_such_jobs_nothing_is_asked(ovs: OpenVSwitch) -> None:
+    ovs.vsctl("add-br", "b0", "--", "set", "bridge", "b0", "datapath_type=netdev")
+    OvsConnections(f"unix:{ovs.database_socket}", lambda: JOBS[2:], most=10, total=60).look()
+    assert "limit=60" not in ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE}")
 
 
 def test_a_connection_between_two_jobs_is_the_one_that_opened_it() -> None:
