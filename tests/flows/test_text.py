@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ipaddress import IPv6Network
 
 import pytest
@@ -273,13 +274,20 @@ def keys(draw: st.DrawFn) -> FlowKey:
     return FlowKey(draw(st.integers(0, 250)), draw(st.integers(0, 65535)), match(**fields))
 
 
+@pytest.fixture
+def bridge(ovs: OpenVSwitch) -> Iterator[str]:
+    """A bridge for one test. One that stays would keep the datapath, which a test's own Open vSwitch needs."""
+    ovs.add_bridge("textbr", 0x7E)
+    yield "textbr"
+    ovs.vsctl("del-br", "textbr")
+
+
 @pytest.mark.ovs
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(keys(), min_size=15, max_size=25))
-def test_ovs_ofctl_takes_our_words_and_finds_the_flow_by_them(ovs: OpenVSwitch, flows: list[FlowKey]) -> None:
-    bridge = "textbr"
-    if bridge not in ovs.bridges():
-        ovs.add_bridge(bridge, 0x7E)
+def test_ovs_ofctl_takes_our_words_and_finds_the_flow_by_them(
+    ovs: OpenVSwitch, bridge: str, flows: list[FlowKey]
+) -> None:
     ovs.ofctl(bridge, "del-flows")
     distinct = dict.fromkeys(flows)
     file = ovs.directory / "flows.txt"
