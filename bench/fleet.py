@@ -13,10 +13,10 @@ import gc
 import json
 import subprocess
 import sys
-from types import TracebackType
 from typing import Any, Final, Self
 
 from bench.population import CORE, FIRST_PORT
+from bench.switches import Switches
 from fake_switch.stored import StoredSwitch
 from lark_controller.cli.open_files import raise_open_files
 from lark_controller.flows.model import PORT_LOCAL
@@ -112,8 +112,8 @@ async def serve(port: int, workers: int, job_ports: int) -> None:
         print(json.dumps(found), flush=True)
 
 
-class PlayedSwitches:
-    """The process, from the side of the measurement."""
+class PlayedSwitches(Switches):
+    """The process, from the side of the measurement; its switches connect when they are told to."""
 
     def __init__(self, port: int, workers: int, job_ports: int) -> None:
         self._command = [sys.executable, "-m", "bench.fleet", str(port), str(workers), str(job_ports)]
@@ -121,27 +121,6 @@ class PlayedSwitches:
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self
-
-    def tell(self, *words: object) -> dict[str, Any]:
-        """Say a line, and take the answer."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the played switches have ended")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
 
 
 if __name__ == "__main__":

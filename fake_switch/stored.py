@@ -36,7 +36,7 @@ _Value = tuple[int, int, int, int, bytes]
 class StoredSwitch(FakeSwitch):
     """One switch. ``shared_ports`` are the same object for all switches that have the same ports.
 
-    ``flow_mods`` counts what came since :meth:`forget_counts`, ``changed_at`` the barriers until then.
+    ``flow_mods`` counts the flow-mods since :meth:`forget_counts`, ``refused`` those that were answered with an error.
     """
 
     def __init__(self, datapath: int, shared_ports: dict[int, PortInfo], *, hardware: str = "Open vSwitch") -> None:
