@@ -78,7 +78,15 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
 
 
 def _enter() -> None:
-    """Take a place among the requests that are answered at a time; /healthz needs none."""
+    """Take a place among the requests that are answered at a time; /healthz needs none.
+
+    Raises Problem 400 for a query string with bytes that are no UTF-8, at which the parsing of parameters fails.
+    """
+    try:
+        request.query_string.decode()
+    except UnicodeDecodeError as error:
+        detail = f"The query string is not UTF-8 (byte {error.start}); write other bytes as %XX of UTF-8."
+        raise Problem(400, detail, "parameters") from None
     if request.path == "/healthz":
         return
     if not context.current().requests.take():

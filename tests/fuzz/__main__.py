@@ -7,6 +7,7 @@ in ``.fuzz/BORDER/``, and ``python -m tests.fuzz.engine BORDER FILE`` shows it a
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -25,14 +26,18 @@ class Result(NamedTuple):
     finding: str
 
 
-def fuzz(border: str, seconds: int, seed: int, found: Path) -> Result:
-    """Fuzz one border; what it leaves lies below ``found``."""
+def fuzz(border: str, found: Path, seed: int, *, seconds: int = 0, inputs: int = 0) -> Result:
+    """Fuzz one border for so many seconds or inputs; what it leaves lies below ``found``.
+
+    The same seed and number of inputs give the same inputs anywhere, but for what the border's own clock changes.
+    """
     found.mkdir(parents=True, exist_ok=True)
     log = found / "log"
     with log.open("wb") as output:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.fuzz.engine", border, str(found), str(seconds), str(seed)],
-            cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, timeout=seconds + 120, check=False,
+            [sys.executable, "-m", "tests.fuzz.engine", border, str(found), str(seconds), str(inputs), str(seed)],
+            cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, timeout=seconds + 600, check=False,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
         )  # fmt: skip
     said = log.read_text("utf-8", "replace").splitlines()
     counts = [line.rpartition(":")[2] for line in said if line.startswith("stat::number_of_executed_units:")]
@@ -56,7 +61,7 @@ def main() -> int:
     seed = given.seed or random.SystemRandom().randrange(1, 1 << 31)
     failed = False
     for border in borders:
-        result = fuzz(border, max(1, given.seconds // len(borders)), seed, given.found / border)
+        result = fuzz(border, given.found / border, seed, seconds=max(1, given.seconds // len(borders)))
         outcome = "FINDING" if result.finding else "nothing found"
         print(f"{border}: {result.inputs} inputs, seed {seed}: {outcome}", flush=True)
         if result.finding:

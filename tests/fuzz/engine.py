@@ -1,4 +1,4 @@
-"""Feeds one border: ``python -m tests.fuzz.engine BORDER FOUND SECONDS SEED``, or ``… BORDER FILE`` for one input.
+"""Feeds one border: ``python -m tests.fuzz.engine BORDER FOUND SECONDS INPUTS SEED``, or ``… BORDER FILE`` once.
 
 Guided by coverage (Atheris on libFuzzer), which has wheels for Linux on x86_64; elsewhere by blind mutation.
 """
@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import random
 import sys
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 CORPUS = Path(__file__).with_name("corpus")
 # An input that takes this long, or this much memory, is a finding: borders answer within milliseconds.
 INPUT_SECONDS = 5
 MEMORY_MB = 1024
+
+
+class Limit(NamedTuple):
+    """How long to go on: in seconds and in inputs, 0 for no bound of that kind."""
+
+    seconds: int
+    inputs: int
 
 
 class Border(Protocol):
@@ -35,7 +43,7 @@ def border(name: str) -> Border:
     return module
 
 
-def with_coverage(name: str, found: Path, seconds: int, seed: int) -> None:
+def with_coverage(name: str, found: Path, limit: Limit, seed: int) -> None:
     """Run libFuzzer, which ends the process: status 0, or its own where it has a finding."""
     import atheris
 
@@ -47,7 +55,8 @@ def with_coverage(name: str, found: Path, seconds: int, seed: int) -> None:
     inputs.mkdir(exist_ok=True)
     arguments = [
         name, str(inputs), str(CORPUS / name), f"-dict={words}", f"-max_len={subject.MAX_BYTES}",
-        f"-max_total_time={seconds}", f"-seed={seed}", f"-timeout={INPUT_SECONDS}", f"-rss_limit_mb={MEMORY_MB}",
+        f"-max_total_time={limit.seconds}", f"-runs={limit.inputs or -1}",
+        f"-seed={seed}", f"-timeout={INPUT_SECONDS}", f"-rss_limit_mb={MEMORY_MB}",
         f"-artifact_prefix={found}/", "-print_final_stats=1",
     ]  # fmt: skip
     atheris.Setup(arguments, subject.run)
@@ -59,14 +68,14 @@ def quoted(word: bytes) -> str:
     return "".join(f"\\x{byte:02x}" for byte in word)
 
 
-def blind(name: str, found: Path, seconds: int, seed: int) -> None:
+def blind(name: str, found: Path, limit: Limit, seed: int) -> None:
     """Run on mutations of the corpus, the same for the same seed; the input at fault is left in ``found``."""
     subject = border(name)
     chance = random.Random(seed)
     seeds = [path.read_bytes() for path in sorted((CORPUS / name).iterdir())] or [b""]
-    end = time.monotonic() + seconds
+    end = time.monotonic() + (limit.seconds or math.inf)
     count = 0
-    while time.monotonic() < end:
+    while count < (limit.inputs or math.inf) and time.monotonic() < end:
         data = mutation(chance, seeds, subject.DICTIONARY)[: subject.MAX_BYTES]
         started = time.process_time()
         try:
@@ -104,9 +113,9 @@ def main(arguments: list[str]) -> None:
     if len(arguments) == 2:
         border(arguments[0]).run(Path(arguments[1]).read_bytes())
         return
-    name, found, seconds, seed = arguments[0], Path(arguments[1]), int(arguments[2]), int(arguments[3])
+    name, found, limit = arguments[0], Path(arguments[1]), Limit(int(arguments[2]), int(arguments[3]))
     guided = importlib.util.find_spec("atheris") is not None
-    (with_coverage if guided else blind)(name, found, seconds, seed)
+    (with_coverage if guided else blind)(name, found, limit, int(arguments[4]))
 
 
 if __name__ == "__main__":

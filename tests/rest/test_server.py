@@ -163,6 +163,18 @@ def test_what_is_no_request_is_answered_with_a_problem_document(running: Running
     assert json.loads(body)["status"] == 400
 
 
+# Of a path with two slashes the server passes on any byte.
+@pytest.mark.parametrize("path", ["/v1/jobs", "//v1/jobs", "//healthz", "//", "//v1/explain"])
+def test_a_query_that_is_no_utf8_is_refused_and_no_fault_of_the_controllers(running: Running, path: str) -> None:
+    with running.connect() as connection:
+        request = f"GET {path}?owner=\x8e HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        token = f"Authorization: Bearer {TOKENS['read']}\r\n\r\n"
+        connection.sendall((request + token).encode("latin-1"))
+        head, _, body = b"".join(iter(lambda: connection.recv(4096), b"")).partition(b"\r\n\r\n")
+    assert b" 400 " in head.splitlines()[0]
+    assert json.loads(body)["status"] == 400
+
+
 def test_a_body_over_every_limit_is_refused_while_it_arrives(running: Running) -> None:
     with running.connect() as connection:
         size = running.settings.max_body_bytes + 200000

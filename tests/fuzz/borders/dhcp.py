@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import IPv4Address
+from math import isfinite
 from random import Random
 from typing import Final
 
@@ -38,7 +39,9 @@ def run(data: bytes) -> None:
                         _check(outcome)
                     elif isinstance(outcome, Send):
                         assert len(outcome.message.options.get(Option.SERVER, b"1234")) == 4
-            client.tick(client.wakes)
+            # A client that wakes at infinity holds a lease without an end, and is never woken.
+            if isfinite(client.wakes):
+                client.tick(client.wakes)
 
 
 def _check(bound: Bound) -> None:

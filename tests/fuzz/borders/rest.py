@@ -6,7 +6,7 @@ import io
 import logging
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from waitress.adjustments import Adjustments
 from waitress.parser import HTTPRequestParser
@@ -32,7 +32,16 @@ logging.disable(logging.CRITICAL)
 _FOLDER: Final = tempfile.TemporaryDirectory(prefix="lark-fuzz-")
 _API: Final = make_api(Path(_FOLDER.name), rate_limit="1000000", rate_burst="1000000")
 _API.tokens.write_text(_API.tokens.read_text().replace("scopes: [read]", "scopes: [hook, operate]"))
+# An error of the controller's own comes out as it is, so that a finding says where.
+_API.app.config["PROPAGATE_EXCEPTIONS"] = True
 _ADJUSTMENTS: Final = Adjustments(max_request_header_size=32768, max_request_body_size=1 << 20)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+_API.app.register_error_handler(Exception, _raise)
 
 
 def run(data: bytes) -> None:
