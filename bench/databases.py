@@ -60,6 +60,11 @@ class Played:
         self._send("monitor", ["Open_vSwitch", MONITOR, {"Open_vSwitch": {"columns": ["next_cfg"]}}], MONITOR)
         await self._ready.wait()
 
+    async def ended(self) -> None:
+        """Wait for the end of the connection."""
+        assert self._task is not None
+        await asyncio.wait([self._task])
+
     def close(self) -> None:
         """End the connection."""
         if self._task is not None:
@@ -85,6 +90,8 @@ class Played:
         elif message.get("method") == "update":
             self._changed(message["params"][1], now)
         elif message.get("id") == MONITOR:
+            # What was asked for while nobody was there.
+            self._changed(message["result"], now)
             self._ready.set()
         elif message.get("error") or any(each and "error" in each for each in message.get("result") or ()):
             raise RuntimeError(f"database {self._number} refuses: {message}")
@@ -109,7 +116,7 @@ class Played:
         self._writer.write(json.dumps(message).encode())
 
 
-def _template(path: Path) -> None:
+def template(path: Path) -> None:
     """A database with one bridge that has a worker's ports."""
     subprocess.run(["ovsdb-tool", "create", str(path), str(SCHEMA)], check=True)
     operations: list[Any] = ["Open_vSwitch"]
@@ -130,10 +137,10 @@ def _template(path: Path) -> None:
         raise RuntimeError(f"ovsdb-tool: {done.stdout}")
 
 
-def _spawn(directory: Path, number: int, template: Path) -> subprocess.Popen[bytes]:
+def _spawn(directory: Path, number: int, empty: Path) -> subprocess.Popen[bytes]:
     own = _socket(directory, number).parent
     own.mkdir()
-    shutil.copy(template, own / "conf.db")
+    shutil.copy(empty, own / "conf.db")
     return subprocess.Popen(
         ["ovsdb-server", str(own / "conf.db"), f"--remote=punix:{own / 'db.sock'}", f"--unixctl={own / 'ctl'}",
          "--no-chdir", "-vconsole:off", "-vsyslog:off"],
@@ -177,12 +184,12 @@ def _say(found: object) -> None:
 def main(directory: Path, count: int) -> None:
     """Start the servers, serve until the standard input ends, and stop them."""
     raise_open_files()
-    template = directory / "template.db"
-    _template(template)
+    empty = directory / "template.db"
+    template(empty)
     servers: list[subprocess.Popen[bytes]] = []
     try:
         # What has been started when one cannot be is stopped as well.
-        servers.extend(_spawn(directory, number, template) for number in range(1, count + 1))
+        servers.extend(_spawn(directory, number, empty) for number in range(1, count + 1))
         asyncio.run(_serve(directory, count))
     finally:
         for server in servers:

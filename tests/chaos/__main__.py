@@ -1,7 +1,7 @@
 """Throw faults at the running whole: ``python -m tests.chaos [--seed S] [--seconds N] [--database D]``.
 
 Ends with 1 where a promise is broken; what remains of the run then lies in ``.chaos/``. As root it runs in namespaces
-of its own (network, mounts); without, the disk is never full.
+of its own (network, mounts); without, the disk is never full and no packet is lost.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def main() -> int:
         result = asyncio.run(
             run(database, seed, given.seconds / len(databases), found, lambda line: print(line, flush=True))
         )
+        print(f"faults: {dict(result.kinds)}", flush=True)
         print(f"asked: {result.asked}", flush=True)
         for each in result.broken[:50]:
             print(each, flush=True)

@@ -18,6 +18,8 @@ Bucket = tuple[str, int]
 Place = tuple[int, str]
 # What a table, priority and match are for, and what is done: all that can be seen of a flow, as two texts.
 Flows = Mapping[str, str]
+# The queues of each port of a worker, as texts.
+Queues = Mapping[str, str]
 
 
 class Promise(StrEnum):
@@ -28,6 +30,7 @@ class Promise(StrEnum):
     KNOWN = "nobody is told that a job which lives is unknown"
     OWNER = "an address has one owner"
     FLOWS = "a switch holds what follows from the live jobs"
+    QUEUES = "a worker's database holds the queues of its live jobs"
     CAPACITY = "what is promised on a link is at most what it carries"
     SUMS = "what is reserved of a link is the sum of its reservations"
     RESERVED = "an acknowledged reservation stands"
@@ -86,14 +89,17 @@ class Evidence:
     sums: Mapping[Bucket, tuple[int, ...]] = field(default_factory=dict)
     desired: Mapping[int, Flows] = field(default_factory=dict)
     held: Mapping[int, Flows] = field(default_factory=dict)
+    wanted_queues: Mapping[int, Queues] = field(default_factory=dict)
+    queues: Mapping[int, Queues] = field(default_factory=dict)
     policy: str = ""
 
 
 def check(log: Log, seen: Evidence, now: float) -> list[Violation]:
     """Every promise that was not kept at a time of the log's clock."""
     return [
-        *ads(log, seen.rows, now), *owners(log, seen.rows), *flows(seen.desired, seen.held), *links(seen),
-        *reservations(log, seen, now), *use(seen), *policy(log, seen.policy),
+        *ads(log, seen.rows, now), *owners(log, seen.rows), *flows(seen.desired, seen.held),
+        *queues(seen.wanted_queues, seen.queues), *links(seen), *reservations(log, seen, now), *use(seen),
+        *policy(log, seen.policy),
     ]  # fmt: skip
 
 
@@ -142,8 +148,22 @@ def owners(log: Log, rows: Iterable[Row]) -> Iterator[Violation]:
 
 def flows(desired: Mapping[int, Flows], held: Mapping[int, Flows]) -> Iterator[Violation]:
     """Each switch's flows."""
-    for datapath, wanted in desired.items():
-        there = held.get(datapath, {})
+    for datapath, what in _different(desired, held):
+        yield Violation(Promise.FLOWS, f"switch {datapath:x}: {what}")
+
+
+def queues(desired: Mapping[int, Queues], held: Mapping[int, Queues]) -> Iterator[Violation]:
+    """Each worker's queues."""
+    for worker, what in _different(desired, held):
+        yield Violation(Promise.QUEUES, f"worker {worker}: {what}")
+
+
+def _different(
+    desired: Mapping[int, Mapping[str, str]], held: Mapping[int, Mapping[str, str]]
+) -> Iterator[tuple[int, str]]:
+    """Where something else is held than is desired, and how it differs."""
+    for place, wanted in desired.items():
+        there = held.get(place, {})
         kinds = {
             "missing": wanted.keys() - there.keys(),
             "too many": there.keys() - wanted.keys(),
@@ -151,7 +171,8 @@ def flows(desired: Mapping[int, Flows], held: Mapping[int, Flows]) -> Iterator[V
         }
         for kind, keys in kinds.items():
             if keys:
-                yield Violation(Promise.FLOWS, f"switch {datapath:x}: {len(keys)} {kind}, as {min(keys)}")
+                key = min(keys)
+                yield place, f"{len(keys)} {kind}, as {key}: {there.get(key)} instead of {wanted.get(key)}"
 
 
 def links(seen: Evidence) -> Iterator[Violation]:

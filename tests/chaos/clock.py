@@ -21,10 +21,20 @@ _AHEAD: Final = struct.Struct("=d")
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def set_ahead(path: Path, seconds: float) -> None:
-    """Set the clock of whoever reads this file, in place."""
-    with path.open("r+b" if path.exists() else "wb") as file:
-        file.write(_AHEAD.pack(seconds))
+class Clock:
+    """The clock of whoever reads this file. It is ahead by the sum of all that several have set it ahead or back by."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ahead: dict[str, float] = {}
+        path.write_bytes(_AHEAD.pack(0.0))
+
+    def set(self, by: str, seconds: float) -> None:
+        """Set it ahead (or back) by so much, instead of what the same one has set it by before."""
+        self._ahead[by] = seconds
+        # In place: the reader has it mapped.
+        with self.path.open("r+b") as file:
+            file.write(_AHEAD.pack(sum(self._ahead.values())))
 
 
 def _follow(path: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import tempfile
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -66,27 +67,35 @@ class Postgres:
         # Its user must be able to enter the directory, and a socket's path must be short.
         self._directory = Path(tempfile.mkdtemp(prefix="lark-chaos-pg-", dir="/tmp"))
         self._server = PostgresServer(self._directory)
+        self._one_at_a_time = threading.Lock()
         self._server.create()
         self._server.start()
         self.url = self._server.new_database()
 
     def stop(self) -> None:
         """Stop the server; sessions are ended."""
-        self._server.stop()
+        with self._one_at_a_time:
+            self._server.stop()
 
     def crash(self) -> None:
         """End the server without a word to anybody, as a machine does that loses its power."""
-        pid = int((self._directory / "data" / "postmaster.pid").read_text().split()[0])
-        os.kill(pid, signal.SIGQUIT)
-        self._server.stop()
+        with self._one_at_a_time, contextlib.suppress(FileNotFoundError):
+            pid = int((self._directory / "data" / "postmaster.pid").read_text().split()[0])
+            os.kill(pid, signal.SIGQUIT)
+            self._server.stop()
 
     def start(self) -> None:
-        """Start again."""
-        self._server.start()
+        """Start again, unless another fault's end has."""
+        with self._one_at_a_time:
+            if not (self._directory / "data" / "postmaster.pid").exists():
+                self._server.start()
 
     def end_sessions(self) -> None:
         """End every session but this one."""
-        with psycopg.connect(self._server.url("postgres"), autocommit=True) as connection:
+        with (
+            contextlib.suppress(psycopg.OperationalError),
+            psycopg.connect(self._server.url("postgres"), autocommit=True) as connection,
+        ):
             connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lark'")
 
     def close(self) -> None:

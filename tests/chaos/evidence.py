@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -20,10 +20,13 @@ from lark_controller.flows.placement import Switch, mac_number, place_switch
 from lark_controller.jobs.job import ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
+from lark_controller.qos.queues import FIRST_JOB_QUEUE, FIRST_RESERVED_QUEUE, LAST_JOB_QUEUE, MAX_QUEUE
+from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, carried, host_plan
 from lark_controller.store import Store
 from lark_controller.switches.openflow import wire
-from tests.chaos.checker import Bucket, Evidence, Flows, Place, Reservation, Row
+from tests.chaos.checker import Bucket, Evidence, Flows, Place, Queues, Reservation, Row
 from tests.chaos.log import Log
+from tests.chaos.ovsdb import Servers, queues_text
 from tests.chaos.pool import CORE, CORE_PORTS, capacity, edge_ports, mark
 from tests.chaos.switches import Fleet, as_texts
 
@@ -39,22 +42,26 @@ FROM runs JOIN run_ads ON run_ads.number = runs.number
 """
 
 
-def gather(url: str, fleet: Fleet, log: Log) -> Evidence:
+def gather(url: str, fleet: Fleet, servers: Servers, log: Log) -> Evidence:
     """Everything as it is now. Raises what the databases raise; the caller asks again."""
     # Counters only grow: what was used was counted before.
     found = _from_sql(url, log)
     text = found.policy
+    flows, queues = desired(url, text, fleet.slots, sorted(fleet.switches))
     return replace(
         found,
         counted=fleet.counted(),
         capacity=capacity(len(fleet.edges)),
-        desired=desired(url, text, fleet.slots, sorted(fleet.switches)),
+        desired=flows,
+        wanted_queues=queues,
+        queues={server.number: server.queues() for server in servers.each},
         held={number: as_texts(switch.flows) for number, switch in fleet.switches.items()},
     )
 
 
-def desired(url: str, policy: str, slots: int, datapaths: Sequence[int]) -> dict[int, Flows]:
-    """What switches should hold, calculated from the store's live jobs by nothing but the whole calculation."""
+def desired(url: str, policy: str, slots: int, datapaths: Sequence[int]) -> tuple[dict[int, Flows], dict[int, Queues]]:
+    """What switches and workers' databases should hold, calculated from the store's live jobs by nothing but the whole
+    calculation."""
     store = Store.open(url)
     try:
         live = list(store.runs.live())
@@ -73,13 +80,48 @@ def desired(url: str, policy: str, slots: int, datapaths: Sequence[int]) -> dict
     for job in live:
         whole.put(replace(job, reserved=tuple(of_job[job.id])), decider.decide(job.facts))
     found: dict[int, Flows] = {}
+    queues: dict[int, Queues] = {}
     for number in datapaths:
-        whole.set_switch(_placed(policy, number, slots))
+        switch = _placed(policy, number, slots)
+        whole.set_switch(switch)
+        if number != CORE:
+            queues[number] = _queues(whole, switch)
         played = StoredSwitch(number, {})
         for key, data in whole.build(number).flows.items():
             played.data_received(wire.flow_add(1, Flow(key, data)))
         found[number] = as_texts(played.flows)
-    return found
+    return found, queues
+
+
+def _queues(whole: Desired, switch: Switch) -> Queues:
+    """The queues of a worker's jobs, each of which flows choose: every queue has the first number that is its own,
+    since there are fewer jobs and reservations than numbers."""
+    demands: list[QueueDemand] = []
+    placed = [each for each in whole.jobs_at(switch.datapath) if each.port is not None and not each.decision.isolated]
+    ends = Counter(flow.number for each in placed for flow in each.job.reserved)
+    for each in placed:
+        job, share = each.job, each.decision.bandwidth
+        rate = None if share is None else share.rate(job.bandwidth)
+        claim = Claim.of_job(job.number)
+        queue = 0 if rate is None else FIRST_JOB_QUEUE + job.number % (LAST_JOB_QUEUE - FIRST_JOB_QUEUE + 1)
+        demands.append(QueueDemand(claim, queue, job.port, rate))
+        if queue:
+            whole.set_queue(claim, queue, job.number)
+        for flow in job.reserved:
+            # A flow that stays inside the worker takes no uplink.
+            if ends[flow.number] > 1:
+                continue
+            claim, queue = Claim.of_flow(flow.number), 0
+            if not flow.incoming:
+                queue = FIRST_RESERVED_QUEUE + flow.number % (MAX_QUEUE - FIRST_RESERVED_QUEUE + 1)
+                whole.set_queue(claim, queue, job.number)
+            demands.append(QueueDemand(claim, queue, None, flow.kbps / 1000, way=Way.IN if flow.incoming else Way.OUT))
+    speeds = {name: switch.speeds.get(number) for name, number in switch.ports.items() if number in switch.uplinks}
+    plan = host_plan(demands, carried(speeds, whole.policy, f"worker{switch.datapath}", demands))
+    return {
+        port: queues_text(each.rate, {number: (queue.least, queue.most) for number, queue in each.queues.items()})
+        for port, each in plan.ports.items()
+    }
 
 
 def _placed(policy: str, number: int, slots: int) -> Switch:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from bench.process import Lark
-from tests.chaos.clock import set_ahead
+from tests.chaos.clock import Clock
 from tests.chaos.databases import Postgres, Sqlite
+from tests.chaos.loss import Loss
+from tests.chaos.ovsdb import Server, Servers
 from tests.chaos.schedule import Fault, Kind
 from tests.chaos.switches import Fleet, Played
 from tests.chaos.wires import Wire
 from tests.chaos.workload import Workload
 
 # By how much a clock is set, in seconds.
-JUMPS: Final = (-7200.0, -60.0, 30.0, 120.0, 3600.0)
+BACK: Final = (-7200.0, -60.0, -20.0)
+AHEAD: Final = (30.0, 120.0, 3600.0)
 
 _Step = Callable[[], object]
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -34,19 +38,22 @@ class Whole:
     switches: Wire
     hooks: Wire
     workload: Workload
-    clock: Path
+    clock: Clock
+    servers: Servers
+    loss: Loss = field(default_factory=Loss)
     wanted: bool = True
 
 
-def kinds(whole: Whole, *, own_disk: bool) -> tuple[Kind, ...]:
-    """The kinds of faults that can be done to it."""
+def kinds(whole: Whole, *, own: bool) -> tuple[Kind, ...]:
+    """The kinds of faults that can be done to it; ``own`` is whether it has a disk and a network of its own."""
     everywhere = (
         Kind.KILL, Kind.PAUSE, Kind.AWAY, Kind.REBOOT, Kind.HANG, Kind.CUT_SWITCHES, Kind.LOSE_SWITCHES, Kind.CUT_HOOKS,
-        Kind.LOSE_HOOKS, Kind.CLOCK, Kind.POLICY,
+        Kind.LOSE_HOOKS, Kind.CLOCK_BACK, Kind.CLOCK_AHEAD, Kind.POLICY, Kind.OVSDB_AWAY, Kind.OVSDB_HANG,
+        *((Kind.LOSS,) if own else ()),
     )  # fmt: skip
     if isinstance(whole.database, Postgres):
         return (*everywhere, Kind.STOP, Kind.CRASH, Kind.SESSIONS)
-    return (*everywhere, Kind.LOCK, *((Kind.DISK,) if own_disk else ()))
+    return (*everywhere, Kind.LOCK, *((Kind.DISK,) if own else ()))
 
 
 async def undergo(whole: Whole, fault: Fault) -> None:
@@ -60,20 +67,24 @@ async def undergo(whole: Whole, fault: Fault) -> None:
 
 
 async def _do(step: _Step) -> None:
-    # What waits for processes and files must not stop the clients.
-    found = await asyncio.to_thread(step) if getattr(step, "__self__", None).__class__ in (Sqlite, Postgres) else step()
+    found = step()
     if isinstance(found, Awaitable):
         await found
 
 
+def _apart(step: _Step) -> _Step:
+    """A step that waits for processes and files: it must not stop the clients."""
+    return lambda: asyncio.to_thread(step)
+
+
 def _steps(whole: Whole, fault: Fault) -> tuple[_Step, _Step]:
     """What is done at a fault's beginning, and at its end."""
-    edges = whole.fleet.edges
-    edge = edges[int(fault.chosen * len(edges)) % len(edges)]
+    edge = _one_of(whole.fleet.edges, fault)
+    servers = whole.servers.chosen(fault.chosen)
     database = whole.database
     steps: dict[Kind, tuple[_Step, _Step]] = {
         Kind.KILL: (lambda: _kill(whole), lambda: _want(whole)),
-        Kind.PAUSE: (lambda: _signal(whole, signal.SIGSTOP), lambda: _signal(whole, signal.SIGCONT)),
+        Kind.PAUSE: (lambda: _pause(whole, fault.seconds), lambda: _signal(whole, signal.SIGCONT)),
         Kind.AWAY: (edge.leave, edge.there.set),
         Kind.REBOOT: (lambda: _switch_off(edge), edge.there.set),
         Kind.HANG: (edge.stall, edge.resume),
@@ -81,19 +92,33 @@ def _steps(whole: Whole, fault: Fault) -> tuple[_Step, _Step]:
         Kind.LOSE_SWITCHES: (whole.switches.lose, whole.switches.restore),
         Kind.CUT_HOOKS: (whole.hooks.cut, _nothing),
         Kind.LOSE_HOOKS: (whole.hooks.lose, whole.hooks.restore),
-        Kind.CLOCK: (
-            lambda: set_ahead(whole.clock, JUMPS[int(fault.chosen * len(JUMPS)) % len(JUMPS)]),
-            lambda: set_ahead(whole.clock, 0.0),
+        Kind.LOSS: (_apart(lambda: whole.loss.begin(fault.chosen)), _apart(whole.loss.end)),
+        Kind.OVSDB_AWAY: (
+            _apart(lambda: _each(servers, Server.kill)),
+            # Some come back as they were made.
+            _apart(lambda: _each(servers, lambda server: server.start(empty=fault.chosen * 10 % 1 > 1 / 2))),
+        ),
+        Kind.OVSDB_HANG: (
+            lambda: _each(servers, lambda server: server.send(signal.SIGSTOP)),
+            lambda: _each(servers, lambda server: server.send(signal.SIGCONT)),
+        ),
+        Kind.CLOCK_BACK: (
+            lambda: whole.clock.set(fault.kind, _one_of(BACK, fault)),
+            lambda: whole.clock.set(fault.kind, 0.0),
+        ),
+        Kind.CLOCK_AHEAD: (
+            lambda: whole.clock.set(fault.kind, _one_of(AHEAD, fault)),
+            lambda: whole.clock.set(fault.kind, 0.0),
         ),
         Kind.POLICY: (whole.workload.put_policy, _nothing),
     }
     if isinstance(database, Postgres):
-        steps[Kind.STOP] = database.stop, database.start
-        steps[Kind.CRASH] = database.crash, database.start
-        steps[Kind.SESSIONS] = database.end_sessions, _nothing
+        steps[Kind.STOP] = _apart(database.stop), _apart(database.start)
+        steps[Kind.CRASH] = _apart(database.crash), _apart(database.start)
+        steps[Kind.SESSIONS] = _apart(database.end_sessions), _nothing
     else:
-        steps[Kind.LOCK] = database.lock, database.unlock
-        steps[Kind.DISK] = database.fill, database.make_room
+        steps[Kind.LOCK] = _apart(database.lock), _apart(database.unlock)
+        steps[Kind.DISK] = _apart(database.fill), _apart(database.make_room)
     return steps[fault.kind]
 
 
@@ -108,6 +133,23 @@ def _kill(whole: Whole) -> None:
 
 def _want(whole: Whole) -> None:
     whole.wanted = True
+
+
+async def _pause(whole: Whole, seconds: float) -> None:
+    # Another fault may have ended it.
+    deadline = time.monotonic() + seconds
+    while not whole.controller.running and time.monotonic() < deadline:
+        await asyncio.sleep(0.1)
+    _signal(whole, signal.SIGSTOP)
+
+
+def _each(servers: Sequence[Server], do: Callable[[Server], None]) -> None:
+    for server in servers:
+        do(server)
+
+
+def _one_of(items: Sequence[_T], fault: Fault) -> _T:
+    return items[int(fault.chosen * len(items)) % len(items)]
 
 
 def _signal(whole: Whole, number: signal.Signals) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from lark_controller.flows.model import PORT_LOCAL
@@ -22,22 +23,28 @@ def edge_ports(slots: int) -> dict[int, str]:
     return {1: "eth0", PORT_LOCAL: "local", **{FIRST_PORT + number: f"job{number}" for number in range(slots)}}
 
 
-def policy(turn: int = 0) -> str:
-    """A policy; another user is kept off the WAN each turn, and every other turn groups are sliced.
+def policy(databases: Mapping[int, str], turn: int = 0) -> str:
+    """A policy for workers with databases at these addresses; another user is kept off the WAN each turn, and every
+    other turn groups are sliced.
 
     The links, and who takes which, stay: a policy may promise more than links carry.
     """
     kept_off = OWNERS[turn % 2]
+    workers = "".join(
+        f'  w{number}: {{datapath: "{number:016x}", role: edge, host: worker{number}, ovsdb: "{address}"}}\n'
+        for number, address in databases.items()
+    )
     return f"""\
 version: 1
 networks:
   jobs: [10.64.0.0/16]
   local: [10.0.0.0/8]
   block_prefix: {{ipv4: 28}}
-edge: {{uplinks: ["eth*"]}}
+edge: {{uplinks: ["eth*"], speed: 1Gbit}}
 switches:
   core1: {{datapath: "{CORE:016x}", role: core, ports: {{lan: 1, wan: 2, wan-fast: 3}}}}
-policies:
+{workers}policies:
+  - bandwidth: {{mode: cap}}
   - slice: {{by: {"AcctGroup" if turn % 2 else "Owner"}}}
   - wan: {{when: 'Owner == "{kept_off}"', action: drop, except: [192.0.2.1]}}
   - wan: {{when: 'Owner == "carol"', port: wan-fast}}

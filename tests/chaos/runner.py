@@ -11,9 +11,11 @@ import sqlite3
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,11 +24,12 @@ import psycopg
 from bench.process import Lark
 from lark_common.errors import LarkError
 from tests.chaos.checker import Evidence, Violation, check
-from tests.chaos.clock import VARIABLE, set_ahead
+from tests.chaos.clock import VARIABLE, Clock
 from tests.chaos.databases import Postgres, Sqlite
 from tests.chaos.evidence import gather
 from tests.chaos.faults import Whole, kinds, undergo
 from tests.chaos.log import Log
+from tests.chaos.ovsdb import Servers
 from tests.chaos.pool import policy
 from tests.chaos.schedule import Fault, rounds
 from tests.chaos.switches import Fleet
@@ -58,39 +61,46 @@ class Result:
     undergone: Sequence[Fault] = ()
     asked: dict[str, dict[int, int]] = field(default_factory=dict)
     judged: dict[str, int] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
 
 
 async def run(database: str, seed: int, seconds: float, found: Path, say: Callable[[str], None]) -> Result:
     """Run for about so long (without what it takes to come to rest); what remains of a run that failed lies in
     ``found``."""
-    with _directory() as (directory, own_disk):
+    with _directory() as (directory, own), tempfile.TemporaryDirectory(prefix="lark-ovsdb-", dir="/tmp") as apart:
         held: Sqlite | Postgres = Postgres() if database == "postgresql" else Sqlite(directory)
         try:
-            return await _run(held, own_disk, directory, seed, seconds, found, say)
+            # Not on the small disk.
+            servers = Servers(Path(apart), WORKERS)
+            try:
+                return await _run(held, servers, own, directory, seed, seconds, found, say)
+            finally:
+                await servers.stop()
         finally:
             held.close()
 
 
 async def _run(
-    database: Sqlite | Postgres, own_disk: bool, directory: Path, seed: int, seconds: float, found: Path,
+    database: Sqlite | Postgres, servers: Servers, own: bool, directory: Path, seed: int, seconds: float, found: Path,
     say: Callable[[str], None],
 ) -> Result:  # fmt: skip
-    clock = directory / "clock"
-    set_ahead(clock, 0.0)
-    os.environ[VARIABLE] = str(clock)
+    clock = Clock(directory / "clock")
+    os.environ[VARIABLE] = str(clock.path)
+    policies = partial(policy, servers.addresses)
     openflow, rest = _free_port(), _free_port()
     controller = Lark(
-        directory, policy(), module="tests.chaos.clock", database_url=database.url,
+        directory, policies(0), module="tests.chaos.clock", database_url=database.url,
         openflow_listen=f"127.0.0.1:{openflow}", rest_listen=f"127.0.0.1:{rest}", **_SETTINGS,
     )  # fmt: skip
     log = Log(SURELY)
     fleet, switches, hooks = Fleet(WORKERS, SLOTS), Wire(openflow), Wire(rest)
     await switches.open()
     await hooks.open()
-    workload = Workload(log, hooks.port, controller.token, seed, WORKERS, SLOTS)
-    whole = Whole(controller, database, fleet, switches, hooks, workload, clock)
+    workload = Workload(log, hooks.port, controller.token, seed, WORKERS, SLOTS, policies)
+    whole = Whole(controller, database, fleet, switches, hooks, workload, clock, servers)
     watch = asyncio.create_task(_watch(whole))
     fleet.start(switches.port)
+    servers.start()
     result = Result()
     try:
         # Before there is a controller, nothing is promised.
@@ -98,8 +108,9 @@ async def _run(
             await asyncio.sleep(0.1)
         workload.start()
         lengths = [ROUND] * int(seconds // ROUND) + ([rest_of] if (rest_of := seconds % ROUND) >= 5.0 else [])
-        for faults in rounds(seed, lengths or [seconds], kinds(whole, own_disk=own_disk)):
+        for faults in rounds(seed, lengths or [seconds], kinds(whole, own=own)):
             result.rounds, result.faults, result.undergone = result.rounds + 1, result.faults + len(faults), faults
+            result.kinds.update(fault.kind.value for fault in faults)
             await asyncio.gather(_in_time(whole, faults), asyncio.sleep(lengths[result.rounds - 1]))
             await workload.rest()
             began = time.monotonic()
@@ -149,8 +160,8 @@ async def _at_rest(whole: Whole, log: Log) -> tuple[list[Violation], Evidence]:
         await asyncio.sleep(1.0)
         late = time.monotonic() > deadline
         try:
-            seen = await asyncio.to_thread(gather, whole.database.url, whole.fleet, log)
-        except (LarkError, psycopg.Error, sqlite3.Error):
+            seen = await asyncio.to_thread(gather, whole.database.url, whole.fleet, whole.servers, log)
+        except (LarkError, OSError, psycopg.Error, sqlite3.Error):
             if late:
                 raise
             continue
@@ -164,7 +175,8 @@ def _judged(log: Log, seen: Evidence) -> dict[str, int]:
     standing = log.standing(time.monotonic())
     return {
         "standing": len(standing), "gone": len(log.gone()), "reserved": len(log.reserved(standing)),
-        "flows": sum(map(len, seen.desired.values())), "kbps": sum(seen.reserved.values()),
+        "flows": sum(map(len, seen.desired.values())),
+        "queues": sum(map(len, seen.wanted_queues.values())), "kbps": sum(seen.reserved.values()),
         "megabytes": sum(map(sum, seen.used.values())) // 1_000_000,
     }  # fmt: skip
 

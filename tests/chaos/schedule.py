@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-# Seconds between two faults' begins on average, and the quiet at a round's begin.
+# Seconds between two faults' begins on average, the quiet at a round's begin, and before its end the last begin.
 EVERY: Final = 2.5
 FIRST: Final = 2.0
+LAST: Final = 2.0
 
 
 class Kind(StrEnum):
@@ -30,7 +31,11 @@ class Kind(StrEnum):
     LOSE_SWITCHES = "nothing passes between controller and switches"
     CUT_HOOKS = "all connections of hooks are cut"
     LOSE_HOOKS = "nothing passes between hooks and controller"
-    CLOCK = "the clock is set"
+    LOSS = "packets are lost"
+    OVSDB_AWAY = "OVSDB servers are away"
+    OVSDB_HANG = "OVSDB servers do not answer"
+    CLOCK_BACK = "the clock is set back"
+    CLOCK_AHEAD = "the clock is set ahead"
     POLICY = "another policy is put in force"
 
 
@@ -50,7 +55,11 @@ _KINDS: Final[dict[Kind, tuple[int, float, float]]] = {
     Kind.LOSE_SWITCHES: (2, 0.5, 8.0),
     Kind.CUT_HOOKS: (3, 0.0, 0.0),
     Kind.LOSE_HOOKS: (2, 0.5, 6.0),
-    Kind.CLOCK: (2, 1.0, 10.0),
+    Kind.LOSS: (2, 1.0, 8.0),
+    Kind.OVSDB_AWAY: (2, 0.5, 8.0),
+    Kind.OVSDB_HANG: (2, 1.0, 12.0),
+    Kind.CLOCK_BACK: (2, 1.0, 10.0),
+    Kind.CLOCK_AHEAD: (2, 1.0, 10.0),
     Kind.POLICY: (2, 0.0, 0.0),
 }
 
@@ -72,23 +81,28 @@ class Fault:
 
 
 def rounds(seed: int, lengths: Sequence[float], kinds: Sequence[Kind]) -> tuple[tuple[Fault, ...], ...]:
-    """The faults of rounds of so many seconds. Different kinds overlap; one of a kind begins when the last is over, and
-    all end with their round."""
+    """The faults of rounds of so many seconds. Every kind comes at least once in all rounds together. Different kinds
+    overlap; one of a kind begins when the last is over, and all end with their round."""
     draw = random.Random(seed)
+    bag = draw.sample(kinds, len(kinds))
+    found, total, passed, dealt = [], sum(lengths), 0.0, 0
+    for length in lengths:
+        passed += length
+        until = round(len(bag) * passed / total)
+        found.append(_round(draw, length, kinds, bag[dealt:until]))
+        dealt = until
+    return tuple(found)
+
+
+def _round(draw: random.Random, length: float, kinds: Sequence[Kind], certain: Sequence[Kind]) -> tuple[Fault, ...]:
+    count = max(len(certain), round(length / EVERY))
     weights = [_KINDS[kind][0] for kind in kinds]
-    return tuple(_round(draw, length, kinds, weights) for length in lengths)
-
-
-def _round(draw: random.Random, length: float, kinds: Sequence[Kind], weights: Sequence[int]) -> tuple[Fault, ...]:
+    chosen = [*certain, *draw.choices(kinds, weights, k=count - len(certain))]
     faults: list[Fault] = []
-    over: dict[Kind, float] = {}
-    at = FIRST
-    while at < length:
-        (kind,) = draw.choices(kinds, weights)
+    for kind in chosen:
+        at = draw.uniform(FIRST, max(FIRST, length - LAST))
         least, most = _KINDS[kind][1:]
         fault = Fault(at, kind, min(draw.uniform(least, most), length - at), draw.random())
-        if over.get(kind, 0.0) <= at:
+        if not any(other.kind is kind and other.at <= fault.end and at <= other.end for other in faults):
             faults.append(fault)
-            over[kind] = fault.end
-        at += draw.expovariate(1 / EVERY)
-    return tuple(faults)
+    return tuple(sorted(faults, key=lambda fault: fault.at))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
+from pathlib import Path
 
 from tests.chaos.checker import Evidence, Promise, Reservation, Row, check
+from tests.chaos.clock import Clock
 from tests.chaos.log import Asked, Entry, Log, Run
 from tests.chaos.schedule import Kind, rounds
 
@@ -48,6 +51,8 @@ SEEN = Evidence(
     sums={("group", 60): (1000, 550), ("user", 60): (1000, 550)},
     desired={1: {"table 0 match a": "output 1", "table 0 match b": "drop"}},
     held={1: {"table 0 match a": "output 1", "table 0 match b": "drop"}},
+    wanted_queues={2: {"eth0": "100 in all; 0: 80 to 100, 2: 20 to 20", "job0": "20 in all; 0: 20 to 20"}},
+    queues={2: {"eth0": "100 in all; 0: 80 to 100, 2: 20 to 20", "job0": "20 in all; 0: 20 to 20"}},
     policy="version: 1",
 )
 
@@ -130,6 +135,19 @@ def test_a_flow_too_many_one_that_is_missing_and_another_one() -> None:
         assert word in violation.what
 
 
+def test_queues_that_are_missing_left_behind_or_of_another_rate() -> None:
+    wanted = SEEN.wanted_queues[2]
+    for held, word in (
+        ({**wanted, "row 7": "of no port"}, "1 too many"),
+        ({"eth0": wanted["eth0"]}, "1 missing"),
+        ({**wanted, "job0": "30 in all; 0: 30 to 30"}, "1 other"),
+        ({}, "2 missing"),
+    ):
+        (violation,) = check(a_log(), replace(SEEN, queues={2: held}), NOW)
+        assert violation.promise is Promise.QUEUES
+        assert word in violation.what
+
+
 def test_a_link_that_carries_less_than_is_promised() -> None:
     assert broken(a_log(), replace(SEEN, capacity={CHANNEL: 24_999})) == [Promise.CAPACITY]
     assert broken(a_log(), replace(SEEN, capacity={})) == [Promise.CAPACITY]
@@ -184,5 +202,23 @@ def test_the_same_seed_is_the_same_faults_which_overlap_but_for_one_kind_and_end
                 overlapping += other.at < fault.end
                 assert other.kind is not fault.kind or other.at >= fault.end
     assert overlapping
-    assert {fault.kind for faults in rounds(1, [600.0] * 6, kinds) for fault in faults} == set(kinds)
     assert {fault.kind for faults in rounds(1, [60.0], (Kind.KILL,)) for fault in faults} == {Kind.KILL}
+
+
+def test_every_kind_of_fault_comes_in_every_run_of_a_minute() -> None:
+    sqlite = tuple(kind for kind in Kind if kind not in (Kind.STOP, Kind.CRASH, Kind.SESSIONS))
+    postgresql = tuple(kind for kind in Kind if kind not in (Kind.DISK, Kind.LOCK))
+    for seed in range(1, 501):
+        for kinds in (sqlite, postgresql):
+            (once,) = rounds(seed, [30.0], kinds)
+            assert {fault.kind for fault in once} == set(kinds)
+        several = rounds(seed, [30.0, 30.0, 12.0], sqlite)
+        assert {fault.kind for faults in several for fault in faults} == set(sqlite)
+
+
+def test_clocks_that_are_set_back_and_ahead_at_once_are_set_by_the_sum(tmp_path: Path) -> None:
+    clock = Clock(tmp_path / "clock")
+    read = struct.Struct("=d").unpack
+    for by, seconds, ahead in (("back", -60.0, -60.0), ("ahead", 3600.0, 3540.0), ("back", 0.0, 3600.0)):
+        clock.set(by, seconds)
+        assert read(clock.path.read_bytes()) == (ahead,)

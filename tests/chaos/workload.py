@@ -7,12 +7,13 @@ import contextlib
 import json
 import random
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from bench.http import Answer
 from tests.chaos.log import Asked, Entry, Log, Run
-from tests.chaos.pool import OWNERS, ads, policy
+from tests.chaos.pool import OWNERS, ads
 
 PATIENCE: Final = 8.0
 RENEW_EVERY: Final = 10.0
@@ -22,10 +23,14 @@ ATTEMPTS: Final = 4
 
 
 class Workload:
-    """One client for each slot, and one that renews. Everything asked goes into ``log``."""
+    """One client for each slot, and one that renews. Everything asked goes into ``log``; ``policies`` are the policies
+    by number."""
 
-    def __init__(self, log: Log, port: int, token: str, seed: int, workers: int, slots: int) -> None:
+    def __init__(
+        self, log: Log, port: int, token: str, seed: int, workers: int, slots: int, policies: Callable[[int], str]
+    ) -> None:
         self.log = log
+        self._policies = policies
         self._port, self._token, self._seed = port, token, seed
         self._workers, self._slots = workers, slots
         self._posting = asyncio.Event()
@@ -65,7 +70,7 @@ class Workload:
     async def put_policy(self) -> None:
         """Put the next policy in force."""
         self._turn += 1
-        text = policy(self._turn)
+        text = self._policies(self._turn)
         await self._ask(Asked.POLICY, "", "PUT", "/v1/policy", text.encode(), kind="application/yaml", says=text)
 
     async def _slot(self, worker: int, number: int) -> None:
