@@ -165,6 +165,22 @@ class Client:
         """Put a policy in force."""
         return self._json("PUT", "/v1/policy", None, text, "application/yaml")
 
+    def policy_versions(self) -> Iterator[Answer]:
+        """All versions of the policy without their texts, newest first, page by page."""
+        return self._pages("/v1/policy/versions", "versions", {})
+
+    def policy_version(self, version: int) -> Answer:
+        """One version of the policy."""
+        return self._json("GET", f"/v1/policy/versions/{version}")
+
+    def policy_difference(self, old: int, new: int | None = None) -> Answer:
+        """How two versions of the policy differ; the second is the one in force by default."""
+        return self._json("GET", "/v1/policy/difference", {"old": old} | ({} if new is None else {"new": new}))
+
+    def restore_policy(self, version: int) -> Answer:
+        """Put the text of an earlier version in force again."""
+        return self._json("POST", f"/v1/policy/versions/{version}/restore")
+
     def check_policy(self, text: str) -> Answer:
         """Every mistake in a policy."""
         return self._json("POST", "/v1/policy/check", None, text, "application/yaml")

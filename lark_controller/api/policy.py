@@ -7,6 +7,7 @@ from typing import Annotated, Protocol
 
 from lark_common.errors import Mistake
 from lark_controller.api.described import At, Dpid
+from lark_controller.policies.compare import Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,44 @@ class PolicyVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class PastPolicy:
+    """A version of the policy in the list of all, without its text."""
+
+    version: Annotated[int, "Its version"]
+    digest: Annotated[str, "SHA-256 of its text"]
+    at: Annotated[At, "When it was put in force"]
+    actor: Annotated[str, "By whom"]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyHistory:
+    """A page of the policy's versions, newest first."""
+
+    versions: tuple[PastPolicy, ...]
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A change that a new policy would make to a number of jobs; ``changes`` are sentences."""
+
+    changes: Annotated[tuple[str, ...], "What would change, in words"]
+    jobs: Annotated[int, "For so many jobs"]
+    owners: Annotated[int, "Of so many users"]
+    example: Annotated[str, "One of these jobs, as CLUSTER.PROC"]
+    example_owner: Annotated[str, "That job's owner"]
+
+
+@dataclass(frozen=True, slots=True)
 class JobChange:
     """A job that a new policy would treat otherwise; ``changes`` are sentences."""
 
     job_id: Annotated[str, "The job's id"]
     owner: Annotated[str, "Its owner"]
     changes: Annotated[tuple[str, ...], "What would change, in words"]
+    cluster: Annotated[int, "Its ClusterId"]
+    proc: Annotated[int, "Its ProcId"]
+    global_job_id: Annotated[str, "Its GlobalJobId"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +84,7 @@ class Plan:
     digest: Annotated[str, "SHA-256 of the policy's text"]
     jobs_examined: Annotated[int, "Jobs looked at"]
     jobs_changed: Annotated[int, "Jobs that would be treated otherwise"]
+    effects: Annotated[tuple[Effect, ...], "What would change for them, the most jobs first"] = ()
     jobs: Annotated[tuple[JobChange, ...], "Those jobs"] = ()
     switches: Annotated[tuple[SwitchPlan, ...], "The switches that would change"] = ()
     refusals: Annotated[tuple[str, ...], "Why it could not be put in force"] = ()
@@ -63,6 +97,21 @@ class PolicyControls(Protocol):
     @property
     def version(self) -> PolicyVersion:
         """The policy in force."""
+
+    def history(self, cursor: str | None, limit: int) -> PolicyHistory:
+        """A page of all versions, newest first. Raises NotFoundError for a cursor that is none."""
+
+    def past(self, version: int) -> PolicyVersion:
+        """One version, in force or not. Raises NotFoundError."""
+
+    def compare(self, old: int, new: int | None = None) -> tuple[PolicyVersion, PolicyVersion, Comparison]:
+        """Two versions and how they differ; the second is the one in force by default. Raises NotFoundError."""
+
+    def restore(self, version: int, actor: str, instead_of: str | None = None) -> PolicyVersion:
+        """Put the text of an earlier version in force again, as a new version; otherwise as :meth:`put`.
+
+        Raises NotFoundError, too.
+        """
 
     def mistakes(self, text: str) -> tuple[Mistake, ...]:
         """Every mistake in a policy text; empty where it is valid."""

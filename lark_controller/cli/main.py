@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import date
+from functools import partial
 from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
@@ -86,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
 
     plan = _asking(commands, "plan", _plan, "Say what a policy file would change on the running pool.")
     plan.add_argument("file", type=Path)
+    _with_details(plan)
 
     explain = _asking(commands, "explain", _explain, "Say why a packet from SRC reaches DST, or does not.")
     explain.add_argument("src", help=f"an address, or {_JOB}")
@@ -176,11 +178,28 @@ def _reserve_commands(commands: Any) -> None:
 
 
 def _policy_commands(commands: Any) -> None:
-    policy = commands.add_parser("policy", help="Show the policy in force, or put another in force.")
+    policy = commands.add_parser(
+        "policy", help="Show the policy in force and those before it, or put another in force."
+    )
     actions = policy.add_subparsers(title="actions", metavar="ACTION", required=True)
-    _asking(actions, "show", _policy_show, "Print the policy in force.")
+    show = _asking(actions, "show", _policy_show, "Print the policy in force, or another version.")
     put = _asking(actions, "put", _policy_put, "Put a policy file in force; a bad one changes nothing.")
     put.add_argument("file", type=Path)
+    history = _asking(actions, "history", _policy_history, "List the versions of the policy, the newest first.")
+    history.add_argument("--limit", type=int, default=20, help="how many [20]")
+    show.add_argument("version", type=int, nargs="?", help="another version than the one in force")
+    diff = _asking(actions, "diff", _policy_diff, "Show how two versions of the policy differ.")
+    diff.add_argument("old", type=int, metavar="OLD", help="a version")
+    diff.add_argument("new", type=int, nargs="?", metavar="NEW", help="another one [the one in force]")
+    back = _asking(actions, "back", _policy_back, "Put an earlier version of the policy in force again.")
+    back.add_argument("version", type=int)
+    back.add_argument("--plan", action="store_true", help="change nothing; say what it would change, as `lark plan`")
+    _with_details(back)
+
+
+def _with_details(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--jobs", action="store_true", help="list the jobs that would be treated otherwise")
+    made.add_argument("--flows", action="store_true", help="list the flows that would change on each switch")
 
 
 def _database_commands(commands: Any) -> None:
@@ -267,8 +286,13 @@ def _check(arguments: Arguments) -> int:
 
 
 def _plan(arguments: Arguments) -> int:
-    plan = _client(arguments).plan_policy(read_text(arguments.file))
-    return _show(arguments, plan, printing.plan, no=bool(plan["refusals"]))
+    return _show_plan(arguments, read_text(arguments.file))
+
+
+def _show_plan(arguments: Arguments, text: str) -> int:
+    plan = _client(arguments).plan_policy(text)
+    details = {"jobs": arguments.jobs, "flows": arguments.flows}
+    return _show(arguments, plan, partial(printing.plan, **details), no=bool(plan["refusals"]))
 
 
 def _explain(arguments: Arguments) -> int:
@@ -362,7 +386,28 @@ def _reserve_links(arguments: Arguments) -> int:
 
 
 def _policy_show(arguments: Arguments) -> int:
-    return _show(arguments, _client(arguments).policy(), printing.policy)
+    client = _client(arguments)
+    found = client.policy() if arguments.version is None else client.policy_version(arguments.version)
+    return _show(arguments, found, printing.policy)
+
+
+def _policy_history(arguments: Arguments) -> int:
+    versions = list(islice(_client(arguments).policy_versions(), max(0, arguments.limit)))
+    return _show(arguments, versions, printing.policy_history)
+
+
+def _policy_diff(arguments: Arguments) -> int:
+    found = _client(arguments).policy_difference(arguments.old, arguments.new)
+    return _show(arguments, found, printing.policy_difference)
+
+
+def _policy_back(arguments: Arguments) -> int:
+    client = _client(arguments)
+    if arguments.plan:
+        return _show_plan(arguments, client.policy_version(arguments.version)["text"])
+    found = client.restore_policy(arguments.version)
+    words = f"version {found['version']} is in force, with the text of version {arguments.version}"
+    return _show(arguments, found, lambda _: print(words))
 
 
 def _policy_put(arguments: Arguments) -> int:

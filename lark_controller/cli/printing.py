@@ -25,6 +25,8 @@ _COLOURS: Final = {
     "no": "31",
     "missing": "31",
 }
+# Lines of a comparison by their first character.
+_SIGNS: Final = {"+": "32", "-": "31", "@": "36"}
 
 
 def json_out(value: object) -> None:
@@ -253,22 +255,69 @@ def links(found: Sequence[Answer]) -> None:
 
 def policy(found: Answer) -> None:
     """A policy's text, after a comment with its version."""
-    print(f"# version {found['version']}, in force since {found['at']}, by {found['actor']}")
+    print(_clean(f"# version {found['version']}, put in force at {found['at']}, by {found['actor']}"))
     print(found["text"], end="" if found["text"].endswith("\n") else "\n")
 
 
-def plan(found: Answer) -> None:
-    """The changes that a policy would make."""
+def policy_history(found: Sequence[Answer]) -> None:
+    """A table of the policy's versions."""
+    rows = [(each["version"], each["at"], each["actor"], each["digest"][:12]) for each in found]
+    table(("VERSION", "IN FORCE FROM", "BY", "SHA-256"), rows)
+
+
+def policy_difference(found: Answer) -> None:
+    """The lines by which two versions of the policy differ."""
+    for sign, name in (("---", "old"), ("+++", "new")):
+        each = found[name]
+        print(_clean(f"{sign} version {each['version']}, {each['at']}, by {each['actor']}"))
+    for line in found["diff"].splitlines():
+        print(_word(_clean(line), _SIGNS.get(line[:1])))
+    if not found["diff"]:
+        print("The texts are equal.")
+
+
+def plan(found: Answer, jobs: bool = False, flows: bool = False) -> None:
+    """The changes that a policy would make: the effect on jobs, then on switches; each job and flow where wanted."""
     for refusal in found["refusals"]:
         print(f"{_word('refused')}: {_clean(refusal)}")
     for warning in found["warnings"]:
         print(f"warning: {_clean(warning)}")
-    print(f"{found['jobs_changed']} of {found['jobs_examined']} jobs would be treated otherwise")
-    for change in found["jobs"]:
-        print(_clean(f"  {change['job_id']} ({change['owner']}): {'; '.join(change['changes'])}"))
-    if found["jobs_changed"] > len(found["jobs"]):
-        print(f"  … and {found['jobs_changed'] - len(found['jobs'])} more")
-    for each in found["switches"]:
+    changed = found["jobs_changed"]
+    print(f"{changed} of {_several(found['jobs_examined'], 'job')} would be treated otherwise{':' if changed else ''}")
+    for effect in found["effects"]:
+        whose = f"{_several(effect['jobs'], 'job')} of {_several(effect['owners'], 'user')}"
+        such = "such as " if effect["jobs"] > 1 else ""
+        example = f"{such}{effect['example']} of {effect['example_owner']}"
+        print(_clean(f"  {whose} ({example}): {'; '.join(effect['changes'])}"))
+    told = sum(effect["jobs"] for effect in found["effects"])
+    if changed > told:
+        print(f"  … and {_several(changed - told, 'job')} with other changes")
+    if jobs:
+        _planned_jobs(found)
+    _planned_flows(found["switches"], flows)
+    hidden = [f"--{name}" for name, shown, any_ in (("jobs", jobs, changed), ("flows", flows, found["switches"]))
+              if any_ and not shown]  # fmt: skip
+    if hidden:
+        print(f"More with {' and '.join(hidden)}.")
+
+
+def _planned_jobs(found: Answer) -> None:
+    named = [{**change, "id": change["job_id"]} for change in found["jobs"]]
+    names = _names(named)
+    for change in named:
+        print(_clean(f"job {names[change['id']]} ({change['owner']}): {'; '.join(change['changes'])}"))
+    if found["jobs_changed"] > len(named):
+        print(f"… and {_several(found['jobs_changed'] - len(named), 'job')} more")
+
+
+def _planned_flows(switches: Sequence[Answer], flows: bool) -> None:
+    if not switches:
+        print("no flow would change")
+        return
+    new, changed, gone = (sum(each[name] for each in switches) for name in ("added", "changed", "removed"))
+    count = _several(len(switches), "switch", "switches")
+    print(f"flows on {count} would change: {new} new, {changed} changed, {gone} gone")
+    for each in switches if flows else ():
         limit = f" of {each['max_rules']}" if each["max_rules"] else ""
         counts = f"+{each['added']} ~{each['changed']} -{each['removed']}, then {each['total']}{limit} flows"
         print(_clean(f"{each['name'] or each['datapath']}: {counts}"))
@@ -277,6 +326,10 @@ def plan(found: Answer) -> None:
         more = each["added"] + each["changed"] + each["removed"] - len(each["sample"])
         if more > 0:
             print(f"  … and {more} more")
+
+
+def _several(count: int, word: str, plural: str = "") -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {plural or word + 's'}"
 
 
 def explanation(found: Answer) -> None:
@@ -314,9 +367,9 @@ def _clean(value: object) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in str(value))
 
 
-def _word(text: str) -> str:
-    """A word in its colour, where standard output is a terminal (and NO_COLOR is not set)."""
-    colour = _COLOURS.get(text.strip())
+def _word(text: str, colour: str | None = None) -> str:
+    """A word in its colour (or another), where standard output is a terminal (and NO_COLOR is not set)."""
+    colour = colour or _COLOURS.get(text.strip())
     if colour is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{colour}m{text}\x1b[0m"

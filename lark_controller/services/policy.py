@@ -17,12 +17,14 @@ from lark_common.errors import (
     ChangedError,
     LarkError,
     Mistake,
+    NotFoundError,
     PolicyError,
 )
 from lark_common.log import event
 from lark_controller.api.metrics import Metrics
-from lark_controller.api.policy import Plan, PolicyVersion
+from lark_controller.api.policy import Plan, PolicyHistory, PolicyVersion
 from lark_controller.policies import predicate
+from lark_controller.policies.compare import Comparison, compare
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
@@ -36,6 +38,8 @@ from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 MAX_CHECKS: Final = 2
+# The greatest number that the store can hold.
+MAX_VERSION: Final = 2**63 - 1
 _CHECKING: Final = f"{MAX_CHECKS} policies are being checked already; ask again"
 
 
@@ -115,15 +119,45 @@ class PolicyInForce:
 
         Raises PolicyError, RuleLimitError, UnsupportedError, ChangedError; then nothing has changed.
         """
+        return self._counted(text, actor, instead_of)
+
+    def restore(self, version: int, actor: str, instead_of: str | None = None) -> PolicyVersion:
+        """Put the text of an earlier version in force again, as a new version; otherwise as :meth:`put`.
+
+        Raises NotFoundError, too.
+        """
+        return self._counted(self.past(version).text, actor, instead_of, version)
+
+    def history(self, cursor: str | None, limit: int) -> PolicyHistory:
+        """A page of all versions, newest first. Raises NotFoundError for a cursor that is none."""
+        return self._store.trail.policy_history(cursor, limit)
+
+    def past(self, version: int) -> PolicyVersion:
+        """One version, in force or not. Raises NotFoundError."""
+        found = self._store.trail.policy(version) if 0 < version <= MAX_VERSION else None
+        if found is None:
+            raise NotFoundError(f"There is no version {version} of the policy.")
+        return found
+
+    def compare(self, old: int, new: int | None = None) -> tuple[PolicyVersion, PolicyVersion, Comparison]:
+        """Two versions and how they differ; the second is the one in force by default.
+
+        Raises NotFoundError, BusyError.
+        """
+        before, after = self.past(old), self.version if new is None else self.past(new)
+        with _one_of(self._checks, _CHECKING):
+            return before, after, compare(before.text, after.text)
+
+    def _counted(self, text: str, actor: str, instead_of: str | None, again: int | None = None) -> PolicyVersion:
         try:
-            version = self._adopt(text, actor, instead_of)
+            version = self._adopt(text, actor, instead_of, again)
         except LarkError:
             self._metrics.policy_changes.labels("refused").inc()
             raise
         self._metrics.policy_changes.labels("accepted").inc()
         return version
 
-    def _adopt(self, text: str, actor: str, instead_of: str | None) -> PolicyVersion:
+    def _adopt(self, text: str, actor: str, instead_of: str | None, again: int | None) -> PolicyVersion:
         policy = load(text)
         with self._lock:
             if instead_of not in (None, self.policy.digest):
@@ -136,7 +170,7 @@ class PolicyInForce:
                 self._learn_names(names)
             self._openflow.call(self._reconciler.policy_change.prepare(policy)).result()
             try:
-                version = self._store.trail.put_policy(text, policy.digest, actor, time.time())
+                version = self._store.trail.put_policy(text, policy.digest, actor, time.time(), again)
             except BaseException:
                 self._loop.call(self._reconciler.pair.abandon)
                 raise

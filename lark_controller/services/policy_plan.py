@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from lark_common.errors import BusyError
-from lark_controller.api.policy import JobChange, Plan, SwitchPlan
+from lark_controller.api.policy import Effect, JobChange, Plan, SwitchPlan
 from lark_controller.flows import core
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
@@ -25,6 +25,7 @@ from lark_controller.policies.model import Decision, Policy
 
 SAMPLE = 20
 MAX_JOBS = 200
+MAX_EFFECTS = 50
 # With 200,000 jobs a plan takes some ten seconds, and minutes where it names attributes that no policy named before.
 MAX_SECONDS: Final = 300.0
 # Other threads wait for this one no longer than this, and then have as long; a step may be longer.
@@ -69,7 +70,7 @@ def plan(
     before, was = _desired_of(old, jobs, [pair[0] for pair in pairs], pace)
     after, will = _desired_of(new, jobs, [pair[1] for pair in pairs], pace)
     changed = [
-        JobChange(job.id, job.owner, differences)
+        JobChange(job.id, job.owner, differences, job.cluster, job.proc, job.run.global_job_id)
         for job in jobs
         if (differences := tuple(_differences(was[job.number], will[job.number], new)))
     ]
@@ -95,7 +96,27 @@ def plan(
         refusals += [f"switch {switch.name}: {sentence}" for sentence in core.shortcomings(switch, new)]
         if changes:
             plans.append(_switch_plan(switch, changes, wanted, there))
-    return Plan(new.digest, len(jobs), len(changed), tuple(changed[:MAX_JOBS]), tuple(plans), tuple(refusals))
+    return Plan(
+        new.digest, len(jobs), len(changed), _effects(changed), tuple(changed[:MAX_JOBS]), tuple(plans), tuple(refusals)
+    )
+
+
+def _effects(changed: Iterable[JobChange]) -> tuple[Effect, ...]:
+    """The changes of many jobs, each once with the number of its jobs, the most first."""
+    alike: dict[tuple[str, ...], list[JobChange]] = {}
+    for change in changed:
+        alike.setdefault(change.changes, []).append(change)
+    effects = [
+        Effect(
+            changes,
+            len(same),
+            len({each.owner for each in same}),
+            f"{same[0].cluster}.{same[0].proc}",
+            same[0].owner,
+        )
+        for changes, same in alike.items()
+    ]
+    return tuple(sorted(effects, key=lambda effect: -effect.jobs)[:MAX_EFFECTS])
 
 
 def _desired_of(

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, insert, select
 
 from lark_controller.api.audit import AuditEntry, AuditPage
-from lark_controller.api.policy import PolicyVersion
+from lark_controller.api.policy import PastPolicy, PolicyHistory, PolicyVersion
 from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.schema import audit, policy_versions
 
@@ -34,8 +34,11 @@ def page(connection: Connection, subject: str | None, cursor: str | None, limit:
     return AuditPage(entries, cursor_for(entries[-1].number) if len(rows) > limit else None)
 
 
-def put_policy(connection: Connection, text: str, digest: str, actor: str, now: float) -> PolicyVersion:
-    """Write a policy version; of the policy that is the latest already, no second version is made."""
+def put_policy(
+    connection: Connection, text: str, digest: str, actor: str, now: float, again: int | None = None
+) -> PolicyVersion:
+    """Write a policy version; of the policy that is the latest already, no second version is made. ``again`` is the
+    earlier version whose text it is."""
     latest = latest_policy(connection)
     if latest is not None and latest.digest == digest:
         return latest
@@ -43,7 +46,8 @@ def put_policy(connection: Connection, text: str, digest: str, actor: str, now: 
     version = connection.execute(
         insert(policy_versions).values(values).returning(policy_versions.c.version)
     ).scalar_one()
-    record(connection, now, actor, "policy", POLICY_SUBJECT, f"version {version}, SHA-256 {digest}")
+    words = f"version {version}, " + (f"version {again} again, " if again is not None else "") + f"SHA-256 {digest}"
+    record(connection, now, actor, "policy", POLICY_SUBJECT, words)
     return PolicyVersion(version, text, digest, now, actor)
 
 
@@ -60,6 +64,18 @@ def policy(connection: Connection, version: int) -> PolicyVersion | None:
     return _version(
         connection.execute(select(*policy_versions.c).where(policy_versions.c.version == version)).one_or_none()
     )
+
+
+def policy_history(connection: Connection, cursor: str | None, limit: int) -> PolicyHistory:
+    """A page of the policy versions without their texts, newest first. Raises NotFoundError for a cursor that is
+    none."""
+    columns = policy_versions.c
+    query = select(columns.version, columns.digest, columns.at, columns.actor)
+    if cursor is not None:
+        query = query.where(columns.version < number_in(cursor))
+    rows = connection.execute(query.order_by(columns.version.desc()).limit(limit + 1)).all()
+    versions = tuple(PastPolicy(*row) for row in rows[:limit])
+    return PolicyHistory(versions, cursor_for(versions[-1].version) if len(rows) > limit else None)
 
 
 def _version(row: Row[Any] | None) -> PolicyVersion | None:

@@ -87,6 +87,7 @@ class Trail(Subject):
     put_policy = Writes(trail.put_policy)
     latest_policy = Reads(trail.latest_policy)
     policy = Reads(trail.policy)
+    policy_history = Reads(trail.policy_history)
 
 
 class Store:

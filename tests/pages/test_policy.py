@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.fixtures.browser import POLICY, Reader, Site
+from tests.fixtures.browser import POLICY, Reader, Site, panel
 
 pytestmark = pytest.mark.browser
 
@@ -38,9 +38,14 @@ def test_a_policy_is_put_in_force_only_after_its_plan_was_seen(reader: Reader, s
     expect(page.get_by_text("No mistake was found.").last).to_be_visible()
     expect(apply).to_be_disabled()
     page.get_by_role("button", name="Plan").click()
-    expect(page.get_by_role("row", name=re.compile(f"{job['id']} carol is blocked"))).to_be_visible()
+    expect(panel(page, "What would change").get_by_role("row", name="1 1 is blocked")).to_contain_text("of carol")
+    folded = page.get_by_role("row", name=re.compile(f"{job['cluster']}.0 carol is blocked"))
+    expect(folded).to_be_hidden()
+    page.get_by_role("heading", name="Jobs (1)").click()
+    expect(folded).to_be_visible()
     expect(page.locator(".diff .gone").first).to_contain_text("13 -   - block: {when: 'Owner == \"mallory\"'}")
     expect(page.locator(".diff .added").first).to_contain_text("13 +   - block: {when: 'Owner == \"carol\"'}")
+    page.get_by_role("heading", name=re.compile("Flows")).click()
     expect(page.get_by_role("row", name=re.compile("worker1 "))).to_be_visible()
     expect(apply).to_be_enabled()
     text.press_sequentially("#")
@@ -80,3 +85,24 @@ def test_a_reader_may_plan_but_not_apply(reader: Reader, site: Site) -> None:
     expect(page.get_by_role("heading", name="What would change")).to_be_visible()
     expect(page.get_by_role("button", name="Apply")).to_be_disabled()
     expect(page.get_by_text("Applying needs a token with the scope operate.")).to_be_visible()
+
+
+def test_who_changed_the_policy_when_and_the_way_back(reader: Reader, site: Site) -> None:
+    changed = POLICY.replace('"mallory"', '"carol"')
+    site.lark.put_policy(changed)
+    page = reader.log_in(site.operator, "#/policy")
+    history = panel(page, "History")
+    expect(history.get_by_role("row", name=re.compile(r"^2 .* test In force"))).to_be_visible()
+    expect(history.get_by_role("row", name=re.compile("^1 .* policy file Go back to it"))).to_be_visible()
+    history.get_by_role("link", name="1", exact=True).click()
+    expect(page.get_by_role("heading", name="Policy, version 1")).to_be_visible()
+    expect(page.locator(".diff .gone")).to_contain_text("mallory")
+    expect(page.locator(".diff .added")).to_contain_text("carol")
+    page.get_by_role("link", name="Go back to this version").click()
+    expect(page.locator("textarea")).to_have_value(POLICY)
+    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+    page.get_by_role("button", name="Plan").click()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("Version 3 by operator")).to_be_visible()
+    expect(history.get_by_role("row", name=re.compile("^1 .* policy file Same text"))).to_be_visible()
+    assert site.lark.get("/v1/policy")["text"] == POLICY

@@ -16,6 +16,7 @@ from tests.fixtures.rest_app import Api, make_api
 
 # Tokens are tested route by route; that a text is an ad, a policy or an address is more than a schema can say.
 _EXCLUDED = [ignored_auth, positive_data_acceptance]
+_METHODS = {"get", "put", "post", "patch", "delete"}
 _QUIET = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 
@@ -53,7 +54,8 @@ def test_the_api_does_what_its_openapi_document_says(tmp_path: Path) -> None:
 
         conforms()
         tried.add(operation.label)
-    assert len(tried) == 37
+    described = app.test_client().get("/openapi.json").get_json()["paths"].values()
+    assert len(tried) == sum(method in _METHODS for path in described for method in path) >= 37
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -44,6 +44,10 @@ GUARDED = [
     ("POST", "/v1/hosts/worker1/delivered", {"hook"}),
     ("GET", "/v1/policy", {"read", "operate"}),
     ("PUT", "/v1/policy", {"operate"}),
+    ("GET", "/v1/policy/versions", {"read", "operate"}),
+    ("GET", "/v1/policy/versions/1", {"read", "operate"}),
+    ("GET", "/v1/policy/difference?old=1", {"read", "operate"}),
+    ("POST", "/v1/policy/versions/1/restore", {"operate"}),
     ("POST", "/v1/policy/check", {"read", "operate"}),
     ("POST", "/v1/policy/plan", {"read", "operate"}),
     ("GET", "/v1/policy/schema", {"read", "operate"}),
@@ -111,7 +115,10 @@ def test_the_table_of_guarded_operations_is_complete(api: Api) -> None:
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
     listed = {(method, path.partition("?")[0].replace(JOB, "*").replace(DPID, "*")) for method, path, _ in GUARDED}
-    listed = {(method, path.replace("10.64.0.1", "*").replace("worker1", "*")) for method, path in listed}
+    listed = {
+        (method, path.replace("10.64.0.1", "*").replace("worker1", "*").replace("ns/1", "ns/*"))
+        for method, path in listed
+    }
     assert rules == listed | {("GET", path) for path in PUBLIC}
 
 
@@ -346,6 +353,33 @@ def test_policy(api: Api) -> None:
     assert post("/v1/policy/plan", "version: 1").json["jobs_changed"] == 1
     assert_problem(post("/v1/policy/plan", "blok: []"), 422, "policy")
     assert api.get("/v1/policy/schema").json["$schema"].startswith("https://json-schema.org/")
+
+
+def test_the_policys_versions(api: Api) -> None:
+    first = api.get("/v1/policy").json
+    for number in range(2, 5):
+        api.controls.policy.put(f"version: 1\n# {number}\n", "somebody")
+    page = api.get("/v1/policy/versions?limit=2").json
+    assert [each["version"] for each in page["versions"]] == [4, 3]
+    assert set(page["versions"][0]) == {"version", "digest", "at", "actor"}
+    rest = api.get(page["next"]).json
+    assert [each["version"] for each in rest["versions"]] == [2, 1]
+    assert rest["next"] is None
+    assert api.get("/v1/policy/versions/1").json == first
+    assert_problem(api.get("/v1/policy/versions/9"), 404)
+    found = api.get("/v1/policy/difference?old=1&new=3").json
+    assert (found["old"]["version"], found["new"]["actor"], found["added"], found["removed"]) == (1, "somebody", 1, 0)
+    assert found["diff"] == "@@ -1,1 +1,2 @@\n version: 1\n+# 3\n"
+    assert api.get("/v1/policy/difference?old=3").json["new"]["version"] == 4
+    assert_problem(api.get("/v1/policy/difference"), 422, "parameters")
+
+    def restore(version: int, digest: str) -> Any:
+        headers = bearer("operate") | {"If-Match": f'"{digest}"'}
+        return api.client.post(f"/v1/policy/versions/{version}/restore", headers=headers)
+
+    assert_problem(restore(1, first["digest"]), 412, "changed")
+    assert restore(1, api.get("/v1/policy").json["digest"]).get_json()["version"] == 5
+    assert api.get("/v1/policy").json["text"] == first["text"]
 
 
 def test_readiness(api: Api) -> None:

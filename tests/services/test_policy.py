@@ -9,7 +9,7 @@ from threading import Barrier, Event
 import pytest
 
 from fake_switch.switch import FakeNetwork
-from lark_common.errors import BusyError, ChangedError, PolicyError, RuleLimitError
+from lark_common.errors import BusyError, ChangedError, NotFoundError, PolicyError, RuleLimitError
 from lark_controller.api.switches import FlowFilter
 from lark_controller.flows.cookies import Category, counted_by, parse
 from lark_controller.flows.desired import Desired
@@ -225,3 +225,42 @@ def test_a_plan_rests_as_long_as_it_works_and_ends() -> None:
     now[0] += 1.0
     with pytest.raises(BusyError, match="more than 1 s"):
         pace.step()
+
+
+def test_the_way_back_to_an_earlier_policy(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        controller.jobs.confirm(post(controller, 1, "carol").job.id, 20)
+        before = dict(edge.program.flows)
+        changed = controller.policy.put(POLICY.replace('"mallory"', '"carol"'), "ops")
+        until(lambda: edge.program.flows != before)
+        with pytest.raises(ChangedError):
+            controller.policy.restore(1, "ops", instead_of="0" * 64)
+        with pytest.raises(NotFoundError, match="no version 9"):
+            controller.policy.restore(9, "ops")
+        with pytest.raises(NotFoundError):
+            controller.policy.past(2**70)
+        back = controller.policy.restore(1, "eve", instead_of=changed.digest)
+        until(lambda: edge.program.flows == before)
+        assert (back.version, back.actor, back.text) == (3, "eve", POLICY)
+        page = controller.policy.history(None, 2)
+        assert [(each.version, each.actor) for each in page.versions] == [(3, "eve"), (2, "ops")]
+        assert [each.version for each in controller.policy.history(page.next_cursor, 2).versions] == [1]
+        old, new, found = controller.policy.compare(2)
+        assert (old.version, new.version, found.added, found.removed) == (2, 3, 1, 1)
+        assert "\n+  - block: {when: 'Owner == \"mallory\"'}" in found.diff
+        noted = controller.audit.page("policy", None, 1).entries[0]
+        assert (noted.actor, noted.detail.partition(", SHA")[0]) == ("eve", "version 3, version 1 again")
+
+
+def test_jobs_with_the_same_change_are_told_together(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        for number, owner in ((1, "alice"), (2, "carol"), (3, "carol"), (4, "dave")):
+            post(controller, number, owner)
+        text = POLICY.replace('Owner == "mallory"', 'Owner == "carol" || Owner == "dave"')
+        effects = controller.policy.plan(text).effects
+        assert [(each.changes, each.jobs, each.owners, each.example_owner) for each in effects] == [
+            (("is blocked",), 3, 2, "carol")
+        ]

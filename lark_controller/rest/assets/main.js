@@ -19,10 +19,11 @@ import * as reservations from "./views/reservations.js";
 import * as oneSwitch from "./views/switch.js";
 import * as switches from "./views/switches.js";
 import * as user from "./views/user.js";
+import * as version from "./views/version.js";
 
 // [first part of the address, view of the list, view of one]
 const VIEWS = { "": [overview], jobs: [jobs, job], users: [jobs, user], groups: [groups, group], switches: [switches, oneSwitch],
-  reservations: [reservations], explain: [explain], policy: [policy], events: [events] };
+  reservations: [reservations], explain: [explain], policy: [policy, version], events: [events] };
 const MENU = [["", "Overview"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["reservations", "Reservations"],
   ["explain", "Explain"], ["policy", "Policy"], ["events", "Events"]];
 const HEADING = "heading";

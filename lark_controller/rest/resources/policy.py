@@ -8,10 +8,17 @@ from flask import Response, jsonify, request
 
 from lark_controller.policies.schema import schema as policy_schema
 from lark_controller.rest.api import operation, resource
-from lark_controller.rest.bodies import read_text
+from lark_controller.rest.bodies import next_url, read_text
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.problems import Problem
-from lark_controller.rest.schemas.answers import PlanSchema, PolicyCheckSchema, PolicySchema
+from lark_controller.rest.schemas.answers import (
+    PlanSchema,
+    PolicyCheckSchema,
+    PolicyDifferenceSchema,
+    PolicyHistorySchema,
+    PolicySchema,
+)
+from lark_controller.rest.schemas.queries import DifferenceQuery, PageQuery
 from lark_controller.rest.tokens import Scope
 
 blueprint = resource("policy", "What the site's operators want of the network.")
@@ -55,6 +62,62 @@ def replace() -> Any:
     now, nothing changes either (412).
     """
     return current().controls.policy.put(_text(), actor(), _instead_of())
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/policy/versions",
+    scopes=(Scope.READ,),
+    query=PageQuery,
+    answers={200: PolicyHistorySchema},
+    problems=(404, 422),
+)
+def versions(query: dict[str, Any]) -> dict[str, object]:
+    """List the versions of the policy, newest first: when each was put in force, and by whom."""
+    page = current().controls.policy.history(query.get("cursor"), query["limit"])
+    return {"versions": page.versions, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/policy/versions/<int:version>",
+    scopes=(Scope.READ,),
+    answers={200: PolicySchema},
+    problems=(404,),
+)
+def show_version(version: int) -> Any:
+    """Show a version of the policy, in force or not."""
+    return current().controls.policy.past(version)
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/policy/difference",
+    scopes=(Scope.READ,),
+    query=DifferenceQuery,
+    answers={200: PolicyDifferenceSchema},
+    problems=(404, 422),
+)
+def difference(query: dict[str, Any]) -> dict[str, object]:
+    """Show how two versions of the policy differ; the second is the one in force by default."""
+    old, new, found = current().controls.policy.compare(query["old"], query.get("new"))
+    return {"old": old, "new": new, "added": found.added, "removed": found.removed, "diff": found.diff}
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/policy/versions/<int:version>/restore",
+    scopes=(Scope.OPERATE,),
+    answers={200: PolicySchema},
+    problems=(400, 404, 409, 412, 422, 502),
+)
+def restore(version: int) -> Any:
+    """Put the text of an earlier version in force again, as a new version; ``If-Match`` as for PUT."""
+    return current().controls.policy.restore(version, actor(), _instead_of())
 
 
 @operation(

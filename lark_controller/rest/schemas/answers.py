@@ -12,7 +12,7 @@ from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.audit import AuditEntry
 from lark_controller.api.health import Readiness
 from lark_controller.api.jobs import Waiting
-from lark_controller.api.policy import JobChange, Plan, PolicyVersion, SwitchPlan
+from lark_controller.api.policy import Effect, JobChange, PastPolicy, Plan, PolicyVersion, SwitchPlan
 from lark_controller.api.switches import (
     Explanation,
     FlowStatus,
@@ -24,6 +24,7 @@ from lark_controller.api.switches import (
 )
 from lark_controller.api.usage import GroupStatus
 from lark_controller.jobs.job import JobState
+from lark_controller.policies.compare import Comparison
 from lark_controller.rest.schemas.described import Datapath, schema_of
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.schemas.usage import JobUsageSchema
@@ -317,6 +318,22 @@ class PolicyCheckSchema(Schema):
     warnings = fields.List(fields.String(), required=True, metadata=_meta("What it refuses, though it is valid"))
 
 
+PastPolicySchema = schema_of(PastPolicy, "PastPolicySchema")
+
+
+class PolicyHistorySchema(Page):
+    """A page of the policy's versions, newest first."""
+
+    versions = _many(PastPolicySchema, "The versions, without their texts")
+
+
+PolicyDifferenceSchema = schema_of(
+    Comparison,
+    "PolicyDifferenceSchema",
+    old=fields.Nested(PastPolicySchema, required=True, metadata=_meta("The version that is compared")),
+    new=fields.Nested(PastPolicySchema, required=True, metadata=_meta("The version that it is compared with")),
+)
+EffectSchema = schema_of(Effect, "EffectSchema")
 JobChangeSchema = schema_of(JobChange, "JobChangeSchema")
 SwitchPlanSchema = schema_of(SwitchPlan, "SwitchPlanSchema")
 PlanSchema = schema_of(Plan, "PlanSchema")

@@ -115,6 +115,17 @@ class ReservationQuery(PageQuery):
     job = fields.String(validate=WORD, metadata=_meta("Any name of a job: its own, and flows that go to it"))
 
 
+class DifferenceQuery(Schema):
+    """Two versions of the policy."""
+
+    old = fields.Integer(
+        strict=False, required=True, validate=validate.Range(1), metadata=_meta("The version that is compared")
+    )
+    new = fields.Integer(
+        strict=False, validate=validate.Range(1), metadata=_meta("The other one, by default the one in force")
+    )
+
+
 class ExplainQuery(Schema):
     """From where to where."""
 

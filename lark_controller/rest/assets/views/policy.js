@@ -1,14 +1,18 @@
-// The policy in force; another one is checked, then planned, then put in force, in that order and no other.
+// The policy in force; another one is checked, then planned, then put in force, in that order and no other. Below it are the
+// versions that there were.
 
 import { get, sendPolicy } from "../api.js";
 import { h } from "../dom.js";
 import { count, moment, several } from "../format.js";
 import { compare, condensed } from "../lines.js";
-import { headed, jobLink, note, problem, rules, switchLink, table, userLink } from "../parts.js";
+import { closed, headed, jobLink, jobNames, link, note, problem, rules, switchLink, table, userLink } from "../parts.js";
+import { pages } from "./jobs.js";
+
+const VERSIONS = 20;
 
 export function open({ query, who, paint, say, signal, live }) {
   // `text` is what is edited, `given` what the editor began with, `planned` the plan with the text and the policy that it was made for.
-  const now = { policy: null, text: null, given: null, busy: "", checked: null, planned: null, done: null, error: null };
+  const now = { policy: null, versions: null, text: null, given: null, busy: "", checked: null, planned: null, done: null, error: null };
   const may = who.scopes.includes("operate");
   const draw = () => paint("Policy", now.policy ? content() : h("p", { class: "empty" }, "Loading…"));
   const area = () => document.getElementById("policy-text");
@@ -91,6 +95,8 @@ export function open({ query, who, paint, say, signal, live }) {
         h("span", { id: "policy-how", class: "reason" }, how()))),
     now.checked && now.checked.text === now.text && checkedContent(now.checked),
     current() && planContent(now.planned),
+    now.versions && headed("History", several(now.versions.versions.length, "version"), versionTable(now.versions.versions, now.policy),
+      pages(query, now.versions.next_cursor, "policy")),
   ];
 
   const ready = () => may && !now.busy && Boolean(current()) && now.planned.refusals.length === 0;
@@ -124,7 +130,31 @@ export function open({ query, who, paint, say, signal, live }) {
     if (before) now.done = `Version ${found.version} by ${found.actor} has come into force.${untouched ? "" : " Your text is still here; plan it again."}`;
     draw();
     if (!before && query.line) goTo(Number(query.line) || 1);
+    if (!before && query.back) goBack(query.back);
+    past.now();
   });
+  const past = live(60, (stop) => get(["policy", "versions"], { cursor: query.cursor, limit: VERSIONS }, stop), (found) => {
+    now.versions = found;
+    draw();
+  });
+
+  // The text of an earlier version comes into the editor, to be planned and applied as any other.
+  const goBack = (version) => doing("back", async () => {
+    const found = await get(["policy", "versions", version], {}, signal);
+    Object.assign(now, { text: found.text, given: found.text, checked: null, planned: null });
+    now.done = `This is the text of version ${found.version}. Plan it to see what going back would change.`;
+    say(now.done);
+  });
+}
+
+function versionTable(versions, inForce) {
+  return table("Versions of the policy", [
+    { head: "Version", cell: (each) => link(String(each.version), "policy", String(each.version)) },
+    { head: "In force from", cell: (each) => moment(each.at) },
+    { head: "By", cell: (each) => each.actor },
+    { head: "", cell: (each) => (each.version === inForce.version ? h("strong", {}, "In force")
+      : each.digest === inForce.digest ? "Same text" : link("Go back to it", "policy", { back: each.version })) },
+  ], versions, { key: (each) => each.version });
 }
 
 function summary({ jobs_changed: changed, jobs_examined: examined, switches }) {
@@ -137,8 +167,15 @@ function planContent(plan) {
       h("ul", {}, plan.refusals.map((each) => h("li", { key: each }, each)))),
     plan.warnings.length > 0 && h("div", { class: "note", role: "status" }, h("strong", {}, "What it refuses"),
       h("ul", {}, plan.warnings.map((each) => h("li", { key: each }, each)))),
-    headed("What would change", null, h("p", {}, summary(plan)), difference(plan.lines)),
-    plan.switches.length > 0 && headed("Switches", null, table("Switches that would change", [
+    headed("What would change", null, h("p", {}, summary(plan)), plan.effects.length > 0 && table("Effects on jobs", [
+      { head: "Jobs", number: true, cell: (each) => count(each.jobs) },
+      { head: "Users", number: true, cell: (each) => count(each.owners) },
+      { head: "What changes for them", wide: true, cell: (each) => each.changes.join("; ") },
+      { head: "Such as", cell: (each) => `${each.example} of ${each.example_owner}` },
+    ], plan.effects, { key: (each) => each.changes.join() })),
+    headed("Difference of the texts", null, difference(plan.lines)),
+    plan.jobs.length > 0 && closed(`Jobs (${count(plan.jobs_changed)})`, plannedJobs(plan)),
+    plan.switches.length > 0 && closed(`Flows (${several(plan.switches.length, "switch", "switches")})`, table("Switches that would change", [
       { head: "Switch", cell: (each) => switchLink(each.datapath, each.name) },
       { head: "New", number: true, cell: (each) => count(each.added) },
       { head: "Changed", number: true, cell: (each) => count(each.changed) },
@@ -148,18 +185,24 @@ function planContent(plan) {
     plan.switches.map((each) => h("details", { key: each.datapath }, h("summary", {}, `Flows on ${each.name || each.datapath}`),
       h("pre", { class: "diff", tabindex: "0" }, each.sample.map((line, at) => h("span", { key: at, class: line.startsWith("+") ? "added" : "gone" }, `${line}\n`))),
       each.added + each.changed + each.removed > each.sample.length && h("p", { class: "reason" }, `The first ${each.sample.length}.`)))),
-    plan.jobs.length > 0 && headed("Jobs", plan.jobs_changed > plan.jobs.length && `The first ${count(plan.jobs.length)} of ${count(plan.jobs_changed)}`,
-      table("Jobs that would be treated otherwise", [
-        { head: "Job", cell: (each) => jobLink(each.job_id) },
-        { head: "User", cell: (each) => userLink(each.owner) },
-        { head: "What changes", wide: true, cell: (each) => each.changes.join("; ") },
-      ], plan.jobs, { key: (each) => each.job_id })),
   ];
 }
 
-function difference(lines) {
+function plannedJobs(plan) {
+  const names = jobNames(plan.jobs.map((each) => ({ ...each, id: each.job_id })));
+  return [
+    table("Jobs that would be treated otherwise", [
+      { head: "Job", cell: (each) => jobLink(each.job_id, names.get(each.job_id)) },
+      { head: "User", cell: (each) => userLink(each.owner) },
+      { head: "What changes", wide: true, cell: (each) => each.changes.join("; ") },
+    ], plan.jobs, { key: (each) => each.job_id }),
+    plan.jobs_changed > plan.jobs.length && h("p", { class: "reason" }, `The first ${count(plan.jobs.length)}.`),
+  ];
+}
+
+export function difference(lines, equal = "The text is the one in force.") {
   if (!lines) return h("p", { class: "reason" }, "The texts differ too much to be shown line by line.");
-  if (lines.every((line) => line.sign === " ")) return h("p", { class: "empty" }, "The text is the one in force.");
+  if (lines.every((line) => line.sign === " ")) return h("p", { class: "empty" }, equal);
   const kind = { "+": "added", "-": "gone", " ": null };
   return h("pre", { class: "diff", tabindex: "0", "aria-label": "Difference of the texts" }, condensed(lines).map((line, at) => (line.gap
     ? h("span", { key: at, class: "gap" }, `${several(line.gap, "line")} unchanged\n`)
