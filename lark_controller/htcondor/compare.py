@@ -33,7 +33,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Action:
     """The action on a verdict: quarantine the job for ``quarantine``, or lift that; ``doubted`` is since when the pool
     has doubted it without a break (None: it does not)."""
 
@@ -67,16 +67,16 @@ def judge(job: Job, pool: Reading, margin: float) -> Verdict:
     return SILENT
 
 
-def follow(job: Job, verdict: Verdict, doubted: float | None, now: float, margin: float) -> Step:
+def follow(job: Job, verdict: Verdict, doubted: float | None, now: float, margin: float) -> Action:
     """Derives the action on a verdict; ``doubted`` is the last step's. An operator's decision outweighs the pool's."""
     if verdict.word is Word.AGREES:
-        return Step(lift=bool(job.quarantine))
+        return Action(lift=bool(job.quarantine))
     if verdict.word is Word.SILENT:
-        return Step()
+        return Action()
     since = now if doubted is None else doubted
     if job.quarantine or job.vouched or (verdict.word is Word.DOUBTS and now - since < margin):
-        return Step(doubted=since)
-    return Step(quarantine=verdict.reason, doubted=since)
+        return Action(doubted=since)
+    return Action(quarantine=verdict.reason, doubted=since)
 
 
 def why_kept(job: Job, pool: Reading | None, now: float, *, margin: float, ad_seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from lark_controller.store.queries import Ending, LiveAds
 from lark_controller.store.run_updates import Pruned
-from lark_controller.store.runs import LEASE_EXPIRED, SUPERSEDED, Registration
+from lark_controller.store.runs import LEASE_EXPIRED, SUPERSEDED, StoredRun
 from lark_controller.store.store import Store
 
-__all__ = ["LEASE_EXPIRED", "SUPERSEDED", "Ending", "LiveAds", "Pruned", "Registration", "Store"]
+__all__ = ["LEASE_EXPIRED", "SUPERSEDED", "Ending", "LiveAds", "Pruned", "StoredRun", "Store"]

@@ -20,7 +20,7 @@ _PATIENCE: Final = 1.0
 _PAUSE: Final = 0.05
 
 
-class Claim:
+class ControllerClaim:
     """Held from its making to :meth:`release`, or to the end of the process, however that comes."""
 
     def __init__(self, held: IO[str] | Connection | None) -> None:
@@ -37,7 +37,7 @@ class Claim:
             held.close()
 
 
-def claim_file(database: Path) -> Claim:
+def claim_file(database: Path) -> ControllerClaim:
     """Claim an SQLite database by a lock on a file beside it. Raises StoreError where a controller has it."""
     path = database.with_name(f"{database.name}.controller")
     file = path.open("a+", encoding="ascii")
@@ -57,7 +57,7 @@ def claim_file(database: Path) -> Claim:
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()
-    return Claim(file)
+    return ControllerClaim(file)
 
 
 def _locked(file: IO[str]) -> bool:
@@ -68,14 +68,14 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
-def claim_server(engine: Engine) -> Claim | None:
+def claim_server(engine: Engine) -> ControllerClaim | None:
     """Claim a PostgreSQL database by an advisory lock of a session; None where another session has it."""
     connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
     try:
         if connection.execute(select(func.pg_try_advisory_lock(_ADVISORY_KEY))).scalar_one():
             # Nothing else may be given the session, and at the end it goes with the lock.
             connection.detach()
-            return Claim(connection)
+            return ControllerClaim(connection)
     except BaseException:
         with contextlib.suppress(Exception):
             connection.close()

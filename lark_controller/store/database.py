@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from lark_common.errors import StoreError
-from lark_controller.store.claim import Claim, claim_file, claim_server
+from lark_controller.store.claim import ControllerClaim, claim_file, claim_server
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Database:
         self._inode: tuple[int, int] | None = None
         self.place = place
         self._password = password
-        self._claim: Claim | None = None
+        self._claim: ControllerClaim | None = None
         # When a write failed last (monotonic), and the sentence.
         self._failed: tuple[float, str] | None = None
         # SQLite has one writer at a time, and a thread that waits in its busy handler polls; a lock hands over at once.

@@ -47,7 +47,7 @@ _LOCK_SLOT: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bind
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class StoredRun:
     """The result of a registration: the job as it is stored now, whether it was made by this call, and the runs that
     ended because of it (they have lost their slot or address to this one, or their lease was over)."""
 
@@ -79,7 +79,7 @@ def register(
     now: float,
     facts_for: str = "",
     booking: Booking | None = None,
-) -> Registration:
+) -> StoredRun:
     """Take a run in; ``job.number`` and ``job.created`` are set by the store.
 
     A run that is there already (the same id) is updated with what this post says, and keeps what it leaves out; a
@@ -98,7 +98,7 @@ def register(
     _lock_slot(connection, job.run.slot)
     stored = find_for_update(connection, job.id)
     if stored is not None and stored.state is JobState.ENDED and stored.reason != LEASE_EXPIRED:
-        return Registration(stored, False)
+        return StoredRun(stored, False)
     wanted = replace(job, created=now) if stored is None else _merged(stored, job)
     ended: list[Job] = []
     if wanted.live:
@@ -108,7 +108,7 @@ def register(
             ended += [end_run(connection, rival, now, SUPERSEDED, "", actor, _by(wanted)) for rival in older]
             if newer is not None:
                 over = _stillborn(connection, post, stored, wanted, newer)
-                return Registration(over, stored is None, tuple(ended))
+                return StoredRun(over, stored is None, tuple(ended))
     if stored is None:
         wanted = _insert(connection, post, wanted)
     else:
@@ -117,7 +117,7 @@ def register(
         reservations.admit(connection, post.booking, now, actor)
     elif stored is not None:
         reservations.release_of_job(connection, wanted.id)
-    return Registration(wanted, stored is None, tuple(ended))
+    return StoredRun(wanted, stored is None, tuple(ended))
 
 
 def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str, actor: str, detail: str = "") -> Job:
@@ -157,7 +157,7 @@ def set_address(
     blocks: tuple[IPv4Network | None, IPv6Network | None],
     actor: str,
     now: float,
-) -> Registration:
+) -> StoredRun:
     """Give a live run its addresses and the blocks that they came from; None takes one away.
 
     A run that holds an address loses it as in :func:`register`. Raises AddressError where the holder has the right to
@@ -175,7 +175,7 @@ def set_address(
         .values({name: values[name] for name in ("ipv4", "ipv6", "ipv4_block", "ipv6_block")})
     )
     record(connection, now, actor, "address", wanted.id, ", ".join(map(str, wanted.addresses)) or "none")
-    return Registration(wanted, False, tuple(ended))
+    return StoredRun(wanted, False, tuple(ended))
 
 
 def find_for_update(connection: Connection, job_id: str) -> Job | None:

@@ -33,7 +33,7 @@ def read(port: str) -> Counted | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class JobUse:
     """A job's use: ``counted`` at ``at``, since ``began`` (seconds of a clock that only goes on).
 
     Rates are Mb/s between the last two readings, ``peak`` the highest of them in either direction.
@@ -46,13 +46,13 @@ class Meter:
     rate_out: float = 0.0
     peak: float = 0.0
 
-    def reading(self, counted: Counted, at: float, least: float = 1.0) -> Meter:
+    def reading(self, counted: Counted, at: float, least: float = 1.0) -> JobUse:
         """Add a reading. Less than ``least`` seconds after the last, rates are over the job's whole time."""
         since, before = (self.at, self.counted) if at - self.at >= least else (self.began, Counted())
         seconds = max(at - since, least)
         rate_in = (counted.bytes_in - before.bytes_in) * 8 / MEGA / seconds
         rate_out = (counted.bytes_out - before.bytes_out) * 8 / MEGA / seconds
-        return Meter(self.began, at, counted, rate_in, rate_out, max(self.peak, rate_in, rate_out))
+        return JobUse(self.began, at, counted, rate_in, rate_out, max(self.peak, rate_in, rate_out))
 
     @property
     def average(self) -> float:

@@ -22,7 +22,7 @@ from lark_worker.rules.firewall import is_ruled
 from lark_worker.settings import Settings
 from lark_worker.usage import slots
 from lark_worker.usage.chirp import set_attributes
-from lark_worker.usage.counters import MEGA, Meter, read
+from lark_worker.usage.counters import MEGA, JobUse, read
 
 # Seconds between two requests to the controller: for the groups' headroom, and for a job's WAN part; for that of a
 # young job at every reading, since short jobs have ended before the first turn.
@@ -68,7 +68,7 @@ class Metering:
         self._set_attributes = set_attributes
         self._path: Path = settings.socket.parent / SLOTS
         self._lock = threading.Lock()
-        self._meters: dict[str, Meter] = {}
+        self._meters: dict[str, JobUse] = {}
         self._slots: set[str] = set()
         self._wan: dict[str, Mapping[str, float]] = {}
         self._asked: dict[str, float] = {}
@@ -139,18 +139,18 @@ class Metering:
             self._ask_wan(record, partial(self._last, record, True) if here else partial(self._link.wan, record.id))
         self._hand_on(record, meter)
 
-    def _read(self, record: Record) -> Meter | None:
+    def _read(self, record: Record) -> JobUse | None:
         counted = read(record.port)
         if counted is None:
             return None
         now = time.monotonic()
         with self._lock:
             # A job that the service finds running has run since its starter did.
-            meter = self._meters.get(record.id) or Meter(min(now, _uptime(record.started)), now)
+            meter = self._meters.get(record.id) or JobUse(min(now, _uptime(record.started)), now)
             self._meters[record.id] = meter = meter.reading(counted, now)
         return meter
 
-    def _hand_on(self, record: Record, meter: Meter) -> None:
+    def _hand_on(self, record: Record, meter: JobUse) -> None:
         values = {
             "NetworkInputMb": meter.counted.bytes_in / MEGA,
             "NetworkOutputMb": meter.counted.bytes_out / MEGA,

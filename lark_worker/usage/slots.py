@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from lark_worker.records.atomic_file import write_atomically
-from lark_worker.usage.counters import MEGA, Meter
+from lark_worker.usage.counters import MEGA, JobUse
 
 _NOTHING: Final = ("NetworkInputMb", "NetworkOutputMb", "NetworkInputRate", "NetworkOutputRate")
 _NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_]")
@@ -24,7 +24,7 @@ def attribute(group: str) -> str:
 class Use:
     """The report of a slot: the use of its job, and the outer and inner end of the job's link."""
 
-    meter: Meter | None = None
+    meter: JobUse | None = None
     external: str = ""
     internal: str = ""
 

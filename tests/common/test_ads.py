@@ -10,8 +10,6 @@ from typing import Any
 
 import classad2
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lark_common.classads import values as ad_values
 from lark_common.classads.ads import (
@@ -461,60 +459,6 @@ def test_slot_falls_back() -> None:
 def test_numbers_of_the_job_id() -> None:
     assert post({"ClusterId": "7", "ProcId": "0"})[0].proc == 0
     assert post({"GlobalJobId": '"odd"'})[0].cluster == 0
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=300), st.sampled_from(["text/plain", "application/json"]))
-def test_any_bytes_are_refused_in_words(body: bytes, media: str) -> None:
-    assert refused(body, media).reason
-
-
-LITERALS = st.one_of(
-    st.integers(-(2**63) + 1, 2**63 - 1),
-    st.booleans(),
-    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30),
-    st.floats(-1e300, 1e300),
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True), LITERALS, max_size=6))
-def test_whatever_json_says_reads_back_from_text(extra: dict[str, Any]) -> None:
-    wanted = {f"X_{name}": value for name, value in extra.items() if not str(value).startswith("/Expr(")}
-    wanted = {
-        name: value for name, value in wanted.items() if [each.lower() for each in wanted].count(name.lower()) == 1
-    }
-    body = {
-        "job_ad": {"Owner": "bob", "GlobalJobId": "g", **wanted},
-        "machine_ad": {"Machine": "w", "AddressType": "dhcp"},
-    }
-    job, machine = parse_post(json.dumps(body).encode(), "application/json")
-    again, _ = reparse(job.text, machine.text)
-    for name, value in wanted.items():
-        assert job.ad[name] == value
-        assert (
-            again.ad[name] == pytest.approx(value, rel=1e-9, abs=1e-300)
-            if isinstance(value, float)
-            else again.ad[name] == value
-        )
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(["Foo", "=", " ", "1", '"', "\\", "(", ")", "\n", "[", "]", ";", "{", "}", "x", "+"]),
-        max_size=14,
-    )
-)
-def test_an_ad_comes_out_whole_or_not_at_all(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    try:
-        ad, kept = parse_ad(text)
-    except AdError:
-        return
-    assert parse_ad(kept)[0] == ad
-    if not text.lstrip().startswith("["):
-        assert len({line.partition("=")[0].strip().lower() for line in text.split("\n") if line.strip()}) == len(ad)
 
 
 def test_that_a_lease_is_over_is_said_for_dhcp_alone() -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from lark_controller.rest.server import admission
-from lark_controller.rest.server.admission import Admission, Peer, Places
+from lark_controller.rest.server.admission import Admission, ConnectionLimits, Peer
 from lark_controller.rest.server.waitress_server import ACCEPT_SECONDS
 from tests.fixtures.descriptors import no_descriptors
 from tests.fixtures.fake_controls import bearer
 from tests.rest.test_server import Running
 
-FEW = {Peer.LOCAL: Places(8, 8), Peer.KNOWN: Places(8, 4), Peer.STRANGER: Places(6, 2)}
+FEW = {Peer.LOCAL: ConnectionLimits(8, 8), Peer.KNOWN: ConnectionLimits(8, 4), Peer.STRANGER: ConnectionLimits(6, 2)}
 
 
 @dataclass(eq=False)

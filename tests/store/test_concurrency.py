@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from lark_common.errors import AddressError
 from lark_controller.jobs.job import Job, JobState
-from lark_controller.store import Registration, Store
+from lark_controller.store import Store, StoredRun
 from tests.fixtures.databases import NOW, a_run, at_once
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ def together(calls: list[Callable[[], T]]) -> list[T | AddressError]:
         return list(executor.map(call, calls))
 
 
-def put(store: Store, job: Job) -> Callable[[], Registration]:
+def put(store: Store, job: Job) -> Callable[[], StoredRun]:
     return lambda: store.runs.register(job, "job ad", "machine ad", "hook", NOW)
 
 
@@ -43,7 +43,7 @@ def test_of_many_that_want_an_address_one_gets_it(store: Store) -> None:
         address = IPv4Address("10.64.1.0") + turn
         jobs = [a_run(turn * THREADS + number, ipv4=address, ipv6=None) for number in range(THREADS)]
         results = together([put(store, job) for job in jobs])
-        won = [result for result in results if isinstance(result, Registration)]
+        won = [result for result in results if isinstance(result, StoredRun)]
         lost = [result for result in results if isinstance(result, AddressError)]
         assert len(won) == 1
         assert len(lost) == THREADS - 1
@@ -64,7 +64,7 @@ def test_two_addresses_taken_crosswise_never_block_for_good(store: Store) -> Non
             for number in range(THREADS)
         ]
         results = together([put(store, job) for job in jobs])
-        won = [result.job for result in results if isinstance(result, Registration)]
+        won = [result.job for result in results if isinstance(result, StoredRun)]
         assert 1 <= len(won) <= 2
         held = [address for job in won for address in job.addresses]
         assert len(held) == len(set(held))
@@ -73,7 +73,7 @@ def test_two_addresses_taken_crosswise_never_block_for_good(store: Store) -> Non
 def test_the_same_run_posted_by_many_is_one_row(store: Store) -> None:
     for turn in range(ROUNDS):
         results = together([put(store, a_run(turn))] * THREADS)
-        registered = [result for result in results if isinstance(result, Registration)]
+        registered = [result for result in results if isinstance(result, StoredRun)]
         assert len(registered) == THREADS
         assert sum(result.created for result in registered) == 1
         assert len({result.job for result in registered}) == 1
@@ -83,7 +83,7 @@ def test_the_same_run_posted_by_many_is_one_row(store: Store) -> None:
 def test_of_many_runs_on_one_slot_the_latest_lives(store: Store) -> None:
     runs = [a_run(number, started=1000 + number, slot="slot1@worker0", host="worker0") for number in range(THREADS)]
     results = together([put(store, run) for run in runs])
-    assert all(isinstance(result, Registration) for result in results)
+    assert all(isinstance(result, StoredRun) for result in results)
     assert [job.id for job in store.runs.live()] == [runs[-1].id]
     assert all((found := store.runs.find(run.id)) is not None and found.state is JobState.ENDED for run in runs[:-1])
 
@@ -122,7 +122,7 @@ def test_controllers_that_start_at_once_migrate_once(empty_url: str) -> None:
 def test_two_processes_share_a_database(store: Store, store_url: str) -> None:
     other = Store.open(store_url)
     calls = [put(one, a_run(number)) for number in range(THREADS // 2) for one in (store, other)]
-    results = [result for result in together(calls) if isinstance(result, Registration)]
+    results = [result for result in together(calls) if isinstance(result, StoredRun)]
     assert sum(result.created for result in results) == THREADS // 2
     assert list(other.runs.live()) == list(store.runs.live())
     other.close()

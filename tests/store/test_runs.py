@@ -12,7 +12,7 @@ from lark_common.errors import AddressError, NotFoundError, StoreError
 from lark_common.runs import NetworkType
 from lark_controller.api.jobs import JobFilter
 from lark_controller.jobs.job import Job, JobState
-from lark_controller.store import LEASE_EXPIRED, SUPERSEDED, Registration, Store
+from lark_controller.store import LEASE_EXPIRED, SUPERSEDED, Store, StoredRun
 from tests.fixtures.databases import (
     FULL,
     LEASE,
@@ -21,7 +21,7 @@ from tests.fixtures.databases import (
 )
 
 
-def put(store: Store, job: Job, now: float = NOW, job_ad: str = 'Owner = "x"') -> Registration:
+def put(store: Store, job: Job, now: float = NOW, job_ad: str = 'Owner = "x"') -> StoredRun:
     return store.runs.register(job, job_ad, 'Name = "slot1"', "hook", now)
 
 
@@ -214,7 +214,7 @@ def test_an_ended_run_stays_ended_and_frees_its_address(store: Store) -> None:
     assert store.runs.end(job.id, NOW + 2, "again", "ExitCode = 0", "hook") == ended
     assert store.runs.end(job.id, NOW + 3, "again", "ExitCode = 1", "hook") == ended
     assert store.runs.ending(job.id) == (NOW + 1, "exited", "ExitCode = 0")
-    assert put(store, a_run(1), NOW + 4) == Registration(ended, False)
+    assert put(store, a_run(1), NOW + 4) == StoredRun(ended, False)
     assert put(store, a_run(2, ipv4=job.ipv4, ipv6=job.ipv6)).created
     assert actions(store, job) == ["register", "end"]
     assert not store.runs.renew(job.id, LEASE)

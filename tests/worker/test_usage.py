@@ -22,14 +22,14 @@ from lark_worker.records.records import Record
 from lark_worker.settings import load
 from lark_worker.usage import metering
 from lark_worker.usage.chirp import set_attributes
-from lark_worker.usage.counters import Counted, Meter
+from lark_worker.usage.counters import Counted, JobUse
 from lark_worker.usage.slots import Use, attribute, text, write
 from tests.worker.pool import Pool, Starter, eventually
 from tests.worker.test_jobs import value
 
 
 def test_rates_are_those_between_two_readings_and_of_a_short_time_those_of_the_whole() -> None:
-    meter = Meter(began=0.0, at=0.0).reading(Counted(1_000_000, 500_000, 10, 5), 10.0)
+    meter = JobUse(began=0.0, at=0.0).reading(Counted(1_000_000, 500_000, 10, 5), 10.0)
     assert (meter.rate_in, meter.rate_out, meter.peak) == (0.8, 0.4, 0.8)
     meter = meter.reading(Counted(1_000_000, 2_500_000, 10, 20), 20.0)
     assert (meter.rate_in, meter.rate_out, meter.peak) == (0.0, 1.6, 1.6)
@@ -37,11 +37,11 @@ def test_rates_are_those_between_two_readings_and_of_a_short_time_those_of_the_w
     # Half a second later, a few bytes are no rate of their own.
     meter = meter.reading(Counted(1_000_000, 2_600_000, 10, 21), 20.5)
     assert round(meter.rate_out, 3) == round(2.6 * 8 / 20.5, 3)
-    assert Meter(began=5.0, at=5.0).reading(Counted(125_000, 0), 5.1).rate_in == 1.0
+    assert JobUse(began=5.0, at=5.0).reading(Counted(125_000, 0), 5.1).rate_in == 1.0
 
 
 def test_the_slots_ads_are_for_the_startd_to_read(tmp_path: Path) -> None:
-    meter = Meter(0.0, 0.0).reading(Counted(2_000_000, 1_000_000), 8.0)
+    meter = JobUse(0.0, 0.0).reading(Counted(2_000_000, 1_000_000), 8.0)
     shown = text({"slot1_2@w": Use(), "slot1_1@w": Use(meter, "lark0", "eth0")}, {"group_cms.prod": 12.5}, 1700000000)
     assert shown.splitlines() == [
         'SlotName = "slot1_1@w"', "NetworkInputMb = 2.000000", "NetworkOutputMb = 1.000000",

@@ -40,25 +40,29 @@ class Peer(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ConnectionLimits:
     """Limits the connections that may be open at a time, in all and for one address (of IPv6 one /64)."""
 
     total: int
     address: int
 
 
-STRANGERS: Final = Places(250, 32)
+STRANGERS: Final = ConnectionLimits(250, 32)
 # Known peers, and this machine: for so many requests as are answered at a time, twice, and never less than this.
 _LEAST: Final = 1000
 
 
-def places(threads: int) -> Mapping[Peer, Places]:
+def places(threads: int) -> Mapping[Peer, ConnectionLimits]:
     """The places of a server that answers so many requests at a time."""
     most = max(_LEAST, 2 * threads)
-    return {Peer.LOCAL: Places(most, most), Peer.KNOWN: Places(most, most // 4), Peer.STRANGER: STRANGERS}
+    return {
+        Peer.LOCAL: ConnectionLimits(most, most),
+        Peer.KNOWN: ConnectionLimits(most, most // 4),
+        Peer.STRANGER: STRANGERS,
+    }
 
 
-class Channel(Protocol):
+class ClientConnection(Protocol):
     """A connection as this module needs it."""
 
     authenticated: bool
@@ -84,18 +88,18 @@ class Channel(Protocol):
 class Admission:
     """The open connections of one server; thread-safe. ``admit`` and ``due`` are for the thread that serves them."""
 
-    def __init__(self, places: Mapping[Peer, Places]) -> None:
+    def __init__(self, places: Mapping[Peer, ConnectionLimits]) -> None:
         self._places = places
         self._lock = threading.Lock()
-        self._open: dict[Channel, tuple[Peer, str]] = {}
+        self._open: dict[ClientConnection, tuple[Peer, str]] = {}
         self._by_address: Counter[tuple[Peer, str]] = Counter()
         self._by_kind: Counter[Peer] = Counter()
         self._known: OrderedDict[str, float] = OrderedDict()
-        self._evicted: list[Channel] = []
+        self._evicted: list[ClientConnection] = []
         self._swept = 0.0
         self._refused = 0
 
-    def admit(self, channel: Channel, host: str | None) -> bool:
+    def admit(self, channel: ClientConnection, host: str | None) -> bool:
         """Take in a new connection of an address (None: a Unix socket), if need be for an older one that waits."""
         address = _key(host)
         with self._lock:
@@ -110,12 +114,12 @@ class Admission:
             self._by_kind[kind] += 1
             return True
 
-    def gone(self, channel: Channel) -> None:
+    def gone(self, channel: ClientConnection) -> None:
         """Frees the place of a closed connection."""
         with self._lock:
             self._remove(channel)
 
-    def authenticated(self, channel: Channel) -> None:
+    def authenticated(self, channel: ClientConnection) -> None:
         """Notes that a request with a valid token came by a connection."""
         channel.authenticated = True
         with self._lock:
@@ -133,7 +137,7 @@ class Admission:
                 self._by_address[Peer.KNOWN, address] += 1
                 self._by_kind[Peer.KNOWN] += 1
 
-    def due(self, now: float) -> list[Channel]:
+    def due(self, now: float) -> list[ClientConnection]:
         """The connections to close now (``now`` as time.time): for newer ones, or because their time is over."""
         with self._lock:
             due, self._evicted = self._evicted, []
@@ -162,7 +166,7 @@ class Admission:
         self._evicted.append(chosen)
         return True
 
-    def _remove(self, channel: Channel) -> None:
+    def _remove(self, channel: ClientConnection) -> None:
         held = self._open.pop(channel, None)
         if held is None:
             return
@@ -180,7 +184,7 @@ class Admission:
         return False
 
 
-def _over(channel: Channel, now: float) -> bool:
+def _over(channel: ClientConnection, now: float) -> bool:
     if channel.answering:
         return False
     if channel.since is not None:
