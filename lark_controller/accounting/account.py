@@ -15,7 +15,9 @@ PORT: Final = 2 * SUMS
 FLOWS: Final = PORT + len(PortReading._fields)
 WORKER: Final = FLOWS + 2 * len(CountKind)
 QUEUES: Final = WORKER + 6
-SIZE: Final = QUEUES + len(QueueReading._fields)
+HELD: Final = QUEUES + len(QueueReading._fields)
+# Of bytes and packets, in and out: the WAN's part that was read ahead of the whole.
+SIZE: Final = HELD + 4
 ZEROS: Final = array("Q", bytes(8 * SIZE))
 
 
@@ -34,6 +36,7 @@ class Account:
         "started",
         "told",
         "treatment",
+        "unwritten",
     )
 
     def __init__(self, job: Job, treatment: str) -> None:
@@ -41,6 +44,7 @@ class Account:
         self.job = self.placed = job
         self.treatment = treatment
         self.at = 0.0
+        self.unwritten = 0.0  # the reading at which the use begins that is not written
         self.rate = IDLE
         self.started = False  # the port was read before, so its readings can be compared
         self.told = False  # the worker has posted its last counters: a switch's reading of the port is older
@@ -54,6 +58,11 @@ class Account:
         if self.numbers is ZEROS:
             self.numbers = ZEROS[:]
         return self.numbers
+
+    @property
+    def last(self) -> float:
+        """The time of the last reading, or of the job's beginning."""
+        return self.at or self.job.created
 
     @property
     def port(self) -> tuple[int | None, str | None]:

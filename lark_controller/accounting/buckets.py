@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from lark_controller.accounting.ledger import Entry
+from lark_controller.accounting.entry import Entry
 from lark_controller.accounting.usage import NOTHING, Usage
 
 MINUTE: Final = 60
@@ -20,6 +20,8 @@ NAMES: Final = {"minute": MINUTE, "hour": HOUR, "day": DAY}
 
 # The longest stretch that is added up from buckets of a width, where the question leaves the width open.
 _FINE: Final = 6 * HOUR
+# Use is spread over the minutes between two readings, or over the last so many seconds.
+_SPREAD: Final = 15 * MINUTE
 _MIDDLE: Final = 62 * DAY
 
 
@@ -50,16 +52,18 @@ def subjects(entry: Entry) -> Iterator[Subject]:
 def buckets(entries: Iterable[Entry]) -> list[Bucket]:
     """The new use of some jobs, added up by subject and bucket, in an order that is the same for the same keys.
 
-    Use belongs to the bucket of its reading.
+    Use is spread evenly over the time between the readings that it was counted by: what is written once in a minute, at
+    any second of it, is then in neither minute alone.
     """
     minutes: dict[tuple[Subject, int], Usage] = {}
     for entry in entries:
         if entry.new == NOTHING:
             continue
-        at = int(entry.at)
+        parts = list(_by_minute(entry))
         for subject in subjects(entry):
-            place = (subject, at - at % MINUTE)
-            minutes[place] = entry.new if (known := minutes.get(place)) is None else known.plus(entry.new)
+            for start, new in parts:
+                place = (subject, start)
+                minutes[place] = new if (known := minutes.get(place)) is None else known.plus(new)
     sums: dict[tuple[Subject, int, int], Usage] = {}
     for (subject, start), new in minutes.items():
         for seconds in WIDTHS:
@@ -67,6 +71,21 @@ def buckets(entries: Iterable[Entry]) -> list[Bucket]:
             sums[key] = new if (known := sums.get(key)) is None else known.plus(new)
     # Two writers that change the same rows in the same order cannot lock each other out.
     return [Bucket(*key, usage.kept()) for key, usage in sorted(sums.items())]
+
+
+def _by_minute(entry: Entry) -> Iterator[tuple[int, Usage]]:
+    """The new use by the minutes that it was counted in; all of it, whatever is rounded."""
+    begun = max(min(entry.begun, entry.at), entry.at - _SPREAD)
+    minute, last = (int(at) - int(at) % MINUTE for at in (begun, entry.at))
+    whole, counted = entry.at - begun, NOTHING
+    while minute < last:
+        part = (minute + MINUTE - begun) / whole
+        until = Usage(*(min(value, int(value * part)) for value in entry.new))
+        if (new := until.minus(counted)) != NOTHING:
+            yield minute, new
+        minute, counted = minute + MINUTE, until
+    if (new := entry.new.minus(counted)) != NOTHING:
+        yield last, new
 
 
 def width_for(start: float, end: float, wanted: str | None) -> int:

@@ -10,15 +10,15 @@ import json
 import threading
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
 from math import inf
 from operator import add, itemgetter, lt, sub
 from typing import Final
 
-from lark_controller.accounting.account import FLOWS, PORT, QUEUES, SIZE, SUMS, WORKER, ZEROS, Account
+from lark_controller.accounting.account import FLOWS, HELD, PORT, QUEUES, SIZE, SUMS, WORKER, ZEROS, Account
 from lark_controller.accounting.counters import counted
+from lark_controller.accounting.entry import Entry, entry_of
 from lark_controller.accounting.rates import Flowing, Rates
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, QueueReading, WorkerCounts
 from lark_controller.accounting.recent import Recent
@@ -31,24 +31,6 @@ MADE_FOR_IT: Final = 60.0
 _AT_ONCE: Final = 200
 # Ports of ended jobs whose last reading is kept, for the next job that may come to the same port.
 _REMEMBERED: Final = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry to write for a job: all its use, the new part of it, and the readings to go on from."""
-
-    number: int
-    job_id: str
-    owner: str
-    user: str
-    group: str
-    host: str
-    since: float
-    at: float
-    usage: Usage
-    new: Usage
-    readings: str
-    final: bool
 
 
 # Which sums a flow's (bytes, packets) belong to; drops count packets alone.
@@ -69,6 +51,11 @@ _PORT_PLACES: Final = tuple(
 _RATE_PLACES: Final = tuple(_PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
 _RATE_DROPS: Final = tuple(_PLACES[name] for name in ("rate_drops_in", "rate_drops_out"))
 _THROTTLED: Final = _PLACES["throttled"]
+# Each part with its whole, in the order of the numbers that are held over.
+_PARTS: Final = tuple(
+    (_PLACES[f"wan_{name}"], _PLACES[name]) for name in ("bytes_in", "bytes_out", "packets_in", "packets_out")
+)
+_HELD: Final = {part: HELD + place for place, (part, _) in enumerate(_PARTS)}
 _FLOW_PLACES: Final = {
     kind: (None if size is None else _PLACES[size], _PLACES[packets]) for kind, (size, packets) in _SPLITS.items()
 }
@@ -151,15 +138,16 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return
-            account.opened()
-            before, first = account.sums, not account.started
+            held = account.opened()[HELD:SIZE]
+            before, first, last = account.sums, not account.started, account.last
             if port is not None and not account.told:
                 self._read_port(account, at, port, inf if account.follows else port_age)
             for reading in flows:
                 self._read_flow(account, reading)
+            _settle(account, held if port is not None else None)
             if port is not None:
                 self._timed(number, account, at, before, first)
-            self._moved(number, account, before)
+            self._moved(number, account, before, last)
             if first and account.started:
                 # The port's counters when the job came must outlive this process.
                 self._changed[number] = None
@@ -175,8 +163,8 @@ class Ledger:
             if account is None or account.final:
                 return
             numbers, before = account.opened(), account.sums
-            new = [max(0, now - old) for old, now in zip(numbers[QUEUES:SIZE], reading, strict=True)]
-            numbers[QUEUES:SIZE] = array("Q", reading)
+            new = [max(0, now - old) for old, now in zip(numbers[QUEUES:HELD], reading, strict=True)]
+            numbers[QUEUES:HELD] = array("Q", reading)
             _add(numbers, _PLACES["rate_drops_in"], new[0])
             _add(numbers, _PLACES["rate_drops_out"], new[1])
             _add(numbers, _THROTTLED, max(new[2:]))
@@ -192,6 +180,7 @@ class Ledger:
             before = account.sums
             self._read_flow(account, reading)
             self._begin_anew(number, account, reading.kind)
+            _settle(account, None)
             self._moved(number, account, before)
 
     def flows_there(self, number: int, at: float, flows: Sequence[FlowReading]) -> None:
@@ -208,6 +197,7 @@ class Ledger:
                 self._read_flow(account, reading)
             for kind in {*CountKind} - {reading.kind for reading in flows}:
                 self._begin_anew(number, account, kind)
+            _settle(account, None)
             self._moved(number, account, before)
 
     def report(self, number: int, at: float, report: WorkerCounts, final: bool) -> bool:
@@ -219,8 +209,8 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final or account.told:
                 return False
-            account.opened()
-            before, first = account.sums, not account.started
+            held = account.opened()[HELD:SIZE]
+            before, first, last = account.sums, not account.started, account.last
             # The worker made the port for this job.
             self._read_port(account, at, report.port, 0.0)
             said = (*(report.wan or ()), *(report.policy_drops or ()))
@@ -233,10 +223,11 @@ class Ledger:
                     self._must_be_written(number)
                 account.numbers[offset : offset + len(said)] = array("Q", said)
                 for place, value in zip(places, new, strict=True):
-                    _add(account.numbers, place, value)
+                    _add(account.numbers, _HELD.get(place, place), value)
+            _settle(account, held)
             account.told = final
             self._timed(number, account, at, before, first)
-            self._moved(number, account, before)
+            self._moved(number, account, before, last)
             return True
 
     def quiet(self, numbers: Iterable[int]) -> None:
@@ -337,7 +328,7 @@ class Ledger:
         found: list[Entry] = []
         while part := list(islice(rest, _AT_ONCE)):
             with self._lock:
-                found += [_entry(number, known) for number in part if (known := self._accounts.get(number)) is not None]
+                found += [entry_of(number, known) for number in part if (known := self._accounts.get(number))]
                 self._anew.difference_update(part)
         return found
 
@@ -357,6 +348,7 @@ class Ledger:
             return
         if account.numbers is not ZEROS:
             account.numbers[SUMS:PORT] = array("Q", entry.usage)
+        account.unwritten = entry.at
         if entry.final:
             del self._accounts[entry.number]
             self._closed.pop(entry.number, None)
@@ -385,9 +377,9 @@ class Ledger:
         packets, size = counted(account.numbers[place : place + 2], reading[1:])
         account.numbers[place : place + 2] = array("Q", reading[1:])
         to_bytes, to_packets = _FLOW_PLACES[reading.kind]
-        _add(account.numbers, to_packets, packets)
+        _add(account.numbers, _HELD.get(to_packets, to_packets), packets)
         if to_bytes is not None:
-            _add(account.numbers, to_bytes, size)
+            _add(account.numbers, _HELD[to_bytes], size)
 
     def _begin_anew(self, number: int, account: Account, kind: int) -> None:
         """The flow that counts ``kind`` is gone; one that comes in its place begins at 0."""
@@ -403,14 +395,14 @@ class Ledger:
 
     def _timed(self, number: int, account: Account, at: float, before: array[int], first: bool) -> None:
         """Rate and throttled time between this reading and the one before."""
-        last, account.at = account.at or account.job.created, at
+        last, account.at = account.last, at
         elapsed = at - last
         if elapsed <= 0:
             return
         numbers = account.numbers
         if any(numbers[place] != before[place] for place in _RATE_DROPS):
             _add(numbers, _THROTTLED, round(1000 * elapsed))
-        rate = Rate(*(round(8 * (numbers[place] - before[place]) / elapsed) for place in _RATE_PLACES))
+        rate = Rate(*(round(8 * (numbers[place] - before[place]) / elapsed) for place in _RATE_PLACES)).bounded()
         self._rated(account, rate, account.treatment)
         self._recent.keep(number, at, rate, first)
 
@@ -424,10 +416,13 @@ class Ledger:
             self._flowing.change(account.job.group, account.job.user, account.job.host, old, new)
         account.rate, account.treatment = new, treatment
 
-    def _moved(self, number: int, account: Account, before: array[int]) -> None:
+    def _moved(self, number: int, account: Account, before: array[int], last: float | None = None) -> None:
+        """Note new use; ``last`` is the time of the reading that it begins at."""
         now = account.sums
         if now == before:
             return
+        if before == account.numbers[SUMS:PORT]:
+            account.unwritten = account.last if last is None else last
         self._changed[number] = None
         sums = self._sums.get(account.treatment, NOTHING)
         self._sums[account.treatment] = Usage(*map(add, sums, map(sub, now, before)))
@@ -438,31 +433,25 @@ class Ledger:
         numbers[PORT : PORT + len(said["counters"])] = array("Q", said["counters"])
         numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
         account.started, account.told, account.at = said["started"], said["told"], said["at"]
+        account.unwritten = account.at
+
+
+def _settle(account: Account, before: array[int] | None) -> None:
+    """Count of each part that was read no more than its whole; the rest is held over, as flows may be ahead of ports.
+
+    ``before`` is what was held before a reading that has the wholes too; None where it has not. After such a reading no
+    more is held than came with it: packets that were counted and then dropped by a queue never arrive.
+    """
+    numbers = account.numbers
+    for place, (part, whole) in enumerate(_PARTS):
+        held = numbers[HELD + place]
+        if not held:
+            continue
+        given = min(held, max(0, numbers[whole] - numbers[part]))
+        numbers[part] += given
+        rest = held - given
+        numbers[HELD + place] = rest if before is None else min(rest, held - before[place])
 
 
 def _add(numbers: array[int], place: int, value: int) -> None:
     numbers[place] = min(MOST, numbers[place] + value)
-
-
-def _entry(number: int, account: Account) -> Entry:
-    usage = account.usage
-    readings = {
-        "at": account.at,
-        "started": account.started,
-        "told": account.told,
-        "counters": list(account.numbers[PORT:]),
-    }
-    return Entry(
-        number=number,
-        job_id=account.job.id,
-        owner=account.job.owner,
-        user=account.job.user,
-        group=account.job.group,
-        host=account.job.host,
-        since=account.job.created,
-        at=account.at or account.job.created,
-        usage=usage,
-        new=usage.minus(account.written),
-        readings="" if account.final else json.dumps(readings, separators=(",", ":")),
-        final=account.final,
-    )

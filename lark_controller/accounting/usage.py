@@ -42,6 +42,15 @@ class Usage(NamedTuple):
         """No sum above :data:`MOST`."""
         return self if max(self) <= MOST else Usage(*(min(each, MOST) for each in self))
 
+    def bounded(self) -> Usage:
+        """No part more than its whole, which rounding may have made of it."""
+        return self._replace(
+            wan_bytes_in=min(self.wan_bytes_in, self.bytes_in),
+            wan_bytes_out=min(self.wan_bytes_out, self.bytes_out),
+            wan_packets_in=min(self.wan_packets_in, self.packets_in),
+            wan_packets_out=min(self.wan_packets_out, self.packets_out),
+        )
+
     def minus(self, other: Usage) -> Usage:
         """The difference to ``other``, an earlier value of the same sums."""
         return Usage(*map(sub, self, other))
@@ -61,6 +70,12 @@ class Rate(NamedTuple):
     def plus(self, other: Rate) -> Rate:
         """The sum of two."""
         return Rate(*map(add, self, other))
+
+    def bounded(self) -> Rate:
+        """The WAN's part no more than the whole: flows and ports are read one after the other."""
+        return self._replace(
+            wan_inward=min(self.wan_inward, self.inward), wan_outward=min(self.wan_outward, self.outward)
+        )
 
     def minus(self, other: Rate) -> Rate:
         """One without the other."""

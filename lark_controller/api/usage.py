@@ -51,13 +51,17 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class UsagePage:
-    """One page of use, the stretch that it covers (whole buckets), their width, and the cursor of the next page."""
+    """One page of use, the stretch that it covers (whole buckets), their width, and the cursor of the next page.
+
+    All use until ``counted`` (seconds since 1970) is in it; of later use there may be more to come.
+    """
 
     rows: tuple[UsageRow, ...]
     start: float
     end: float
     seconds: int | None = None
     next_cursor: str | None = None
+    counted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

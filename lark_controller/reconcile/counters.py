@@ -152,8 +152,9 @@ class CounterReader:
             return
         self._asked.add(datapath)
         try:
-            ports_done = state.link.port_counters()
+            # Flows first: the WAN's part is then no newer than the whole.
             flows_done = state.link.flow_counts(count_cookie(0), CATEGORY_MASK)
+            ports_done = state.link.port_counters()
             with self._removals() as removed:
                 await asyncio.gather(ports_done, flows_done, return_exceptions=True)
         finally:

@@ -11,7 +11,8 @@ from typing import Final
 
 from lark_common.threads import StoppableThread
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE
-from lark_controller.accounting.ledger import Entry, Ledger
+from lark_controller.accounting.entry import Entry
+from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.jobs.job import Job
 from lark_controller.services.attempts import Attempts
@@ -49,7 +50,7 @@ class Accountant:
         self._keeping = keeping
         self._thread = StoppableThread("lark-usage", self._run)
         self._attempts = Attempts("use is not written", "use is written again")
-        self.written = time.time()
+        self.written = self.counted = time.time()
         self._doubtful: list[Entry] = []
 
     def load(self, jobs: Iterable[tuple[Job, str]]) -> None:
@@ -113,8 +114,11 @@ class Accountant:
         while not self._thread.pause(min(_SOON, self._keeping.write_seconds)):
             now = time.monotonic()
             everything = now - written >= self._keeping.write_seconds
+            begun = time.time()
             if self._attempts.succeed(partial(self.write, only_ended=not everything)) and everything:
                 written, self.written = now, time.time()
+                # Each counter was read at most one round before.
+                self.counted = max(self.counted, begun - self._keeping.read_seconds)
             if now - pruned >= _PRUNE_EVERY and self._attempts.succeed(self._prune):
                 pruned = now
         self._attempts.succeed(self.write)

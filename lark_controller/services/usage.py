@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Flowing
@@ -65,7 +66,8 @@ class Accounts:
 
     def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
         """A page of the history. Raises NotFoundError for a cursor that is none, StoreError."""
-        return self._store.usage.page(chosen, cursor, limit)
+        counted = self._accountant.counted
+        return replace(self._store.usage.page(chosen, cursor, limit), counted=counted)
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """The present rates of live jobs by group, user, host or job, the most first."""

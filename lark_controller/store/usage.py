@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from lark_controller.accounting.buckets import DAY, HOUR, buckets
-from lark_controller.accounting.ledger import Entry
+from lark_controller.accounting.entry import Entry
 from lark_controller.accounting.usage import JobUsage, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import bulk
@@ -217,7 +217,7 @@ def _bucket_row(chosen: UsageFilter, row: Row[Any]) -> UsageRow:
         start, end = float(row.start), float(row.start + chosen.seconds)
     who = {chosen.by: row.name, **({"group": row.group_name} if chosen.by == "user" else {})}
     # PostgreSQL adds up to NUMERIC, which arrives as Decimal.
-    return UsageRow(usage=Usage(*map(int, row[3:])), start=start, end=end, **who)
+    return UsageRow(usage=Usage(*map(int, row[3:])).bounded(), start=start, end=end, **who)
 
 
 __all__ = [

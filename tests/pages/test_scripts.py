@@ -91,16 +91,35 @@ def test_a_plot_has_a_round_scale_and_marks_at_even_times(reader: Reader, site: 
 
 
 def test_buckets_of_use_become_rates_over_time(reader: Reader, site: Site) -> None:
-    """Idle buckets are 0, what lies before the first row is unknown, and the bucket that is not over is left out."""
+    """Idle buckets are 0, what lies before the first row is unknown, and a bucket that not all is counted of is left
+    out."""
     reader.go("")
     found = reader.page.evaluate(
         "async () => { const { pointsOf } = await import('/pages/history.js');"
         " const row = (minute, bytes) => ({start: new Date(minute * 60000).toISOString(), bytes_in: bytes,"
         "   bytes_out: 0, wan_bytes_in: 0, wan_bytes_out: bytes / 2});"
-        " const points = pointsOf([row(2, 7500000), row(2, 7500000), row(4, 15000000), row(5, 9)], 0, 330000, 60);"
+        " const rows = [row(2, 7500000), row(2, 7500000), row(4, 15000000), row(5, 9)];"
+        " const points = pointsOf([{rows, step: 60}], 0, 330000);"
         " return points.map((each) => [each.at / 60000, each.inward, each.wan_outward]) }"
     )
     assert found == [[2, 2, 1], [3, 2, 1], [3, 0, 0], [4, 0, 0], [4, 2, 1], [5, 2, 1]]
+
+
+def test_the_bucket_that_is_not_over_is_shown_by_narrower_ones(reader: Reader, site: Site) -> None:
+    """On a fresh installation too, whose first minute is in no hour and no day that is over."""
+    reader.go("")
+    old, fresh = reader.page.evaluate(
+        "async () => { const { pointsOf } = await import('/pages/history.js');"
+        " const row = (minute, bytes) => ({start: new Date(minute * 60000).toISOString(), bytes_in: bytes,"
+        "   bytes_out: 0, wan_bytes_in: 0, wan_bytes_out: 0});"
+        " const show = (parts, counted) =>"
+        "   pointsOf(parts, 0, counted * 60000).map((each) => [each.at / 60000, each.inward]);"
+        " const hours = {rows: [row(60, 450000000), row(120, 9)], step: 3600};"
+        " const minutes = {rows: [row(121, 15000000)], step: 60};"
+        " return [show([hours, minutes], 122.5), show([{rows: [row(120, 9)], step: 3600}, minutes], 122.5)] }"
+    )
+    assert old == [[60, 1], [120, 1], [120, 0], [121, 0], [121, 2], [122, 2]]
+    assert fresh == [[121, 2], [122, 2]]
 
 
 def test_what_has_not_changed_keeps_its_element(reader: Reader, site: Site) -> None:

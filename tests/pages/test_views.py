@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -83,7 +84,7 @@ def test_the_history_of_a_group_over_a_range(reader: Reader, site: Site) -> None
             | {f"{part}bytes_{way}": 10**6 * width for part in ("", "wan_") for way in ("in", "out")}
             for at in range(3)
         ]
-        route.fulfill(json={"start": iso(0), "end": iso(0), "bucket_seconds": width, "rows": made, "next": None})
+        route.fulfill(json={"bucket_seconds": width, "counted": iso(time.time()), "rows": made, "next": None})
 
     page = reader.page
     page.route("**/v1/usage?*", rows)
@@ -96,6 +97,26 @@ def test_the_history_of_a_group_over_a_range(reader: Reader, site: Site) -> None
         expect(drawn).to_contain_text("10.0 Mb/s")
         expect(drawn.locator("path.series").first).to_have_attribute("d", re.compile(r"M\d.*L\d"))
     expect(over.locator(".legend")).to_contain_text("Guarantee 250 Mb/s")
+
+
+@pytest.mark.parametrize("name", ["15 minutes", "Day", "Week", "Month"])
+def test_a_fresh_installation_has_a_history_at_once(reader: Reader, site: Site, name: str) -> None:
+    """Before any hour, and any minute, is over."""
+    job = site.run("alice")
+    page = reader.log_in(site.reader, "#/groups/group_cms")
+    over = panel(page, "Over time")
+    over.get_by_role("button", name=name, exact=True).click()
+    drawn = over.get_by_role("img", name=f"Traffic of group_cms, last {name.lower()}")
+    begun = time.time()
+
+    def counted() -> str:
+        """Two megabytes a second, as far as the switch can be told."""
+        megabytes = max(1, round(2 * (time.time() - begun)))
+        site.passed(job, megabytes, 0)
+        return drawn.locator("path.series").first.get_attribute("d") or "" if drawn.count() else ""
+
+    wait(lambda: len(re.findall("L", counted())) >= 3, 60)
+    expect(over.locator(".legend")).to_contain_text(re.compile("Sent .*Mb/s"))
 
 
 def test_a_job_that_is_not_there_is_said(reader: Reader, site: Site) -> None:

@@ -10,7 +10,8 @@ import pytest
 from lark_common.classads.values import MAX_NAME_BYTES
 from lark_common.errors import NotFoundError
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, width_for
-from lark_controller.accounting.ledger import Entry, Ledger
+from lark_controller.accounting.entry import Entry
+from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading
 from lark_controller.accounting.usage import MOST, JobUsage, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
@@ -18,7 +19,7 @@ from lark_controller.store import Store
 from tests.fixtures.databases import NOW, a_run
 
 DAY_ONE = 1_700_006_400  # a midnight in UTC
-USE = Usage(*range(1, 14))
+USE = Usage(1, 2, 3, 4, 1, 2, 3, 4, 9, 10, 11, 12, 13)
 
 
 def entry(number: int = 1, at: float = DAY_ONE + 30, new: Usage = USE, **changes: object) -> Entry:
@@ -30,6 +31,7 @@ def entry(number: int = 1, at: float = DAY_ONE + 30, new: Usage = USE, **changes
         group=f"group{number % 2}",
         host=f"worker{number}",
         since=DAY_ONE - 100.0,
+        begun=at,
         at=at,
         usage=new,
         new=new,

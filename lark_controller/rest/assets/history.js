@@ -5,41 +5,53 @@ import { h } from "./dom.js";
 import { plot } from "./plot.js";
 import { samplesOf } from "./samples.js";
 
+// Buckets from the widest: the widest one that is not over is shown by narrower ones, down to the minute.
+const STEPS = { day: 86400, hour: 3600, minute: 60 };
 export const RANGES = [
-  { name: "15 minutes", seconds: 900, bucket: "minute", step: 60, again: 15 },
-  { name: "Hour", seconds: 3600, bucket: "minute", step: 60, again: 15 },
-  { name: "6 hours", seconds: 21600, bucket: "minute", step: 60, again: 60 },
-  { name: "Day", seconds: 86400, bucket: "hour", step: 3600, again: 120 },
-  { name: "Week", seconds: 604800, bucket: "hour", step: 3600, again: 300 },
-  { name: "Month", seconds: 2678400, bucket: "day", step: 86400, again: 600 },
+  { name: "15 minutes", seconds: 900, buckets: ["minute"], again: 15 },
+  { name: "Hour", seconds: 3600, buckets: ["minute"], again: 15 },
+  { name: "6 hours", seconds: 21600, buckets: ["minute"], again: 60 },
+  { name: "Day", seconds: 86400, buckets: ["hour", "minute"], again: 60 },
+  { name: "Week", seconds: 604800, buckets: ["hour", "minute"], again: 60 },
+  { name: "Month", seconds: 2678400, buckets: ["day", "hour", "minute"], again: 60 },
 ];
+const NONE = { inward: 0, outward: 0, wan_inward: 0, wan_outward: 0 };
 
 // Rows of buckets as points of a line {at, inward, outward, wan_inward, wan_outward} in Mb/s, two for each bucket: where it begins
-// and where it ends. Buckets without a row were idle; the one that is not over yet is left out, since it would seem low.
-export function pointsOf(rows, from, until, step) {
+// and where it ends. `parts` are {rows, step}, the widest first; each goes to the end of its last whole bucket, and the next goes on
+// from there. `counted` is until when everything is in the rows: a bucket that ends later would seem low. Those without a row were
+// idle; what lies before the first row is not known, and may be older than what is kept.
+export function pointsOf(parts, from, counted) {
+  const points = [];
+  let begin = from;
+  for (const { rows, step } of parts) {
+    const width = step * 1000;
+    const buckets = sums(rows);
+    const first = points.length ? begin : Math.min(...buckets.keys());
+    const end = Math.floor(counted / width) * width;
+    for (let start = Math.ceil(begin / width) * width; start < end; start += width) {
+      if (!(start >= first)) continue;
+      const value = { ...NONE };
+      for (const [name, bytes] of Object.entries(buckets.get(start) || NONE)) value[name] = (bytes * 8) / step / 1e6;
+      points.push({ at: start, ...value }, { at: start + width, ...value });
+    }
+    begin = Math.max(begin, end);
+  }
+  return points;
+}
+
+function sums(rows) {
   const buckets = new Map();
   for (const row of rows) {
     const start = Date.parse(row.start);
-    const sum = buckets.get(start) || { inward: 0, outward: 0, wan_inward: 0, wan_outward: 0 };
-    for (const name of ["inward", "outward"]) {
-      const way = name === "inward" ? "in" : "out";
+    const sum = buckets.get(start) || { ...NONE };
+    for (const [name, way] of [["inward", "in"], ["outward", "out"]]) {
       sum[name] += row[`bytes_${way}`];
       sum[`wan_${name}`] += row[`wan_bytes_${way}`];
     }
     buckets.set(start, sum);
   }
-  const width = step * 1000;
-  const points = [];
-  const first = Math.min(...buckets.keys());
-  for (let start = Math.ceil(from / width) * width; start + width <= until; start += width) {
-    const sum = buckets.get(start);
-    // Before the first row nothing is known; it may be older than what is kept.
-    if (!sum && !(start > first)) continue;
-    const rate = (bytes) => (sum ? (bytes * 8) / step / 1e6 : 0);
-    const value = { inward: rate(sum?.inward), outward: rate(sum?.outward), wan_inward: rate(sum?.wan_inward), wan_outward: rate(sum?.wan_outward) };
-    points.push({ at: start, ...value }, { at: start + width, ...value });
-  }
-  return points;
+  return buckets;
 }
 
 // What every plot shows: all traffic as whole lines, the WAN's part of it as broken ones.
@@ -56,18 +68,24 @@ export function plotWidth() {
 // samples, `limits` answers the lines to draw.
 export function history({ live, draw, signal, by, choose, subject, label, limits = () => [] }) {
   let range = RANGES[0];
-  let rows = null;
+  let past = null;
   let pointed = null;
   let polling = null;
 
   function ask() {
     polling?.stop();
     const asked = range;
-    polling = live(asked.again, (stop) => {
-      const from = Math.floor(Date.now() / 1000) - asked.seconds;
-      return get(["usage"], { by, ...choose(), bucket: asked.bucket, from, limit: 2000 }, stop);
-    }, (page) => {
-      ({ rows } = page);
+    polling = live(asked.again, async (stop) => {
+      const now = Math.floor(Date.now() / 1000);
+      const pages = await Promise.all(asked.buckets.map((bucket, at) => {
+        // A narrower bucket answers for the wider one that is not over, and for the one before, which may not be whole yet.
+        const wider = at && STEPS[asked.buckets[at - 1]];
+        const from = at ? now - (now % wider) - wider : now - asked.seconds;
+        return get(["usage"], { by, ...choose(), bucket, from, limit: 2000 }, stop);
+      }));
+      return { parts: pages.map(({ rows }, at) => ({ rows, step: STEPS[asked.buckets[at]] })), counted: Date.parse(pages[0].counted) };
+    }, (found) => {
+      past = found;
       draw();
     });
   }
@@ -80,19 +98,18 @@ export function history({ live, draw, signal, by, choose, subject, label, limits
   return {
     again: ask,
     view() {
-      if (!rows) return h("p", { class: "empty" }, "Loading…");
+      if (!past) return h("p", { class: "empty" }, "Loading…");
       const until = Date.now();
       const from = until - range.seconds * 1000;
-      const past = pointsOf(rows, from, until, range.step);
-      const samples = range.seconds <= 21600 ? samplesOf(subject) : [];
-      // Samples go on where the last bucket that is whole ends.
-      const end = past.at(-1)?.at ?? from;
-      const points = [...past, ...samples.filter((each) => each.at > end)];
+      const whole = pointsOf(past.parts, from, past.counted);
+      // Samples go on where the last minute that is whole ends.
+      const end = whole.at(-1)?.at ?? from;
+      const points = [...whole, ...samplesOf(subject).filter((each) => each.at > end)];
       return [
         h("div", { class: "ranges", role: "group", "aria-label": "Range" }, RANGES.map((each) => h("button", { type: "button", key: each.name,
           class: "quiet", "aria-pressed": String(each === range), on: { click: () => {
             range = each;
-            rows = null;
+            past = null;
             pointed = null;
             ask();
             draw();

@@ -111,7 +111,7 @@ class RatesQuery(PageQuery):
 def usage(query: dict[str, Any]) -> Any:
     """The history of use.
 
-    What was counted in the last minute may not be in it yet.
+    What was counted in the last minute may not be in it yet: `counted` says until when all is.
     """
     chosen = _chosen(query)
     page = current().controls.usage.page(chosen, query.get("cursor"), query["limit"])
@@ -128,6 +128,7 @@ def usage(query: dict[str, Any]) -> Any:
         "start": page.start,
         "end": page.end,
         "bucket_seconds": page.seconds,
+        "counted": page.counted,
         "rows": page.rows,
         "next": following,
         "next_cursor": page.next_cursor,

@@ -148,6 +148,7 @@ class UsagePageSchema(Schema):
     bucket_seconds = fields.Integer(
         required=True, allow_none=True, metadata=_meta("Width of the buckets that were added up, null by job")
     )
+    counted = Time("All use until then is in the rows; of later use there may be more to come")
     rows = fields.List(fields.Nested(UsageRowSchema), required=True, metadata=_meta("The rows"))
     next = fields.String(required=True, allow_none=True, metadata=_meta("The next page's URL, null on the last"))
     next_cursor = fields.String(required=True, allow_none=True, metadata=_meta("The cursor of the next page"))

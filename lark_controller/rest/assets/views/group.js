@@ -5,9 +5,12 @@ import { h } from "../dom.js";
 import { count, rate, several } from "../format.js";
 import { history } from "../history.js";
 import { facts, headed, note } from "../parts.js";
-import { rememberGroups } from "./groups.js";
+import { remember } from "../samples.js";
 import { jobTable, pages } from "./jobs.js";
 import { used } from "./usage.js";
+
+const KNOWN = 1000;
+const IDLE = { inward: 0, outward: 0, wan_inward: 0, wan_outward: 0 };
 
 export function open({ one, query, paint, live, signal }) {
   let [group, page] = [null, null];
@@ -30,14 +33,18 @@ export function open({ one, query, paint, live, signal }) {
     headed(`Live jobs with AcctGroup ${one}`, null, jobTable(page.jobs, { empty: "None." }), pages(query, page.next_cursor, "groups", one)),
   ];
   live(3, async (stop) => {
-    const [{ groups }, jobs] = await Promise.all([
+    const [{ groups }, jobs, { rates }] = await Promise.all([
       get(["groups"], {}, stop),
       get(["jobs"], { group: one, order: "newest", limit: 25, cursor: query.cursor }, stop),
+      get(["rates"], { by: "group", limit: KNOWN }, stop),
     ]);
-    return { groups, jobs };
-  }, ({ groups, jobs }) => {
-    rememberGroups(groups);
+    return { groups, jobs, rates };
+  }, ({ groups, jobs, rates }) => {
     [group, page] = [groups.find((each) => each.name === one), jobs];
+    // The history is by AcctGroup, and so are the rates that go on with it. A group of the policy that no job has as its AcctGroup
+    // has no history; what it moves now is all there is to show.
+    const now = rates.find((each) => each.name === one)?.rate;
+    remember(`group ${one}`, Date.now(), now || (!jobs.jobs.length && group?.rate) || IDLE);
     draw();
   });
 }

@@ -4,12 +4,6 @@ import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, rate } from "../format.js";
 import { bar, framed, groupLink, table } from "../parts.js";
-import { remember } from "../samples.js";
-
-// What groups use now, for the plots.
-export function rememberGroups(groups) {
-  for (const group of groups) remember(`group ${group.name}`, Date.now(), group.rate);
-}
 
 // What a group sends to the WAN, against what it is guaranteed (a mark) and its ceiling (the whole bar).
 function use(group) {
@@ -39,7 +33,6 @@ export function groupTable(groups, { whole = false } = {}) {
 export function open({ paint, live }) {
   paint("Groups", h("p", { class: "empty" }, "Loading…"));
   live(2, (signal) => get(["groups"], {}, signal), ({ groups }) => {
-    rememberGroups(groups);
     paint("Groups", framed(groupTable(groups, { whole: true })));
   });
 }

@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 import { count, moment, rate, several } from "../format.js";
 import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to, userLink } from "../parts.js";
 import { eventList } from "./events.js";
-import { groupTable, rememberGroups } from "./groups.js";
+import { groupTable } from "./groups.js";
 import { jobTable } from "./jobs.js";
 
 const REFUSED = 8;
@@ -19,7 +19,6 @@ export function open({ live, paint, signal }) {
   live(2, async (stop) => {
     const [overview, groups, users] = await Promise.all([get(["overview"], {}, stop), get(["groups"], {}, stop),
       get(["rates"], { by: "user", limit: BUSIEST }, stop)]);
-    rememberGroups(groups.groups);
     return { overview, groups: groups.groups, users: users.rates };
   }, (answer) => {
     found = { ...found, ...answer };

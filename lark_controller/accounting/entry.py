@@ -1,0 +1,57 @@
+"""An entry of the history: what is written of one job's account."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from lark_controller.accounting.account import PORT, Account
+from lark_controller.accounting.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry to write for a job: all its use, the new part of it, and the readings to go on from.
+
+    The new part is of the time from ``begun`` to ``at`` (seconds since 1970).
+    """
+
+    number: int
+    job_id: str
+    owner: str
+    user: str
+    group: str
+    host: str
+    since: float
+    begun: float
+    at: float
+    usage: Usage
+    new: Usage
+    readings: str
+    final: bool
+
+
+def entry_of(number: int, account: Account) -> Entry:
+    """What there is to write of an account now."""
+    usage = account.usage
+    readings = {
+        "at": account.at,
+        "started": account.started,
+        "told": account.told,
+        "counters": list(account.numbers[PORT:]),
+    }
+    return Entry(
+        number=number,
+        job_id=account.job.id,
+        owner=account.job.owner,
+        user=account.job.user,
+        group=account.job.group,
+        host=account.job.host,
+        since=account.job.created,
+        begun=account.unwritten or account.job.created,
+        at=account.last,
+        usage=usage,
+        new=usage.minus(account.written),
+        readings="" if account.final else json.dumps(readings, separators=(",", ":")),
+        final=account.final,
+    )
