@@ -73,7 +73,7 @@ class Metrics:
 
         self.leases_kept = Counter(
             "lark_leases_kept",
-            "Jobs that live on beyond their lease, because the pool says so or cannot be asked.",
+            "Jobs that live on beyond their lease, because they run in the pool or it cannot be asked.",
             registry=self.registry,
         )
         self.quarantines = Counter(

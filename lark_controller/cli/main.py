@@ -102,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
         "--state", help="registering, enforced, pending, quarantined, refused, ended, live (default) or any"
     )
 
-    lift = _asking(commands, "lift", _lift, "Let a quarantined job pass its traffic again, whatever the pool says.")
+    lift = _asking(commands, "lift", _lift, "Let a quarantined job pass its traffic again, whatever the pool reports.")
     lift.add_argument("job", help=_JOB)
 
     audit = _asking(commands, "audit", _audit, "Show who changed what, forged ads among it, the newest first.")

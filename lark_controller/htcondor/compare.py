@@ -51,19 +51,17 @@ def judge(job: Job, pool: Reading, margin: float) -> Verdict:
     slot = pool.slots.get(job.run.slot)
     if slot is not None:
         if slot.machine.lower() != job.host.lower():
-            return Verdict(
-                Word.CONTRADICTS, f"the pool says that {slot.name} is on {slot.machine}, the job names {job.host}"
-            )
+            return Verdict(Word.CONTRADICTS, f"in the pool, {slot.name} is on {slot.machine}, the job names {job.host}")
         if slot.global_job_id == job.run.global_job_id:
             return _same_job(job, slot, fresh)
         if fresh(slot):
-            return Verdict(Word.DOUBTS, f"the pool says that {slot.name} runs {_runs(slot)}")
+            return Verdict(Word.DOUBTS, f"in the pool, {slot.name} runs {_runs(slot)}")
     elsewhere = _elsewhere(job, pool, fresh)
     if elsewhere is not None:
-        return Verdict(Word.DOUBTS, f"the pool says that the job runs on {elsewhere.name}")
+        return Verdict(Word.DOUBTS, f"in the pool, the job runs on {elsewhere.name}")
     parent = None if slot is not None or (name := parent_of(job.run.slot)) is None else pool.slots.get(name)
     if parent is not None and parent.children is not None and fresh(parent) and job.run.slot not in parent.children:
-        return Verdict(Word.DOUBTS, f"the pool says that {parent.name} has no slot {job.run.slot}")
+        return Verdict(Word.DOUBTS, f"in the pool, {parent.name} has no slot {job.run.slot}")
     return SILENT
 
 
@@ -89,14 +87,14 @@ def why_kept(job: Job, pool: Reading | None, now: float, *, margin: float, ad_se
         return "the pool cannot be asked"
     word = judge(job, pool, margin).word
     if word is Word.AGREES:
-        return "the pool says that it runs"
+        return "it runs in the pool"
     if word is not Word.SILENT:
         return ""
     if job.run.slot in pool.slots:
         return "the pool's ad of its slot is older than the job"
     parent = pool.slots.get(parent_of(job.run.slot) or "")
     if parent is not None and parent.children is not None and job.run.slot in parent.children:
-        return "the pool says that its slot is there"
+        return "its slot is in the pool"
     heard = pool.machines.get(job.host.lower())
     if heard is not None:
         return "" if heard > job.created + margin else "the pool has not heard of its worker since"
@@ -109,15 +107,15 @@ def _newer_than(time: float) -> Callable[[Slot], bool]:
 
 def _same_job(job: Job, slot: Slot, fresh: Callable[[Slot], bool]) -> Verdict:
     if slot.owner and slot.owner != job.owner:
-        reason = f"the pool says that the job on {slot.name} is {slot.owner}'s, it is registered as {job.owner}'s"
+        reason = f"in the pool, the job on {slot.name} is {slot.owner}'s, it is registered as {job.owner}'s"
         return Verdict(Word.CONTRADICTS, reason)
     if slot.group is not None and slot.group != job.group:
         said, registered = slot.group or "no group", job.group or "no group"
-        reason = f"the pool says that the job on {slot.name} is in {said}, it is registered in {registered}"
+        reason = f"in the pool, the job on {slot.name} is in {said}, it is registered in {registered}"
         return Verdict(Word.CONTRADICTS, reason)
     if slot.started and job.run.started and slot.started != job.run.started:
         if fresh(slot):
-            return Verdict(Word.DOUBTS, f"the pool says that {slot.name} has another run of the job")
+            return Verdict(Word.DOUBTS, f"in the pool, {slot.name} has another run of the job")
         return SILENT
     return Verdict(Word.AGREES)
 

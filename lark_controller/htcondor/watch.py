@@ -139,9 +139,9 @@ class PoolWatch:
             try:
                 self.compare_once()
             except StoreError as error:
-                event("the pool's word could not be followed", level=ERROR, error=str(error))
+                event("the pool's reading could not be applied", level=ERROR, error=str(error))
             except Exception as error:
                 # An unexpected error must not stop this thread: nothing else compares.
-                failure("the pool's word could not be followed", error)
+                failure("the pool's reading could not be applied", error)
             if self._thread.pause(self._options.interval):
                 return

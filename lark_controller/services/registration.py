@@ -247,7 +247,7 @@ class Registration:
     def lift(self, job_id: str, reason: str, actor: str, *, vouched: bool = False) -> Job | None:
         """End a live job's quarantine; None where it does not live any more. Raises StoreError.
 
-        ``vouched``: an operator says so, and the pool's word against this run counts no more. Raises StateError then
+        ``vouched``: by an operator; readings of the pool count no more against this run. Raises StateError then
         where the job is in no quarantine.
         """
         with self._lock:

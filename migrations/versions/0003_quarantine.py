@@ -1,4 +1,4 @@
-"""What the pool says against a run, and whether an operator vouches for it."""
+"""The objection of the pool to a run, and whether an operator vouches for it."""
 
 from __future__ import annotations
 

@@ -61,6 +61,16 @@ def test_ipv6_extension_headers_are_passed_over() -> None:
     assert (fields["ip_proto"], fields["udp_src"], fields["udp_dst"]) == (17, 546, 547)
 
 
+# RFC 7045, section 4: the numbers that are extension headers; 141 is none.
+@pytest.mark.parametrize(("header", "protocol"), [(each, 17) for each in (0, 43, 60, 135, 139, 140)] + [(141, 141)])
+def test_each_extension_header_with_a_length_is_passed_over(header: int, protocol: int) -> None:
+    udp = frames.udp_payload("fe80::1", "fe80::2", 546, 547)
+    options = bytes((17, 0, *bytes(6)))
+    frame = frames.ethernet(A, B, *frames.ip("fe80::1", "fe80::2", header, options + udp))
+    fields = packet.parse(frame)
+    assert fields["ip_proto"] == protocol
+
+
 def test_a_length_is_no_ethertype_unless_snap_has_one() -> None:
     """IEEE 802.3 frames say how long they are; SNAP (RFC 1042) gives the ethertype behind a header of 802.2."""
     _, packet_ip = frames.ip("10.0.0.1", "10.0.0.2", 17, frames.udp_payload("10.0.0.1", "10.0.0.2", 67, 68))

@@ -31,7 +31,7 @@ from tests.store.test_runs import put
 # Fixtures of those modules.
 __all__ = ["served"]
 
-WHY = "the pool says that the job on slot1 is mallory's"
+WHY = "in the pool, the job on slot1 is mallory's"
 
 
 def test_quarantine_is_an_input_that_the_store_keeps(store: Store) -> None:
@@ -71,7 +71,7 @@ def test_a_quarantined_job_passes_nothing_and_its_slice_forgets_it(tmp_path: Pat
         job = post(controller, 1).job
         controller.jobs.confirm(job.id, 5)
         open_flows = jobs_flows(edge, job.number)
-        # A lift of a job in no quarantine would make it immune to what the pool says later.
+        # A lift of a job in no quarantine would make it immune to later readings of the pool.
         with pytest.raises(StateError):
             controller.jobs.lift(job.id, "ann")
         assert not controller.jobs.detail(job.id).job.vouched

@@ -177,7 +177,7 @@ class JobSchema(Schema):
     outbound = _maybe_flag("OutboundConnectivity as the job asks")
     created = Time("When it was registered")
     lease_until = Time("When its lease runs out")
-    vouched = _flag("An operator has lifted its quarantine; the pool's word counts no more against it")
+    vouched = _flag("An operator has lifted its quarantine; readings of the pool count no more against it")
 
 
 WaitingSchema = schema_of(Waiting, "WaitingSchema")
@@ -247,7 +247,7 @@ class DecisionSchema(Schema):
     inbound = _flag("May be called")
     outbound = _flag("May call")
     group = _text("Its group of the policy")
-    quarantine = _text("What the pool says against it; it then passes nothing")
+    quarantine = _text("The objection of the pool; the job then passes nothing")
     accounted = _flag("Its use of the network is counted")
     because = _many(BecauseSchema, "Why, in the order in which a packet meets it")
 
