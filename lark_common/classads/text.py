@@ -21,6 +21,9 @@ MAX_DEPTH: Final = 64
 # Characters of one expression outside its string literals. Trees are freed recursively: 50,000 operators in a chain
 # overflow an 8 MiB stack, and an operator takes at least one character.
 MAX_EXPRESSION: Final = 16384
+# Brackets of all kinds that one ad opens. A list costs its parser ten times what its text says; the largest machine
+# ads have some hundred.
+MAX_BRACKETS: Final = 8192
 # HTCondor's private attributes are capabilities; they are kept out of what is stored and shown.
 PRIVATE_ATTRIBUTES: Final = frozenset(
     {
@@ -57,6 +60,28 @@ _EXPR_JSON = re.compile(r"/Expr\((.*)\)/", re.DOTALL)
 def without_strings(text: str) -> str:
     """The expression with every string literal emptied, for looking at its structure."""
     return _STRING.sub('""', text)
+
+
+class _Brackets:
+    """Limits the brackets that the expressions of one ad open together."""
+
+    def __init__(self) -> None:
+        self._opened = 0
+
+    def open(self, name: str, count: int = 1) -> None:
+        """Count brackets of an attribute. Raises AdError."""
+        self._opened += count
+        if self._opened > MAX_BRACKETS:
+            raise AdError(name, f"the ad opens more than {MAX_BRACKETS} brackets up to here")
+
+    def open_in(self, name: str, expression: str) -> None:
+        """Count the brackets of an expression. Raises AdError."""
+        if len(expression) > 1:
+            self.open(name, _opened(without_strings(expression)))
+
+
+def _opened(bare: str) -> int:
+    return bare.count("(") + bare.count("[") + bare.count("{")
 
 
 def _structure_problem(expression: str) -> str:
@@ -131,6 +156,7 @@ def parse_ad(text: str) -> tuple[classad2.ClassAd, str]:
     lines: list[str] = []
     kept: list[str] = []
     names: set[str] = set()
+    brackets = _Brackets()
     for number, line in enumerate(text.split("\n"), 1):
         found = _LINE.match(line)
         if found is None:
@@ -142,6 +168,7 @@ def parse_ad(text: str) -> tuple[classad2.ClassAd, str]:
         name, expression = found.groups()
         expression = expression.strip()
         if not _OLD_LITERAL.fullmatch(expression):
+            brackets.open_in(name, expression)
             problem = _old_expression_problem(expression)
             if problem:
                 raise AdError(name, problem)
@@ -223,6 +250,8 @@ def _structure_problem_of_record(text: str) -> str:
         return f"an expression of {longest} characters outside strings; at most {MAX_EXPRESSION} are accepted"
     if deepest > MAX_DEPTH:
         return f"nested too deeply; at most {MAX_DEPTH} levels are accepted"
+    if _opened(bare) > MAX_BRACKETS:
+        return f"the ad opens more than {MAX_BRACKETS} brackets"
     return _long_number_problem(bare)
 
 
@@ -286,10 +315,11 @@ def from_json(members: Mapping[str, Any]) -> tuple[classad2.ClassAd, str]:
     Raises AdError naming the member at fault.
     """
     ad = classad2.ClassAd()
+    brackets = _Brackets()
     for name, value in members.items():
         if not _NAME.fullmatch(name):
             raise AdError(_printable(name), "not an attribute name: letters, digits, '_' and '.' are accepted")
-        ad[name] = _json_value(name, value, 0)
+        ad[name] = _json_value(name, value, 0, brackets)
     return _checked(ad)
 
 
@@ -297,7 +327,7 @@ def _printable(name: str) -> str:
     return name.encode("ascii", "backslashreplace").decode()[:60]
 
 
-def _json_value(name: str, value: Any, depth: int) -> Any:
+def _json_value(name: str, value: Any, depth: int, brackets: _Brackets) -> Any:
     if depth > MAX_DEPTH:
         raise AdError(name, f"nested too deeply; at most {MAX_DEPTH} levels are accepted")
     if isinstance(value, str):
@@ -307,6 +337,7 @@ def _json_value(name: str, value: Any, depth: int) -> Any:
         expression = _EXPR_JSON.fullmatch(value)
         if expression is None:
             return value
+        brackets.open_in(name, expression.group(1))
         try:
             return parse_expression(expression.group(1))
         except AdError as error:
@@ -319,13 +350,14 @@ def _json_value(name: str, value: Any, depth: int) -> Any:
         return value
     if isinstance(value, float):
         return value
+    brackets.open(name)
     if isinstance(value, list):
-        return [_json_value(name, item, depth + 1) for item in value]
+        return [_json_value(name, item, depth + 1, brackets) for item in value]
     record = classad2.ClassAd()
     for key, item in value.items():
         if not _NAME.fullmatch(key):
             raise AdError(name, "a nested name that is not one: letters, digits, '_' and '.' are accepted")
-        record[key] = _json_value(name, item, depth + 1)
+        record[key] = _json_value(name, item, depth + 1, brackets)
     return record
 
 

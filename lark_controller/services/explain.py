@@ -13,7 +13,7 @@ from typing import Final
 
 from lark_common.errors import AdError, NotFoundError
 from lark_common.runs import Address, NetworkType
-from lark_common.worker_rules import RULED
+from lark_common.worker_rules import RULED, HostRules
 from lark_controller.api.switches import Explanation, Step
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FlowData, FlowKey, Program
@@ -52,21 +52,28 @@ class SwitchTables:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The two ends of the question: addresses of one version, and the jobs behind them."""
+    """The two ends of the question: addresses of one version, and the jobs behind them.
+
+    ``rules`` are those of the workers, by host, that enforce policy for one of the jobs themselves.
+    """
 
     src: Address
     dst: Address
     src_job: Placed | None
     dst_job: Placed | None
+    rules: Mapping[str, HostRules]
 
 
 def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
-    """The ends that two texts name, each an address or a live job's id. Raises NotFoundError, AdError."""
+    """The ends that two texts name, each an address or a live job's id; on the loop's thread, which alone may ask for
+    workers' rules. Raises NotFoundError, AdError."""
     first, second = _end_of(directory, src), _end_of(directory, dst)
     for version in (4, 6):
         pair = [[each for each in addresses if each.version == version] for addresses, _ in (first, second)]
         if pair[0] and pair[1]:
-            return Ends(pair[0][0], pair[1][0], *(_placed(desired, directory, job) for _, job in (first, second)))
+            source, target = (_placed(desired, directory, job) for _, job in (first, second))
+            ruled = {p.job.host for p in (source, target) if p is not None and p.job.network_type in RULED}
+            return Ends(pair[0][0], pair[1][0], source, target, {host: desired.host_rules(host) for host in ruled})
     raise AdError("", f"{src} and {dst} have no address of the same IP version")
 
 
@@ -103,12 +110,12 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
 def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) -> Explanation:
     """Explain: the two ends, then each switch in order."""
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job)]
-    ruled = _ruled(desired, ends, steps)
+    ruled = _ruled(ends, steps)
     verdict, reason = ruled or _Walk(desired, ends, tables, steps).go()
     return Explanation(str(ends.src), str(ends.dst), verdict, reason, tuple(steps))
 
 
-def _ruled(desired: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
+def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
     """The verdict of workers, by their rules for jobs without a port on a switch; None where the switches decide.
 
     What a worker holds is not asked for: a job is enforced when its worker has said that these rules are in place.
@@ -116,7 +123,7 @@ def _ruled(desired: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] |
     for placed, other, sends in ((ends.src_job, ends.dst, True), (ends.dst_job, ends.src, False)):
         if placed is None or placed.job.network_type not in RULED:
             continue
-        rules = desired.host_rules(placed.job.host)
+        rules = ends.rules[placed.job.host]
         job = next(each for each in rules.jobs if each.id == placed.job.id)
         why = permits(rules, job, other, sends=sends)
         where = f"worker {placed.job.host}"

@@ -19,7 +19,7 @@ from lark_common.classads.ads import (
     reparse,
 )
 from lark_common.classads.evaluation import evaluate
-from lark_common.classads.text import parse_ad
+from lark_common.classads.text import MAX_BRACKETS, from_json, parse_ad
 from lark_common.errors import AdError
 from lark_common.runs import AddressType, NetworkType
 
@@ -173,7 +173,7 @@ def test_rubbish_names_the_attribute() -> None:
 
 def test_deep_text_cannot_crash_the_process() -> None:
     program = (
-        "from lark_common.classads.text import parse_ad, parse_expression\n"
+        "from lark_common.classads.text import MAX_BRACKETS, from_json, parse_ad, parse_expression\n"
         "from lark_common.errors import AdError\n"
         "for unit in ('(', '1+', '!', '{', '[a=', 'x?', 'x.', '- ', 'f(', 'x[', '~', '1?:'):\n"
         "    for text in ('a = ' + unit * 100000, '[a = ' + unit * 100000 + ']'):\n"
@@ -467,3 +467,27 @@ def test_that_a_lease_is_over_is_said_for_dhcp_alone() -> None:
     for wrong in ('AddressType = "controller"\n', 'AddressType = "dhcp"\nLarkInnerAddressIPv4 = "10.64.0.1"\n'):
         with pytest.raises(AdError, match="LeaseOver"):
             parse_post(f"{ads}{wrong}".encode(), "text/plain")
+
+
+@pytest.mark.parametrize("opening", ["{1}", "(1)", "[a = 1]", "ifThenElse(true, 1, {1})"])
+def test_an_ad_opens_a_bounded_number_of_brackets(opening: str) -> None:
+    count = MAX_BRACKETS // sum(map(opening.count, "([{"))
+    accepted = {f"X{number}": opening for number in range(count)}
+    refused = accepted | {"Y": "{{{1}}}"}
+    assert parse_ad(old(accepted))
+    for text in (old(refused), new(refused)):
+        with pytest.raises(AdError, match=f"more than {MAX_BRACKETS} brackets"):
+            parse_ad(text)
+    members = {name: f"/Expr({value})/" for name, value in refused.items()}
+    with pytest.raises(AdError, match=f"more than {MAX_BRACKETS} brackets"):
+        from_json(members)
+
+
+def test_lists_of_json_count_as_brackets() -> None:
+    assert from_json({f"X{number}": [[]] * (MAX_BRACKETS // 4 - 1) for number in range(4)})
+    refused: list[dict[str, Any]] = [
+        {"X": [[]] * MAX_BRACKETS}, {"X": [{"a": 1}] * MAX_BRACKETS}, {"X": [], "Y": [[]] * MAX_BRACKETS},
+    ]  # fmt: skip
+    for members in refused:
+        with pytest.raises(AdError, match=f"more than {MAX_BRACKETS} brackets"):
+            from_json(members)

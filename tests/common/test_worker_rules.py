@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark_common.classads.ads import parse_post
-from lark_common.errors import UnsupportedError
+from lark_common.errors import NotFoundError, UnsupportedError
 from lark_common.runs import AddressType, NetworkType
 from lark_common.worker_rules import (
     HostRules,
@@ -30,6 +30,7 @@ from lark_controller.flows.worker_rules import permits, unsupported
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
+from lark_controller.services import explain, switches
 from tests.fixtures.controllers import running, until
 from tests.flows.test_desired import (
     FULL,
@@ -388,3 +389,22 @@ def test_after_a_restart_workers_are_told_anew_and_running_jobs_stay_enforced(tm
         assert state(controller, job) == ("enforced", "")
         controller.workers.confirmed(HOST, found.revision, {})
         assert state(controller, job) == ("enforced", "")
+
+
+def test_a_job_that_leaves_while_it_is_explained_is_explained_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ruling(tmp_path) as controller:
+        alice = post(controller, 1).job
+        until(lambda: controller.workers.rules(HOST, "", 0).waiting)
+        real = explain.explain
+
+        def ended_first(*args: Any) -> Any:
+            controller.jobs.end(alice.id, "hook")
+            until(lambda: alice.number not in controller._reconciler.desired.placed)
+            return real(*args)
+
+        monkeypatch.setattr(switches, "explain", ended_first)
+        assert controller.switches.explain(alice.id, "192.0.2.1", 5).verdict == "forwarded"
+        with pytest.raises(NotFoundError):
+            controller.switches.explain(alice.id, "192.0.2.1", 5)
