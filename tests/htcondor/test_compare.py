@@ -152,7 +152,7 @@ def test_a_lapsed_lease_ends_nothing_that_the_pool_confirms_or_cannot_be_asked_a
     assert "it runs" in kept(job, said(a_slot(job)))
     assert "older than the job" in kept(job, said(a_slot(heard=NOW - 10)))
     parent = Slot("slot1@worker1", HOST, NOW + 100, children=frozenset({SLOT}))
-    assert "slot is there" in kept(job, said(parent))
+    assert "slot is in the pool" in kept(job, said(parent))
     assert "not heard of its worker" in kept(job, said(replace(parent, heard=NOW - 10, children=None)))
     assert "just started" in kept(job, reading(NOW + 2000, NOW + 1900, ()))
 
