@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 
 import pytest
-from playwright.sync_api import Browser, expect
+from PIL import Image
+from playwright.sync_api import Browser, Locator, expect
 
 from tests.fixtures.browser import (
     VIEWS,
@@ -15,6 +17,9 @@ from tests.fixtures.browser import (
 )
 
 pytestmark = pytest.mark.browser
+
+# The colour of panels in the dark.
+PANEL = (0x17, 0x1C, 0x21)
 
 
 def test_the_way_by_keyboard_alone(reader: Reader, site: Site) -> None:
@@ -76,6 +81,38 @@ def test_on_a_phone_in_the_dark_nothing_is_wider_than_the_screen(phone: Reader, 
         expect(page.get_by_text(re.compile("Loading…|Asking the switch"))).to_have_count(0)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, where
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 20, 24)"
+
+
+def test_on_a_phone_all_views_are_in_sight(phone: Reader, site: Site) -> None:
+    page = phone.log_in(site.reader)
+    names = page.get_by_role("navigation").get_by_role("link")
+    assert names.count() >= len(VIEWS)
+    for each in names.all():
+        box = each.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+
+
+def test_on_a_phone_a_table_shows_that_it_goes_on(phone: Reader, site: Site) -> None:
+    site.run("alice")
+    page = phone.log_in(site.reader, "#/jobs")
+    table = page.get_by_role("region", name="Jobs")
+    expect(table.get_by_role("row")).to_have_count(2)
+    assert table.evaluate("it => it.scrollWidth - it.clientWidth") > 20
+    assert not _shaded(table, left=True)
+    assert _shaded(table, left=False)
+    table.evaluate("it => it.scrollLeft = it.scrollWidth")
+    assert _shaded(table, left=True)
+    assert not _shaded(table, left=False)
+
+
+def _shaded(table: Locator, *, left: bool) -> bool:
+    """True if the table's edge is of another colour than the panel around it."""
+    picture = Image.open(BytesIO(table.screenshot())).convert("RGB")
+    x = 2 if left else picture.width - 3
+    colours = {picture.getpixel((x, y)) for y in range(3, picture.height - 3)}
+    return PANEL not in colours
 
 
 def test_a_light_page_for_who_prefers_one(chromium: Browser, site: Site) -> None:

@@ -86,8 +86,42 @@ def test_a_controller_that_is_away_is_said_and_its_return_is_noticed(reader: Rea
     expect(page.get_by_text("Not current", exact=True)).to_be_visible()
     expect(page.get_by_role("status")).to_contain_text("The controller does not answer")
     expect(page.get_by_role("heading", name="Groups")).to_be_visible()
+    banner = page.get_by_role("region", name="Not current")
+    expect(banner).to_contain_text(re.compile(r"What you see is \d+ s old, of \d\d:\d\d:\d\d\."))
+    age = re.compile(r"is (\d+) s old")
+    first = int(age.findall(banner.inner_text())[0])
+    expect(banner).to_contain_text(f"is {first + 2} s old")
+    page.goto(f"{site.url}/pages/#/jobs")
+    expect(banner).to_contain_text("There is nothing to show yet.")
     page.unroute("**/v1/**")
-    expect(page.get_by_text("Live", exact=True)).to_be_visible(timeout=30_000)
+    banner.get_by_role("button", name="Ask now").click()
+    expect(page.locator(".fresh")).to_have_text("Live", timeout=30_000)
+    expect(banner).to_have_count(0)
+
+
+@pytest.mark.parametrize("where", ["nowhere", "jobs/0123456789abcdef", "policy/9"])
+def test_what_is_not_there_is_not_out_of_date(reader: Reader, site: Site, where: str) -> None:
+    reader.expected = ("404",)
+    page = reader.log_in(site.reader, f"#/{where}")
+    expect(page.get_by_role("heading", name="Not found")).to_be_visible()
+    assert page.get_by_text("Not current").count() == 0
+    assert page.locator(".fresh").count() == 0
+
+
+def test_one_part_that_fails_is_said_though_others_are_answered(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    reader.expected = ("503",)
+    problem = {"title": "Service Unavailable", "status": 503, "detail": "All threads are busy."}
+    page.route("**/v1/audit?*", lambda route: route.fulfill(status=503, json=problem))
+    banner = page.get_by_role("region", name="Not current")
+    expect(banner).to_contain_text("The controller refuses: All threads are busy.")
+    with page.expect_response("**/v1/overview"):
+        pass
+    expect(page.get_by_text("Not current", exact=True)).to_be_visible()
+    page.unroute("**/v1/audit?*")
+    banner.get_by_role("button", name="Ask now").click()
+    expect(banner).to_have_count(0)
 
 
 def test_a_hidden_page_asks_nothing(reader: Reader, site: Site) -> None:

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, patch } from "./dom.js";
-import { clock } from "./format.js";
+import { clock, duration } from "./format.js";
 import { poll } from "./live.js";
 import { note, problem, to } from "./parts.js";
 import { find } from "./search.js";
@@ -31,10 +31,12 @@ const HEADING = "heading";
 const bar = document.getElementById("bar");
 const main = document.getElementById("main");
 const said = document.getElementById("said");
+const gone = document.getElementById("gone");
 
 let who = null;
 let current = null;
-let freshness = { state: "live" };
+// How each part of the view that asks the controller fares: {state, error, again, at}; `at` is when it was answered last.
+let asking = new Map();
 
 // -- log-in ------------------------------------------------------------------------------------------------------------
 
@@ -76,6 +78,7 @@ function showLogIn(reason) {
   who = null;
   document.title = "Log in – Lark";
   patch(bar, h("a", { class: "brand", href: "#/" }, "Lark"));
+  patch(gone);
   patch(main, h("form", { class: "log-in", on: { submit: logIn } },
     h("h1", { id: HEADING, tabindex: "-1" }, "Log in"),
     reason && h("p", { class: "note bad", role: "alert" }, reason),
@@ -114,27 +117,58 @@ function paintBar() {
       h("button", { type: "button", class: "quiet", on: { click: () => signOut() } }, "Sign out")));
 }
 
+// The view is as fresh as that part of it which fares worst.
+function freshness() {
+  const all = [...asking.values()];
+  const failed = all.filter((each) => each.state === "failed");
+  if (failed.length) {
+    const shown = all.map((each) => each.at).filter(Boolean);
+    const worst = failed.find((each) => each.error.status === 0) || failed[0];
+    return { ...worst, at: shown.length ? Math.min(...shown) : null };
+  }
+  return all.find((each) => each.state !== "live") || all[0] || { state: "none" };
+}
+
 function freshnessText() {
-  const { state, error, again, at } = freshness;
+  const { state, error, again, at } = freshness();
   if (state === "failed") {
     const wait = `Again at ${clock(new Date(again))}.`;
     return h("span", { class: "fresh bad", title: `${error.message} ${wait}` }, error.status === 429 ? "Waiting" : "Not current");
   }
   if (state === "paused") return h("span", { class: "fresh" }, "Paused");
-  return h("span", { class: "fresh good", title: at ? `As of ${clock(new Date(at))}` : null }, "Live");
+  return state === "live" && h("span", { class: "fresh good", title: at ? `As of ${clock(new Date(at))}` : null }, "Live");
 }
 
-function report(found) {
+// What is shown may be old: why, how old it is, and when the controller is asked again.
+function paintGone() {
+  const { state, error, again, at } = freshness();
+  if (!who || state !== "failed") {
+    patch(gone);
+    return;
+  }
+  const now = Date.now();
+  const why = error.status === 0 ? `${error.title || error.message}.` : `The controller refuses: ${error.message}`;
+  patch(gone, h("div", { class: "gone", role: "region", "aria-label": "Not current" },
+    h("strong", {}, why), " ",
+    at ? `What you see is ${duration((now - at) / 1000)} old, of ${clock(new Date(at))}.` : "There is nothing to show yet.", " ",
+    h("span", {}, again > now ? `Asked again in ${duration((again - now) / 1000)}.` : "Asking again…"), " ",
+    h("button", { type: "button", on: { click: () => current?.again() } }, "Ask now")));
+}
+setInterval(paintGone, 1000);
+
+function report(part, found) {
   if (found.error?.status === 401) {
     session.forget({ everywhere: false });
     showLogIn(found.error.message);
     return;
   }
-  const before = freshness.state;
-  freshness = { ...found, at: found.state === "live" ? Date.now() : freshness.at };
-  if (found.state === "failed" && found.first) say(`Not current: ${found.error.message}`);
-  if (found.state === "live" && before === "failed") say("Live again.");
+  const before = freshness().state;
+  asking.set(part, { ...found, at: found.state === "live" ? Date.now() : asking.get(part)?.at });
+  const now = freshness().state;
+  if (now === "failed" && before !== "failed") say(`Not current: ${found.error.message}`);
+  if (now === "live" && before === "failed") say("Live again.");
   if (who) paintBar();
+  paintGone();
 }
 
 function say(text) {
@@ -188,9 +222,11 @@ function show() {
   const query = Object.fromEntries(new URLSearchParams(address().split("?")[1] || ""));
   const mine = (current = new AbortController());
   const polls = [];
+  mine.again = () => polls.forEach((each) => each.now());
   mine.signal.addEventListener("abort", () => polls.forEach((each) => each.stop()));
-  freshness = { state: "live" };
+  asking = new Map();
   paintBar();
+  paintGone();
   bar.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   patch(main);
   window.scrollTo(0, 0);
@@ -217,8 +253,10 @@ function show() {
         shown(data);
       }, (found) => {
         if (mine.signal.aborted) return;
-        if (found.error?.status === 404 || (found.state === "failed" && !answered)) paint("Lark", problem(found.error));
-        report(found);
+        const missing = found.error?.status === 404;
+        if (missing || (found.state === "failed" && !answered)) paint(missing ? "Not found" : "Lark", problem(found.error));
+        // What is not there is not out of date.
+        report(shown, missing ? { state: "none" } : found);
       });
       polls.push(made);
       return made;

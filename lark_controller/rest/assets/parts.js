@@ -92,6 +92,12 @@ export function closed(title, ...content) {
   return h("details", { class: "panel", key: title.split(" (")[0] }, h("summary", {}, h("h2", {}, title)), content);
 }
 
+// A section that is closed until somebody opens it, and asked for only then.
+export function folded(title, aside, opened, ...content) {
+  return h("details", { class: "panel", key: title, on: { toggle: (event) => opened(event.currentTarget.open) } },
+    h("summary", {}, h("h2", {}, title), aside && h("span", { class: "beside" }, ` ${aside}`)), content);
+}
+
 // A heading of its own with something beside it, such as a link or a number.
 export function headed(title, aside, ...content) {
   return h("section", { class: "panel", key: title }, h("div", { class: "head" }, h("h2", {}, title), h("div", { class: "aside" }, aside)), content);

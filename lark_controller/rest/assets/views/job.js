@@ -1,10 +1,10 @@
-// One job: where it is in its life, what the policy decided and why, its flows, its ads.
+// One job: where it is in its life, what the policy decided and why, what it uses; last and folded its flows and ads.
 
 import { get, remove } from "../api.js";
 import { h } from "../dom.js";
 import { count, moment, several, since } from "../format.js";
 import { recent } from "../history.js";
-import { closed, facts, groupLink, headed, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
+import { closed, facts, folded, groupLink, headed, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
 import { eventList } from "./events.js";
 import { remember } from "../samples.js";
 import { reservationTable } from "./reservations.js";
@@ -15,6 +15,7 @@ const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Conne
 
 export function open({ one, who, paint, say, live, signal }) {
   let pointed = null;
+  let wanted = false;
   let [job, flows, failed, events, names, reserved] = [null, null, null, null, new Map(), []];
   const title = () => {
     if (!job) return `Job ${one}`;
@@ -24,16 +25,23 @@ export function open({ one, who, paint, say, live, signal }) {
   const content = () => [
     job.reason && note(job.state === "refused" || job.state === "quarantined" ? "bad" : job.state === "pending" ? "poor" : "plain", job.reason),
     job.state === "quarantined" && lift(),
+    h("div", { class: "columns" },
+      h("div", {},
+        section("Decision", decision(job))),
+      h("div", {},
+        section("Switches", confirmations(job, names)))),
     headed("Use of the network", usageAside(job), usageContent()),
     h("div", { class: "columns" },
       h("div", {},
-        section("Run", about(job)),
-        section("Decision", decision(job))),
+        section("Run", about(job))),
       h("div", {},
-        section("Switches", confirmations(job, names)),
         reserved.length > 0 && section("Reservations", reservationTable(reserved, { job: false })),
         section("Events", events ? eventList(events, { subject: false }) : h("p", { class: "empty" }, "Loading…")))),
-    job.state === "ended" ? null : headed("Flows", flows && several(flows.reduce((sum, [, some]) => sum + some.length, 0), "flow"), flowsContent()),
+    job.state === "ended" ? null : folded("Flows", flows && several(flows.reduce((sum, [, some]) => sum + some.length, 0), "flow"), (open) => {
+      wanted = open;
+      draw();
+      if (open && !flows) more.now();
+    }, flowsContent()),
     closed("Job ad", h("pre", { tabindex: "0" }, job.job_ad)),
     closed("Machine ad", h("pre", { tabindex: "0" }, job.machine_ad)),
   ];
@@ -63,7 +71,7 @@ export function open({ one, who, paint, say, live, signal }) {
       : "This needs a token with the scope operate."));
   const flowsContent = () => {
     if (failed) return problem(failed);
-    if (!flows) return h("p", { class: "empty" }, "Asking the switches…");
+    if (!flows) return wanted && h("p", { class: "empty" }, "Asking the switches…");
     return flows.map(([datapath, some]) => h("div", { key: datapath, class: "one-table" },
       h("h3", {}, "On ", switchLink(datapath, names.get(datapath))),
       flowTable(`Flows on ${names.get(datapath) || datapath}`, some, { tables: true, jobs: false })));
@@ -82,13 +90,13 @@ export function open({ one, who, paint, say, live, signal }) {
     if (job.usage?.at) remember(`job ${one}`, Date.parse(job.usage.at), job.usage.rate);
     draw();
   });
-  live(10, async (stop) => {
+  const more = live(10, async (stop) => {
     const held = await get(["jobs", one], {}, stop);
     const here = [...new Set([held.datapath, ...held.confirmed, ...held.waiting.map((each) => each.datapath)].filter(Boolean))];
     const [{ entries }, { reservations }] = await Promise.all([
       get(["audit"], { subject: one, limit: 20 }, stop), get(["reservations"], { job: one }, stop)]);
     const known = await Promise.all(here.map((datapath) => get(["switches", datapath], {}, stop).catch(orNothing)));
-    const asked = held.state === "ended" ? [] : await Promise.all(here.map(async (datapath) => {
+    const asked = held.state === "ended" || !wanted ? null : await Promise.all(here.map(async (datapath) => {
       try {
         return [datapath, (await get(["switches", datapath, "flows"], { job: one, limit: 1000 }, stop)).flows];
       } catch (error) {
@@ -99,8 +107,10 @@ export function open({ one, who, paint, say, live, signal }) {
   }, ({ entries, reservations, known, asked }) => {
     [events, reserved] = [entries, reservations];
     names = new Map(known.map((each) => [each.datapath, each.name]));
-    failed = asked.find(([, some]) => !some)?.[2] || null;
-    flows = asked.filter(([, some]) => some?.length);
+    if (asked) {
+      failed = asked.find(([, some]) => !some)?.[2] || null;
+      flows = asked.filter(([, some]) => some?.length);
+    }
     draw();
   });
   signal.addEventListener("abort", () => (job = null));

@@ -1,13 +1,15 @@
-// One switch: its state, problems, ports, and its tables with where each flow comes from.
+// One switch: its state, problems and jobs; last and folded its ports, and its tables with where each flow comes from.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count, moment, several } from "../format.js";
-import { closed, facts, headed, jobLink, problem, rules, state, switchState, table } from "../parts.js";
+import { closed, facts, folded, headed, jobLink, link, problem, rules, state, switchState, table } from "../parts.js";
+import { jobTable } from "./jobs.js";
 
 // Flows that are asked for at first, how many more each time, and at most on one page.
 const STEP = 100;
 const MOST = 1000;
+const JOBS = 25;
 // Milliseconds without a key before what was typed is looked for.
 const TYPED = 300;
 
@@ -40,7 +42,7 @@ export function byTable(flows) {
 }
 
 export function open({ one, paint, live, signal }) {
-  let [detail, page, failed, typing] = [null, null, null, 0];
+  let [detail, jobs, page, failed, typing, wanted] = [null, null, null, null, 0, false];
   const chosen = { table: "", text: "", limit: STEP, cursor: null };
   const named = new Map();
   const title = () => (detail ? `Switch ${detail.name || detail.datapath}` : `Switch ${one}`);
@@ -58,7 +60,7 @@ export function open({ one, paint, live, signal }) {
       { head: "Flow", wide: true, cell: (each) => each.flow && h("code", {}, each.flow) },
       { head: "Job", cell: (each) => each.job && jobLink(each.job) },
     ], detail.problems)),
-    headed("Flows", page && `${count(held(page.tables))} in ${several(page.tables.length, "table")}`, flowsContent()),
+    jobs && headed("Jobs", link(`All ${count(detail.jobs)}`, "jobs", { host: detail.host }), jobTable(jobs, { empty: "None runs there." })),
     closed(`Ports (${count(detail.ports.length)})`,
       table("Ports", [
         { head: "Port", number: true, cell: (port) => count(port.number) },
@@ -66,6 +68,11 @@ export function open({ one, paint, live, signal }) {
         { head: "Role", cell: (port) => port.role },
         { head: "Job", cell: (port) => port.job && jobLink(port.job) },
       ], detail.ports, { key: (port) => port.number, empty: "It has not connected." })),
+    folded("Flows", page ? `${count(held(page.tables))} in ${several(page.tables.length, "table")}` : `${count(detail.installed)} installed`, (open) => {
+      wanted = open;
+      draw();
+      if (open && !page) asked.now();
+    }, flowsContent()),
   ];
 
   // The table that was chosen stays on the list where it has no such flow.
@@ -80,7 +87,7 @@ export function open({ one, paint, live, signal }) {
   };
   const flowsContent = () => {
     if (failed) return problem(failed);
-    if (!page) return h("p", { class: "empty" }, "Asking the switch…");
+    if (!page) return wanted && h("p", { class: "empty" }, "Asking the switch…");
     const here = page.tables.filter((each) => chosen.table === "" || each.number === Number(chosen.table));
     return [
       h("form", { class: "filters", key: "filters", on: { submit: (event) => event.preventDefault() } },
@@ -108,11 +115,16 @@ export function open({ one, paint, live, signal }) {
   };
 
   draw();
-  live(3, (signal) => get(["switches", one], {}, signal), (found) => {
-    detail = found;
+  live(3, async (stop) => {
+    const found = await get(["switches", one], {}, stop);
+    const here = found.host ? await get(["jobs"], { host: found.host, limit: JOBS, order: "newest" }, stop) : null;
+    return { found, here };
+  }, ({ found, here }) => {
+    [detail, jobs] = [found, here && here.jobs];
     draw();
   });
   const asked = live(10, async (stop) => {
+    if (!wanted) return {};
     try {
       return { found: await get(["switches", one, "flows"], chosen, stop) };
     } catch (error) {
@@ -120,6 +132,7 @@ export function open({ one, paint, live, signal }) {
       return { error };
     }
   }, ({ found, error }) => {
+    if (!found && !error) return;
     [page, failed] = [found || null, error || null];
     for (const each of page?.tables || []) named.set(each.number, each.name);
     draw();
