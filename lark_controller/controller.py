@@ -33,6 +33,7 @@ from lark_controller.services.feed import Feed
 from lark_controller.services.health import Health
 from lark_controller.services.job_facts import refresh_facts
 from lark_controller.services.jobs import Jobs
+from lark_controller.services.journal import Journal
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
@@ -69,7 +70,10 @@ class Controller:
         ovsdb = ovsdb or OvsdbOptions()
         self._ovsdb = Ovsdb(ovsdb, self._queues_told)
         ledger = Ledger()
-        self._reconciler = Reconciler(in_force, self._state_changed, metrics, self._ovsdb, ovsdb, ledger)
+        self._journal = Journal(store.trail)
+        self._reconciler = Reconciler(
+            in_force, self._state_changed, metrics, self._ovsdb, ovsdb, ledger, self._journal.note
+        )
         self._accountant = Accountant(store, ledger, keeping)
         self._guarantees = Guarantees(self._reconciler, metrics)
         self._core_drops = CoreDrops(self._reconciler)
@@ -125,6 +129,7 @@ class Controller:
         decided = ((job, decider.decide(job.facts)) for job in jobs)
         self._accountant.load((job, decision.group) for job, decision in decided if decision.accounted)
         event("directory loaded", jobs=len(jobs))
+        self._journal.start()
         self._ovsdb.start()
         self._openflow.start()
         self._upkeep.start()
@@ -133,7 +138,7 @@ class Controller:
         self._accountant.start()
         self._openflow.call(self._reconciler.counters.start(self._read_seconds)).result()
         self.health.needs(self._ovsdb.thread)
-        for service in (self._openflow, self._upkeep, self._accountant):
+        for service in (self._openflow, self._upkeep, self._accountant, self._journal):
             self.health.needs(*service.threads)
         if self._pool is not None:
             self.health.needs(*self._pool.threads)
@@ -147,6 +152,7 @@ class Controller:
     def stop(self) -> None:
         """Stop listening; switches keep what they hold, the store what is known."""
         self.health.stop()
+        self._journal.close()
         self._ovsdb.stop()
         if self._pool is not None:
             self._pool.stop()
@@ -154,6 +160,7 @@ class Controller:
         self._openflow.stop()
         self._upkeep.stop()
         self._accountant.stop()
+        self._journal.stop()
 
     @property
     def openflow_addresses(self) -> tuple[tuple[str, int], ...]:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 from lark_controller.api.described import At
 
 
+class Happening(NamedTuple):
+    """Something that happened by itself, and that the audit trail is to have: about a job's id, a datapath id or
+    ``controller``."""
+
+    subject: str
+    action: str
+    detail: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A change, with its time (seconds since 1970) and actor. ``subject`` is a job id, ``policy`` or a datapath id."""
+    """A change, with its time (seconds since 1970) and actor. ``subject`` is a job id, a datapath id, ``policy`` or
+    ``controller``."""
 
     number: Annotated[int, "Its number"]
     at: Annotated[At, "When"]
     actor: Annotated[str, "Who: a token's name, or the controller"]
     action: Annotated[str, "What"]
-    subject: Annotated[str, "A job id, policy or a datapath id"]
+    subject: Annotated[str, "A job id, a datapath id, policy or controller"]
     detail: Annotated[str, "More of it"] = ""
 
 

@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
     lift.add_argument("job", help=_JOB)
 
     audit = _asking(commands, "audit", _audit, "Show who changed what, forged ads among it, the newest first.")
-    audit.add_argument("subject", nargs="?", help=f"only what concerns this datapath id, policy, or {_JOB}")
+    audit.add_argument("subject", nargs="?", help=f"only what concerns this switch, policy, controller, or {_JOB}")
     audit.add_argument("--limit", type=int, default=50, help="how many [50]")
 
     top_ = _asking(commands, "top", _top, "Show what live jobs send and receive now, the most first, again and again.")

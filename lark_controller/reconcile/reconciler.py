@@ -16,6 +16,7 @@ from lark_common.log import WARNING, event
 from lark_common.runs import Address
 from lark_common.worker_rules import RULED
 from lark_controller.accounting.ledger import Ledger
+from lark_controller.api.audit import Happening
 from lark_controller.api.metrics import Metrics
 from lark_controller.flows.desired import same_for_switches
 from lark_controller.flows.model import Changes
@@ -41,7 +42,8 @@ class Reconciler(LoopState):
     """Brings all switches from installed to desired. Every method is for the event-loop thread.
 
     ``on_state`` is told of every job whose state changed; ``driver`` makes queues; ``ledger`` holds the accounts of
-    what jobs use. Connections tell ``events`` of switches; ``policy_change`` changes the policy.
+    what jobs use; ``note`` is told of what the audit trail is to have. Connections tell ``events`` of switches;
+    ``policy_change`` changes the policy.
     """
 
     def __init__(
@@ -52,8 +54,9 @@ class Reconciler(LoopState):
         driver: Driver,
         ovsdb: OvsdbOptions,
         ledger: Ledger,
+        note: Callable[[Happening], None],
     ) -> None:
-        super().__init__(policy, self.act)
+        super().__init__(policy, self.act, note)
         self._on_state = on_state
         self._reactions = Reactions(self)
         self.workers = Workers(self)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lark_controller.api.audit import Happening
 from lark_controller.flows.desired import Desired
 from lark_controller.jobs.job import Directory
 from lark_controller.policies.decide import Decider
@@ -20,10 +21,12 @@ from lark_controller.reconcile.switch import SwitchState
 class LoopState:
     """The state that the parts of the reconcile loop share; ``switches`` is by datapath id.
 
-    Each change is marked in ``dirty``, and ``act`` follows once a turn.
+    Each change is marked in ``dirty``, and ``act`` follows once a turn. ``note`` is told of what the audit trail is to
+    have.
     """
 
-    def __init__(self, policy: Policy, act: Callable[[], object]) -> None:
+    def __init__(self, policy: Policy, act: Callable[[], object], note: Callable[[Happening], None]) -> None:
+        self.note = note
         self.dirty = Dirty(act)
         self.directory = Directory()
         self.pair = DesiredPair(policy)

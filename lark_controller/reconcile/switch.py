@@ -6,9 +6,11 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from lark_common.log import WARNING, event
 from lark_common.runs import Address
+from lark_controller.api.audit import Happening
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, counted_by, parse
@@ -22,6 +24,8 @@ from lark_controller.switches.openflow.applies import FlowError
 from lark_controller.switches.openflow.link import SwitchLink
 
 KEPT_PROBLEMS = 100
+LINK_DOWN: Final = "link down"
+LINK_UP: Final = "link up"
 
 
 def dpid_text(datapath: int) -> str:
@@ -34,7 +38,8 @@ class SwitchState:
     """The loop's state of one switch, connected or not.
 
     ``told`` is True once the complete dump was compared, so that changes may follow. ``to_forget`` are addresses of
-    jobs that ended while it was away, whose connections it still tracks.
+    jobs that ended while it was away, whose connections it still tracks. ``links`` says of its uplinks and LAN ports
+    whether they were up when last seen.
     """
 
     datapath: int
@@ -50,6 +55,7 @@ class SwitchState:
     packet_ins: int = 0
     packet_ins_dropped: int = 0
     to_forget: set[Address] = field(default_factory=set)
+    links: dict[str, bool] | None = None
     problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
 
     @property
@@ -62,8 +68,9 @@ class SwitchState:
         for sentence in core.remarks(desired.switches[self.datapath], desired.policy):
             self._note_once(sentence)
 
-    def note_wan(self, before: Switch | None, now: Switch) -> None:
+    def note_wan(self, before: Switch | None, now: Switch) -> list[Happening]:
         """Note that a WAN port has gone down or come up: its traffic takes another way."""
+        noted = []
         held = {} if before is None else {port.name: port for port in before.wan}
         names = sorted({*held, *(port.name for port in now.wan)})
         up = {port.name for port in now.wan if port.up}
@@ -75,9 +82,35 @@ class SwitchState:
             by = "nothing takes its place" if instead is None or instead.name == name else f"{instead.name} is used"
             if name in up:
                 event("WAN port up again", datapath=dpid_text(self.datapath), port=name)
+                noted.append(self._happening(LINK_UP, f"WAN port {name} of {now.name} is up again"))
             else:
                 event("WAN port down", level=WARNING, datapath=dpid_text(self.datapath), port=name, instead=by)
                 self.problems.append(SwitchProblem(time.time(), f"WAN port {name} is down; {by}"))
+                noted.append(self._happening(LINK_DOWN, f"WAN port {name} of {now.name} is down; {by}"))
+        return noted
+
+    def note_links(self, link: SwitchLink, now: Switch) -> list[Happening]:
+        """Note that an uplink or a LAN port has gone down or come up since it was seen last."""
+        noted = []
+        kinds = {**dict.fromkeys(now.uplinks, "uplink"), **dict.fromkeys(now.lan, "LAN port")}
+        ports = {
+            port.name: (kinds[port.number], port.up) for port in link.features.ports.values() if port.number in kinds
+        }
+        before = self.links or {}
+        for name, was in before.items():
+            kind, up = ports.get(name, ("port", False))
+            if was == up:
+                continue
+            text = f"{kind} {name} of {now.name} is {'up again' if up else 'down' if name in ports else 'gone'}"
+            event("link up again" if up else "link down", datapath=dpid_text(self.datapath), port=name)
+            noted.append(self._happening(LINK_UP if up else LINK_DOWN, text))
+            if not up:
+                self.problems.append(SwitchProblem(time.time(), text))
+        self.links = {**dict.fromkeys(before, False), **{name: up for name, (_, up) in ports.items()}}
+        return noted
+
+    def _happening(self, action: str, detail: str) -> Happening:
+        return Happening(dpid_text(self.datapath), action, detail)
 
     def note_rival(self, before: str, now: str) -> None:
         """Note a connection that took the place of one from another host: a switch that returns has the same host."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
+from typing import Final
 
 from lark_common.log import event
+from lark_controller.api.audit import Happening
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.diff import diff
 from lark_controller.flows.tracked import tracked
@@ -26,6 +28,9 @@ from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_swit
 from lark_controller.switches.openflow.applies import FlowError, Outcome
 from lark_controller.switches.openflow.link import SUPERSEDED, Dump, SwitchLink
 from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
+
+SWITCH_GONE: Final = "switch gone"
+SWITCH_RETURNED: Final = "switch returned"
 
 
 class SwitchEvents:
@@ -51,6 +56,7 @@ class SwitchEvents:
         """Handle a switch that has connected, with its dump: compare, and send the difference."""
         loop = self._loop
         state = loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
+        left = state.since
         state.link, state.told, state.in_sync = link, False, False
         state.since = time.time()
         state.reason = "is being compared"
@@ -60,7 +66,12 @@ class SwitchEvents:
         arrived, *_ = [
             desired.place_switch(placed_switch(desired.policy, link), state.hosts) for desired, _ in loop.pair.all()
         ]
-        state.note_wan(None, loop.desired_of(link.datapath).switches[link.datapath])
+        switch = loop.desired_of(link.datapath).switches[link.datapath]
+        if left is not None:
+            text = f"{switch.name} is connected again after {state.since - left:.0f} s"
+            loop.note(Happening(dpid_text(link.datapath), SWITCH_RETURNED, text))
+        for happening in (*state.note_wan(None, switch), *state.note_links(link, switch)):
+            loop.note(happening)
         state.installed = len(dump.program.flows)
         self._reactions.switch_gone(link.datapath)
         self._counters.compared(link.datapath, dump)
@@ -133,6 +144,8 @@ class SwitchEvents:
         state.link, state.told, state.in_sync = None, False, False
         state.since = time.time()
         state.reason = f"is not connected ({reason})"
+        text = f"{state.label(self._loop.desired)}: {reason}"
+        self._loop.note(Happening(dpid_text(link.datapath), SWITCH_GONE, text))
         if reason.startswith(SUPERSEDED):
             state.note_rival(_host(link.connection.address), _host(reason.removeprefix(SUPERSEDED).strip()))
         self._reactions.switch_gone(link.datapath)
@@ -158,7 +171,9 @@ class SwitchEvents:
                     self._counters.begin(desired.placed[number])
                     loop.confirmations.sent(number, FlowsAt(link.datapath))
                 link.apply(changes).add_done_callback(partial(self._arrived, state, link, arrived))
-        state.note_wan(known, holds.switches[link.datapath])
+        now = holds.switches[link.datapath]
+        for happening in (*state.note_wan(known, now), *state.note_links(link, now)):
+            loop.note(happening)
         for number in (*waiting, *held):
             placed = loop.desired.placed.get(number)
             if placed is not None and placed.port is None:

@@ -31,6 +31,16 @@ def job_or_word(word: str) -> str:
     return word
 
 
+def subject_of(word: str) -> str:
+    """The subject of the audit trail that a word names: a job's id, the datapath id of a switch of that name, or the
+    word itself. Raises AmbiguousError."""
+    found = job_or_word(word)
+    if found == word:
+        with suppress(NotFoundError):
+            return current().controls.switches.find(word).datapath
+    return found
+
+
 def job_or_host(word: str) -> str:
     """The same for a word that may be a host's name: the first digits of an id are none of a job's here."""
     return job_or_word(word) if _ONLY_A_JOB.fullmatch(word) else word

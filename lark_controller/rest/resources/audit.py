@@ -7,7 +7,7 @@ from typing import Any
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import next_url
 from lark_controller.rest.context import current
-from lark_controller.rest.job_words import job_or_word
+from lark_controller.rest.job_words import subject_of
 from lark_controller.rest.schemas.answers import AuditPageSchema
 from lark_controller.rest.schemas.queries import AuditQuery
 from lark_controller.rest.tokens import Scope
@@ -27,6 +27,6 @@ blueprint = resource("audit", "What changed, when, and by whom.")
 def index(query: dict[str, Any]) -> dict[str, object]:
     """List the audit trail, newest first."""
     subject = query.get("subject")
-    subject = None if subject is None else job_or_word(subject)
+    subject = None if subject is None else subject_of(subject)
     page = current().controls.audit.page(subject, query.get("cursor"), query["limit"])
     return {"entries": page.entries, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}

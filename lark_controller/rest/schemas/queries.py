@@ -94,7 +94,9 @@ class FreshQuery(Schema):
 class AuditQuery(PageQuery):
     """A part of the audit trail."""
 
-    subject = fields.String(validate=WORD, metadata=_meta("Any name of a job, policy or a datapath id"))
+    subject = fields.String(
+        validate=WORD, metadata=_meta("Any name of a job, a switch's name or datapath id, policy, or controller")
+    )
 
 
 class FlowQuery(PageQuery):

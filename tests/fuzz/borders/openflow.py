@@ -57,7 +57,7 @@ class _Transport:
 def _state() -> LoopState:
     """An edge with two users' jobs."""
     policy = load(POLICY)
-    state = LoopState(policy, lambda: None)
+    state = LoopState(policy, lambda: None, lambda _: None)
     ports = {"uplink": 1, "p1": 11, "p2": 12}
     state.desired.set_switch(place_switch(policy, DATAPATH, ports, normal=True, tracks=False, max_meter=0))
     for number in (1, 2):

@@ -41,7 +41,7 @@ export function open({ query, paint, live }) {
     location.hash = to("events", { subject: new FormData(event.currentTarget).get("subject").trim() });
   } } },
   h("label", {}, h("span", {}, "About"), h("input", { name: "subject", value: query.subject || "", spellcheck: "false",
-    autocomplete: "off", maxlength: "1024", placeholder: "Job id, datapath id or policy" })),
+    autocomplete: "off", maxlength: "1024", placeholder: "Job, switch, policy or controller" })),
   h("button", { type: "submit" }, "Show"));
   paint("Events", filters, h("p", { class: "empty" }, "Loading…"));
   live(4, (signal) => get(["audit"], { ...query, limit: PAGE }, signal), (page) => {

@@ -1,0 +1,112 @@
+"""The controller's own lines in the audit trail: its starts and ends, switches that go and return, links that fail.
+
+They are noted on the event loop's thread, which waits for nothing, and written by a thread of their own.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import deque
+from functools import partial
+from typing import Final
+
+from lark_common.limits import Buckets
+from lark_common.log import WARNING, event
+from lark_common.threads import StoppableThread
+from lark_controller import __version__
+from lark_controller.api.audit import AuditEntry, Happening
+from lark_controller.services.attempts import Attempts
+from lark_controller.store.store import Trail
+
+ACTOR: Final = "controller"
+# The subject of the controller's own starts and ends.
+CONTROLLER: Final = "controller"
+STARTED: Final = "controller started"
+STOPPED: Final = "controller stopped"
+CRASHED: Final = "controller crashed"
+
+# Seconds that lines are gathered before they are written together, and before a failed write is tried again.
+_GATHER: Final = 0.1
+_RETRY: Final = 1.0
+# Lines of one subject: so many at once, then one a minute. A link that comes and goes must not fill the trail.
+_BURST: Final = 20
+_RATE: Final = 1 / 60
+# Lines that wait for a database that is away; the oldest ones give way.
+_WAITING: Final = 10_000
+
+
+class Journal:
+    """Writes lines from :meth:`start` to :meth:`stop`. :meth:`note` may be called from any thread and does not wait."""
+
+    def __init__(self, trail: Trail) -> None:
+        self._trail = trail
+        self._noted: queue.SimpleQueue[tuple[float, Happening] | None] = queue.SimpleQueue()
+        self._waiting: deque[tuple[float, Happening]] = deque(maxlen=_WAITING)
+        self._limits = Buckets(_RATE, _BURST)
+        self._open = True
+        self._attempts = Attempts("the audit trail is not written", "the audit trail is written again")
+        self._thread = StoppableThread("lark-journal", self._run, wake=lambda: self._noted.put(None))
+
+    @property
+    def threads(self) -> tuple[StoppableThread, ...]:
+        """The threads that live from start to stop."""
+        return (self._thread,)
+
+    def start(self) -> None:
+        """Write that the controller has started, and that the one before crashed if it left no word of its end. Raises
+        StoreError."""
+        last = next(iter(self._trail.page(CONTROLLER, None, 1).entries), None)
+        if last is not None and last.action != STOPPED:
+            self._record(Happening(CONTROLLER, CRASHED, _crash(last)))
+            event("the controller before this one ended without a word", level=WARNING)
+        self._record(Happening(CONTROLLER, STARTED, f"version {__version__}"))
+        self._thread.start()
+
+    def note(self, happening: Happening) -> None:
+        """Write a line soon."""
+        if self._open:
+            self._noted.put((time.time(), happening))
+
+    def close(self) -> None:
+        """Note nothing more: connections that the controller itself ends are no events."""
+        self._open = False
+
+    def stop(self) -> None:
+        """Write what waits, and that the controller has stopped. As far as the database is there."""
+        self.close()
+        self._thread.stop(patience=5.0)
+        self._attempts.succeed(partial(self._record, Happening(CONTROLLER, STOPPED)))
+
+    def _record(self, happening: Happening, at: float | None = None) -> None:
+        self._trail.record(
+            time.time() if at is None else at, ACTOR, happening.action, happening.subject, happening.detail
+        )
+
+    def _run(self) -> None:
+        while not self._thread.stopping:
+            if not self._waiting:
+                self._take(self._noted.get())
+            self._thread.pause(_GATHER)
+            while not self._noted.empty():
+                self._take(self._noted.get())
+            if not self._attempts.succeed(self._write):
+                self._thread.pause(_RETRY)
+        self._attempts.succeed(self._write)
+
+    def _take(self, noted: tuple[float, Happening] | None) -> None:
+        if noted is not None and not self._limits.take(noted[1].subject):
+            self._waiting.append(noted)
+
+    def _write(self) -> None:
+        while self._waiting:
+            at, happening = self._waiting[0]
+            self._record(happening, at)
+            self._waiting.popleft()
+
+
+def _crash(last: AuditEntry) -> str:
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(last.at))
+    return (
+        f"the one that started at {started} UTC ended without a word: it crashed, was killed, or its machine went down"
+    )

@@ -1,0 +1,118 @@
+"""The audit trail of what happens by itself: starts, crashes, switches that go and return, links that fail."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from fake_switch.switch import FakeNetwork
+from lark_controller.api.audit import Happening
+from lark_controller.controller import Controller
+from lark_controller.services.journal import CONTROLLER, Journal
+from lark_controller.store import Store
+from tests.fixtures.controllers import OPEN, POLICY, a_core, an_edge, connect, running, until
+
+EDGE, CORE = f"{1:016x}", f"{0xC0:016x}"
+# What the fake switch says it is.
+NAMED = f"fake {EDGE}"
+
+
+def lines(controller: Controller, subject: str) -> list[tuple[str, str]]:
+    """The trail of a subject, the oldest first."""
+    return [(each.action, each.detail) for each in controller.audit.page(subject, None, 100).entries][::-1]
+
+
+def actions(controller: Controller, subject: str) -> list[str]:
+    return [action for action, _ in lines(controller, subject)]
+
+
+def test_starts_and_ends_of_the_controller_and_what_is_between(tmp_path: Path) -> None:
+    with running(tmp_path, OPEN) as controller:
+        assert actions(controller, CONTROLLER) == ["controller started"]
+    with running(tmp_path, OPEN) as controller:
+        assert actions(controller, CONTROLLER) == ["controller started", "controller stopped", "controller started"]
+
+
+def test_a_controller_that_left_no_word_of_its_end_has_crashed(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
+    store.migrate()
+    store.trail.record(time.time(), "controller", "controller started", CONTROLLER)
+    store.close()
+    with running(tmp_path, OPEN) as controller:
+        assert actions(controller, CONTROLLER) == ["controller started", "controller crashed", "controller started"]
+        assert "ended without a word" in lines(controller, CONTROLLER)[1][1]
+
+
+def test_a_switch_that_goes_and_returns(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, OPEN) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        network.run(edge.disconnect)
+        until(lambda: actions(controller, EDGE) == ["switch gone"])
+        connect(network, controller, edge)
+        until(lambda: actions(controller, EDGE) == ["switch gone", "switch returned"])
+        assert "connected again after" in lines(controller, EDGE)[1][1]
+    # Connections that the controller ends itself are no events, and a first connection is none.
+    with running(tmp_path, OPEN) as controller:
+        connect(network, controller, edge)
+        assert actions(controller, EDGE) == ["switch gone", "switch returned"]
+
+
+def test_links_of_workers_and_cores_that_go_down_and_come_up(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY) as controller:
+        edge, core = an_edge(), a_core()
+        connect(network, controller, edge)
+        connect(network, controller, core)
+        # The port of a job is not a link: it comes and goes with its job.
+        for switch, subject, number, noted in (
+            (edge, EDGE, 11, 0),
+            (edge, EDGE, 1, 2),
+            (core, CORE, 1, 2),
+            (core, CORE, 2, 4),
+        ):
+            old = switch.ports[number]
+            network.run(partial(switch.change_port, replace(old, up=False)))
+            until(lambda subject=subject, noted=noted: len(lines(controller, subject)) >= noted - 1)  # type: ignore[misc]
+            network.run(partial(switch.change_port, old))
+            until(lambda subject=subject, noted=noted: len(lines(controller, subject)) == noted)  # type: ignore[misc]
+        assert lines(controller, EDGE) == [
+            ("link down", f"uplink uplink of {NAMED} is down"),
+            ("link up", f"uplink uplink of {NAMED} is up again"),
+        ]
+        assert lines(controller, CORE) == [
+            ("link down", "LAN port a of core1 is down"),
+            ("link up", "LAN port a of core1 is up again"),
+            ("link down", "WAN port wan of core1 is down; nothing takes its place"),
+            ("link up", "WAN port wan of core1 is up again"),
+        ]
+        assert any("LAN port a of core1 is down" in each.problem for each in controller.switches.find(CORE).problems)
+
+
+def test_a_link_that_comes_and_goes_does_not_fill_the_trail(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
+    store.migrate()
+    journal = Journal(store.trail)
+    journal.start()
+    for number in range(500):
+        journal.note(Happening(EDGE, "link down", str(number)))
+    journal.note(Happening(CORE, "switch gone"))
+    journal.stop()
+    kept = store.trail.page(EDGE, None, 1000).entries
+    assert [each.detail for each in kept] == [str(number) for number in range(19, -1, -1)]
+    assert len(store.trail.page(CORE, None, 10).entries) == 1
+    store.close()
+
+
+def test_what_happens_while_the_database_is_away_is_written_afterwards(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, OPEN) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        (tmp_path / "lark.db").rename(tmp_path / "away.db")
+        try:
+            network.run(edge.disconnect)
+            until(lambda: not controller.switches.find(EDGE).connected)
+        finally:
+            (tmp_path / "away.db").rename(tmp_path / "lark.db")
+        until(lambda: actions(controller, EDGE) == ["switch gone"])
