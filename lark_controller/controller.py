@@ -121,7 +121,7 @@ class Controller:
         """Load the live jobs, then listen for switches. Raises StoreError, SettingError."""
         names = needed_attributes(self.policy.policy)
         refresh_facts(self._store, names)
-        self._store.runs.extend_leases(time.time() + self._lease)
+        self._store.runs.begin_leases(self._registration.clock() + self._lease)
         decider = self._reconciler.decider
         jobs = [replace(job, facts=decider.shared(job.facts)) for job in self._store.runs.live()]
         self._registration.use(self.policy.policy, names, jobs)

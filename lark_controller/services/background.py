@@ -22,7 +22,7 @@ from lark_controller.store import Store
 GATHER = 0.1
 RETRY = 1.0
 PRUNE_EVERY = 3600.0
-# Seconds, and part of a lease, that may pass unseen before leases begin anew.
+# Seconds, and part of a lease, that may pass unseen before leases begin anew; the greater counts.
 UNSEEN = 5.0
 UNSEEN_PART = 0.25
 
@@ -46,7 +46,6 @@ class Upkeep:
         retention: float,
         datapaths: Callable[[], list[int]],
         check: Callable[[int], object],
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._registration = registration
@@ -57,7 +56,7 @@ class Upkeep:
         self._retention = retention
         self._datapaths = datapaths
         self._check = check
-        self._clock = clock
+        self._clock = registration.clock
         self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._writing = StoppableThread("lark-states", self._write_states, wake=lambda: self._states.put(None))
         self._leasing = StoppableThread("lark-leases", self._watch_leases)
@@ -119,30 +118,35 @@ class Upkeep:
     def _watch_leases(self) -> None:
         pruned, anew = 0.0, False
         pause = min(5.0, self._lease / 4)
-        seen = self._clock()
+        seen = time.monotonic()
         while not self._leasing.pause(pause):
-            now = self._clock()
-            unseen, seen = now - seen - pause, now
+            unseen, seen = time.monotonic() - seen - pause, time.monotonic()
             if unseen > max(UNSEEN, UNSEEN_PART * self._lease):
-                # A machine that was paused, or a clock that was set: workers could not renew meanwhile.
+                # The process was stopped, or its machine: workers could not renew meanwhile.
                 event("time has passed unseen; all leases begin anew", level=WARNING, seconds=round(unseen))
+                anew = True
+            if self._clock.was_set and not anew:
+                event("the machine's clock was set; all leases begin anew", level=WARNING)
                 anew = True
             # SQLite goes on with a file that has been deleted: nothing but this check finds that.
             if not self._attempts.succeed(self._store.ping, "the database itself"):
                 continue
-            if anew and not self._attempts.succeed(partial(self._begin_leases_anew, now), "leases"):
+            if anew and not self._attempts.succeed(self._begin_leases_anew, "leases"):
                 continue
             anew = False
+            now = self._clock()
             self._attempts.succeed(partial(self._expire, now), "leases")
             self._attempts.succeed(partial(self._reservations.expire, now), "reservations")
             if self._retention and now - pruned > PRUNE_EVERY:
                 pruned = now
                 self._attempts.succeed(partial(self._store.prune, now - self._retention), "old entries")
 
-    def _begin_leases_anew(self, now: float) -> None:
+    def _begin_leases_anew(self) -> None:
+        # If it is set meanwhile, they begin anew once more.
+        self._clock.forget()
         # Renewals of the time before are not to be written over what they are extended to.
         self._registration.write_leases()
-        self._store.runs.extend_leases(now + self._lease)
+        self._store.runs.begin_leases(self._clock() + self._lease)
 
     def _expire(self, now: float) -> None:
         count = self._registration.expire(now)

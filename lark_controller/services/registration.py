@@ -29,6 +29,7 @@ from lark_controller.jobs.job import Facts, Job, JobState
 from lark_controller.policies.facts import facts
 from lark_controller.policies.model import Policy
 from lark_controller.services.feed import Feed
+from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import LEASE_EXPIRED, Store
 
@@ -50,7 +51,7 @@ class Registration:
     """Registers, renews and ends jobs; thread-safe.
 
     ``feed`` has the live jobs, and hands what changes to the reconcile loop. ``why_kept`` says why a job lives on
-    though its lease is over (``""``: it does not).
+    though its lease is over (``""``: it does not). Leases end by ``clock``.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Registration:
         feed: Feed,
         reservations: Reservations,
         why_kept: Callable[[Job], str] = lambda _: "",
+        clock: LeaseClock | None = None,
     ) -> None:
         self._store = store
         self._reservations = reservations
@@ -67,6 +69,7 @@ class Registration:
         self._feed = feed
         self._live = feed.directory.by_id
         self._why_kept = why_kept
+        self.clock = clock or LeaseClock()
         self._lock = feed.lock
         self._leases: dict[str, float] = {}
         # The job at each switch port: two jobs at one port could not be told apart by the switch.
@@ -114,7 +117,7 @@ class Registration:
             if policy is None:
                 raise AddressError("", "the controller has no policy yet")
             now = time.time()
-            job = described(job_ad, machine_ad, self._names, now, self._lease)
+            job = described(job_ad, machine_ad, self._names, now, self.clock() + self._lease)
             _check_networks(policy, job)
             _check_switch(policy, job)
             self._check_port(job)
@@ -163,12 +166,12 @@ class Registration:
 
     def renew(self, job_id: str) -> Job:
         """Renew a live job's lease; it is written to the store with others. Raises NotFoundError."""
-        until = time.time() + self._lease
         with self._lock:
             job = self._live.get(job_id)
             if job is None:
                 raise NotFoundError(f"no live job has the id {job_id}; post its ads again")
-            self._leases[job_id] = until
+            # Under the lock: what is renewed by a clock of before is written before leases begin anew.
+            self._leases[job_id] = until = self.clock() + self._lease
         return replace(job, lease_until=until)
 
     def end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
@@ -218,7 +221,10 @@ class Registration:
             raise
 
     def expire(self, now: float) -> int:
-        """End the jobs whose lease is over, but for those that are kept; returns how many ended."""
+        """End the jobs whose lease is over, but for those that are kept; returns how many ended.
+
+        None ends once the clock was set: leases that were renewed by a clock that was behind only look over.
+        """
         self.write_leases()
         count = 0
         for job in self._store.runs.expired(now):
@@ -227,9 +233,11 @@ class Registration:
                 self._store.runs.renew(job.id, now + min(self._lease, KEPT_SECONDS))
                 continue
             with self._lock:
+                if self.clock.was_set:
+                    return count
                 # A renewal, or the same run's ads once more, may have come since the store was asked.
-                held = self._live.get(job.id)
-                if job.id not in self._leases and (held is None or held.lease_until <= now):
+                held = self._store.runs.find(job.id)
+                if job.id not in self._leases and held is not None and held.live and held.lease_until < now:
                     self._end(job.id, "lark", LEASE_EXPIRED)
                     count += 1
         return count
@@ -343,7 +351,7 @@ def _with_facts(taken: Facts, job: Job) -> Job:
     return replace(job, facts=taken)
 
 
-def described(job_ad: JobAd, machine_ad: MachineAd, names: Names, now: float, lease: float) -> Job:
+def described(job_ad: JobAd, machine_ad: MachineAd, names: Names, now: float, lease_until: float) -> Job:
     """The run that ads describe, with the attributes ``names``; its number is the store's to say."""
     run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
     taken: Facts = facts(job_ad, machine_ad, names)
@@ -369,7 +377,7 @@ def described(job_ad: JobAd, machine_ad: MachineAd, names: Names, now: float, le
         bandwidth=job_ad.bandwidth,
         inbound=job_ad.inbound,
         outbound=job_ad.outbound,
-        lease_until=now + lease,
+        lease_until=lease_until,
         created=now,
         facts=taken,
     )

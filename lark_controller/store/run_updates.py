@@ -40,10 +40,10 @@ def renew_many(connection: Connection, leases: Collection[tuple[str, float]]) ->
     return connection.execute(query, rows).rowcount if rows else 0
 
 
-def extend_leases(connection: Connection, until: float) -> int:
-    """Let no live run's lease end before ``until`` (after a start, before workers could renew); returns how many were
-    extended."""
-    query = update(runs).where(LIVE, runs.c.lease_until < until).values(lease_until=until)
+def begin_leases(connection: Connection, until: float) -> int:
+    """Let every live run's lease end at ``until`` (after a start, before workers could renew, and where leases end by a
+    clock that was set since); returns how many changed."""
+    query = update(runs).where(LIVE, runs.c.lease_until != until).values(lease_until=until)
     return connection.execute(query).rowcount
 
 

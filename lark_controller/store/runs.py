@@ -49,7 +49,7 @@ _LOCK_SLOT: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bind
 @dataclass(frozen=True, slots=True)
 class StoredRun:
     """The result of a registration: the job as it is stored now, whether it was made by this call, and the runs that
-    ended because of it (they have lost their slot or address to this one, or their lease was over)."""
+    ended because of it (they have lost their slot or address to this one)."""
 
     job: Job
     created: bool
@@ -86,8 +86,8 @@ def register(
     refused one, or one that its lease has ended, is taken in again; any other ended one stays ended and comes back
     as it is, with ``created`` False.
 
-    A live run with one of the addresses loses it, and ends, where its lease is over or where it is an older run on the
-    same slot and port; otherwise AddressError names it. An older live run on the same slot ends whatever its address.
+    A live run with one of the addresses loses it, and ends, where it is an older run on the same slot and port;
+    otherwise AddressError names it. An older live run on the same slot ends whatever its address.
     A run that started before one that lives on its slot is recorded as ended. ``facts_for`` is the digest of the
     attribute names that ``job.facts`` were taken for.
 
@@ -228,9 +228,8 @@ def _free_addresses(connection: Connection, wanted: Job, actor: str, now: float)
         holder = _holder(connection, wanted, address)
         if holder is None:
             continue
-        if holder.lease_until < now:
-            ended.append(end_run(connection, holder, now, LEASE_EXPIRED, "", actor, _by(wanted)))
-        elif _same_place(holder, wanted) and holder.port == wanted.port and _is_older(holder, wanted):
+        # A lease that is over ends nothing here: it may have been renewed a moment ago, or the clock was set.
+        if _same_place(holder, wanted) and holder.port == wanted.port and _is_older(holder, wanted):
             ended.append(end_run(connection, holder, now, SUPERSEDED, "", actor, _by(wanted)))
         else:
             raise AddressError(

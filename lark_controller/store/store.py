@@ -24,7 +24,7 @@ class Runs(Subject):
     set_address = Writes(runs.set_address)
     renew = Writes(updates.renew)
     renew_many = WritesMany(updates.renew_many)
-    extend_leases = Writes(updates.extend_leases)
+    begin_leases = Writes(updates.begin_leases)
     set_states = WritesMany(updates.set_states)
     update_facts = WritesMany(updates.update_facts)
     quarantine = Writes(updates.quarantine)

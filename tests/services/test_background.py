@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from fake_switch.switch import FakeNetwork
+from lark_common.classads.ads import parse_post
 from lark_controller.api.metrics import Metrics
 from lark_controller.jobs.job import Directory, JobState
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.services.background import Upkeep
 from lark_controller.services.feed import Feed
+from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import Store
@@ -45,11 +47,11 @@ def kept_up(
     store.migrate()
     feed = Feed(Directory(), lambda job: None, lambda number: None)
     none = Reservations(store, feed)
-    registration = Registration(store, 900, feed, none)
+    registration = Registration(store, 900, feed, none, clock=LeaseClock(clock))
     registration.use(load(POLICY), needed_attributes(load(POLICY)))
     upkeep = Upkeep(
         store, registration, none, Metrics(), lease_seconds=lease, check_seconds=0.2, retention=0,
-        datapaths=lambda: [1, 2], check=check, clock=clock,
+        datapaths=lambda: [1, 2], check=check,
     )  # fmt: skip
     upkeep.start()
     try:
@@ -117,6 +119,17 @@ def test_a_clock_that_jumps_or_a_machine_that_stood_still_ends_no_job(
         found = store.runs.find(job.id)
         assert found is not None
         assert found.live
+
+
+def test_a_lease_that_was_given_by_a_clock_that_was_ahead_ends_in_time(tmp_path: Path) -> None:
+    ahead = [10_000.0]
+    with kept_up(tmp_path, clock=lambda: time.time() + ahead[0], lease=0.4) as (store, upkeep):
+        registration = upkeep._registration
+        machine = 'Machine = "w"\nName = "s@w"\nLarkInnerAddressIPv4 = "10.64.0.1"\n'
+        ads = f'Owner = "a"\nGlobalJobId = "s#1.0#1"\n------\n{machine}'
+        job = registration.register(*parse_post(ads.encode(), "text/plain"), "hook").job
+        ahead[0] = 0.0
+        until(lambda: (found := store.runs.find(job.id)) is not None and not found.live)
 
 
 def test_a_database_file_that_somebody_deletes_is_said_in_the_log(

@@ -17,6 +17,7 @@ from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.services.feed import Feed
+from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import Store
@@ -123,13 +124,19 @@ def test_addresses_of_declared_hosts_are_no_jobs(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def registered(tmp_path: Path) -> Iterator[tuple[Store, Registration, Job]]:
+def ahead() -> list[float]:
+    """The seconds by which the clock of a registration is ahead."""
+    return [0.0]
+
+
+@pytest.fixture
+def registered(tmp_path: Path, ahead: list[float]) -> Iterator[tuple[Store, Registration, Job]]:
     """A registration without switches, and a job of it."""
     store = Store.open(f"sqlite:///{tmp_path}/lark.db")
     store.migrate()
     feed = Feed(Directory(), lambda job: None, lambda number: None)
     none = Reservations(store, feed)
-    registration = Registration(store, 900, feed, none)
+    registration = Registration(store, 900, feed, none, clock=LeaseClock(lambda: time.time() + ahead[0]))
     policy = load(POLICY)
     registration.use(policy, needed_attributes(policy))
     yield store, registration, a_post(registration, "alice")
@@ -167,6 +174,41 @@ def test_what_is_heard_of_a_job_while_leases_are_looked_through_is_not_lost(
     found = store.runs.find(job.id)
     assert found is not None
     assert found.live
+
+
+def test_a_clock_that_is_back_for_a_moment_ends_no_job_and_frees_no_address(
+    registered: tuple[Store, Registration, Job], ahead: list[float]
+) -> None:
+    store, registration, job = registered
+    ahead[0] = -7200.0
+    registration.renew(job.id)
+    a_post(registration, "alice")
+    ahead[0] = 0.0
+    # By the lease that is stored, it is over.
+    registration.write_leases()
+    assert [each.id for each in store.runs.expired(time.time())] == [job.id]
+    with pytest.raises(AddressError) as caught:
+        a_post(registration, "bob")
+    assert caught.value.holder == job.id
+    # Leases begin anew first; until then none ends.
+    assert registration.clock.was_set
+    assert registration.expire(time.time()) == 0
+    found = store.runs.find(job.id)
+    assert found is not None
+    assert found.live
+
+
+def test_a_clock_that_is_slewed_was_not_set(ahead: list[float]) -> None:
+    clock = LeaseClock(lambda: time.time() + ahead[0])
+    for step in range(1, 20):
+        ahead[0] = step * 0.25
+        assert abs(clock() - time.time()) < 6
+    found = [clock.was_set]
+    ahead[0] = 3600.0
+    assert abs(clock() - time.time() - 3600) < 1
+    found.append(clock.was_set)
+    clock.forget()
+    assert [*found, clock.was_set] == [False, True, False]
 
 
 def test_a_refusal_that_comes_late_frees_nobody_elses_address(registered: tuple[Store, Registration, Job]) -> None:
