@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import signal
 import stat
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from lark_common import log
 from lark_common.errors import SettingError
@@ -24,6 +26,9 @@ from lark_controller.settings import Settings
 from lark_controller.store import Store
 from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.ovsdb.driver import OvsdbOptions
+
+# How long a thread calculates before another that waits gets its turn.
+_SWITCH_SECONDS: Final = 0.001
 
 
 def run(settings: Settings) -> int:
@@ -99,6 +104,9 @@ class Service:
         # come to stay, as Python has it, would show in the latency of posts. One for every million is enough, since
         # hardly anything here refers to itself.
         gc.set_threshold(5_000, 10, 20)
+        # A thread that answers a request waits so long for one that calculates, again at each of its system calls: with
+        # Python's own 5 ms a flood of messages on the switches' thread made an answer take 0.1 s.
+        sys.setswitchinterval(_SWITCH_SECONDS)
         self.server.start()
         self.policy_file.start()
         self.controller.health.needs(*self.policy_file.threads)

@@ -13,7 +13,16 @@ from fake_switch.switch import FakeSwitch
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import FLAG_SEND_FLOW_REM, Flow, FlowData, FlowKey, match
 from lark_controller.switches.openflow import link as links
-from lark_controller.switches.openflow.budgets import Allowance, PacketInBudget
+from lark_controller.switches.openflow.budgets import (
+    ANSWERS_AT_ONCE,
+    COMMON_SHARE,
+    NEW_AT_ONCE,
+    TIME_AT_ONCE,
+    Allowance,
+    PacketInBudget,
+    SwitchTimes,
+)
+from lark_controller.switches.openflow.connection import Connection
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortInfo
 from lark_controller.switches.openflow.requests import ReplyRoom
@@ -47,6 +56,66 @@ def test_a_flooding_port_takes_the_part_of_no_quiet_port() -> None:
     # Made-up ports do not add up to more than the switch's own share.
     assert sum(budget.admit(b"made up %d" % number, 0.0) for number in range(10_000)) <= 50
     assert budget.dropped >= 10_000
+
+
+def test_the_packet_ins_of_a_flooding_port_are_dropped_before_they_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at = 0
+    real = Connection._message
+
+    def counted(self: Connection, kind: int, xid: int, message: bytes) -> bool:
+        nonlocal looked_at
+        looked_at += kind == ofp.OFPT_PACKET_IN
+        return real(self, kind, xid, message)
+
+    monkeypatch.setattr(Connection, "_message", counted)
+
+    async def play(recorder: Recorder, fake: FakeSwitch, link: SwitchLink) -> None:
+        fake.send_raw(switchside.packet_in(0, PacketIn(1, 2, 1, 5, 0, bytes(60))) * 30_000)
+        fake.packet_in(QUIET)
+        await recorder.until(lambda: recorder.packets[-1:] == [QUIET])
+        assert link.packet_ins_dropped == 30_001 - len(recorder.packets)
+        assert looked_at <= 2 * len(recorder.packets) + 10
+
+    on_a_switch(play, packet_in_rate=10.0, packet_in_burst=100)
+
+
+class SlowToReact(Recorder):
+    """A handler that takes its time with each PacketIn."""
+
+    def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
+        _take(0.005)
+        super().packet_in(link, packet)
+
+
+def test_packet_ins_that_are_answered_take_a_part_of_the_loop_alone() -> None:
+    async def play() -> None:
+        recorder = SlowToReact()
+        async with serving(recorder) as server:
+            fake = FakeSwitch(1)
+            await connected(server, recorder, fake)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            fake.send_raw(switchside.packet_in(0, QUIET) * 1000)
+            await recorder.until(lambda: loop.time() - began > 1.5 and len(recorder.packets) > 50)
+            # Half of the time at most, and by far: so much at once, and a fifth of the time since.
+            assert 0.005 * len(recorder.packets) < 0.35 + 0.25 * (loop.time() - began)
+
+    scenario(play)
+
+
+def test_switches_beyond_their_time_share_what_is_left() -> None:
+    times = SwitchTimes()
+    switches = [times.of(number, 0.0) for number in range(10)]
+    # Each has its own first.
+    assert [each.take(TIME_AT_ONCE, ANSWERS_AT_ONCE, 0.0) for each in switches] == [0.0] * 10
+    pauses = [each.take(0.01, 0.0, 0.0) for each in switches]
+    # All together have no more than a share: each waits for those before it.
+    assert pauses[9] >= (10 * 0.01 - NEW_AT_ONCE) / COMMON_SHARE
+    # Who comes again finds no new budget; nor does a connection before it is a switch's.
+    assert times.of(3, 0.0).take(0.01, 0.0, 0.0) > 0
+    assert times.new(0.0).take(2 * NEW_AT_ONCE, 0.0, 0.0) > 0
 
 
 def test_what_is_taken_beyond_an_allowance_is_waited_for() -> None:
@@ -83,13 +152,17 @@ def test_ports_without_end_are_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_switch(play)
 
 
+def _take(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
 class Slow(Recorder):
     """A handler that takes its time with what nobody asked for."""
 
     def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
-        end = time.perf_counter() + 0.005
-        while time.perf_counter() < end:
-            pass
+        _take(0.005)
         super().flow_removed(link, removed)
 
 

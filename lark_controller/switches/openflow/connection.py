@@ -15,12 +15,16 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_common.log import failure
 from lark_controller.switches.openflow import wire
-from lark_controller.switches.openflow.budgets import LEAST_PAUSE, TIME_AT_ONCE, TIME_SHARE, Allowance
+from lark_controller.switches.openflow.budgets import LEAST_PAUSE, READ_SECONDS, SwitchTimes
 from lark_controller.switches.openflow.oxm import WireError
 
-# Messages handled for one switch before the loop turns to the others, and after how many seconds it turns earlier.
+# Messages handled for one switch before the loop turns to the others, and after how many seconds it turns earlier. The
+# time is looked at once in so many messages that are dropped.
 _PORTION: Final = 128
 _PORTION_SECONDS: Final = 0.002
+_DROPPED_AT_ONCE: Final = 64
+# Where the port stands in a PacketIn, whose match begins with it.
+_IN_PORT: Final = 28, 36
 _MAX_XID: Final = 0xFFFFFFFF
 
 
@@ -57,8 +61,9 @@ class OpenFlowOptions:
 class Connection(asyncio.Protocol):
     """The transport of one switch. ``receive`` gets every whole message (type, xid, bytes) but echoes.
 
-    ``receive`` returns True where a request waited for the message, or it was paid for otherwise. The time that all
-    others take is limited: a switch that sends too much of them is not read for a while. An exception from ``receive``
+    ``receive`` answers whether a request waited for the message. A switch that has used up its ``time`` is not read
+    for a while. ``drops`` is asked, with the port and the time, about each PacketIn before it is looked at: True drops
+    it. An exception from ``receive``
     closes this connection with one log record and touches no other. ``lost`` is called once, with the reason, when the
     connection is gone. ``writable`` is called when the outbox has emptied again. ``tls_name`` is the common name in the
     switch's certificate, ``""`` without one.
@@ -73,6 +78,7 @@ class Connection(asyncio.Protocol):
         self.options = options
         self.receive: Callable[[int, int, bytes], bool] = lambda _kind, _xid, _message: False
         self.writable: Callable[[], None] = lambda: None
+        self.drops: Callable[[bytes, float], bool] = lambda _port, _now: False
         self.address = "?"
         self.host = "?"
         self.tls_name = ""
@@ -87,6 +93,7 @@ class Connection(asyncio.Protocol):
         self._held = b""
         self._held_at = 0
         self._portion_timer: asyncio.TimerHandle | None = None
+        self._read = 0
         self._written = 0
         self._xid = 0
         self._last_received = 0.0
@@ -108,7 +115,7 @@ class Connection(asyncio.Protocol):
             self.address = f"[{peer[0]}]:{peer[1]}" if ":" in self.host else f"{peer[0]}:{peer[1]}"
         self.tls_name = _common_name(transport.get_extra_info("peercert"))
         self._last_received = self._loop.time()
-        self._unasked = Allowance(TIME_SHARE, TIME_AT_ONCE, self._last_received)
+        self.time = SwitchTimes().new(self._last_received)
         self._keepalive = self._loop.call_later(self.options.echo_interval, self._keep_alive)
         self._opened(self)
         self.write(wire.hello(self.next_xid()))
@@ -127,6 +134,7 @@ class Connection(asyncio.Protocol):
         if self.closed_because:
             return
         self._last_received = self._loop.time()
+        self._read += len(data)
         if self._pending or self._portion_due:
             self._pending += data
             if self._portion_due or len(self._pending) < self._needed:
@@ -185,10 +193,12 @@ class Connection(asyncio.Protocol):
     # inside
 
     def _process(self, data: bytes, position: int = 0) -> None:
-        size, handled = len(data), 0
+        size, handled, dropped = len(data), 0, 0
         started = now = self._loop.time()
-        unasked = 0.0
+        answers = reacted = 0.0
         self._needed = 8
+        first, last = _IN_PORT
+        full = False
         while size - position >= 8:
             version, kind, length, xid = wire.HEADER.unpack_from(data, position)
             if length < 8:
@@ -203,20 +213,37 @@ class Connection(asyncio.Protocol):
             if handled == _PORTION or now - started >= _PORTION_SECONDS:
                 # The rest stays where it is, so that many small portions copy nothing.
                 self._held, self._held_at = data, position
-                self._pause_reading(self._unasked.take(unasked, now))
-                return
-            paid = self._message(kind, xid, data[position : position + length])
+                full = True
+                break
+            if kind == ofp.OFPT_PACKET_IN and self.drops(data[position + first : position + last], now):
+                position += length
+                dropped += 1
+                if dropped % _DROPPED_AT_ONCE == 0:
+                    now = self._loop.time()
+                continue
+            before = now
+            asked = self._message(kind, xid, data[position : position + length])
             if self.closed_because:
                 return
-            before, now = now, self._loop.time()
-            if not paid:
-                unasked += now - before
+            now = self._loop.time()
+            if asked:
+                answers += now - before
+            elif kind == ofp.OFPT_PACKET_IN:
+                reacted += now - before
             position += length
             handled += 1
-        if position < size:
+        if position < size and not full:
             self._pending += data[position:]
-        pause = self._unasked.take(unasked, now) if unasked else 0.0
-        if pause > 0:
+        now = self._loop.time()
+        # PacketIns have a budget of their own, unless more of them wait than one portion.
+        unasked = max(0.0, now - started - answers - (0.0 if full else reacted))
+        reading, self._read = self._read * READ_SECONDS, 0
+        if answers > unasked:
+            answers += reading
+        else:
+            unasked += reading
+        pause = self.time.take(unasked, answers, now)
+        if full or pause > 0:
             self._pause_reading(pause)
 
     def _pause_reading(self, seconds: float) -> None:

@@ -139,6 +139,7 @@ class SwitchLink:
         self._ports_timer: asyncio.TimerHandle | None = None
         self._ports_from = 0.0
         connection.receive = self._receive
+        connection.drops = self._drops
         connection.writable = self._applies.pump
         self.write: Callable[[bytes], None] = connection.write
         self.next_xid: Callable[[], int] = connection.next_xid
@@ -309,11 +310,13 @@ class SwitchLink:
             self.hello.set_result(message)
         return False
 
+    def _drops(self, port: bytes, now: float) -> bool:
+        return self.ready and self._packet_ins.refuses(port, now)
+
     def _packet_in(self, message: bytes) -> bool:
-        if not self.ready or not self._packet_ins.admit(message[_IN_PORT], asyncio.get_running_loop().time()):
-            return False
-        self._handler.packet_in(self, replies.packet_in(message))
-        return True
+        if self.ready and self._packet_ins.admit(message[_IN_PORT], asyncio.get_running_loop().time()):
+            self._handler.packet_in(self, replies.packet_in(message))
+        return False
 
     def _error(self, xid: int, message: bytes) -> bool:
         error = replies.error(message)

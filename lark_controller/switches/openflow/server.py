@@ -14,6 +14,7 @@ from lark_common.log import (
     event,
     failure,
 )
+from lark_controller.switches.openflow.budgets import SwitchTimes
 from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake
 from lark_controller.switches.openflow.link import SUPERSEDED, SwitchHandler, SwitchLink
@@ -70,6 +71,7 @@ class Server:
         self.addresses: tuple[tuple[str, int], ...] = ()
         self.tls_addresses: tuple[tuple[str, int], ...] = ()
         self.room = ReplyRoom()
+        self._times = SwitchTimes()
         self._handler = handler
         self._servers: list[asyncio.Server] = []
         self._open: dict[Connection, SwitchLink] = {}
@@ -125,6 +127,7 @@ class Server:
         return Connection(self.options, self._opened, self._lost)
 
     def _opened(self, connection: Connection) -> None:
+        connection.time = self._times.new(asyncio.get_running_loop().time())
         link = SwitchLink(connection, self._handler, self.room)
         self._open[connection] = link
         if len(self._handshakes) >= self.options.max_handshakes:
@@ -139,6 +142,7 @@ class Server:
         turn: _Turn | None = None
         try:
             await handshake(link)
+            link.connection.time = self._times.of(link.datapath, asyncio.get_running_loop().time())
             await self._turns.acquire()
             turn = _Turn(self._turns)
             self._supersede(link)
