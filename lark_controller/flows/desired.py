@@ -8,10 +8,10 @@ holds the two against each other on random histories. No I/O, no clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
-from lark_common.runs import Network, NetworkType
+from lark_common.runs import NetworkType
 from lark_common.worker_rules import HostRules
 from lark_controller.flows import core
 from lark_controller.flows.diff import diff
@@ -19,45 +19,15 @@ from lark_controller.flows.edge import program as edge
 from lark_controller.flows.edge.delivery import announced, announcements
 from lark_controller.flows.edge.slices import slice_flows
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
-from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.placement import Placed, Switch, same_for_switches
 from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
-from lark_controller.flows.tags import assign_tags
+from lark_controller.flows.relabel import LabelOf, Net, enter, relabel
+from lark_controller.flows.tags import LocalJobs, assign_tags
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import Ruled, host_rules
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, GroupControl, Policy, SliceKey, WanAction
 from lark_controller.qos.worker_queues import Claim
-
-_LabelOf = Callable[[Placed], SliceKey | int | None]
-
-
-@dataclass(slots=True)
-class _Local:
-    """The sums of a datapath's own jobs: their numbers, how many of each slice, the slices' tags."""
-
-    numbers: set[int] = field(default_factory=set)
-    slices: dict[SliceKey, int] = field(default_factory=dict)
-    tags: dict[SliceKey, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Net:
-    """Prefixes that came and went for one label, whatever detours there were in between."""
-
-    added: set[Prefix] = field(default_factory=set)
-    removed: set[Prefix] = field(default_factory=set)
-
-    def follow(self, added: Iterable[Prefix], removed: Iterable[Prefix]) -> None:
-        for prefix in removed:
-            if prefix in self.added:
-                self.added.discard(prefix)
-            else:
-                self.removed.add(prefix)
-        for prefix in added:
-            if prefix in self.removed:
-                self.removed.discard(prefix)
-            else:
-                self.added.add(prefix)
 
 
 class Desired:
@@ -66,7 +36,7 @@ class Desired:
     ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy.
     ``queues`` are the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are the jobs whose
     workers enforce what is decided. ``group_queues`` are the DSCPs of the groups whose queues stand, by core. What
-    stands is taken over from the desired ``before``.
+    stands is taken over from the desired ``before``. ``networks`` are what is not the WAN.
     """
 
     def __init__(self, policy: Policy, before: Desired | None = None) -> None:
@@ -76,7 +46,7 @@ class Desired:
         self.rules: dict[int, int] = {}
         self.groups: Counter[str] = Counter()
         self.ruled = Ruled()
-        self._local: dict[int, _Local] = {}
+        self._local: dict[int, LocalJobs] = {}
         self._edges_of: dict[SliceKey, set[int]] = {}
         self._slices: LabelledPrefixes = LabelledPrefixes()
         self._classes: LabelledPrefixes = LabelledPrefixes()
@@ -87,9 +57,58 @@ class Desired:
         self._inbound: LabelledPrefixes = LabelledPrefixes()
         cores = policy.switches.values()
         self._grouped = bool(policy.groups) and any(spec.group_control is GroupControl.QUEUES for spec in cores)
-        self._networks = local_networks(policy)
+        self.networks = local_networks(policy)
         self._dscp = {group.name: group.dscp for group in policy.groups}
         self._classed = {rule.position: rule for rule in policy.wans if rule.action is not WanAction.ALLOW}
+        self._dropping = frozenset(rule.position for rule in policy.wans if rule.action is WanAction.DROP)
+        self._edge_rules: dict[bool, tuple[Flow, ...]] = {}
+        # Label sets in use that were taken over, and whether the labels in them were: see :meth:`following`.
+        self._followed: list[tuple[LabelledPrefixes, LabelOf, bool]] = []
+
+    @classmethod
+    def following(cls, policy: Policy, before: Desired) -> Desired:
+        """The desired state of another policy, with all jobs and switches of ``before`` taken over; each job keeps the
+        decision that it had until :meth:`decide_anew` is called for it. Only where :meth:`places_alike`.
+
+        What ``before`` has is copied, at a small part of the cost of putting every job again.
+        """
+        after = cls(policy, before)
+        after.switches, after.placed, after.rules = dict(before.switches), dict(before.placed), dict(before.rules)
+        after.groups, after.ruled = before.groups.copy(), before.ruled.copy()
+        after._local = {datapath: local.copy() for datapath, local in before._local.items()}
+        after._edges_of = {key: set(edges) for key, edges in before._edges_of.items()}
+        after._hosts = dict(before._hosts)
+        after._homeless = {host: set(numbers) for host, numbers in before._homeless.items()}
+        # Labels stay where they mean the same; where not, every job enters anew.
+        if kept := bool(policy.slices and before.policy.slices):
+            after._slices = before._slices.copy()
+        if policy.slices:
+            after._followed.append((after._slices, _slice_label, kept))
+        if kept := bool(after._classed) and after._classed.keys() == before._classed.keys():
+            after._classes = before._classes.copy()
+        if after._classed:
+            after._followed.append((after._classes, after._class_label, kept))
+        if kept := after._grouped and before._grouped and after._dscp == before._dscp:
+            after._inbound = before._inbound.copy()
+        if after._grouped:
+            after._followed.append((after._inbound, after._group_label, kept))
+        return after
+
+    def decide_anew(self, number: int, decision: Decision) -> None:
+        """Take this policy's decision for a job that was taken over; what that changes is asked for later
+        (:mod:`.transition`)."""
+        old = self.placed.get(number)
+        if old is None:
+            return
+        new = old
+        if decision != old.decision:
+            new = self.where(old.job, decision)
+            self._index(old, new)
+        for prefixes, label_of, kept in self._followed:
+            if not kept:
+                enter(prefixes, new, label_of)
+            elif new is not old:
+                relabel(prefixes, old, new, label_of)
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -104,7 +123,7 @@ class Desired:
         local = self._local.get(datapath)
         return [] if local is None else [self.placed[number] for number in sorted(local.numbers)]
 
-    def _present(self, local: _Local) -> Iterator[Placed]:
+    def _present(self, local: LocalJobs) -> Iterator[Placed]:
         return (self.placed[number] for number in local.numbers)
 
     def count_at(self, datapath: int) -> int:
@@ -174,26 +193,61 @@ class Desired:
             for position, rule in self._classed.items():
                 yield from core.class_flows(rule, self._classes.prefixes(position))
             return
-        yield from edge.frame(switch, self.policy)
-        local = self._local.get(switch.datapath, _Local())
+        yield from edge.frame(switch)
+        yield from self.edge_rules(switch.tracks)
+        local = self._local.get(switch.datapath, LocalJobs())
         for placed in self._present(local):
-            yield from self._job_flows(placed, switch, local.tags)
+            yield from self.job_flows(placed, switch)
         for key, tag in local.tags.items():
             yield from slice_flows(tag, self._slices.prefixes(key))
         yield from announcements(self._present(local), switch)
+
+    def tags_at(self, datapath: int) -> Mapping[SliceKey, int]:
+        """The tags of the slices of an edge."""
+        local = self._local.get(datapath)
+        return {} if local is None else local.tags
+
+    def slice_prefixes(self, key: SliceKey) -> tuple[Prefix, ...]:
+        """The prefixes of a slice's jobs."""
+        return self._slices.prefixes(key)
+
+    def covers_alike(self, before: Desired, key: SliceKey) -> bool:
+        """True where a slice has the same prefixes in both."""
+        return self._slices.alike(before._slices, key)
+
+    def places_alike(self, policy: Policy) -> bool:
+        """True where another policy places switches and their ports as this one does."""
+        mine = self.policy
+        return (mine.switches, mine.edge_uplinks, mine.edge_speed) == (
+            policy.switches, policy.edge_uplinks, policy.edge_speed
+        )  # fmt: skip
 
     def build_job(self, datapath: int, number: int) -> Program:
         """The flows at a job's own port that a known switch should hold; none where the job is not attached to it."""
         placed, switch = self.placed.get(number), self.switches.get(datapath)
         if placed is None or switch is None or not switch.is_edge or placed.datapath != datapath:
             return Program()
-        return Program.of(self._job_flows(placed, switch, self._local[datapath].tags))
+        return Program.of(self.job_flows(placed, switch))
 
-    def _job_flows(self, placed: Placed, switch: Switch, tags: dict[SliceKey, int]) -> Iterator[Flow]:
-        key = placed.decision.slice
-        tag = 0 if key is None else tags.get(key, 0)
-        dscp = self.dscp_of(placed.decision) if self.policy.groups else None
-        return edge.job_flows(placed, switch, tag, dscp, self._networks)
+    def edge_rules(self, tracks: bool) -> tuple[Flow, ...]:
+        """The policy's own flows on every edge; ``tracks``: with connection tracking."""
+        found = self._edge_rules.get(tracks)
+        if found is None:
+            found = self._edge_rules[tracks] = tuple(edge.rules(self.policy, tracks=tracks))
+        return found
+
+    def marks(self, placed: Placed) -> edge.Marks:
+        """The numbers by which a job's own edge tells it."""
+        decision = placed.decision
+        local = None if placed.datapath is None else self._local.get(placed.datapath)
+        tag = 0 if local is None or decision.slice is None else local.tags.get(decision.slice, 0)
+        dscp = self.dscp_of(decision) if self.policy.groups else None
+        # Steering is the cores' business, so an edge needs no other number for it.
+        return edge.Marks(tag, decision.wan if decision.wan in self._dropping else 0, dscp)
+
+    def job_flows(self, placed: Placed, switch: Switch) -> Iterator[Flow]:
+        """A job's own flows at its edge."""
+        return edge.job_flows(placed, switch, self.marks(placed), self.networks)
 
     # -- switches ----------------------------------------------------------------------------------------------------
 
@@ -221,7 +275,7 @@ class Desired:
             for host in hosts:
                 if self._hosts.setdefault(host, switch.datapath) == switch.datapath:
                     found |= self._homeless.pop(host, set())
-        for number in found | self._local.get(switch.datapath, _Local()).numbers:
+        for number in found | self._local.get(switch.datapath, LocalJobs()).numbers:
             placed = self.placed[number]
             self._index(placed, self.where(placed.job, placed.decision))
         if switch.max_rules:
@@ -316,9 +370,9 @@ class Desired:
         heard = any(placed is not None and announced(placed) for placed in (old, new))
         before = {dp: list(self._part(dp, old, keys, heard)) for dp, keys in touched.items()}
         self._index(old, new)
-        slices = self._relabel(self._slices, old, new, _slice_label) if self.policy.slices else {}
-        classes = self._relabel(self._classes, old, new, self._class_label) if self._classed else {}
-        inbound = self._relabel(self._inbound, old, new, self._group_label) if self._grouped else {}
+        slices = relabel(self._slices, old, new, _slice_label) if self.policy.slices else {}
+        classes = relabel(self._classes, old, new, self._class_label) if self._classed else {}
+        inbound = relabel(self._inbound, old, new, self._group_label) if self._grouped else {}
         after = {dp: list(self._part(dp, new, keys, heard)) for dp, keys in touched.items()}
         for key, net in slices.items():
             assert isinstance(key, SliceKey)
@@ -335,7 +389,7 @@ class Desired:
                 before.setdefault(datapath, []).extend(core.class_flows(self._classed[position], net.removed))
         for datapath in self._cores() if inbound else ():
             for dscp in self._inbound_at(self.switches[datapath]):
-                moved = inbound.get(dscp, _Net())
+                moved = inbound.get(dscp, Net())
                 after.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.added))
                 before.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.removed))
         changes = {}
@@ -355,7 +409,7 @@ class Desired:
 
     def _touched(self, datapath: int, old: Placed | None, new: Placed | None) -> frozenset[SliceKey]:
         """The slices whose tag on an edge comes, goes or changes when ``old`` becomes ``new``."""
-        local = self._local.get(datapath, _Local())
+        local = self._local.get(datapath, LocalJobs())
         counts = dict(local.slices)
         for placed, step in ((old, -1), (new, 1)):
             if placed is not None and placed.datapath == datapath and (key := _slice_at_port(placed)) is not None:
@@ -372,16 +426,16 @@ class Desired:
         Announcements go to all local jobs concerned, so they are left out where none of those changes.
         """
         switch = self.switches[datapath]
-        local = self._local.get(datapath, _Local())
+        local = self._local.get(datapath, LocalJobs())
         if changed is not None and changed.datapath == datapath:
-            yield from self._job_flows(changed, switch, local.tags)
+            yield from self.job_flows(changed, switch)
         for key in keys:
             if key in local.tags:
                 yield from slice_flows(local.tags[key], self._slices.prefixes(key))
         if keys:
             for placed in self._present(local):
                 if placed.decision.slice in keys and placed is not changed:
-                    yield from self._job_flows(placed, switch, local.tags)
+                    yield from self.job_flows(placed, switch)
         if heard:
             yield from announcements(self._present(local), switch)
 
@@ -400,13 +454,13 @@ class Desired:
             self.placed[new.job.number] = new
             self.groups[new.decision.group] += 1
             if new.datapath is not None:
-                local = self._local.setdefault(new.datapath, _Local())
+                local = self._local.setdefault(new.datapath, LocalJobs())
                 local.numbers.add(new.job.number)
                 self._count(new.datapath, local, _slice_at_port(new), 1)
             elif new.job.network_type is NetworkType.OVS_BRIDGE:
                 self._homeless.setdefault(new.job.host, set()).add(new.job.number)
 
-    def _count(self, datapath: int, local: _Local, key: SliceKey | None, step: int) -> None:
+    def _count(self, datapath: int, local: LocalJobs, key: SliceKey | None, step: int) -> None:
         if key is None:
             return
         count = local.slices.get(key, 0) + step
@@ -419,38 +473,11 @@ class Desired:
             edges.discard(datapath)
             if not edges:
                 del self._edges_of[key]
-        if local.slices.keys() != local.tags.keys():
-            local.tags = assign_tags(local.slices)
-
-    def _relabel(
-        self, prefixes: LabelledPrefixes, old: Placed | None, new: Placed | None, label_of: _LabelOf
-    ) -> dict[object, _Net]:
-        """Move a job's addresses to their new label; answers the prefixes that came and went for each label.
-
-        Addresses without a label count too: a block that holds one is not a single prefix of the others' label.
-        """
-        nets: dict[object, _Net] = {}
-        gone = [] if old is None else _entries(old)
-        come = [] if new is None else _entries(new)
-        if gone == come and (old is None or new is None or label_of(old) == label_of(new)):
-            return nets
-        for address, _ in gone:
-            for label, delta in prefixes.discard(address):
-                nets.setdefault(label, _Net()).follow(delta.added, delta.removed)
-        for address, block in come:
-            assert new is not None
-            for label, delta in prefixes.put(address, block, label_of(new)):
-                nets.setdefault(label, _Net()).follow(delta.added, delta.removed)
-        return {label: net for label, net in nets.items() if label is not None and (net.added or net.removed)}
+        local.stale = local.stale or local.slices.keys() != local.assigned.keys()
 
     def _class_label(self, placed: Placed) -> int | None:
         wan = placed.decision.wan
         return wan if wan in self._classed and not placed.decision.isolated else None
-
-
-def same_for_switches(old: Job, new: Job) -> bool:
-    """True where two values of a job have the same flows and workers' rules."""
-    return replace(old, facts=new.facts, lease_until=new.lease_until) == new
 
 
 def _same_frame(one: Switch, other: Switch) -> bool:
@@ -465,14 +492,3 @@ def _slice_label(placed: Placed) -> SliceKey | None:
 def _slice_at_port(placed: Placed) -> SliceKey | None:
     """The slice that needs a tag where the job is attached."""
     return None if placed.port is None else _slice_label(placed)
-
-
-def _entries(placed: Placed) -> list[tuple[tuple[int, int], Prefix | None]]:
-    if not placed.job.has_pool_address:
-        return []
-    return [((a.version, int(a)), None if b is None else prefix_of(b)) for a, b in placed.job.blocks]
-
-
-def prefix_of(network: Network) -> Prefix:
-    """A network as a prefix of integers."""
-    return Prefix(network.version, int(network.network_address), network.prefixlen)

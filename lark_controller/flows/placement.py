@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import lru_cache
 from types import MappingProxyType
@@ -116,6 +116,11 @@ class Placed:
     def link_local(self) -> int | None:
         """The job's IPv6 link-local address as an integer."""
         return None if self.job.mac is None else int(link_local(self.job.mac))
+
+
+def same_for_switches(old: Job, new: Job) -> bool:
+    """True where two values of a job have the same flows and workers' rules."""
+    return old is new or replace(old, facts=new.facts, lease_until=new.lease_until) == new
 
 
 def mac_number(text: str) -> int:

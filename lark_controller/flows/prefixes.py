@@ -86,6 +86,17 @@ class PrefixSet:
     def __len__(self) -> int:
         return len(self._members)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PrefixSet) and self._members == other._members
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def copy(self) -> PrefixSet:
+        """The same set, to be changed apart."""
+        other = PrefixSet()
+        other._members, other._lengths = set(self._members), dict(self._lengths)
+        return other
+
     def __iter__(self) -> Iterator[Prefix]:
         return (_unpack(key) for key in self._members)
 
@@ -208,6 +219,23 @@ class LabelledPrefixes:
 
     def __len__(self) -> int:
         return len(self._labels)
+
+    def copy(self) -> LabelledPrefixes:
+        """The same addresses and labels, to be changed apart."""
+        other = LabelledPrefixes()
+        other._labels, other._lengths = dict(self._labels), dict(self._lengths)
+        other._blocks = {
+            key: _Block(block.prefix, block.users, dict(block.members), dict(block.labels))
+            for key, block in self._blocks.items()
+        }
+        now = {id(block): other._blocks[key] for key, block in self._blocks.items()}
+        other._block_of = {key: now[id(block)] for key, block in self._block_of.items()}
+        other._sets = {label: each.copy() for label, each in self._sets.items()}
+        return other
+
+    def alike(self, other: LabelledPrefixes, label: Hashable) -> bool:
+        """True where a label has the same cover in both."""
+        return self._sets.get(label) == other._sets.get(label)
 
     def labels(self) -> tuple[Hashable, ...]:
         """The labels that have an address."""

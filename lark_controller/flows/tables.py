@@ -81,8 +81,8 @@ TAG_BITS: Final = 18
 
 FROM_TAG: Final = Bits(0, TAG_BITS)  # slice of the local job that sends
 TO_TAG: Final = Bits(18, TAG_BITS)  # slice of the local job that receives
-FROM_WAN: Final = Bits(36, 7)  # position of the WAN rule of the job that sends
-TO_WAN: Final = Bits(43, 7)  # position of the WAN rule of the job that receives
+FROM_WAN: Final = Bits(36, 7)  # position of the WAN rule of the job that sends; on edges only of one that drops
+TO_WAN: Final = Bits(43, 7)  # position of the WAN rule of the job that receives; likewise
 FROM_TRACKED: Final = Bits(50, 1)  # the sender has one-way connectivity
 TO_TRACKED: Final = Bits(51, 1)  # the receiver has one-way connectivity
 FROM_MUTE: Final = Bits(52, 1)  # the sender may not open connections

@@ -8,6 +8,7 @@ whatever order they came.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -34,3 +35,24 @@ def assign_tags(keys: Iterable[SliceKey], bits: int = TAG_BITS) -> dict[SliceKey
             place = (place + 1) % size
         taken[place] = key
     return {key: place + 1 for place, key in taken.items()}
+
+
+@dataclass(slots=True)
+class LocalJobs:
+    """The sums of a switch's own jobs: their numbers, how many of each slice, the slices' tags."""
+
+    numbers: set[int] = field(default_factory=set)
+    slices: dict[SliceKey, int] = field(default_factory=dict)
+    assigned: dict[SliceKey, int] = field(default_factory=dict)
+    stale: bool = False
+
+    @property
+    def tags(self) -> dict[SliceKey, int]:
+        """The slices' tags, assigned when they are asked for."""
+        if self.stale:
+            self.assigned, self.stale = assign_tags(self.slices), False
+        return self.assigned
+
+    def copy(self) -> LocalJobs:
+        """The same sums, to be changed apart."""
+        return LocalJobs(set(self.numbers), dict(self.slices), self.assigned, self.stale)

@@ -35,6 +35,14 @@ class Ruled:
     _hosts: dict[str, set[int]] = field(default_factory=dict)
     _slices: dict[SliceKey, dict[str, int]] = field(default_factory=dict)
 
+    def copy(self) -> Ruled:
+        """The same jobs, to be changed apart; ``changed`` begins empty."""
+        return Ruled(
+            {},
+            {host: set(numbers) for host, numbers in self._hosts.items()},
+            {key: dict(hosts) for key, hosts in self._slices.items()},
+        )
+
     def hosts(self) -> list[str]:
         """The hosts that have such jobs."""
         return list(self._hosts)

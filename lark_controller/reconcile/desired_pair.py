@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows.desired import Desired
@@ -17,8 +19,8 @@ from lark_controller.qos.worker_queues import Claim
 
 # By desired state (0: in force, 1: coming), then by datapath.
 PairChanges = dict[int, dict[int, Changes]]
-# Jobs that are decided by a new policy before the loop turns to other work.
-PORTION = 200
+# Seconds that jobs are decided by a new policy before the loop turns to other work.
+PORTION: Final = 0.005
 
 
 class DesiredPair:
@@ -92,19 +94,30 @@ class DesiredPair:
         ``switches`` gives the connected switches as the new policy places them, with their workers' names. Raises
         RuleLimitError or UnsupportedError where the policy cannot be enforced; nothing has changed then.
         """
-        desired, decider = Desired(policy, self.desired), Decider(policy)
+        decider = Decider(policy)
+        follows = self.desired.places_alike(policy)
+        desired = Desired.following(policy, self.desired) if follows else Desired(policy, self.desired)
         self._coming = (desired, decider)
         try:
-            for count, number in enumerate(list(self.desired.placed)):
+            until = time.perf_counter() + PORTION
+            for number in list(self.desired.placed):
                 placed = self.desired.placed.get(number)
-                if placed is not None:
+                if placed is not None and follows:
+                    desired.decide_anew(number, decider.of(placed.job))
+                elif placed is not None:
                     desired.put(placed.job, decider.of(placed.job))
-                if count % PORTION == 0:
+                if time.perf_counter() > until:
                     await asyncio.sleep(0)
+                    until = time.perf_counter() + PORTION
+            connected = []
             for switch, hosts in switches():
-                desired.place_switch(switch, hosts)
-                await asyncio.sleep(0)
-            _check_whole(desired)
+                connected.append(switch.datapath)
+                if not follows:
+                    desired.place_switch(switch, hosts)
+                    await asyncio.sleep(0)
+                elif switch.max_rules:
+                    desired.program(switch.datapath)
+            _check_whole(desired, connected)
         except BaseException:
             self._coming = None
             raise
@@ -145,12 +158,13 @@ def _check_limits(desired: Desired, counts: dict[int, int], changes: dict[int, C
             )
 
 
-def _check_whole(desired: Desired) -> None:
+def _check_whole(desired: Desired, connected: Iterable[int]) -> None:
     for host in desired.ruled.hosts():
         for placed in desired.ruled_at(host):
             if why := unsupported(desired.policy, placed.job, placed.decision):
                 raise UnsupportedError(f"job {placed.job.id}: {why}")
-    for datapath, switch in desired.switches.items():
+    for datapath in connected:
+        switch = desired.switches[datapath]
         if switch.max_rules and desired.rules[datapath] > switch.max_rules:
             raise RuleLimitError(
                 f"switch {switch.name} takes {switch.max_rules} rules; this policy needs {desired.rules[datapath]}"

@@ -6,12 +6,12 @@ For the reconcile loop's thread, which turns to other work between portions.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from lark_common.log import failure
-from lark_controller.flows.desired import Desired
-from lark_controller.flows.diff import diff
 from lark_controller.flows.model import Changes
-from lark_controller.flows.placement import Switch
+from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.transition import Transition
 from lark_controller.policies.model import Policy
 from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.packet_ins import Reactions
@@ -20,6 +20,12 @@ from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_switch
 from lark_controller.reconcile.workers import Workers
+from lark_controller.switches.openflow.applies import Outcome
+
+# Switches whose changes are under way at a time: what one is sent takes megabytes meanwhile. Those that take longer
+# (seconds) are not waited for.
+_AT_ONCE: Final = 64
+_LONGEST: Final = 1.0
 
 
 class PolicyChange:
@@ -66,22 +72,29 @@ class PolicyChange:
         A switch for which that fails is disconnected: whatever it holds then, it is compared when it returns.
         """
         loop = self._loop
-        desired, sent = loop.pair.coming, 0
+        before, after, sent = loop.desired, loop.pair.coming, 0
+        transition = Transition(before, after)
+        outstanding: set[asyncio.Future[Outcome]] = set()
         # A switch that connects meanwhile holds the old program, so it is asked for again until there is none left.
-        while (datapath := next((dp for dp in loop.switches if dp not in loop.pair.moved), None)) is not None:
-            loop.pair.moved.add(datapath)
-            state = loop.switches[datapath]
-            try:
-                sent += self._bring_over(state, desired)
-            except Exception as error:  # the policy is the store's already, and the other switches follow it
-                failure("a switch could not be brought over to the policy", error, datapath=dpid_text(datapath))
-                if state.link is not None:
-                    state.link.close("its change of policy failed; it is compared as a whole when it returns")
-            await asyncio.sleep(0)
+        while left := [datapath for datapath in loop.switches if datapath not in loop.pair.moved]:
+            for datapath in left:
+                state = loop.switches[datapath]
+                loop.pair.moved.add(datapath)
+                try:
+                    count, outcome = self._bring_over(state, transition)
+                    sent += count
+                    outstanding |= set() if outcome is None else {outcome}
+                except Exception as error:  # the policy is the store's already, and the other switches follow it
+                    failure("a switch could not be brought over to the policy", error, datapath=dpid_text(datapath))
+                    if state.link is not None:
+                        state.link.close("its change of policy failed; it is compared as a whole when it returns")
+                await asyncio.sleep(0)
+                outstanding = await _room(outstanding)
         loop.pair.finish()
+        changed = {number: each for number, each in after.placed.items() if before.placed.get(number) is not each}
         for what, follow in (
             ("workers are not told of the policy", self._tell_workers),
-            ("accounts are not grouped anew", self._regroup),
+            ("accounts are not grouped anew", lambda: self._counters.regroup(changed)),
             ("decisions of the policy before are not forgotten", self._forget_decisions),
         ):
             try:
@@ -93,23 +106,40 @@ class PolicyChange:
     async def _tell_workers(self) -> None:
         self._workers.policy_changed()
 
-    async def _regroup(self) -> None:
-        await self._counters.regroup(self._loop.desired.placed)
-
     async def _forget_decisions(self) -> None:
         for datapath, keys in self._reactions.forget_all().items():
             self._sending.send_to(datapath, Changes(flows_gone=tuple(keys)), None)
 
-    def _bring_over(self, state: SwitchState, desired: Desired) -> int:
+    def _bring_over(self, state: SwitchState, transition: Transition) -> tuple[int, asyncio.Future[Outcome] | None]:
         """Send one switch the difference to the coming desired state; returns how many flows that are."""
-        datapath, sent = state.datapath, 0
-        before = self._loop.desired.jobs_at(datapath)
-        if state.told and (changes := diff(desired.program(datapath), self._loop.desired.build(datapath))):
-            sent = len(changes)
-            self._sending.send_to(datapath, changes, None)
-        for placed in before:
-            self._sending.forget_connections(placed)
+        datapath, before, after = state.datapath, self._loop.desired, self._loop.pair.coming
+        outcome, changes = None, Changes()
+        if state.told and (changes := transition.changes(datapath)):
+            outcome = self._sending.send_to(datapath, changes, None)
+        other: list[Placed] = []
+        for placed in before.jobs_at(datapath):
+            now = after.placed.get(placed.job.number)
+            if now is not placed:
+                other.append(placed)
+                self._sending.forget_connections(placed)
         if state.link is not None:
-            state.note_shortcomings(desired)
-        self._queues.policy_changed(datapath)
-        return sent
+            state.note_shortcomings(after)
+        alike = _queues_alike(before.policy, after.policy)
+        self._queues.policy_changed(datapath, [placed.job.number for placed in other] if alike else None)
+        return len(changes), outcome
+
+
+async def _room(outstanding: set[asyncio.Future[Outcome]]) -> set[asyncio.Future[Outcome]]:
+    """Wait until few enough changes are under way; answers those that are."""
+    outstanding = {each for each in outstanding if not each.done()}
+    if len(outstanding) < _AT_ONCE:
+        return outstanding
+    done, under_way = await asyncio.wait(outstanding, timeout=_LONGEST, return_when=asyncio.FIRST_COMPLETED)
+    return under_way if done else set()
+
+
+def _queues_alike(before: Policy, after: Policy) -> bool:
+    """True where equal decisions have the same queues under both policies."""
+    return (before.bandwidths, before.edge_inbound, before.topology, before.groups) == (
+        after.bandwidths, after.edge_inbound, after.topology, after.groups
+    )  # fmt: skip

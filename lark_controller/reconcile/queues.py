@@ -174,11 +174,14 @@ class Queues:
         self._loop.dirty.switch(datapath)
         self._loop.dirty.job(placed.job.number)
 
-    def policy_changed(self, datapath: int) -> None:
-        """Follow a switch to another policy: its jobs may need other queues."""
+    def policy_changed(self, datapath: int, changed: Iterable[int] | None) -> None:
+        """Follow a switch to another policy: its jobs may need other queues; ``changed`` are those of which something
+        else was decided, where nothing else in the policy concerns queues."""
         self._loop.dirty.switch(datapath)
-        for placed in self._loop.desired_of(datapath).jobs_at(datapath):
-            self._loop.dirty.job(placed.job.number)
+        if changed is None:
+            changed = [placed.job.number for placed in self._loop.desired_of(datapath).jobs_at(datapath)]
+        for number in changed:
+            self._loop.dirty.job(number)
 
     def told(self, report: Report) -> None:
         """Take in a report of the queues that stand on a switch."""

@@ -18,9 +18,8 @@ from lark_common.worker_rules import RULED
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.audit import Happening
 from lark_controller.api.metrics import Metrics
-from lark_controller.flows.desired import same_for_switches
 from lark_controller.flows.model import Changes
-from lark_controller.flows.placement import Placed
+from lark_controller.flows.placement import Placed, same_for_switches
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import Policy
 from lark_controller.qos.reservation import Reservation

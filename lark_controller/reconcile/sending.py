@@ -54,19 +54,22 @@ class Sending:
                     stale = self._reactions.forget_tags(datapath, slices)
                     self.send_to(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
 
-    def send_to(self, datapath: int, change: Changes, number: int | None) -> None:
-        """Send one switch a change, if it takes changes now; ``number`` is the job that waits for it."""
+    def send_to(self, datapath: int, change: Changes, number: int | None) -> Future[Outcome] | None:
+        """Send one switch a change, if it takes changes now (None: it does not); ``number`` is the job that waits for
+        it."""
         state = self._loop.switches.get(datapath)
         if state is None or state.link is None or not state.told:
             if number is not None and state is not None:
                 self._loop.confirmations.blocked(number, FlowsAt(datapath), state.reason)
-            return
+            return None
         link = state.link
         if number is not None:
             self._loop.confirmations.sent(number, FlowsAt(datapath))
-        link.apply(change).add_done_callback(
+        outcome = link.apply(change)
+        outcome.add_done_callback(
             lambda done: self.applied(state, link, number, done.result()) if not done.cancelled() else None
         )
+        return outcome
 
     def forget_connections(self, before: Placed | None) -> None:
         """Forget connections of addresses that a switch no longer tracks for a job, which was ``before`` there.

@@ -169,6 +169,8 @@ def apply(program: Program, changes: Changes) -> Program:
         assert flows.get(flow.key) != flow.data, "a flow is sent that is there already"
         flows[flow.key] = flow.data
     meters = {m.number: m for m in (*program.meters.values(), *changes.meters_set)}
+    for number in changes.meters_gone:
+        del meters[number]
     return Program(flows, meters)
 
 

@@ -12,8 +12,8 @@ from fake_switch.switch import FakeNetwork
 from lark_common.errors import BusyError, ChangedError, NotFoundError, PolicyError, RuleLimitError
 from lark_controller.api.switches import FlowFilter
 from lark_controller.flows.cookies import Category, counted_by, parse
-from lark_controller.flows.desired import Desired
-from lark_controller.flows.model import Program
+from lark_controller.flows.model import Changes
+from lark_controller.flows.transition import Transition
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
 from lark_controller.services import policy as policy_service
@@ -119,16 +119,16 @@ def test_a_switch_that_cannot_be_brought_over_is_compared_when_it_returns(
             connect(network, controller, edge)
             controller.jobs.confirm(post(controller, edge.datapath, "carol", datapath=edge.datapath).job.id, 20)
         before = [dict(edge.program.flows) for edge in edges]
-        pair, build = controller._reconciler.pair, Desired.build
+        pair, changes = controller._reconciler.pair, Transition.changes
         failing = [2]
 
-        def fails_once(desired: Desired, datapath: int) -> Program:
+        def fails_once(transition: Transition, datapath: int) -> Changes:
             if datapath in failing and datapath in pair.moved:
                 failing.remove(datapath)
                 raise RuntimeError("nobody has thought of this")
-            return build(desired, datapath)
+            return changes(transition, datapath)
 
-        monkeypatch.setattr(Desired, "build", fails_once)
+        monkeypatch.setattr(Transition, "changes", fails_once)
         blocked = POLICY.replace('"mallory"', '"carol"')
         assert controller.policy.put(blocked, "ops").version == controller.policy.version.version == 2
         until(lambda: all(edges[place].program.flows != before[place] for place in (0, 2)))

@@ -7,6 +7,7 @@ together. The tables and metadata bits are declared in :mod:`lark_controller.flo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from lark_common.runs import Network
 from lark_controller.flows import tables as t
@@ -24,17 +25,25 @@ from lark_controller.flows.model import (
     Flow,
     SetField,
 )
-from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.placement import Placed, Switch, same_for_switches
 from lark_controller.flows.queue_choice import queue_flows
 from lark_controller.flows.tables import Edge, combine
 from lark_controller.flows.wan import wan_flows
 from lark_controller.policies.model import Policy
 
 
-def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
-    """The flows that stand on every edge, whatever jobs it has: host traffic open, misses, what no job may ever do."""
+def frame(switch: Switch) -> Iterator[Flow]:
+    """The flows that stand on an edge whatever jobs and policy there are: host traffic open, and plain forwarding."""
     for port in (PORT_LOCAL, *switch.uplinks):
         yield flow(Edge.ADMIT, t.P_DENY, {"in_port": port}, SWITCH, goto=Edge.BLOCK)
+    yield from forwarding(switch)
+
+
+def rules(policy: Policy, *, tracks: bool) -> Iterator[Flow]:
+    """The flows of a policy that stand on every edge, whatever jobs it has: misses, what no job may ever do.
+
+    ``tracks``: the edge has connection tracking.
+    """
     yield from _never()
     for table, following in (
         (Edge.BLOCK, Edge.SLICE_FROM),
@@ -48,13 +57,12 @@ def frame(switch: Switch, policy: Policy) -> Iterator[Flow]:
     drops = dropping(policy)
     yield from _slices(policy, drops)
     yield from wan_flows(policy, Edge.WAN, Edge.TRACK, drops)
-    if policy.connectivities and switch.tracks:
+    if policy.connectivities and tracks:
         yield from _connections(drops)
     elif policy.connectivities:
         yield from _untracked(drops)
     yield from split_flows(policy)
     yield from _groups(policy)
-    yield from forwarding(switch)
 
 
 def _never() -> Iterator[Flow]:
@@ -84,14 +92,17 @@ def _groups(policy: Policy) -> Iterator[Flow]:
             )
 
 
-def job_flows(
-    placed: Placed, switch: Switch, tag: int, dscp: int | None, local: tuple[Network, ...] = ()
-) -> Iterator[Flow]:
-    """One job's own flows on the edge where it is attached; ``tag`` is its slice's there (0: not sliced).
+class Marks(NamedTuple):
+    """The numbers by which an edge's tables tell a job: its slice's tag there (0: not sliced), the WAN rule that drops
+    what it sends (0: none), and its group's DSCP (0: none; None: a policy without groups, DSCP stays as it is)."""
 
-    ``local`` are the networks that are not the WAN. ``dscp`` marks its group (0: none), and None is a policy without
-    groups, under which DSCP stays as it is.
-    """
+    tag: int
+    wan: int
+    dscp: int | None
+
+
+def job_flows(placed: Placed, switch: Switch, marks: Marks, local: tuple[Network, ...] = ()) -> Iterator[Flow]:
+    """One job's own flows on the edge where it is attached; ``local`` are the networks that are not the WAN."""
     if placed.port is None:
         return
     mark = cookie(Category.JOB, placed.job.number)
@@ -99,11 +110,24 @@ def job_flows(
     if placed.decision.isolated:
         yield from _isolated(placed, mark)
         return
-    yield from _admit(placed, mark, _sender(placed, tag, dscp or 0))
-    yield from queue_flows(placed, local, mark, dscp)
-    yield from _receiver(placed, mark, tag)
+    yield from _admit(placed, mark, _sender(placed, marks))
+    yield from queue_flows(placed, local, mark, marks.dscp)
+    yield from _receiver(placed, mark, marks)
     yield from _deliver(placed, mark)
     yield from _announce(placed, switch, mark)
+
+
+def alike(one: Placed, other: Placed) -> bool:
+    """True where a job's own flows on an edge are the same, as far as the marks and the switch are the same."""
+    if one is other:
+        return True
+    was, now = one.decision, other.decision
+    return (
+        (one.datapath, one.port, one.queue, one.reserved) == (other.datapath, other.port, other.queue, other.reserved)
+        and (was.isolated, was.accounted, was.inbound, was.outbound, was.slice is None)
+        == (now.isolated, now.accounted, now.inbound, now.outbound, now.slice is None)
+        and (one.job is other.job or same_for_switches(one.job, other.job))
+    )
 
 
 def _isolated(placed: Placed, mark: int) -> Iterator[Flow]:
@@ -117,27 +141,27 @@ def _isolated(placed: Placed, mark: int) -> Iterator[Flow]:
         yield flow(Edge.BLOCK, t.P_EXACT, {"eth_dst": placed.mac}, mark, goto=drops)
 
 
-def _sender(placed: Placed, tag: int, dscp: int) -> tuple[int, int]:
+def _sender(placed: Placed, marks: Marks) -> tuple[int, int]:
     decision = placed.decision
     return combine(
         t.FROM_JOB.put(1),
-        t.FROM_TAG.put(tag),
-        t.FROM_SLICED.put(int(tag != 0)),
-        t.FROM_WAN.put(decision.wan),
+        t.FROM_TAG.put(marks.tag),
+        t.FROM_SLICED.put(int(marks.tag != 0)),
+        t.FROM_WAN.put(marks.wan),
         t.FROM_TRACKED.put(int(decision.one_way)),
         t.FROM_MUTE.put(int(not decision.outbound)),
-        t.GROUP.put(dscp),
+        t.GROUP.put(marks.dscp or 0),
     )
 
 
-def _receiver(placed: Placed, mark: int, tag: int) -> Iterator[Flow]:
+def _receiver(placed: Placed, mark: int, marks: Marks) -> Iterator[Flow]:
     """The instructions that write the destination job of a packet for later tables."""
     decision = placed.decision
     metadata = combine(
         t.TO_JOB.put(1),
-        t.TO_TAG.put(tag),
-        t.TO_SLICED.put(int(tag != 0)),
-        t.TO_WAN.put(decision.wan),
+        t.TO_TAG.put(marks.tag),
+        t.TO_SLICED.put(int(marks.tag != 0)),
+        t.TO_WAN.put(marks.wan),
         t.TO_TRACKED.put(int(decision.one_way)),
         t.TO_MUTE.put(int(not decision.inbound)),
     )

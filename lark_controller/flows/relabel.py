@@ -1,0 +1,71 @@
+"""The addresses of a job under their labels, and what that changes of the prefixes of each label. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from lark_common.runs import Network
+from lark_controller.flows.placement import Placed
+from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
+from lark_controller.policies.model import SliceKey
+
+LabelOf = Callable[[Placed], SliceKey | int | None]
+
+
+@dataclass(slots=True)
+class Net:
+    """Prefixes that came and went for one label, whatever detours there were in between."""
+
+    added: set[Prefix] = field(default_factory=set)
+    removed: set[Prefix] = field(default_factory=set)
+
+    def follow(self, added: Iterable[Prefix], removed: Iterable[Prefix]) -> None:
+        """Take in another step."""
+        for prefix in removed:
+            if prefix in self.added:
+                self.added.discard(prefix)
+            else:
+                self.removed.add(prefix)
+        for prefix in added:
+            if prefix in self.removed:
+                self.removed.discard(prefix)
+            else:
+                self.added.add(prefix)
+
+
+def relabel(prefixes: LabelledPrefixes, old: Placed | None, new: Placed | None, label_of: LabelOf) -> dict[object, Net]:
+    """Move a job's addresses to their new label; answers the prefixes that came and went for each label.
+
+    Addresses without a label count too: a block that holds one is not a single prefix of the others' label.
+    """
+    nets: dict[object, Net] = {}
+    gone = [] if old is None else _entries(old)
+    come = [] if new is None else _entries(new)
+    if gone == come and (old is None or new is None or label_of(old) == label_of(new)):
+        return nets
+    for address, _ in gone:
+        for label, delta in prefixes.discard(address):
+            nets.setdefault(label, Net()).follow(delta.added, delta.removed)
+    for address, block in come:
+        assert new is not None
+        for label, delta in prefixes.put(address, block, label_of(new)):
+            nets.setdefault(label, Net()).follow(delta.added, delta.removed)
+    return {label: net for label, net in nets.items() if label is not None and (net.added or net.removed)}
+
+
+def enter(prefixes: LabelledPrefixes, placed: Placed, label_of: LabelOf) -> None:
+    """Put a job's addresses under its label, whether they have another by now, the same, or none."""
+    for address, block in _entries(placed):
+        prefixes.put(address, block, label_of(placed))
+
+
+def _entries(placed: Placed) -> list[tuple[tuple[int, int], Prefix | None]]:
+    if not placed.job.has_pool_address:
+        return []
+    return [((a.version, int(a)), None if b is None else prefix_of(b)) for a, b in placed.job.blocks]
+
+
+def prefix_of(network: Network) -> Prefix:
+    """A network as a prefix of integers."""
+    return Prefix(network.version, int(network.network_address), network.prefixlen)

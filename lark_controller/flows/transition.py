@@ -1,0 +1,81 @@
+"""From one policy to the next on one switch: the changes, at a cost that grows with what differs. Pure."""
+
+from __future__ import annotations
+
+from lark_controller.flows.desired import Desired
+from lark_controller.flows.diff import diff
+from lark_controller.flows.edge import program as edge
+from lark_controller.flows.edge.delivery import announced, announcements
+from lark_controller.flows.edge.slices import slice_flows
+from lark_controller.flows.model import Changes, Flow, Program
+from lark_controller.flows.placement import Placed
+
+
+class Transition:
+    """The way of switches from the desired state ``before`` to ``after``, which may both change in between."""
+
+    def __init__(self, before: Desired, after: Desired) -> None:
+        self._before = before
+        self._after = after
+        self._rules: dict[bool, tuple[tuple[Flow, ...], tuple[Flow, ...]]] = {}
+
+    def changes(self, datapath: int) -> Changes:
+        """The changes that a switch needs which holds what it should hold in ``before``; counts its rules in ``after``.
+
+        Equal to the difference of both whole programs (a property test shows it).
+        """
+        before, after = self._before, self._after
+        was, now = before.switches.get(datapath), after.switches[datapath]
+        if was != now or not now.is_edge or now.max_rules or datapath not in before.rules:
+            return diff(after.program(datapath), before.build(datapath))
+        there, wanted = (list(flows) for flows in self._differing_rules(now.tracks))
+        tags, old_tags = after.tags_at(datapath), before.tags_at(datapath)
+        for key in tags.keys() | old_tags.keys():
+            if tags.get(key) == old_tags.get(key) and after.covers_alike(before, key):
+                continue
+            if key in old_tags:
+                there += slice_flows(old_tags[key], before.slice_prefixes(key))
+            if key in tags:
+                wanted += slice_flows(tags[key], after.slice_prefixes(key))
+        changed = self.changed(datapath)
+        for was_there, is_there in changed:
+            there += [] if was_there is None else before.job_flows(was_there, now)
+            wanted += [] if is_there is None else after.job_flows(is_there, now)
+        heard = any(placed is not None and announced(placed) for pair in changed for placed in pair)
+        if heard:
+            there += announcements(before.jobs_at(datapath), now)
+            wanted += announcements(after.jobs_at(datapath), now)
+        old, new = Program.of(there), Program.of(wanted)
+        after.rules[datapath] = before.rules[datapath] + len(new.flows) - len(old.flows)
+        return diff(new, old)
+
+    def changed(self, datapath: int) -> list[tuple[Placed | None, Placed | None]]:
+        """The jobs of a switch whose own flows there differ, as they are placed before and after."""
+        before, after = self._before, self._after
+        numbers = {placed.job.number for desired in (before, after) for placed in desired.jobs_at(datapath)}
+        found = []
+        for number in sorted(numbers):
+            was, now = before.placed.get(number), after.placed.get(number)
+            was = was if was is not None and was.datapath == datapath else None
+            now = now if now is not None and now.datapath == datapath else None
+            if was is None or now is None or not self._alike(was, now):
+                found.append((was, now))
+        return found
+
+    def _alike(self, was: Placed, now: Placed) -> bool:
+        before, after = self._before, self._after
+        if now.reserved and before.networks != after.networks:
+            return False
+        return edge.alike(was, now) and before.marks(was) == after.marks(now)
+
+    def _differing_rules(self, tracks: bool) -> tuple[tuple[Flow, ...], tuple[Flow, ...]]:
+        """The policies' own flows on every edge that are not the same: those before, and those after."""
+        found = self._rules.get(tracks)
+        if found is None:
+            before, after = self._before.edge_rules(tracks), self._after.edge_rules(tracks)
+            held, wanted = set(before), set(after)
+            found = self._rules[tracks] = (
+                tuple(flow for flow in before if flow not in wanted),
+                tuple(flow for flow in after if flow not in held),
+            )
+        return found
