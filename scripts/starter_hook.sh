@@ -17,6 +17,8 @@
 #   LARK_SOCKET      a Unix socket to speak to instead
 #   LARK_TOKEN_FILE  a file with the bearer token
 #   LARK_CA_FILE     PEM file of the authorities that may have signed the controller's certificate
+#   LARK_CERT_FILE   a certificate (PEM) to show to the controller, with this host's name
+#   LARK_KEY_FILE    its private key (PEM), where that is in a file of its own
 #   LARK_TIMEOUT     seconds that the hook may take altogether (20; 1 to 600)
 #   LARK_RETRIES     further tries after the first, where trying again makes sense (3; 0 to 20)
 #   LARK_WAIT        seconds that the controller waits for the switches before it answers a start (2; 0 to 60)
@@ -124,6 +126,8 @@ read_settings() {
             LARK_SOCKET) : "${LARK_SOCKET=$value}" ;;
             LARK_TOKEN_FILE) : "${LARK_TOKEN_FILE=$value}" ;;
             LARK_CA_FILE) : "${LARK_CA_FILE=$value}" ;;
+            LARK_CERT_FILE) : "${LARK_CERT_FILE=$value}" ;;
+            LARK_KEY_FILE) : "${LARK_KEY_FILE=$value}" ;;
             LARK_TIMEOUT) : "${LARK_TIMEOUT=$value}" ;;
             LARK_RETRIES) : "${LARK_RETRIES=$value}" ;;
             LARK_WAIT) : "${LARK_WAIT=$value}" ;;
@@ -177,6 +181,16 @@ check_settings() {
             *[!A-Za-z0-9._~+/=-]*) return 1 ;;
         esac
     fi
+    problem="LARK_KEY_FILE is the key of a certificate, and LARK_CERT_FILE is not set"
+    [ -z "${LARK_KEY_FILE:-}" ] || [ -n "${LARK_CERT_FILE:-}" ] || return 1
+    # A colon would be read as the begin of the key's passphrase.
+    case ${LARK_CERT_FILE:-} in
+        *:* | *\\*) problem="LARK_CERT_FILE: the path has a colon or backslash" && return 1 ;;
+    esac
+    for file in "${LARK_CERT_FILE:-}" "${LARK_KEY_FILE:-}"; do
+        problem="LARK_CERT_FILE, LARK_KEY_FILE: $file cannot be read"
+        [ -z "$file" ] || [ -r "$file" ] || return 1
+    done
     problem="curl is not installed"
     command -v curl >/dev/null 2>&1
 }
@@ -295,6 +309,7 @@ request() { # request SECONDS METHOD PATH BODY
                         --connect-timeout "$1" --request "$2" --header 'Accept: text/plain' \
                         --header 'Content-Type: text/plain; charset=utf-8' --header 'Expect:' \
                         ${LARK_SOCKET:+--unix-socket "$LARK_SOCKET"} ${LARK_CA_FILE:+--cacert "$LARK_CA_FILE"} \
+                        ${LARK_CERT_FILE:+--cert "$LARK_CERT_FILE"} ${LARK_KEY_FILE:+--key "$LARK_KEY_FILE"} \
                         --data-binary @/dev/fd/4 "$base$3" 2>&1
                     printf '\ncurl-status %s' "$?"
                 }

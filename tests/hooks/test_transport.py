@@ -30,6 +30,7 @@ from tests.fixtures.hook import (
     reply,
     serve,
 )
+from tests.fixtures.openflow import make_authority, make_certificate
 
 
 def test_a_unix_socket(hook: Hook, tmp_path: Path) -> None:
@@ -47,13 +48,19 @@ def test_a_unix_socket(hook: Hook, tmp_path: Path) -> None:
     assert "Authorization" not in stand_in.asked[0].headers
 
 
-def test_tls_is_checked(hook: Hook, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+def self_signed(directory: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 and its key."""
+    certificate, key = directory / "cert.pem", directory / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
          "-subj", "/CN=lark", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
         check=True, capture_output=True,
     )  # fmt: skip
+    return certificate, key
+
+
+def test_tls_is_checked(hook: Hook, tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     for stand_in in serve(StandIn(answers=[reply(201, ACCEPTED)]), context):
@@ -63,6 +70,51 @@ def test_tls_is_checked(hook: Hook, tmp_path: Path) -> None:
         outcome = hook.run("start", url=stand_in.url, LARK_RETRIES="0", LARK_ON_FAILURE="hold")
         assert "certificate" in str(outcome.ad["HookStatusMessage"])
         assert len(stand_in.asked) == 1
+
+
+def test_a_hook_shows_its_workers_certificate_where_the_controller_asks_for_one(hook: Hook, tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    server_cert, server_key = self_signed(tmp_path)
+    (cert, key), other = (make_certificate(tmp_path, "authority", f"worker{n}.example") for n in (1, 2))
+    files = {"rest_tls_cert": server_cert, "rest_tls_key": server_key, "rest_tls_ca": authority}
+    chosen = settings.load({}, {"rest_listen": "127.0.0.1:0", **{name: str(path) for name, path in files.items()}})
+    controls = FakeControls()
+    server = Server(create_app(controls, chosen, Tokens(write_tokens(tmp_path / "tokens.yaml"))), chosen)
+    server.start()
+    job_ad, machine_ad = post_body().split("------\n")
+    (tmp_path / "token").write_text(TOKENS["hook"])
+    (tmp_path / "machine.ad").write_text(machine_ad)
+    (tmp_path / "both.pem").write_bytes(cert.read_bytes() + key.read_bytes())
+
+    def run(cert: Path | None = None, key: Path | None = None) -> Outcome:
+        return hook.run(
+            "start", url=f"https://{server.addresses[0]}", stdin=job_ad.encode(), LARK_CA_FILE=str(server_cert),
+            LARK_RETRIES="0", LARK_CERT_FILE=str(cert or ""), LARK_KEY_FILE=str(key or ""),
+        )  # fmt: skip
+
+    try:
+        without = run()
+        assert "needs a certificate" in str(without.ad["LarkReason"])
+        another = run(*other)
+        assert "not of worker1.example" in str(another.ad["LarkReason"])
+        assert not controls.jobs.known
+        assert run(cert, key).ad["LarkState"] == "enforced"
+        assert run(tmp_path / "both.pem").ad["LarkState"] == "enforced"
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ({"LARK_KEY_FILE": "/dev/null"}, "LARK_CERT_FILE is not set"),
+        ({"LARK_CERT_FILE": "/dev/null", "LARK_KEY_FILE": "/nowhere"}, "/nowhere cannot be read"),
+        ({"LARK_CERT_FILE": "/dev/null:secret"}, "colon"),
+    ],
+)
+def test_a_certificate_that_cannot_be_shown_is_said(hook: Hook, shown: dict[str, str], said: str) -> None:
+    outcome = hook.run("start", url="https://127.0.0.1:1", **shown)  # type: ignore[arg-type]  # all str
+    assert said in str(outcome.ad["LarkReason"])
 
 
 @pytest.fixture
