@@ -77,7 +77,7 @@ class Settings:
     ovsdb: Annotated[
         str,
         About(
-            "Where switches' OVSDB servers listen, for queues: `ssl:{host}:6640`, `tcp:{host}:6640` (`{host}`: the "
+            "Addresses of switches' OVSDB servers, for queues: `ssl:{host}:6640`, `tcp:{host}:6640` (`{host}`: the "
             "host from which the switch has connected) or `unix:/path`; empty for none. Over ssl the controller shows "
             "the certificate that it shows to switches."
         ),
@@ -87,7 +87,7 @@ class Settings:
         About("Comma-separated addresses of the REST API: `host:port` or `unix:/path`.", unix=True),
     ] = (Listen("127.0.0.1", 8080),)
     rest_tls_cert: Annotated[
-        Path | None, About("Certificate (PEM) of the REST API; with it every TCP address of the API speaks TLS.")
+        Path | None, About("Certificate (PEM) of the REST API; with it every TCP address of the API uses TLS.")
     ] = None
     rest_tls_key: Annotated[Path | None, About("Private key (PEM) of that certificate.")] = None
     rest_tls_ca: Annotated[
@@ -100,14 +100,14 @@ class Settings:
     tokens_file: Annotated[
         Path, About("The API's bearer tokens (their hashes), made by `lark token`; read again when it changes.")
     ] = Path("/etc/lark/tokens.yaml")
-    lease_seconds: Annotated[float, About("How long a job lives without renewal.", "seconds", 30, 604800)] = 900.0
+    lease_seconds: Annotated[float, About("Time for which a job lives without renewal.", "seconds", 30, 604800)] = 900.0
     rest_threads: Annotated[
         int, About("Threads that answer REST requests; at least 8 more than waiting posts.", "threads", 9, 1024)
     ] = 80
     waiting_posts: Annotated[
         int,
         About(
-            "How many requests may wait for switches at a time; a post beyond it is answered at once.",
+            "Requests that may wait for switches at a time; a post beyond it is answered at once.",
             "requests",
             1,
             1000,
@@ -116,7 +116,7 @@ class Settings:
     waiting_workers: Annotated[
         int,
         About(
-            "How many workers may wait for changes of their rules at a time, on threads beside `LARK_REST_THREADS`; "
+            "Workers that may wait for changes of their rules at a time, on threads beside `LARK_REST_THREADS`; "
             "one beyond it is answered at once, and asks again.",
             "requests",
             1,
@@ -135,18 +135,16 @@ class Settings:
     ] = 1000.0
     rate_burst: Annotated[int, About("Requests that a token may make at once.", "requests", 1, 1000000)] = 2000
     switch_timeout: Annotated[
-        float, About("How long a switch may take to answer before it counts as away.", "seconds", 0.1, 600)
+        float, About("Time without an answer after which a switch counts as away.", "seconds", 0.1, 600)
     ] = 5.0
-    echo_interval: Annotated[
-        float, About("How often a silent switch is asked whether it is there.", "seconds", 0.1, 3600)
-    ] = 5.0
+    echo_interval: Annotated[float, About("Interval of echo requests to a silent switch.", "seconds", 0.1, 3600)] = 5.0
     outbox_bytes: Annotated[
-        int, About("How much may be queued for a switch that does not read.", "bytes", 65536, 1073741824)
+        int, About("The most that is queued for a switch that does not read.", "bytes", 65536, 1073741824)
     ] = 4194304
     packet_in_rate: Annotated[
         float,
         About(
-            "How many PacketIns of each switch are looked at on average (20,000 at once); others are dropped, those of "
+            "PacketIns of each switch that are handled on average (20,000 at once); others are dropped, those of "
             "ports that ask seldom last.",
             "PacketIns/s",
             1,
@@ -154,10 +152,10 @@ class Settings:
         ),
     ] = 2000.0
     check_seconds: Annotated[
-        float, About("How often each switch is dumped and compared in full; 0 for never.", "seconds", 0, 86400)
+        float, About("Interval in which each switch is dumped and compared in full; 0 for never.", "seconds", 0, 86400)
     ] = 60.0
     retention_days: Annotated[
-        float, About("How long ended jobs and the audit trail are kept; 0 for ever.", "days", 0, 36500)
+        float, About("Time for which ended jobs and the audit trail are kept; 0 for ever.", "days", 0, 36500)
     ] = 90.0
     collector: Annotated[
         str,
@@ -166,13 +164,13 @@ class Settings:
             "compared; empty for no comparison."
         ),
     ] = ""
-    collector_interval: Annotated[float, About("How often the collector is asked.", "seconds", 1, 3600)] = 60.0
-    collector_timeout: Annotated[float, About("How long the collector may take to answer.", "seconds", 1, 600)] = 30.0
+    collector_interval: Annotated[float, About("Interval of the queries of the collector.", "seconds", 1, 3600)] = 60.0
+    collector_timeout: Annotated[float, About("Time limit for an answer of the collector.", "seconds", 1, 600)] = 30.0
     collector_margin: Annotated[
         float,
         About(
-            "How far the clocks of controller, collector and workers may differ and ads be late; what could be a late "
-            "ad must stand as long before it counts against a job.",
+            "The most that the clocks of controller, collector and workers differ and ads are late; "
+            "a contradiction that may be a late ad counts against a job only after that time.",
             "seconds",
             1,
             3600,
@@ -181,26 +179,30 @@ class Settings:
     collector_ad_seconds: Annotated[
         float,
         About(
-            "How old a slot's ad may be: twice the startds' UPDATE_INTERVAL. So long a collector that has just started "
-            "is not believed that a slot is gone.",
+            "The greatest age of a slot's ad: twice the startds' UPDATE_INTERVAL. "
+            "For that time after a collector's start, a missing slot does not count as gone.",
             "seconds",
             1,
             86400,
         ),
     ] = 600.0
     counter_seconds: Annotated[
-        float, About("How often each switch's counters of jobs are read; 0 for never.", "seconds", 0, 3600)
+        float, About("Interval in which each switch's counters of jobs are read; 0 for never.", "seconds", 0, 3600)
     ] = 10.0
     usage_write_seconds: Annotated[
-        float, About("How often what jobs have used is written to the database.", "seconds", 0.1, 3600)
+        float, About("Interval in which the use by jobs is written to the database.", "seconds", 0.1, 3600)
     ] = 60.0
-    usage_minute_days: Annotated[float, About("How long use is kept by the minute; 0 for ever.", "days", 0, 36500)] = (
-        2.0
+    usage_minute_days: Annotated[
+        float, About("Time for which use is kept by the minute; 0 for ever.", "days", 0, 36500)
+    ] = 2.0
+    usage_hour_days: Annotated[
+        float, About("Time for which use is kept by the hour; 0 for ever.", "days", 0, 36500)
+    ] = 92.0
+    usage_day_days: Annotated[float, About("Time for which use is kept by the day; 0 for ever.", "days", 0, 36500)] = (
+        1830.0
     )
-    usage_hour_days: Annotated[float, About("How long use is kept by the hour; 0 for ever.", "days", 0, 36500)] = 92.0
-    usage_day_days: Annotated[float, About("How long use is kept by the day; 0 for ever.", "days", 0, 36500)] = 1830.0
     usage_job_days: Annotated[
-        float, About("How long the use of each ended job is kept; 0 for ever.", "days", 0, 36500)
+        float, About("Time for which the use of each ended job is kept; 0 for ever.", "days", 0, 36500)
     ] = 35.0
     log_level: Annotated[
         str, About("The least important events that are logged.", choices=("debug", "info", "warning", "error"))

@@ -42,7 +42,7 @@ class Settings:
         "/run/lark-worker/worker.sock"
     )
     state_dir: Annotated[
-        Path, About("Where the records of jobs and what the controller has not been told are kept.")
+        Path, About("Directory of the records of jobs and of reports that the controller does not have yet.")
     ] = Path("/var/lib/lark-worker")
     bridge: Annotated[str, About("The Open vSwitch bridge that jobs are attached to.")] = "br0"
     ovs_database: Annotated[str, About("Open vSwitch's database.")] = "unix:/run/openvswitch/db.sock"
@@ -74,7 +74,7 @@ class Settings:
     connections: Annotated[
         int,
         About(
-            "How many connections a `nat` job may have open at a time, and a `bridge` job that may only call or only "
+            "Connections that a `nat` job may have open at a time, and a `bridge` job that may only call or only "
             "be called; a sixteenth of that may be opened a second, for ever. 0: any number.",
             "connections",
             0,
@@ -84,7 +84,7 @@ class Settings:
     ovs_connections: Annotated[
         int,
         About(
-            "How many connections Open vSwitch tracks for all one-way jobs together. While it is half of that, a job "
+            "Connections that Open vSwitch tracks for all one-way jobs together. While it is half of that, a job "
             "with more than `CONNECTIONS` loses its own. 0: any number.",
             "connections",
             0,
@@ -108,27 +108,27 @@ class Settings:
     ] = None
     on_failure: Annotated[
         str,
-        About("When the controller cannot be asked: what happens to the job.", choices=("start", "hold", "idle")),
+        About("Outcome for a job when the controller cannot be reached.", choices=("start", "hold", "idle")),
     ] = "idle"
-    wait: Annotated[float, About("How long a start waits for the switches' confirmation.", "seconds", 0, 30)] = 2.0
+    wait: Annotated[float, About("Time that a start waits for the switches' confirmation.", "seconds", 0, 30)] = 2.0
     timeout: Annotated[
         float,
-        About("How long a start waits for the controller; with `WAIT` less than the hook waits.", "seconds", 0.1, 60),
+        About("Time that a start waits for the controller; with `WAIT` less than the hook waits.", "seconds", 0.1, 60),
     ] = 4.0
     dhcp_timeout: Annotated[
-        float, About("How long the start of a job with AddressType dhcp waits for its lease.", "seconds", 0.1, 60)
+        float, About("Time that the start of a job with AddressType dhcp waits for its lease.", "seconds", 0.1, 60)
     ] = 6.0
     dhcp_on_failure: Annotated[
         str,
         About(
-            "When no DHCP server gives an address: what happens to the job. `start`: it runs, and is given one later.",
+            "Outcome for a job when no DHCP server gives an address. `start`: it runs, and is given one later.",
             choices=("start", "hold", "idle"),
         ),
     ] = "idle"
     counter_seconds: Annotated[
         float,
         About(
-            "How often the controller is told what `bridge` and `nat` jobs use; 0 for at their end alone.",
+            "Interval of reports of the use by `bridge` and `nat` jobs to the controller; 0 for at their end alone.",
             "seconds",
             0,
             3600,
@@ -137,12 +137,12 @@ class Settings:
     accounting: Annotated[
         str,
         About(
-            "Whose use of the network is told to HTCondor. `requested`: of jobs with NetworkAccounting = true.",
+            "The jobs whose network use is reported to HTCondor. `requested`: those with NetworkAccounting = true.",
             choices=("all", "requested", "none"),
         ),
     ] = "all"
     usage_interval: Annotated[
-        float, About("How often the counters of jobs' interfaces are read.", "seconds", 0.1, 3600)
+        float, About("Interval in which the counters of jobs' interfaces are read.", "seconds", 0.1, 3600)
     ] = 10.0
     prefix: Annotated[str, About("Begins the name of every interface and namespace; 1 to 4 letters, digits.")] = "lark"
     startd_address_file: Annotated[

@@ -23,11 +23,11 @@ class AuditEntry:
     ``controller``."""
 
     number: Annotated[int, "Its number"]
-    at: Annotated[At, "When"]
-    actor: Annotated[str, "Who: a token's name, or the controller"]
-    action: Annotated[str, "What"]
+    at: Annotated[At, "Its time"]
+    actor: Annotated[str, "A token's name, or the controller"]
+    action: Annotated[str, "The action"]
     subject: Annotated[str, "A job id, a datapath id, policy or controller"]
-    detail: Annotated[str, "More of it"] = ""
+    detail: Annotated[str, "Details of it"] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ The JSON and the OpenAPI document are made of that (``rest/schemas/described.py`
 place:
 
     datapath: Annotated[Dpid, "The switch"]
-    since: Annotated[At | None, "When it connected"] = None
+    since: Annotated[At | None, "Time when it connected"] = None
 """
 
 from __future__ import annotations

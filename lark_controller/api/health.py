@@ -10,8 +10,8 @@ from typing import Annotated, Protocol
 class Readiness:
     """The readiness of the controller; ``reasons`` are the faults."""
 
-    ready: Annotated[bool, "It can"]
-    reasons: Annotated[tuple[str, ...], "What is missing"] = ()
+    ready: Annotated[bool, "True if it can do its work"]
+    reasons: Annotated[tuple[str, ...], "The faults"] = ()
 
 
 class HealthControls(Protocol):

@@ -27,7 +27,7 @@ class Waiting:
     """A switch that has not confirmed a job's flows, and the reason. ``datapath`` is 16 hexadecimal digits."""
 
     datapath: Annotated[Dpid, "The switch"]
-    reason: Annotated[str, "Why not yet"]
+    reason: Annotated[str, "The reason"]
 
 
 @dataclass(frozen=True, slots=True)

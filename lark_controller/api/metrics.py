@@ -91,7 +91,7 @@ class Metrics:
             self.pool_readings.labels(result)
         self.pool_read_at = Gauge(
             "lark_pool_reading_timestamp_seconds",
-            "When the collector was asked last with success, seconds since 1970; 0 where it never was.",
+            "Time of the last successful query of the collector, seconds since 1970; 0 where there was none.",
             registry=self.registry,
         )
 

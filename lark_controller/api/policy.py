@@ -17,8 +17,8 @@ class PolicyVersion:
     version: Annotated[int, "Its version"]
     text: Annotated[str, "The policy, YAML"]
     digest: Annotated[str, "SHA-256 of its text"]
-    at: Annotated[At, "When it was put in force"]
-    actor: Annotated[str, "By whom"]
+    at: Annotated[At, "Time when it was put in force"]
+    actor: Annotated[str, "A token's name, or policy file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class PastPolicy:
 
     version: Annotated[int, "Its version"]
     digest: Annotated[str, "SHA-256 of its text"]
-    at: Annotated[At, "When it was put in force"]
-    actor: Annotated[str, "By whom"]
+    at: Annotated[At, "Time when it was put in force"]
+    actor: Annotated[str, "A token's name, or policy file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PolicyHistory:
 class Effect:
     """A change that a new policy would make to a number of jobs; ``changes`` are sentences."""
 
-    changes: Annotated[tuple[str, ...], "What would change, in words"]
+    changes: Annotated[tuple[str, ...], "The changes, in words"]
     jobs: Annotated[int, "For so many jobs"]
     owners: Annotated[int, "Of so many users"]
     example: Annotated[str, "One of these jobs, as CLUSTER.PROC"]
@@ -56,7 +56,7 @@ class JobChange:
 
     job_id: Annotated[str, "The job's id"]
     owner: Annotated[str, "Its owner"]
-    changes: Annotated[tuple[str, ...], "What would change, in words"]
+    changes: Annotated[tuple[str, ...], "The changes, in words"]
     cluster: Annotated[int, "Its ClusterId"]
     proc: Annotated[int, "Its ProcId"]
     global_job_id: Annotated[str, "Its GlobalJobId"]
@@ -84,11 +84,11 @@ class Plan:
     digest: Annotated[str, "SHA-256 of the policy's text"]
     jobs_examined: Annotated[int, "Jobs looked at"]
     jobs_changed: Annotated[int, "Jobs that would be treated otherwise"]
-    effects: Annotated[tuple[Effect, ...], "What would change for them, the most jobs first"] = ()
+    effects: Annotated[tuple[Effect, ...], "Changes for them, the most jobs first"] = ()
     jobs: Annotated[tuple[JobChange, ...], "Those jobs"] = ()
     switches: Annotated[tuple[SwitchPlan, ...], "The switches that would change"] = ()
-    refusals: Annotated[tuple[str, ...], "Why it could not be put in force"] = ()
-    warnings: Annotated[tuple[str, ...], "What it would refuse of jobs that come"] = ()
+    refusals: Annotated[tuple[str, ...], "Reasons why it could not be put in force"] = ()
+    warnings: Annotated[tuple[str, ...], "Refusals of jobs to come"] = ()
 
 
 class PolicyControls(Protocol):

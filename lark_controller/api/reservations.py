@@ -17,8 +17,8 @@ class LinkStatus:
     source: Annotated[str, "From; empty where both directions share the link"]
     target: Annotated[str, "To; empty where both directions share the link"]
     duplex: Annotated[str, "full or half"]
-    capacity: Annotated[float, "What it carries, Mb/s"]
-    reserved: Annotated[float, "What is reserved, Mb/s"]
+    capacity: Annotated[float, "Its capacity, Mb/s"]
+    reserved: Annotated[float, "Its reserved part, Mb/s"]
 
     @property
     def best_effort(self) -> float:

@@ -23,8 +23,8 @@ class PortStatus:
 class SwitchProblem:
     """Something that a switch refused or lacks, and the flow and job that caused it; ``at`` in seconds since 1970."""
 
-    at: Annotated[At, "When"]
-    problem: Annotated[str, "What"]
+    at: Annotated[At, "Its time"]
+    problem: Annotated[str, "The problem, in words"]
     flow: Annotated[str, "The flow that caused it"] = ""
     job: Annotated[str | None, "The id of the job whose flow it is"] = None
 
@@ -43,21 +43,21 @@ class SwitchStatus:
     role: Annotated[str, "edge or core"]
     connected: Annotated[bool, "Connected now"]
     in_sync: Annotated[bool, "Everything desired is confirmed by barrier, after a complete dump"]
-    address: Annotated[str, "Where it connects from"] = ""
+    address: Annotated[str, "Address that it connects from"] = ""
     host: Annotated[str, "The Machine whose jobs are attached to it"] = ""
-    description: Annotated[str, "What it says it is"] = ""
+    description: Annotated[str, "Its own description"] = ""
     desired: Annotated[int, "Flows that the controller wants there"] = 0
     installed: Annotated[int, "Flows that are there"] = 0
     max_rules: Annotated[int, "Its rule limit, 0 for none"] = 0
     jobs: Annotated[int, "Jobs attached to it"] = 0
     normal: Annotated[bool, "Has the NORMAL action"] = True
-    max_meter: Annotated[int, "How many meters it has"] = 0
+    max_meter: Annotated[int, "Number of meters that it has"] = 0
     drift: Annotated[int, "Flows that checks found changed by somebody else"] = 0
     packet_ins: Annotated[int, "Packets that it sent to the controller"] = 0
-    since: Annotated[At | None, "When it connected"] = None
-    reason: Annotated[str, "Why it is not in sync"] = ""
+    since: Annotated[At | None, "Time when it connected"] = None
+    reason: Annotated[str, "Reason why it is not in sync"] = ""
     ports: Annotated[tuple[PortStatus, ...], "Its ports"] = ()
-    problems: Annotated[tuple[SwitchProblem, ...], "What it refused or lacks, latest first"] = ()
+    problems: Annotated[tuple[SwitchProblem, ...], "Refusals and shortcomings, latest first"] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class FlowStatus:
     table: Annotated[int, "Table number"]
     table_name: Annotated[str, "Table name"]
     priority: Annotated[int, "Priority"]
-    match: Annotated[str, "What it matches"]
-    actions: Annotated[str, "What it does"]
-    cookie: Annotated[str, "Whose it is"]
+    match: Annotated[str, "Its match, in words"]
+    actions: Annotated[str, "Its actions, in words"]
+    cookie: Annotated[str, "Its cookie: Lark, the category and the number of a job or rule"]
     origin: Annotated[str, "The policy that asked for it, in words"]
     state: Annotated[str, "installed, missing (desired, not there) or foreign (there, not the controller's)"]
     job: Annotated[str | None, "The id of the job it belongs to"] = None
@@ -97,7 +97,7 @@ class FlowTable(NamedTuple):
 
     number: Annotated[int, "Table number"]
     name: Annotated[str, "Table name"]
-    flows: Annotated[int, "How many of its flows the list has, on all pages"]
+    flows: Annotated[int, "Number of its flows in the list, on all pages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Step:
     """
 
     where: Annotated[str, "A switch and table, or directory or policy"]
-    text: Annotated[str, "What happens there"]
+    text: Annotated[str, "The result there, in words"]
     flow: Annotated[str, "The flow"] = ""
     packets: Annotated[int | None, "Packets that it matched"] = None
     bytes: Annotated[int | None, "Bytes that it matched"] = None
@@ -133,7 +133,7 @@ class Explanation:
     src: Annotated[str, "From"]
     dst: Annotated[str, "To"]
     verdict: Annotated[str, "forwarded, dropped or unknown (a switch concerned cannot be asked)"]
-    reason: Annotated[str, "Why, in a sentence"]
+    reason: Annotated[str, "The reason, in a sentence"]
     steps: Annotated[tuple[Step, ...], "Step by step"] = ()
 
 

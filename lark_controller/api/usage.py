@@ -79,8 +79,8 @@ class GroupStatus:
     guarantee: Annotated[float | None, "Guaranteed rate, Mb/s"] = None
     ceiling: Annotated[float | None, "Highest rate, Mb/s"] = None
     port: Annotated[str | None, "WAN port"] = None
-    rate: Annotated[Rate, "What its jobs send and receive now"] = IDLE
-    usage: Annotated[Usage, "What its jobs have used since this controller's start"] = NOTHING
+    rate: Annotated[Rate, "Present rate of its jobs"] = IDLE
+    usage: Annotated[Usage, "Use by its jobs since this controller's start"] = NOTHING
     core_drops: Annotated[int, "Packets that its queues and meters on cores dropped since this controller's start"] = 0
 
 

@@ -66,7 +66,7 @@ class ControlsCollector(Collector):
             GaugeMetricFamily("lark_policy_version", "Version of the policy in force.", policy.version),
             GaugeMetricFamily(
                 "lark_policy_timestamp_seconds",
-                "When the policy in force was put there, seconds since 1970.",
+                "Time when the policy in force was put there, seconds since 1970.",
                 policy.at,
             ),
             GaugeMetricFamily("lark_ready", "1 where the controller can do its work.", ready),
@@ -74,8 +74,8 @@ class ControlsCollector(Collector):
 
     def _groups(self) -> list[Metric]:
         labels = ("group", "direction")
-        size = CounterMetricFamily("lark_group_bytes", "What a group's jobs used.", labels=(*labels, "scope"))
-        packets = CounterMetricFamily("lark_group_packets", "What a group's jobs used.", labels=labels)
+        size = CounterMetricFamily("lark_group_bytes", "Use by a group's jobs.", labels=(*labels, "scope"))
+        packets = CounterMetricFamily("lark_group_packets", "Use by a group's jobs.", labels=labels)
         drops = CounterMetricFamily("lark_group_drops", "Packets of a group's jobs.", labels=(*labels, "reason"))
         shared = CounterMetricFamily(
             "lark_group_core_drops", "Packets that a group's queues and meters on cores dropped.", labels=("group",)
@@ -104,13 +104,13 @@ class ControlsCollector(Collector):
         return [size, packets, drops, shared, jobs, sure, most]
 
     def _written(self) -> list[Metric]:
-        words = "When what jobs use was written last, seconds since 1970."
+        words = "Time of the last write of jobs' use, seconds since 1970."
         return [GaugeMetricFamily("lark_usage_written_timestamp_seconds", words, self._controls.usage.written)]
 
     def _links(self) -> list[Metric]:
         labels = ("link", "source", "target")
-        capacity = GaugeMetricFamily("lark_link_capacity_bits_per_second", "What a link carries.", labels=labels)
-        reserved = GaugeMetricFamily("lark_link_reserved_bits_per_second", "What is reserved of it.", labels=labels)
+        capacity = GaugeMetricFamily("lark_link_capacity_bits_per_second", "Capacity of a link.", labels=labels)
+        reserved = GaugeMetricFamily("lark_link_reserved_bits_per_second", "Reserved part of it.", labels=labels)
         for link in self._controls.reservations.links():
             # Every worker has an access link, and the number of series must not grow with the pool.
             if not link.name.startswith(ACCESS):

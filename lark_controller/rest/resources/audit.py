@@ -12,7 +12,7 @@ from lark_controller.rest.schemas.answers import AuditPageSchema
 from lark_controller.rest.schemas.queries import AuditQuery
 from lark_controller.rest.tokens import Scope
 
-blueprint = resource("audit", "What changed, when, and by whom.")
+blueprint = resource("audit", "Changes, each with its time and actor.")
 
 
 @operation(

@@ -11,7 +11,7 @@ from lark_controller.rest.schemas.answers import ExplanationSchema
 from lark_controller.rest.schemas.queries import ExplainQuery
 from lark_controller.rest.tokens import Scope
 
-blueprint = resource("explain", "Why a packet reaches its destination, or does not.")
+blueprint = resource("explain", "The reason why a packet reaches its destination, or does not.")
 
 
 @operation(

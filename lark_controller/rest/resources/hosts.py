@@ -52,9 +52,9 @@ _CONFIRMATION: Final = {
 _QUEUE: Final = {
     "type": "object",
     "properties": {
-        "job": {"type": "string", "description": "Whose queue it is"},
+        "job": {"type": "string", "description": "The job's id"},
         "queue": {"type": "string", "description": "The uplink, and behind a slash the reservation of a reserved flow"},
-        "promised": {"type": "integer", "minimum": 0, "description": "What it is guaranteed, bits a second"},
+        "promised": {"type": "integer", "minimum": 0, "description": "Its guarantee, bits a second"},
         "sent": {"type": "integer", "minimum": 0, "description": "Bytes that have left it"},
         "dropped": {"type": "integer", "minimum": 0, "description": "Packets that it has dropped"},
         "waited": {"type": "integer", "minimum": 0, "description": "Time with packets waiting in it, milliseconds"},
@@ -65,7 +65,11 @@ _QUEUE: Final = {
 _DELIVERED: Final = {
     "type": "object",
     "properties": {
-        "at": {"type": "integer", "minimum": 0, "description": "When, in milliseconds of a clock that only grows"},
+        "at": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "Time of reading, milliseconds of a clock that only grows",
+        },
         "queues": {"type": "array", "items": _QUEUE},
     },
     "required": ["at", "queues"],

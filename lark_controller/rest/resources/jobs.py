@@ -169,7 +169,7 @@ def end(query: dict[str, Any], job_id: str) -> Any:
     "POST",
     "/jobs/<job_id>/forgery",
     scopes=(Scope.HOOK,),
-    bodies={"text/plain": {"type": "string", "description": "What was claimed, and what is true"}},
+    bodies={"text/plain": {"type": "string", "description": "The claim, and the fact"}},
     answers={200: NotedSchema},
     problems=(400, 404, 413, 415),
 )

@@ -56,9 +56,9 @@ PolicyHeadSchema = schema_of(PolicyVersion, "PolicyHeadSchema", without=("text",
 class OverviewSchema(Schema):
     """The pool, summed up."""
 
-    at = Time("When this was true")
+    at = Time("Time of these values")
     ready = fields.Boolean(required=True, metadata=_meta("The controller can do its work"))
-    reasons = fields.List(fields.String(), required=True, metadata=_meta("What is missing where it cannot"))
+    reasons = fields.List(fields.String(), required=True, metadata=_meta("The faults where it cannot"))
     jobs = fields.Nested(JobCountsSchema, required=True, metadata=_meta("Live jobs by state"))
     switches = fields.Nested(SwitchCountsSchema, required=True, metadata=_meta("Switches"))
     shown = fields.List(
@@ -73,8 +73,8 @@ class TokenSchema(Schema):
     """The token that the request carries."""
 
     name = fields.String(required=True, metadata=_meta("Its name"))
-    scopes = fields.List(fields.String(), required=True, metadata=_meta("What it allows: hook, read, operate"))
-    expires = Time("When it expires", allow_none=True)
+    scopes = fields.List(fields.String(), required=True, metadata=_meta("Its scopes: hook, read, operate"))
+    expires = Time("Time when it expires", allow_none=True)
     hosts = fields.List(
         fields.String(),
         required=True,

@@ -21,7 +21,7 @@ from lark_controller.rest.schemas.answers import (
 from lark_controller.rest.schemas.queries import DifferenceQuery, PageQuery
 from lark_controller.rest.tokens import Scope
 
-blueprint = resource("policy", "What the site's operators want of the network.")
+blueprint = resource("policy", "The site's policy: its versions, the one in force, checks and plans.")
 
 _TYPES = ("application/yaml", "text/plain", "application/x-yaml", "text/yaml")
 _YAML = {"type": "string", "description": "A policy, YAML"}

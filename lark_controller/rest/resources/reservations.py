@@ -46,12 +46,12 @@ class WishSchema(Schema):
     """A flow to reserve bandwidth for."""
 
     source = fields.String(
-        required=True, validate=_END, metadata=_meta("Who sends: a job's id or address, or a host of the topology")
+        required=True, validate=_END, metadata=_meta("The sender: a job's id or address, or a host of the topology")
     )
     destination = fields.String(
         required=True,
         validate=_END,
-        metadata=_meta("To whom: a job's id or address, a host or WAN of the topology, an address or network"),
+        metadata=_meta("The receiver: a job's id or address, a host or WAN of the topology, an address or network"),
     )
     rate = fields.Float(required=True, validate=_RATE, metadata=_meta("Mb/s of L2 bytes"))
     duration = fields.Float(
@@ -91,10 +91,10 @@ class ReservationSchema(Schema):
     addresses = fields.List(
         fields.String(), required=True, metadata=_meta("The receiver's addresses, empty for all of the WAN")
     )
-    until = Time("When it ends, null where its jobs end it", allow_none=True)
-    created = Time("When it was made")
-    actor = fields.String(required=True, metadata=_meta("By whom"))
-    holds = fields.List(fields.Nested(HoldSchema), required=True, metadata=_meta("What it takes of each link"))
+    until = Time("Time when it ends, null where its jobs end it", allow_none=True)
+    created = Time("Time when it was made")
+    actor = fields.String(required=True, metadata=_meta("Name of the token that made it"))
+    holds = fields.List(fields.Nested(HoldSchema), required=True, metadata=_meta("Its share of each link"))
 
 
 class ReservationPageSchema(Page):
@@ -108,9 +108,7 @@ LinkSchema = schema_of(
     "LinkSchema",
     best_effort=fields.Float(
         required=True,
-        metadata=_meta(
-            "What is left for traffic without a reservation, Mb/s; below 0 where the policy made it smaller"
-        ),
+        metadata=_meta("Rest for traffic without a reservation, Mb/s; below 0 where the policy made the link smaller"),
     ),
 )
 

@@ -33,7 +33,7 @@ from lark_controller.rest.schemas.usage import (
 )
 from lark_controller.rest.tokens import Scope
 
-blueprint = resource("usage", "What jobs use of the network.")
+blueprint = resource("usage", "The network use of jobs.")
 
 SUBJECTS = ("group", "user", "host", "job")
 # Which choices a list by each subject can make: what is added up by host has forgotten whose it was.
@@ -67,13 +67,16 @@ class UsageQuery(PageQuery):
     """The use that is asked for."""
 
     limit = fields.Integer(
-        strict=False, load_default=1000, validate=validate.Range(1, 10_000), metadata=_meta("How many rows, 1 to 10000")
+        strict=False,
+        load_default=1000,
+        validate=validate.Range(1, 10_000),
+        metadata=_meta("Rows, 1 to 10000"),
     )
-    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=_meta("Whose use a row is"))
+    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=_meta("Subject of a row"))
     start = Moment(
-        data_key="from", metadata=_meta("From when: ISO 8601, or seconds since 1970; a day before `to` if not given")
+        data_key="from", metadata=_meta("Begin: ISO 8601, or seconds since 1970; a day before `to` if not given")
     )
-    end = Moment(data_key="to", metadata=_meta("Until when; now if not given"))
+    end = Moment(data_key="to", metadata=_meta("End; now if not given"))
     bucket = fields.String(
         load_default="none",
         validate=validate.OneOf([*NAMES, "none"]),
@@ -95,7 +98,7 @@ class RatesQuery(PageQuery):
 
         exclude = ("cursor",)
 
-    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=_meta("Whose rate a row is"))
+    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=_meta("Subject of a row"))
 
 
 @operation(

@@ -83,12 +83,12 @@ class ProblemSchema(Schema):
     detail = _text("This problem in a sentence")
     instance = fields.String(metadata=_meta("The id that the controller's log has of it (status 500)"))
     attribute = fields.String(metadata=_meta("The ad's attribute at fault (ad, address)"))
-    reason = fields.String(metadata=_meta("What is wrong with the attribute, and what is accepted (ad, address)"))
+    reason = fields.String(metadata=_meta("The mistake in the attribute, and the accepted values (ad, address)"))
     holder = fields.String(metadata=_meta("The id of the job that holds the address (address)"))
     mistakes = fields.List(fields.Nested("MistakeSchema"), metadata=_meta("Every mistake, in file order (policy)"))
     errors = fields.List(fields.Nested("ParameterErrorSchema"), metadata=_meta("Every one refused (parameters)"))
     links = fields.List(fields.Nested("ShortageSchema"), metadata=_meta("Every link without room (capacity)"))
-    refused = fields.String(metadata=_meta("What becomes of a job that was refused: hold or idle (capacity, topology)"))
+    refused = fields.String(metadata=_meta("Outcome for a job that was refused: hold or idle (capacity, topology)"))
     candidates = fields.List(fields.Nested("CandidateSchema"), metadata=_meta("Jobs that may be meant (ambiguous)"))
 
 
@@ -106,7 +106,7 @@ class ParameterErrorSchema(Schema):
     """A parameter of the query, or a member of the body, that was refused."""
 
     parameter = _text("Its name")
-    problem = _text("What is wrong with it")
+    problem = _text("The mistake")
 
 
 class ShortageSchema(Schema):
@@ -115,10 +115,10 @@ class ShortageSchema(Schema):
     link = _text("Its name")
     source = _text("From; empty where both directions share the link")
     target = _text("To; empty where both directions share the link")
-    capacity = fields.Float(required=True, metadata=_meta("What it carries, Mb/s"))
-    reserved = fields.Float(required=True, metadata=_meta("What is reserved, Mb/s"))
-    available = fields.Float(required=True, metadata=_meta("What it has left, Mb/s"))
-    asked = fields.Float(required=True, metadata=_meta("What would have come on top, Mb/s"))
+    capacity = fields.Float(required=True, metadata=_meta("Its capacity, Mb/s"))
+    reserved = fields.Float(required=True, metadata=_meta("Its reserved part, Mb/s"))
+    available = fields.Float(required=True, metadata=_meta("Its free part, Mb/s"))
+    asked = fields.Float(required=True, metadata=_meta("The rate that was asked for on top, Mb/s"))
 
 
 class MistakeSchema(Schema):
@@ -127,8 +127,8 @@ class MistakeSchema(Schema):
     line = _number("Line, from 1")
     column = _number("Column, from 1")
     key = _text("The key at fault")
-    problem = _text("What is wrong")
-    accepted = _text("What is accepted there")
+    problem = _text("The mistake")
+    accepted = _text("The accepted values")
 
 
 class AddressSchema(Schema):
@@ -152,8 +152,8 @@ class JobSchema(Schema):
     """One run of an HTCondor job on one slot."""
 
     id = _text("The job's id: the same for the same run on every controller")
-    state = _choice("Where the job is in its life", JobState)
-    reason = _text("Why it is pending, quarantined or refused")
+    state = _choice("State of the job", JobState)
+    reason = _text("Reason why it is pending, quarantined or refused")
     global_job_id = _text("GlobalJobId", attribute="run.global_job_id")
     started = _number("JobCurrentStartDate, seconds since 1970", attribute="run.started")
     slot = _text("The slot", attribute="run.slot")
@@ -163,8 +163,8 @@ class JobSchema(Schema):
     cluster = _number("ClusterId")
     proc = _number("ProcId")
     host = _text("Machine")
-    network_type = _choice("How the job is attached", NetworkType)
-    address_type = _choice("Where its address comes from", AddressType)
+    network_type = _choice("Kind of the job's network", NetworkType)
+    address_type = _choice("Source of its address", AddressType)
     addresses = fields.List(
         fields.Nested(AddressSchema), required=True, attribute="blocks", metadata=_meta("Its addresses, IPv4 first")
     )
@@ -175,8 +175,8 @@ class JobSchema(Schema):
     bandwidth = _maybe_float("RequestBandwidth, Mb/s")
     inbound = _maybe_flag("InboundConnectivity as the job asks")
     outbound = _maybe_flag("OutboundConnectivity as the job asks")
-    created = Time("When it was registered")
-    lease_until = Time("When its lease runs out")
+    created = Time("Time when it was registered")
+    lease_until = Time("Time when its lease runs out")
     vouched = _flag("An operator has lifted its quarantine; readings of the pool count no more against it")
 
 
@@ -249,10 +249,10 @@ class DecisionSchema(Schema):
     group = _text("Its group of the policy")
     quarantine = _text("The objection of the pool; the job then passes nothing")
     accounted = _flag("Its use of the network is counted")
-    because = _many(BecauseSchema, "Why, in the order in which a packet meets it")
+    because = _many(BecauseSchema, "Reasons, in the order in which a packet meets them")
 
 
-_USED = "What it has used of the network, null where that is not counted"
+_USED = "Its network use, null where that is not counted"
 
 
 class ListedJobSchema(JobSchema):
@@ -264,8 +264,8 @@ class ListedJobSchema(JobSchema):
 class JobDetailSchema(RegisteredSchema):
     """A job with the policy's decision, the switches' confirmations, its use and its ads."""
 
-    ended = Time("When it ended", allow_none=True)
-    decision = fields.Nested(DecisionSchema, required=True, metadata=_meta("What the policy says about it"))
+    ended = Time("Time when it ended", allow_none=True)
+    decision = fields.Nested(DecisionSchema, required=True, metadata=_meta("The policy's decision for it"))
     job_ad = _text("The job ad, in old syntax")
     machine_ad = _text("The machine ad, in old syntax")
     usage = fields.Nested(JobUsageSchema, required=True, allow_none=True, metadata=_meta(_USED))
@@ -315,7 +315,7 @@ class PolicyCheckSchema(Schema):
 
     valid = _flag("No mistake was found")
     mistakes = _many(MistakeSchema, "Every mistake, in file order")
-    warnings = fields.List(fields.String(), required=True, metadata=_meta("What it refuses, though it is valid"))
+    warnings = fields.List(fields.String(), required=True, metadata=_meta("Refusals by the policy, though it is valid"))
 
 
 PastPolicySchema = schema_of(PastPolicy, "PastPolicySchema")
@@ -361,7 +361,7 @@ class NotedSchema(Schema):
     """The line written to the audit trail."""
 
     subject = _text("The job's id")
-    action = _text("What")
+    action = _text("The action")
 
 
 class HealthSchema(Schema):

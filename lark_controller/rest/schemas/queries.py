@@ -58,9 +58,9 @@ class PageQuery(Schema):
     """A part of a list."""
 
     limit = fields.Integer(
-        strict=False, load_default=100, validate=validate.Range(1, 1000), metadata=_meta("How many, 1 to 1000")
+        strict=False, load_default=100, validate=validate.Range(1, 1000), metadata=_meta("Number of entries, 1 to 1000")
     )
-    cursor = fields.String(validate=WORD, metadata=_meta("Where to go on: next_cursor of the page before"))
+    cursor = fields.String(validate=WORD, metadata=_meta("Position to go on from: next_cursor of the page before"))
 
 
 class JobQuery(PageQuery):
@@ -78,7 +78,7 @@ class JobQuery(PageQuery):
     order = fields.String(
         load_default="oldest",
         validate=validate.OneOf(["oldest", "newest"]),
-        metadata=_meta("Which registration comes first"),
+        metadata=_meta("Order by registration"),
     )
 
 
@@ -107,7 +107,7 @@ class FlowQuery(PageQuery):
     text = fields.String(
         load_default="",
         validate=[validate.Length(0, 1024), WORD[1]],
-        metadata=_meta("What match, actions, origin, state, job or cookie contain, whatever the case"),
+        metadata=_meta("Text that match, actions, origin, state, job or cookie contain, whatever the case"),
     )
 
 

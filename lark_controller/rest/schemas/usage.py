@@ -82,8 +82,8 @@ class RateSchema(Schema):
 class JobUsageSchema(UsageSchema):
     """A job's use of the network, and its rate now."""
 
-    rate = fields.Nested(RateSchema, required=True, metadata=_meta("What it sends and receives now"))
-    at = Time("When its counters were read last, null where they were not yet", allow_none=True)
+    rate = fields.Nested(RateSchema, required=True, metadata=_meta("Its present rate"))
+    at = Time("Time of the last reading of its counters, null where there was none yet", allow_none=True)
     final = fields.Boolean(required=True, metadata=_meta("It is over, and its last counters are in"))
 
     @pre_dump
@@ -94,7 +94,7 @@ class JobUsageSchema(UsageSchema):
 class RecentSchema(Schema):
     """A job's rates before a reading of its counters."""
 
-    at = Time("When they were read")
+    at = Time("Time of the reading")
     rate = fields.Nested(RateSchema, required=True, metadata=_meta("The rates since the reading before"))
 
 

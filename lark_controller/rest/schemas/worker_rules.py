@@ -42,14 +42,14 @@ class ReservedShareSchema(Schema):
     """A flow of a job that has a share of its own."""
 
     key = _text("Its key in the uplinks' shares")
-    target = fields.List(fields.String, required=True, metadata=_meta("Where it goes; empty: to the WAN"))
+    target = fields.List(fields.String, required=True, metadata=_meta("Its destinations; empty: the WAN"))
 
 
 class UplinkSchema(Schema):
     """The traffic of a worker's jobs by one interface."""
 
     rate = _number("Altogether, bits a second")
-    rest = fields.Nested(ShareSchema, required=True, metadata=_meta("What all have together that have no share"))
+    rest = fields.Nested(ShareSchema, required=True, metadata=_meta("The share of all others together"))
     shares = fields.Dict(
         keys=fields.String(),
         values=fields.Nested(ShareSchema),
@@ -62,11 +62,11 @@ class JobRulesSchema(Schema):
     """The permissions of one job, as its worker enforces them."""
 
     id = _text("The job's id", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
-    network_type = _text("How the job is attached", validate=validate.OneOf([str(kind) for kind in NetworkType]))
+    network_type = _text("Kind of the job's network", validate=validate.OneOf([str(kind) for kind in NetworkType]))
     mac = _text("MAC address inside the job; zeros where it is not known")
-    addresses = fields.List(fields.String, required=True, metadata=_meta("What it may send from"))
+    addresses = fields.List(fields.String, required=True, metadata=_meta("The addresses that it may send from"))
     vlan = _maybe_number("VLAN")
-    dhcp = _flag("Whether it may ask a DHCP server")
+    dhcp = _flag("It may ask a DHCP server")
     isolated = _flag("Nothing passes")
     slice = _number("Its key in slices; 0: not sliced")
     wan = _number("Its key in exceptions; 0: its WAN traffic is not dropped")
@@ -94,8 +94,8 @@ class RulesSchema(Schema):
 
     job_networks = _prefixes("Closed to sliced jobs but for their slice and hosts")
     hosts = _prefixes("Addresses in the job networks that are no job's")
-    local_networks = _prefixes("What is not the WAN")
-    exceptions = _numbered("WAN rule -> what it does not drop")
+    local_networks = _prefixes("The addresses that are not the WAN")
+    exceptions = _numbered("WAN rule -> the prefixes that it does not drop")
     slices = _numbered("Slice -> the prefixes of its jobs")
     jobs = fields.List(
         fields.Nested(JobRulesSchema), required=True, metadata=_meta("The jobs, in order of registration")
@@ -130,7 +130,7 @@ class _Count(fields.Integer):
 class DeliveredQueueSchema(Schema):
     """The delivery of one queue of a job on its worker."""
 
-    job = _text("Whose it is", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
+    job = _text("The job's id", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
     queue = _text("Its name", validate=validate.Length(1, 64))
     promised, sent, dropped, waited = _Count(), _Count(), _Count(), _Count()
 
@@ -145,4 +145,4 @@ class DeliveredSchema(Schema):
 class DeliveredAnswerSchema(Schema):
     """The answer to a post of deliveries."""
 
-    missed = _number("How many guarantees were missed since the last post")
+    missed = _number("Number of guarantees missed since the last post")
