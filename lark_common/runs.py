@@ -15,8 +15,12 @@ Network = IPv4Network | IPv6Network
 
 def link_local(mac: str) -> IPv6Address:
     """The IPv6 link-local address that the kernel makes from a MAC (RFC 4291, appendix A)."""
-    value = int(mac.replace(":", ""), 16)
-    return IPv6Address(0xFE80 << 112 | (value >> 24 ^ 0x020000) << 40 | 0xFFFE << 24 | value & 0xFFFFFF)
+    return IPv6Address(link_local_number(int(mac.replace(":", ""), 16)))
+
+
+def link_local_number(mac: int) -> int:
+    """:func:`link_local` of integers."""
+    return 0xFE80 << 112 | (mac >> 24 ^ 0x020000) << 40 | 0xFFFE << 24 | mac & 0xFFFFFF
 
 
 class RunKey(NamedTuple):

@@ -8,8 +8,9 @@ turns them into words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 # Widths in bits of the match fields that Lark uses, by OXM name (OpenFlow 1.3.5, table 11; ``ct_state`` is Open
@@ -87,7 +88,7 @@ Match = tuple[Term, ...]
 
 _FULL: Final = {name: (1 << bits) - 1 for name, bits in FIELD_BITS.items()}
 # Cheaper than ``Term(...)``: a large pool's flows have tens of millions of terms.
-_new_term: Final = Term._make
+_new_term: Final[Callable[[tuple[str, int, int]], Term]] = partial(tuple.__new__, Term)
 
 
 def match(**fields: int | tuple[int, int]) -> Match:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from lark_common.runs import Network, link_local
+from lark_common.runs import Network, link_local_number
 from lark_controller.flows.model import PORT_LOCAL, PORT_MAX
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, GroupControl, Policy, SwitchRole, SwitchSpec
@@ -115,7 +115,7 @@ class Placed:
     @property
     def link_local(self) -> int | None:
         """The job's IPv6 link-local address as an integer."""
-        return None if self.job.mac is None else int(link_local(self.job.mac))
+        return None if self.job.mac is None else link_local_number(mac_number(self.job.mac))
 
 
 def same_for_switches(old: Job, new: Job) -> bool:

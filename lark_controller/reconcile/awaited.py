@@ -133,6 +133,10 @@ class Confirmations:
         else:
             waiter()
 
+    def awaited(self) -> list[int]:
+        """The jobs that callers wait for, those that have waited longest first."""
+        return list(self._waiters)
+
     def stop_waiting(self, number: int, waiter: Waiter) -> None:
         """Forget a waiter that has given up."""
         waiters = self._waiters.get(number, [])

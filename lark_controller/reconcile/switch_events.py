@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -51,6 +52,13 @@ class SwitchEvents:
         self._queues = queues
         self._counters = counters
         self._reactions = reactions
+
+    def waited_for(self) -> Iterator[int]:
+        """The switches of the jobs whose callers wait for their confirmation."""
+        for number in self._loop.confirmations.awaited():
+            placed = self._loop.desired.placed.get(number)
+            if placed is not None and placed.datapath is not None:
+                yield placed.datapath
 
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
         """Handle a switch that has connected, with its dump: compare, and send the difference."""

@@ -6,6 +6,7 @@ import asyncio
 
 from fake_switch.switch import FakeSwitch
 from lark_controller.switches.openflow import server as listener
+from lark_controller.switches.openflow.turns import Turns
 from tests.fixtures.openflow import Recorder, serving
 
 
@@ -41,5 +42,57 @@ def test_more_switches_than_turns_are_all_taken_in() -> None:
             count = 3 * listener._TURNS
             await asyncio.gather(*(FakeSwitch(number).connect(host, port) for number in range(1, count + 1)))
             await recorder.until(lambda: len(server.links) == count)
+
+    asyncio.run(play())
+
+
+def test_switches_that_callers_wait_for_are_taken_in_first() -> None:
+    async def play() -> None:
+        recorder = Recorder()
+        recorder.first = [50, 7, 20]
+        async with serving(recorder) as server, asyncio.timeout(20):
+            host, port = server.addresses[0]
+            mute = [Mute(100 + number) for number in range(listener._TURNS)]
+            for each in mute:
+                await each.connect(host, port)
+            while server._turns._free:
+                await asyncio.sleep(0)
+            for number in range(1, 31):
+                await FakeSwitch(number).connect(host, port)
+            while len(server._turns._waiting) < 30:
+                await asyncio.sleep(0)
+            for each in mute:
+                each.disconnect()
+            await recorder.until(lambda: len(server.links) == 30)
+            # As many begin at once as there are turns; these two are among them.
+            order = [link.datapath for link, _ in recorder.connected]
+            assert {7, 20} <= set(order[: listener._TURNS])
+
+    asyncio.run(play())
+
+
+def test_a_turn_ends_once_and_one_who_has_gone_takes_none() -> None:
+    async def play() -> None:
+        wanted: list[int] = []
+        turns = Turns(1, lambda: wanted)
+        taken: list[int] = []
+
+        async def switch(number: int) -> None:
+            turn = await turns.take(number)
+            taken.append(number)
+            turn.end()
+            turn.end()
+
+        first = await turns.take(1)
+        waiting = {number: asyncio.create_task(switch(number)) for number in (2, 3, 4, 5, 6)}
+        await asyncio.sleep(0)
+        waiting[3].cancel()
+        wanted += [6, 5]
+        first.end()
+        # The one whose turn it is goes at the same moment.
+        waiting[6].cancel()
+        await asyncio.gather(*waiting.values(), return_exceptions=True)
+        assert taken == [5, 2, 4]
+        (await turns.take(7)).end()
 
     asyncio.run(play())

@@ -17,7 +17,7 @@ from lark_controller.flows.model import ETH_IPV4, PORT_NORMAL, Action, Flow, Flo
 from lark_controller.switches.openflow import replies, wire
 from lark_controller.switches.openflow.applies import Step
 from lark_controller.switches.openflow.link import SwitchFeatures, SwitchLink
-from lark_controller.switches.openflow.replies import Description, MeterFeatures
+from lark_controller.switches.openflow.replies import Description, Features, MeterFeatures
 from lark_controller.switches.openflow.requests import RefusedError
 
 T = TypeVar("T")
@@ -31,8 +31,8 @@ _TRACKING: Final = "Open vSwitch"
 _NO_ACTION: Final = (ofp.OFPET_BAD_ACTION, ofp.OFPET_BAD_INSTRUCTION, ofp.OFPET_EXPERIMENTER)
 
 
-async def handshake(link: SwitchLink) -> None:
-    """Set ``link.datapath`` and ``link.features``. Raises SwitchError where the switch cannot be used."""
+async def identify(link: SwitchLink) -> Features:
+    """Agree on the version, and set ``link.datapath``. Raises SwitchError where the switch cannot be used."""
     connection = link.connection
     limit = connection.options.handshake_timeout
     try:
@@ -47,6 +47,13 @@ async def handshake(link: SwitchLink) -> None:
     if known.auxiliary:
         raise SwitchError(f"auxiliary connection {known.auxiliary} is not used")
     link.datapath = known.datapath
+    return known
+
+
+async def handshake(link: SwitchLink, known: Features) -> None:
+    """Set ``link.features``. Raises SwitchError where the switch cannot be used."""
+    connection, requests = link.connection, link.requests
+    limit = connection.options.handshake_timeout
     connection.write(wire.set_config(connection.next_xid()))
     descriptions = requests.collect("description", ofp.OFPMP_DESC, wire.description_request, replies.description, limit)
     ports = requests.collect("ports", ofp.OFPMP_PORT_DESC, wire.ports_request, replies.ports, limit)

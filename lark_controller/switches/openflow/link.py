@@ -98,6 +98,9 @@ class SwitchHandler(Protocol):
     No method may wait. An exception from one that concerns a connected switch closes that switch's connection.
     """
 
+    def waited_for(self) -> Iterable[int]:
+        """The datapaths of the switches that callers wait for now, which are taken in first."""
+
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
         """Handles a new switch: features known, complete dump taken. Of a datapath connected already, the old is
         gone."""

@@ -16,14 +16,13 @@ from lark_common.log import (
 )
 from lark_controller.switches.openflow.budgets import SwitchTimes
 from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
-from lark_controller.switches.openflow.handshake import handshake
+from lark_controller.switches.openflow.handshake import handshake, identify
 from lark_controller.switches.openflow.link import SUPERSEDED, SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.requests import ReplyRoom
+from lark_controller.switches.openflow.turns import Turn, Turns
 
-# Switches that are compared at a time: what one holds and should hold takes megabytes meanwhile.
+# Switches that are asked and compared at a time: what one holds and should hold takes megabytes meanwhile.
 _TURNS: Final = 16
-# A switch that takes longer than this (seconds) goes on beside the next, so that none holds up another.
-_TURN_SECONDS: Final = 2.0
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
 _STOPS: Final = "the controller stops"
@@ -47,21 +46,6 @@ def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
     return context
 
 
-class _Turn:
-    """One switch's turn to be compared, which ends once: by :meth:`end`, or when its time is over."""
-
-    def __init__(self, turns: asyncio.Semaphore) -> None:
-        self._turns: asyncio.Semaphore | None = turns
-        self._timer = asyncio.get_running_loop().call_later(_TURN_SECONDS, self.end)
-
-    def end(self) -> None:
-        """Let the next switch begin."""
-        turns, self._turns = self._turns, None
-        if turns is not None:
-            self._timer.cancel()
-            turns.release()
-
-
 class Server:
     """Listens, and keeps every connected switch by datapath id. All of it runs on one event loop."""
 
@@ -78,7 +62,7 @@ class Server:
         self._handshakes: dict[SwitchLink, asyncio.Task[None]] = {}
         self._refused = 0
         self._unfinished: Counter[tuple[str, str]] = Counter()
-        self._turns = asyncio.Semaphore(_TURNS)
+        self._turns = Turns(_TURNS, handler.waited_for)
 
     async def start(self) -> None:
         """Listen on all addresses, or on none: raises SettingError naming the address at fault."""
@@ -139,12 +123,12 @@ class Server:
         self._handshakes[link] = asyncio.get_running_loop().create_task(self._introduce(link))
 
     async def _introduce(self, link: SwitchLink) -> None:
-        turn: _Turn | None = None
+        turn: Turn | None = None
         try:
-            await handshake(link)
+            known = await identify(link)
             link.connection.time = self._times.of(link.datapath, asyncio.get_running_loop().time())
-            await self._turns.acquire()
-            turn = _Turn(self._turns)
+            turn = await self._turns.take(link.datapath)
+            await handshake(link, known)
             self._supersede(link)
             dump = await link.dump()
             if link.closed_because:
