@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from lark_common.runs import AddressType
 from lark_controller.flows import tables as t
@@ -19,6 +20,11 @@ from lark_controller.flows.model import (
 )
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.tables import Edge
+
+# ff02::2 (RFC 4291), ff02::16 (RFC 3810) and ff02::1:2 (RFC 8415).
+ALL_ROUTERS: Final = 0xFF02 << 112 | 2
+ALL_MLD2_ROUTERS: Final = 0xFF02 << 112 | 0x16
+ALL_DHCP_SERVERS: Final = 0xFF02 << 112 | 1 << 16 | 2
 
 Admit = Callable[[int, Fields], Flow]
 
@@ -73,11 +79,12 @@ def _admit_ipv6(placed: Placed, mark: int, port: Fields, admit: Admit) -> Iterat
         # such advertisement could go to a job of another slice.
         to_local: Fields = {"icmpv6_type": NA, "ipv6_src": local, "ipv6_dst": LINK_LOCAL}
         yield flow(Edge.ADMIT, t.P_EXACT + 1, {**port, **nd, **to_local}, mark)
+    # To all routers alone: sent to a job, nothing would tell from whom it is.
     for source in (0, local):
-        yield admit(t.P_EXACT, {**nd, "icmpv6_type": RS, "ipv6_src": source})
-        yield admit(t.P_EXACT, {**nd, "icmpv6_type": MLD2, "ipv6_src": source})
+        yield admit(t.P_EXACT, {**nd, "icmpv6_type": RS, "ipv6_src": source, "ipv6_dst": ALL_ROUTERS})
+        yield admit(t.P_EXACT, {**nd, "icmpv6_type": MLD2, "ipv6_src": source, "ipv6_dst": ALL_MLD2_ROUTERS})
     for kind in (NS, NA):
         yield flow(Edge.ADMIT, t.P_GUARD, {**port, **nd, "icmpv6_type": kind}, mark)
     if job.address_type is AddressType.DHCP:
         client: Fields = {"eth_type": ETH_IPV6, "ip_proto": UDP, "udp_src": 546, "udp_dst": 547}
-        yield admit(t.P_ALLOW + 1, {**client, "ipv6_src": local})
+        yield admit(t.P_ALLOW + 1, {**client, "ipv6_src": local, "ipv6_dst": ALL_DHCP_SERVERS})

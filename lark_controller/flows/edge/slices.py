@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Final
 
 from lark_controller.flows import tables as t
-from lark_controller.flows.build import ICMPV6, LINK_LOCAL, NS, Fields, asked_fields, flow, solicitation
+from lark_controller.flows.build import ICMPV6, LINK_LOCAL, NA, NS, Fields, asked_fields, flow, solicitation
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import (
     ETH_IPV6,
@@ -18,6 +19,9 @@ from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.tables import Edge
 from lark_controller.policies.model import Policy
 
+# 2000::/3 and fc00::/7: global and unique local addresses (RFC 4291, RFC 4193).
+GLOBAL: Final = ((0x2000 << 112, 0xE000 << 112), (0xFC00 << 112, 0xFE00 << 112))
+
 
 def _slices(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
     """Sliced jobs and the job networks as a whole; what their own slice allows stands above (:func:`slice_flows`)."""
@@ -25,6 +29,7 @@ def _slices(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
         return
     mark = cookie(Category.SLICE, 0)
     yield from _link_local(mark, drops)
+    yield from _without_slice(mark, drops)
     networks = policy.job_networks
     for network in networks:
         prefix = Prefix(network.version, int(network.network_address), network.prefixlen)
@@ -61,13 +66,31 @@ def _link_local(mark: int, drops: Edge | None) -> Iterator[Flow]:
         goto=drops,
     )
     # A router with the job in its cache solicits directly before it does so by multicast: no drop by policy is counted.
-    fields: Fields = {"eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": NS}
-    yield flow(
-        Edge.SLICE_TO,
-        t.P_EXACT,
-        {"metadata": t.TO_SLICED.put(1), **fields, "ipv6_src": LINK_LOCAL, "ipv6_dst": LINK_LOCAL},
-        mark,
-    )
+    # A sliced job does not solicit link-local addresses, so no advertisement answers it there.
+    for kind in (NS, NA):
+        fields: Fields = {"eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": kind}
+        yield flow(
+            Edge.SLICE_TO,
+            t.P_EXACT,
+            {"metadata": t.TO_SLICED.put(1), **fields, "ipv6_src": LINK_LOCAL, "ipv6_dst": LINK_LOCAL},
+            mark,
+        )
+    # Nor does a job answer global addresses from its link-local one.
+    for prefix in GLOBAL:
+        fields = {
+            "eth_type": ETH_IPV6,
+            "ip_proto": ICMPV6,
+            "icmpv6_type": NA,
+            "ipv6_src": LINK_LOCAL,
+            "ipv6_dst": prefix,
+        }
+        yield flow(Edge.SLICE_FROM, t.P_EXACT + 1, {"metadata": t.FROM_JOB.put(1), **fields}, mark)
+
+
+def _without_slice(mark: int, drops: Edge | None) -> Iterator[Flow]:
+    """Drops what a job without a slice sends to a sliced one on the same worker, whatever its source is."""
+    nobody = t.combine(t.FROM_JOB.put(1), t.FROM_SLICED.put(0), t.TO_SLICED.put(1))
+    yield flow(Edge.SLICE_TO, t.P_EXACT + 1, {"metadata": nobody}, mark, goto=drops)
 
 
 def _both_ways(prefix: Prefix) -> Iterator[tuple[Edge, tuple[int, int], Fields]]:
