@@ -22,13 +22,11 @@ PART: Final = 3
 class Server:
     """One worker's server."""
 
-    def __init__(self, directory: Path, number: int, empty: Path) -> None:
-        self.number = number
+    def __init__(self, directory: Path, number: int, port: int, empty: Path) -> None:
+        self.number, self._port = number, port
         self._directory, self._empty = directory, empty
         self.socket = directory / "db.sock"
         directory.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port: int = free.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
         self.start(empty=True)
 
@@ -116,12 +114,14 @@ class Server:
 
 
 class Servers:
-    """The servers of all workers."""
+    """The servers of all workers; that of worker ``number`` listens on ``first_port + number``."""
 
-    def __init__(self, directory: Path, workers: int) -> None:
+    def __init__(self, directory: Path, workers: int, first_port: int) -> None:
         empty = directory / "empty.db"
         template(empty)
-        self.each = tuple(Server(directory / str(number), number, empty) for number in range(1, workers + 1))
+        self.each = tuple(
+            Server(directory / str(number), number, first_port + number, empty) for number in range(1, workers + 1)
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
