@@ -23,8 +23,8 @@ from lark_controller.flows.desired import Desired
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
+from lark_controller.services.described_job import names_digest
 from lark_controller.services.policy_file import FILE_ACTOR
-from lark_controller.services.registration import names_digest
 from lark_controller.store import Store
 from lark_controller.store.database import connect
 from lark_controller.store.rows import columns_of

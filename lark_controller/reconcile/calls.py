@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -26,7 +26,10 @@ class LoopCalls:
 
     def call(self, work: Callable[[], T]) -> T:
         """Run ``work`` on the loop and return its answer. Raises SwitchError where the loop does not answer in time."""
-        return self.wait(self._openflow.call(work), LOOP_TIMEOUT)
+        asked: Future[T] = Future()
+        # Without a task, which a coroutine would need: most calls are over in microseconds.
+        self._openflow.loop.call_soon_threadsafe(_carry_out, work, asked)
+        return self.wait(asked, LOOP_TIMEOUT)
 
     def wait(self, future: Future[T], timeout: float) -> T:
         """Wait at most ``timeout`` seconds for the answer of a call. Raises SwitchError."""
@@ -36,23 +39,54 @@ class LoopCalls:
             future.cancel()
             raise SwitchError(f"no answer within {timeout:g} s") from None
 
-    def hold(self, timeout: float, wait: Callable[[Waiter], None], give_up: Callable[[Waiter], None]) -> None:
+    def hold(
+        self,
+        timeout: float,
+        wait: Callable[[Waiter], None],
+        give_up: Callable[[Waiter], None],
+        answer: Callable[[], T],
+    ) -> T:
         """Hold the calling thread until the loop calls what it hands to ``wait``, at most ``timeout`` seconds; after
-        that ``give_up`` has it forgotten."""
-        settled: Future[None] = Future()
+        that ``give_up`` has it forgotten. Returns what the loop answers then."""
+        held: Future[T] = Future()
+        loop = self._openflow.loop
 
         def settle() -> None:
             # The waiting thread may have given up this moment.
-            with suppress(InvalidStateError):
-                settled.set_result(None)
+            if held.set_running_or_notify_cancel():
+                _answer(answer, held)
 
         def waiter() -> None:
-            # The state follows the last confirmation in the same turn of the loop; the answer comes after it.
-            self._openflow.loop.call_soon(settle)
+            # The state follows the last confirmation in the next turn of the loop; the answer comes after it.
+            loop.call_soon(loop.call_soon, settle)
 
-        self.call(lambda: wait(waiter))
+        def begin() -> None:
+            try:
+                wait(waiter)
+            except Exception as error:
+                held.set_exception(error)
+
+        loop.call_soon_threadsafe(begin)
         with suppress(FutureTimeoutError):
-            settled.result(timeout)
-        if not settled.done():
-            self.call(lambda: give_up(waiter))
-        settled.cancel()
+            return held.result(timeout)
+        if not held.cancel():
+            return self.wait(held, LOOP_TIMEOUT)
+
+        def late() -> T:
+            give_up(waiter)
+            return answer()
+
+        return self.call(late)
+
+
+def _carry_out(work: Callable[[], T], asked: Future[T]) -> None:
+    if asked.set_running_or_notify_cancel():
+        _answer(work, asked)
+
+
+def _answer(work: Callable[[], T], asked: Future[T]) -> None:
+    try:
+        asked.set_result(work())
+    except Exception as error:
+        # The caller's to handle, on its thread.
+        asked.set_exception(error)

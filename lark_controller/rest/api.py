@@ -10,7 +10,7 @@ from functools import wraps
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
-from flask import Flask
+from flask import Flask, request
 from flask_smorest import Api, Blueprint  # type: ignore[import-untyped]  # it publishes no types
 from marshmallow import Schema
 
@@ -23,6 +23,9 @@ from lark_controller.rest.tokens import Scope
 
 View = TypeVar("View", bound=Callable[..., Any])
 
+# Texts of queries that each direct operation remembers, and the length of one.
+QUERIES: Final = 256
+QUERY_BYTES: Final = 128
 # Errors of every operation that needs a token.
 _COMMON: Final = (401, 403, 429, 503)
 _DESCRIPTION: Final = (
@@ -69,17 +72,20 @@ def operation(
     bodies: Mapping[str, Mapping[str, object]] | None = None,
     body_required: bool = True,
     texts: Mapping[int, tuple[str, ...]] | None = None,
+    direct: bool = False,
 ) -> Callable[[View], View]:
     """Make a view an operation.
 
     ``scopes`` are the scopes that are accepted, empty for a public operation. ``answers`` maps success statuses to
     their schemas; the first one serialises what the view returns. ``query`` describes the query parameters (others are
     refused), passed to the view as its first argument. ``bodies`` and ``texts`` document content types of the request
-    and of text answers.
+    and of text answers. A ``direct`` view makes its response itself, and its query is read by the schema once for each
+    text of one: a schema library takes longer than some views do.
     """
 
     def decorate(view: View) -> View:
-        made: Any = view
+        read: dict[bytes, dict[str, Any]] = {}
+        made: Any = _remembered(view, read) if direct and query is not None else view
         codes = dict.fromkeys((*problems, *(_COMMON if scopes else ())))
         for status in codes:
             made = blueprint.alt_response(status, response=HTTPStatus(status).name)(made)
@@ -99,11 +105,41 @@ def operation(
         if query is not None:
             made = blueprint.arguments(query, location="query", unknown="raise")(made)
         made = blueprint.doc(**_manual(scopes, bodies, body_required))(made)
-        made = _guarded(made, scopes)
+        made = _guarded(_direct(view, made, None if query is None else read) if direct else made, scopes)
         blueprint.route(path, methods=[method])(made)
         return view
 
     return decorate
+
+
+def _remembered(view: Callable[..., Any], read: dict[bytes, dict[str, Any]]) -> Callable[..., Any]:
+    """The view, which keeps what a schema has made of the query's text."""
+
+    @wraps(view)
+    def remembered(found: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        text = request.query_string
+        if len(text) <= QUERY_BYTES:
+            if len(read) >= QUERIES:
+                read.clear()
+            read[text] = dict(found)
+        return view(found, *args, **kwargs)
+
+    return remembered
+
+
+def _direct(
+    view: Callable[..., Any], whole: Callable[..., Any], read: Mapping[bytes, dict[str, Any]] | None
+) -> Callable[..., Any]:
+    """The view without any schema where it has no query, or one whose text was ``read`` before."""
+
+    @wraps(whole)
+    def direct(*args: Any, **kwargs: Any) -> Any:
+        if read is None:
+            return view(*args, **kwargs)
+        found = read.get(request.query_string)
+        return whole(*args, **kwargs) if found is None else view(dict(found), *args, **kwargs)
+
+    return direct
 
 
 def _manual(

@@ -9,7 +9,7 @@ from typing import Final
 from lark_common.classads import ads
 from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.facts import facts
-from lark_controller.services.registration import Names, names_digest
+from lark_controller.services.described_job import Names, names_digest
 from lark_controller.store import Store
 
 _BATCH: Final = 500

@@ -92,25 +92,28 @@ class Jobs:
 
     def confirm(self, job_id: str, timeout: float) -> Confirmation:
         """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
-        if timeout > 0:
-            seen = self._reconciler.confirmations
 
-            def wait(waiter: Waiter) -> None:
-                self._reconciler.act()
-                job = self.live(job_id)
-                if job is None:
-                    waiter()
-                else:
-                    seen.when_settled(job.number, waiter)
+        def confirmation() -> Confirmation | None:
+            return None if (job := self.live(job_id)) is None else self._confirmation(job)
 
-            def give_up(waiter: Waiter) -> None:
-                job = self.live(job_id)
-                if job is not None:
-                    seen.stop_waiting(job.number, waiter)
+        if timeout <= 0:
+            return self._loop.call(confirmation) or Confirmation(self.found(job_id))
+        seen = self._reconciler.confirmations
 
-            self._loop.hold(timeout, wait, give_up)
-        live = self._loop.call(lambda: None if (job := self.live(job_id)) is None else self._confirmation(job))
-        return live or Confirmation(self.found(job_id))
+        def wait(waiter: Waiter) -> None:
+            self._reconciler.act()
+            job = self.live(job_id)
+            if job is None:
+                waiter()
+            else:
+                seen.when_settled(job.number, waiter)
+
+        def give_up(waiter: Waiter) -> None:
+            job = self.live(job_id)
+            if job is not None:
+                seen.stop_waiting(job.number, waiter)
+
+        return self._loop.hold(timeout, wait, give_up, confirmation) or Confirmation(self.found(job_id))
 
     def detail(self, job_id: str) -> JobDetail:
         """The details of a live or ended job. Raises NotFoundError."""

@@ -32,8 +32,9 @@ from lark_controller.qos.warnings import policy_warnings, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services import policy_plan as planning
+from lark_controller.services.described_job import Names
 from lark_controller.services.job_facts import refresh_facts, with_facts
-from lark_controller.services.registration import Names, Registration
+from lark_controller.services.registration import Registration
 from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 

@@ -7,44 +7,73 @@ switch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from sys import intern
 
 from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.errors import (
     AddressError,
-    AdError,
     CapacityError,
     NotFoundError,
 )
 from lark_common.log import INFO, WARNING, event
-from lark_common.runs import Address, AddressType, NetworkType, RunKey
+from lark_common.runs import Address, AddressType, RunKey
 from lark_controller.api.jobs import Registered
 from lark_controller.jobs.addresses import BlockAllocator
-from lark_controller.jobs.job import Facts, Job, JobState
-from lark_controller.policies.facts import facts
+from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.model import Policy
+from lark_controller.qos.reservation import Booking
+from lark_controller.services.described_job import (
+    Names,
+    Place,
+    check_networks,
+    check_switch,
+    described,
+    names_digest,
+    place_of,
+)
 from lark_controller.services.feed import Feed
+from lark_controller.services.gathering import Gathering
 from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.reservations import Reservations
-from lark_controller.store import LEASE_EXPIRED, Store
+from lark_controller.store import LEASE_EXPIRED, Finish, Outcome, Post, Store, StoredRun
 
 # How long a job lives on that is kept beyond its lease, in seconds, until it is asked about again.
 KEPT_SECONDS = 60.0
 
-Names = tuple[frozenset[str], frozenset[str]]
-# A switch by datapath id, or by the host's name where that is not said.
-_Place = int | str
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    """A post of a run's ads."""
+
+    job_ad: JobAd
+    machine_ad: MachineAd
+    actor: str
+    run_id: str
 
 
-def names_digest(names: Names) -> str:
-    """A mark beside stored facts, by which to tell whether they were taken for these attribute names."""
-    text = "\n".join((",".join(sorted(names[0])), ",".join(sorted(names[1]))))
-    return sha256(text.encode()).hexdigest()[:16]
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A word that a job is over."""
+
+    job_id: str
+    actor: str
+    why: str
+    exit_ad: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A post that may be stored: the job as it is to be, what it books, and the addresses that it was given for it."""
+
+    asked: _Post
+    policy: Policy
+    job: Job
+    booking: Booking | None
+    assigned: tuple[Address, ...]
+    unseen: bool
 
 
 class Registration:
@@ -71,9 +100,10 @@ class Registration:
         self._why_kept = why_kept
         self.clock = clock or LeaseClock()
         self._lock = feed.lock
+        self._asked: Gathering[_Post | _End, Registered | Job] = Gathering(self._carry_out)
         self._leases: dict[str, float] = {}
         # The job at each switch port: two jobs at one port could not be told apart by the switch.
-        self._ports: dict[_Place, dict[str, Job]] = {}
+        self._ports: dict[Place, dict[str, Job]] = {}
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
         self._blocks = BlockAllocator((), (26, 122))
@@ -112,57 +142,132 @@ class Registration:
         Raises AdError, AddressError, StoreError; CapacityError or PathError where the network has no room for its
         RequestBandwidth.
         """
+        run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
+        keys: list[Hashable] = [run.id, ("slot", run.slot)]
+        keys += [address for address in (machine_ad.ipv4, machine_ad.ipv6) if address is not None]
+        if machine_ad.port is not None:
+            keys += [(where, machine_ad.port) for where in (machine_ad.machine.lower(), machine_ad.datapath)]
+        registered = self._asked.ask(_Post(job_ad, machine_ad, actor, run.id), keys)
+        assert isinstance(registered, Registered)
+        return registered
+
+    def end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
+        """End a job. Idempotent. Raises NotFoundError for an id never seen, StoreError."""
+        ended = self._asked.ask(_End(job_id, actor, why, exit_ad), (job_id,))
+        assert isinstance(ended, Job)
+        return ended
+
+    def _carry_out(self, asked: Sequence[_Post | _End]) -> list[Registered | Job | Exception]:
+        """Posts and ends that concern different runs, slots, ports and addresses, in one transaction."""
         with self._lock:
-            policy = self._policy
-            if policy is None:
-                raise AddressError("", "the controller has no policy yet")
             now = time.time()
-            job = described(job_ad, machine_ad, self._names, now, self.clock() + self._lease)
-            _check_networks(policy, job)
-            _check_switch(policy, job)
-            self._check_port(job)
-            booking = self._reservations.booking(job, machine_ad.available_bandwidth)
-            known = self._live.get(job.id)
-            assigned: tuple[Address, ...] = ()
-            if job.address_type is AddressType.CONTROLLER and job.has_pool_address:
-                job, assigned = self._addressed(policy, job, known)
-            try:
-                registration = self._store.runs.register(
-                    job, job_ad.text, machine_ad.text, actor, now, names_digest(self._names), booking
-                )
-            except BaseException as error:
-                for address in assigned:
-                    self._blocks.release(address)
-                if isinstance(error, CapacityError):
-                    event("job refused", job=job.id, owner=job.owner, host=job.host, reason=str(error))
-                    raise self._reservations.judged(error) from None
-                raise
-            for old in registration.superseded:
-                self._release(old)
-                self._feed.remove(old.id)
-                self._reservations.ended(old.id)
-            job = registration.job
-            if machine_ad.lease_over and job.live and job.ipv4 is not None:
-                job = self._store.runs.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
-            if job.live:
-                if known is not None:
-                    self._release(known)
-                job = self._reservations.with_flows(job)
-                self._hold(self._blocks, policy, job)
-                self._feed.put(job)
-            else:
-                for address in assigned:
-                    self._blocks.release(address)
-            event(
-                "job registered" if registration.created else "job posted again",
-                job=job.id,
-                global_job_id=job.run.global_job_id,
-                owner=job.owner,
-                host=job.host,
-                addresses=",".join(map(str, job.addresses)) or None,
-                state=job.state.value,
-            )
-            return Registered(job, registration.created)
+            found: dict[int, Registered | Job | Exception] = {}
+            steps: list[tuple[int, _Prepared | _End]] = []
+            for place, each in enumerate(asked):
+                try:
+                    steps.append((place, each if isinstance(each, _End) else self._prepared(each, now)))
+                except Exception as error:
+                    # An error of one is its own alone.
+                    found[place] = error
+            for (place, step), outcome in zip(steps, self._outcomes([step for _, step in steps], now), strict=True):
+                try:
+                    found[place] = self._taken_in(step, outcome, now)
+                except Exception as error:
+                    found[place] = error
+            return [found[place] for place in range(len(asked))]
+
+    def _prepared(self, asked: _Post, now: float, given_up: Job | None = None) -> _Prepared:
+        """Check a post, and give it its addresses: those of a run that was ``given_up``, if it was. The caller holds
+        the lock."""
+        policy = self._policy
+        if policy is None:
+            raise AddressError("", "the controller has no policy yet")
+        job = described(asked.job_ad, asked.machine_ad, self._names, now, self.clock() + self._lease)
+        check_networks(policy, job)
+        check_switch(policy, job)
+        self._check_port(job)
+        booking = self._reservations.booking(job, asked.machine_ad.available_bandwidth)
+        known = self._live.get(job.id)
+        assigned: tuple[Address, ...] = ()
+        if job.address_type is AddressType.CONTROLLER and job.has_pool_address:
+            job, assigned = self._addressed(policy, job, known, given_up)
+        # A run whose lease has ended it may have addresses already: the store is to tell before it gets others.
+        return _Prepared(asked, policy, job, booking, assigned, unseen=bool(assigned) and given_up is None)
+
+    def _outcomes(self, steps: Sequence[_Prepared | _End], now: float) -> Sequence[Outcome]:
+        """Write posts and ends to the store. The caller holds the lock."""
+        if not steps:
+            return ()
+        digest = names_digest(self._names)
+        try:
+            return self._store.runs.carry_out([_stored(step, now, digest) for step in steps])
+        except BaseException:
+            for step in steps:
+                self._give_back(step)
+            raise
+
+    def _taken_in(self, step: _Prepared | _End, outcome: Outcome, now: float) -> Registered | Job:
+        """Bring memory and the loop to what the store has now. The caller holds the lock."""
+        if isinstance(outcome, Exception):
+            self._give_back(step)
+            raise self._refusal(step, outcome)
+        if isinstance(step, _End):
+            assert not isinstance(outcome, StoredRun)
+            return self._over(step, outcome)
+        if isinstance(outcome, Job):
+            self._give_back(step)
+            again = self._prepared(step.asked, now, outcome)
+            return self._taken_in(again, self._outcomes([again], now)[0], now)
+        assert outcome is not None
+        for old in outcome.superseded:
+            self._release(old)
+            self._feed.remove(old.id)
+            self._reservations.ended(old.id)
+        job, machine_ad = outcome.job, step.asked.machine_ad
+        if machine_ad.lease_over and job.live and job.ipv4 is not None:
+            actor = step.asked.actor
+            job = self._store.runs.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
+        if job.live:
+            if (known := self._live.get(job.id)) is not None:
+                self._release(known)
+            job = self._reservations.with_flows(job)
+            self._hold(self._blocks, step.policy, job)
+            self._feed.put(job)
+        else:
+            self._give_back(step)
+        event(
+            "job registered" if outcome.created else "job posted again",
+            job=job.id,
+            global_job_id=job.run.global_job_id,
+            owner=job.owner,
+            host=job.host,
+            addresses=",".join(map(str, job.addresses)) or None,
+            state=job.state.value,
+        )
+        return Registered(job, outcome.created)
+
+    def _refusal(self, step: _Prepared | _End, error: Exception) -> Exception:
+        if isinstance(step, _Prepared) and isinstance(error, CapacityError):
+            job = step.job
+            event("job refused", job=job.id, owner=job.owner, host=job.host, reason=str(error))
+            return self._reservations.judged(error)
+        return error
+
+    def _give_back(self, step: _Prepared | _End) -> None:
+        for address in step.assigned if isinstance(step, _Prepared) else ():
+            self._blocks.release(address)
+
+    def _over(self, asked: _End, job: Job | None) -> Job:
+        """Take an ended job out of memory and the loop. The caller holds the lock. Raises NotFoundError."""
+        if job is None:
+            raise NotFoundError(f"no job has the id {asked.job_id}")
+        live = self._feed.remove(asked.job_id)
+        if live is not None:
+            self._release(live)
+            self._reservations.ended(asked.job_id)
+            event("job ended", job=asked.job_id, why=asked.why)
+        self._leases.pop(asked.job_id, None)
+        return job
 
     def renew(self, job_id: str) -> Job:
         """Renew a live job's lease; it is written to the store with others. Raises NotFoundError."""
@@ -173,23 +278,6 @@ class Registration:
             # Under the lock: what is renewed by a clock of before is written before leases begin anew.
             self._leases[job_id] = until = self.clock() + self._lease
         return replace(job, lease_until=until)
-
-    def end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
-        """End a job. Idempotent. Raises NotFoundError for an id never seen."""
-        with self._lock:
-            return self._end(job_id, actor, why, exit_ad)
-
-    def _end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
-        job = self._store.runs.end(job_id, time.time(), why, exit_ad, actor)
-        if job is None:
-            raise NotFoundError(f"no job has the id {job_id}")
-        live = self._feed.remove(job_id)
-        if live is not None:
-            self._release(live)
-            self._reservations.ended(job_id)
-            event("job ended", job=job_id, why=why)
-        self._leases.pop(job_id, None)
-        return job
 
     def refused(self, job: Job) -> bool:
         """Refuse a job that a switch or a limit refused: its addresses are free again.
@@ -238,7 +326,8 @@ class Registration:
                 # A renewal, or the same run's ads once more, may have come since the store was asked.
                 held = self._store.runs.find(job.id)
                 if job.id not in self._leases and held is not None and held.live and held.lease_until < now:
-                    self._end(job.id, "lark", LEASE_EXPIRED)
+                    ended = self._store.runs.end(job.id, time.time(), LEASE_EXPIRED, "", "lark")
+                    self._over(_End(job.id, "lark", LEASE_EXPIRED), ended)
                     count += 1
         return count
 
@@ -273,9 +362,11 @@ class Registration:
             event(what, level=level, job=job.id, reason=reason, actor=actor)
         return job
 
-    def _addressed(self, policy: Policy, job: Job, known: Job | None) -> tuple[Job, tuple[Address, ...]]:
+    def _addressed(
+        self, policy: Policy, job: Job, known: Job | None, given_up: Job | None
+    ) -> tuple[Job, tuple[Address, ...]]:
         """A job with the addresses that it has already, or new ones from its group's and user's blocks."""
-        had = self._given_up(job.id) if known is None else known
+        had = given_up if known is None else known
         if had is not None and had.addresses:
             job = replace(job, ipv4=had.ipv4, ipv6=had.ipv6, ipv4_block=had.ipv4_block, ipv6_block=had.ipv6_block)
             if known is None:
@@ -301,15 +392,8 @@ class Registration:
             raise
         return job, tuple(assigned)
 
-    def _given_up(self, job_id: str) -> Job | None:
-        """The run where its lease has ended it: if it still runs, then with the addresses that it was given."""
-        stored = self._store.runs.find(job_id)
-        if stored is None or stored.state is not JobState.ENDED or stored.reason != LEASE_EXPIRED:
-            return None
-        return stored
-
     def _check_free(self, policy: Policy, job: Job) -> None:
-        _check_networks(policy, job)
+        check_networks(policy, job)
         for address in job.addresses:
             if self._blocks.holds(address):
                 raise AddressError(
@@ -318,7 +402,7 @@ class Registration:
                 )
 
     def _check_port(self, job: Job) -> None:
-        holder = None if job.port is None else self._ports.get(_place(job), {}).get(job.port)
+        holder = None if job.port is None else self._ports.get(place_of(job), {}).get(job.port)
         if holder is not None and holder.id != job.id and holder.run.slot != job.run.slot:
             raise AddressError(
                 "LarkExternalInterface",
@@ -328,7 +412,7 @@ class Registration:
 
     def _hold(self, blocks: BlockAllocator, policy: Policy, job: Job) -> None:
         if job.port is not None:
-            self._ports.setdefault(_place(job), {})[job.port] = job
+            self._ports.setdefault(place_of(job), {})[job.port] = job
         if not job.has_pool_address:
             return
         for address, block in job.blocks:
@@ -337,74 +421,22 @@ class Registration:
                 blocks.hold(address, block, job.group, job.owner)
 
     def _release(self, job: Job) -> None:
-        if job.port is not None and (ports := self._ports.get(_place(job))) is not None:
+        if job.port is not None and (ports := self._ports.get(place_of(job))) is not None:
             if (held := ports.get(job.port)) is not None and held.id == job.id:
                 del ports[job.port]
             if not ports:
-                del self._ports[_place(job)]
+                del self._ports[place_of(job)]
         if job.has_pool_address:
             for address in job.addresses:
                 self._blocks.release(address)
 
 
+def _stored(step: _Prepared | _End, now: float, digest: str) -> Post | Finish:
+    if isinstance(step, _End):
+        return Finish(step.job_id, now, step.why, step.exit_ad, step.actor)
+    ads = step.asked.job_ad.text, step.asked.machine_ad.text
+    return Post(step.job, *ads, step.asked.actor, now, digest, step.booking, step.unseen)
+
+
 def _with_facts(taken: Facts, job: Job) -> Job:
     return replace(job, facts=taken)
-
-
-def described(job_ad: JobAd, machine_ad: MachineAd, names: Names, now: float, lease_until: float) -> Job:
-    """The run that ads describe, with the attributes ``names``; its number is the store's to say."""
-    run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
-    taken: Facts = facts(job_ad, machine_ad, names)
-    return Job(
-        number=0,
-        run=run,
-        id=run.id,
-        # Many jobs have these in common.
-        owner=intern(job_ad.owner),
-        user=intern(job_ad.user),
-        group=intern(job_ad.group),
-        cluster=job_ad.cluster,
-        proc=job_ad.proc,
-        host=intern(machine_ad.machine),
-        network_type=NetworkType(machine_ad.network_type),
-        address_type=AddressType(machine_ad.address_type),
-        ipv4=machine_ad.ipv4,
-        ipv6=machine_ad.ipv6,
-        datapath=machine_ad.datapath,
-        port=None if machine_ad.port is None else intern(machine_ad.port),
-        mac=machine_ad.mac,
-        vlan=machine_ad.vlan,
-        bandwidth=job_ad.bandwidth,
-        inbound=job_ad.inbound,
-        outbound=job_ad.outbound,
-        lease_until=lease_until,
-        created=now,
-        facts=taken,
-    )
-
-
-def _place(job: Job) -> _Place:
-    """The switch of a job's port, where the ad names it (the host in a post is not trusted); else the host."""
-    return job.host.lower() if job.datapath is None else job.datapath
-
-
-def _check_switch(policy: Policy, job: Job) -> None:
-    spec = None if job.datapath is None else policy.switches.get(job.datapath)
-    if spec is not None and spec.host is not None and spec.host.lower() != job.host.lower():
-        raise AdError("LarkDatapathId", f"switch {spec.name} is that of {spec.host}, and the job's host is {job.host}")
-
-
-def _check_networks(policy: Policy, job: Job) -> None:
-    if not policy.job_networks or not job.has_pool_address:
-        return
-    for address in job.addresses:
-        if not any(address in network for network in policy.job_networks):
-            raise AdError(
-                f"LarkInnerAddressIPv{address.version}",
-                f"{address} is outside the declared job networks: {', '.join(map(str, policy.job_networks))}",
-            )
-        if any(address in network for network in policy.hosts):
-            raise AdError(
-                f"LarkInnerAddressIPv{address.version}",
-                f"{address} is kept for a host that is no job (networks.hosts of the policy)",
-            )

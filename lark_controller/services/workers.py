@@ -26,13 +26,14 @@ class Workers:
     def rules(self, host: str, after: str, timeout: float) -> HostStatus:
         """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""
         states = self._reconciler.workers.states
-        if timeout > 0:
-            self._loop.hold(
-                timeout,
-                lambda waiter: states.when_changed(host, after, waiter),
-                lambda waiter: states.stop_waiting(host, waiter),
-            )
-        return self._loop.call(lambda: self._status(host, after))
+        if timeout <= 0:
+            return self._loop.call(lambda: self._status(host, after))
+        return self._loop.hold(
+            timeout,
+            lambda waiter: states.when_changed(host, after, waiter),
+            lambda waiter: states.stop_waiting(host, waiter),
+            lambda: self._status(host, after),
+        )
 
     def confirmed(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, insert, select
@@ -18,8 +19,18 @@ _RECORD: Final = insert(audit).inline()
 
 def record(connection: Connection, at: float, actor: str, action: str, subject: str, detail: str = "") -> None:
     """Write one line of the audit trail in the caller's transaction."""
-    values = {"at": at, "actor": actor, "action": action, "subject": subject, "detail": detail}
-    connection.execute(_RECORD, values)
+    connection.execute(_RECORD, entry(at, actor, action, subject, detail))
+
+
+def entry(at: float, actor: str, action: str, subject: str, detail: str = "") -> dict[str, Any]:
+    """One line of the audit trail, for :func:`record_all`."""
+    return {"at": at, "actor": actor, "action": action, "subject": subject, "detail": detail}
+
+
+def record_all(connection: Connection, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write lines of the audit trail in the caller's transaction."""
+    if lines:
+        connection.execute(_RECORD, lines)
 
 
 def page(connection: Connection, subject: str | None, cursor: str | None, limit: int) -> AuditPage:

@@ -27,18 +27,18 @@ _UNAUDITED: Final = frozenset({"lease_until", "facts"})
 
 # Statements of each post and each end are made once: SQLAlchemy takes longer to put one together than a database takes
 # to carry it out.
-_JOBS: Final = select(*JOB_COLUMNS).with_for_update()
-_BY_ID: Final = _JOBS.where(runs.c.id == bindparam("job_id"))
+JOBS: Final = select(*JOB_COLUMNS).with_for_update()
+_BY_ID: Final = JOBS.where(runs.c.id == bindparam("job_id"))
 _HOLDERS: Final = {
-    version: _JOBS.where(HOLDS_ADDRESS, column == bindparam("address"), runs.c.id != bindparam("but"))
+    version: JOBS.where(HOLDS_ADDRESS, column == bindparam("address"), runs.c.id != bindparam("but"))
     for version, column in ((4, runs.c.ipv4), (6, runs.c.ipv6))
 }
-_RIVALS: Final = _JOBS.where(
+_RIVALS: Final = JOBS.where(
     LIVE, runs.c.slot == bindparam("at_slot"), runs.c.host == bindparam("at_host"), runs.c.id != bindparam("but")
 ).order_by(runs.c.number)
 _INSERT: Final = insert(runs).returning(runs.c.number)
 _INSERT_ADS: Final = insert(run_ads)
-_END: Final = (
+END: Final = (
     update(runs)
     .where(runs.c.number == bindparam("run"))
     .values(state=JobState.ENDED.value, live=False, reason=bindparam("why"), ended_at=bindparam("at"))
@@ -59,7 +59,7 @@ class StoredRun:
 @dataclass(frozen=True, slots=True)
 class Post:
     """One registration: the run, its ads, who posts it and when, what its facts were taken for, and the bandwidth that
-    it needs."""
+    it needs. ``unseen``: nothing is known of the run; if its lease has ended it, it is to be left as it is."""
 
     job: Job
     job_ad: str
@@ -68,6 +68,7 @@ class Post:
     now: float
     facts_for: str
     booking: Booking | None = None
+    unseen: bool = False
 
 
 def register(
@@ -94,7 +95,12 @@ def register(
     ``booking`` is the bandwidth that the run needs: where there is no room for it, CapacityError is raised and nothing
     of the run is kept. Without one the run gives up what it had.
     """
-    post = Post(job, job_ad, machine_ad, actor, now, facts_for, booking)
+    return register_post(connection, Post(job, job_ad, machine_ad, actor, now, facts_for, booking))
+
+
+def register_post(connection: Connection, post: Post) -> StoredRun:
+    """As :func:`register`."""
+    job, actor, now = post.job, post.actor, post.now
     _lock_slot(connection, job.run.slot)
     stored = find_for_update(connection, job.id)
     if stored is not None and stored.state is JobState.ENDED and stored.reason != LEASE_EXPIRED:
@@ -122,11 +128,21 @@ def register(
 
 def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str, actor: str, detail: str = "") -> Job:
     """End a run that has not ended, and its reservations, in the caller's transaction; returns it as it is then."""
-    connection.execute(_END, {"run": job.number, "why": why, "at": now})
+    connection.execute(END, {"run": job.number, "why": why, "at": now})
     keep_exit_ad(connection, job.number, exit_ad)
-    record(connection, now, actor, _ENDING_ACTIONS.get(why, "end"), job.id, detail or why)
+    record(connection, now, actor, ending_action(why), job.id, detail or why)
     reservations.release_of_jobs(connection, [job.id])
     return replace(job, state=JobState.ENDED, reason=why)
+
+
+def ending_action(why: str) -> str:
+    """The word of the audit trail for an end."""
+    return _ENDING_ACTIONS.get(why, "end")
+
+
+def registered_words(job: Job) -> str:
+    """The detail of a registration in the audit trail."""
+    return f"{job.run.global_job_id} of {job.owner} on {job.run.slot}"
 
 
 def keep_exit_ad(connection: Connection, number: int, exit_ad: str) -> None:
@@ -176,6 +192,13 @@ def set_address(
     )
     record(connection, now, actor, "address", wanted.id, ", ".join(map(str, wanted.addresses)) or "none")
     return StoredRun(wanted, False, tuple(ended))
+
+
+def given_up(connection: Connection, job_id: str) -> Job | None:
+    """The run where its lease has ended it: if it still runs, then with the addresses that it had."""
+    stored = find_for_update(connection, job_id)
+    ended = stored is not None and stored.state is JobState.ENDED and stored.reason == LEASE_EXPIRED
+    return stored if ended else None
 
 
 def find_for_update(connection: Connection, job_id: str) -> Job | None:
@@ -281,8 +304,7 @@ def _insert(connection: Connection, post: Post, job: Job) -> Job:
     number = connection.execute(_INSERT, values).scalar_one()
     ads = {"number": number, "job_ad": post.job_ad, "machine_ad": post.machine_ad, "exit_ad": ""}
     connection.execute(_INSERT_ADS, ads)
-    detail = f"{job.run.global_job_id} of {job.owner} on {job.run.slot}"
-    record(connection, post.now, post.actor, "register", job.id, detail)
+    record(connection, post.now, post.actor, "register", job.id, registered_words(job))
     return replace(job, number=number)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Self
 
 from sqlalchemy import text
 
 from lark_controller.store import audit_and_policies as trail
-from lark_controller.store import migrate, queries, reservations, runs, usage
+from lark_controller.store import migrate, queries, reservations, runs, together, usage
 from lark_controller.store import run_updates as updates
 from lark_controller.store.database import Database, connect
 from lark_controller.store.run_updates import Pruned
@@ -39,6 +39,17 @@ class Runs(Subject):
     ads_of_live = Reads(queries.ads_of_live)
     page = Reads(queries.page)
     expired = Reads(queries.expired)
+
+    def carry_out(self, asked: Sequence[together.Asked]) -> list[together.Outcome]:
+        """Carry out posts and ends in one transaction; the error of one is its outcome, and fails no other.
+
+        Raises StoreError where none was written.
+        """
+        try:
+            found = self.database.write(partial(together.at_once, asked=asked))
+        except together.NotAtOnceError:
+            found = self.database.write(partial(together.one_by_one, asked=asked))
+        return [self.database.told(each) if isinstance(each, Exception) else each for each in found]
 
 
 class Reservations(Subject):

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
-from flask import Response, jsonify, request, url_for
+from flask import Response, request
 
 from lark_common.classads import ads
 from lark_common.errors import NotFoundError
@@ -35,6 +35,7 @@ from lark_controller.rest.schemas.queries import (
     WaitQuery,
 )
 from lark_controller.rest.tokens import Scope
+from lark_controller.rest.written_jobs import job_members, registered_members, written
 
 blueprint = resource("jobs", "One run of an HTCondor job on one slot.")
 
@@ -64,6 +65,7 @@ _JSON = {
     answers={201: RegisteredSchema, 200: RegisteredSchema},
     texts={201: ("text/plain",), 200: ("text/plain",)},
     problems=(400, 409, 413, 415, 422),
+    direct=True,
 )
 def register(query: dict[str, Any]) -> Response:
     """Register a run.
@@ -87,7 +89,7 @@ def register(query: dict[str, Any]) -> Response:
     confirmation = confirm(registered.job.id, query["wait"])
     response = _answer(confirmation)
     response.status_code = 201 if registered.created else 200
-    response.headers["Location"] = url_for("jobs.show", job_id=registered.job.id)
+    response.headers["Location"] = f"/v1/jobs/{registered.job.id}"
     context.metrics.post_seconds.observe(time.perf_counter() - started)
     return response
 
@@ -136,12 +138,20 @@ def show(query: dict[str, Any], job_id: str) -> Joined:
     return joined(context.controls.jobs.detail(known))
 
 
-@operation(blueprint, "POST", "/jobs/<job_id>/renew", scopes=(Scope.HOOK,), answers={200: JobSchema}, problems=(404,))
-def renew(job_id: str) -> Any:
+@operation(
+    blueprint,
+    "POST",
+    "/jobs/<job_id>/renew",
+    scopes=(Scope.HOOK,),
+    answers={200: JobSchema},
+    problems=(404,),
+    direct=True,
+)
+def renew(job_id: str) -> Response:
     """Renew a job's lease."""
     known = known_job(job_id)
     require_host_of(current(), known)
-    return current().controls.jobs.renew(known, actor())
+    return written(job_members(current().controls.jobs.renew(known, actor())))
 
 
 @operation(
@@ -154,14 +164,15 @@ def renew(job_id: str) -> Any:
     body_required=False,
     answers={200: JobSchema},
     problems=(400, 404, 413, 415, 422),
+    direct=True,
 )
-def end(query: dict[str, Any], job_id: str) -> Any:
+def end(query: dict[str, Any], job_id: str) -> Response:
     """End a job. An ended job may be ended again."""
     context = current()
     known = known_job(job_id)
     require_host_of(context, known)
     exit_ad = read_kept_text(context.settings.max_ads_bytes, ("text/plain",), empty=True)
-    return context.controls.jobs.end(known, actor(), exit_ad, EndedBy(query["by"]))
+    return written(job_members(context.controls.jobs.end(known, actor(), exit_ad, EndedBy(query["by"]))))
 
 
 @operation(
@@ -228,7 +239,12 @@ def confirm(job_id: str, wait: float) -> Confirmation:
 
 
 def _answer(confirmation: Confirmation) -> Response:
-    wanted = request.accept_mimetypes.best_match(("application/json", "text/plain"), default="application/json")
-    if wanted == "text/plain":
+    accepted = request.headers.get("Accept", "*/*")
+    # The two that clients of Lark send need no look at weights.
+    if accepted != "*/*" and (
+        accepted == "text/plain"
+        or request.accept_mimetypes.best_match(("application/json", "text/plain"), default="application/json")
+        == "text/plain"
+    ):
         return Response(lines(confirmation), content_type="text/plain; charset=utf-8")
-    return jsonify(RegisteredSchema().dump(Joined(confirmation, confirmation.job)))
+    return written(registered_members(confirmation))

@@ -8,7 +8,6 @@ import itertools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, TypeVar, cast, overload
 
 from os_ken.base import app_manager
@@ -99,6 +98,8 @@ class OpenFlow:
         self._options = options
         self._handler = handler
         self._app: LarkSwitches | None = None
+        self._telling = threading.Lock()
+        self._told: list[tuple[Callable[[Any], object], Any]] = []
 
     def start(self) -> None:
         """Start the application under os-ken's AppManager. Raises SettingError."""
@@ -164,8 +165,26 @@ class OpenFlow:
     def tell(self, work: Callable[[X], object], value: X) -> None:
         """Hand a value to the loop's thread, from any thread; values arrive in the order of the calls, and nothing
         waits. A loop that has ended has no use for it."""
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(work, value)
+        with self._telling:
+            self._told.append((work, value))
+            first = len(self._told) == 1
+        if first:
+            # Waking the loop costs more than most of what it is told: whoever comes before it has woken joins in.
+            try:
+                self.loop.call_soon_threadsafe(self._listen)
+            except RuntimeError:
+                self._told.clear()
+
+    def _listen(self) -> None:
+        """Take in what was told, on the loop's thread."""
+        with self._telling:
+            told, self._told = self._told, []
+        for work, value in told:
+            try:
+                work(value)
+            except Exception as error:
+                # One that fails must not keep the others from being heard.
+                self.loop.call_exception_handler({"message": f"Exception in {work}", "exception": error})
 
     def _started(self) -> LarkSwitches:
         if self._app is None:

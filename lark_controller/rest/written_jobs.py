@@ -1,0 +1,59 @@
+"""Jobs as JSON, written by hand: posts, ends and renewals come hundreds of times a second, and a schema library takes
+longer over the answer than all else does. A test holds the members to the schemas that are documented."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flask import Response
+
+from lark_controller.api.jobs import Confirmation
+from lark_controller.jobs.job import Job
+from lark_controller.rest.schemas.times import iso
+
+
+def job_members(job: Job) -> dict[str, Any]:
+    """The members of ``JobSchema``."""
+    addresses = [
+        {"address": str(address), "family": address.version, "block": None if block is None else str(block)}
+        for address, block in job.blocks
+    ]
+    return {
+        "id": job.id,
+        "state": job.state.value,
+        "reason": job.reason,
+        "global_job_id": job.run.global_job_id,
+        "started": job.run.started,
+        "slot": job.run.slot,
+        "owner": job.owner,
+        "user": job.user,
+        "group": job.group,
+        "cluster": job.cluster,
+        "proc": job.proc,
+        "host": job.host,
+        "network_type": job.network_type.value,
+        "address_type": job.address_type.value,
+        "addresses": addresses,
+        "datapath": None if job.datapath is None else f"{job.datapath:016x}",
+        "port": job.port,
+        "mac": job.mac,
+        "vlan": job.vlan,
+        "bandwidth": job.bandwidth,
+        "inbound": job.inbound,
+        "outbound": job.outbound,
+        "created": iso(job.created),
+        "lease_until": iso(job.lease_until),
+        "vouched": job.vouched,
+    }
+
+
+def registered_members(confirmation: Confirmation) -> dict[str, Any]:
+    """The members of ``RegisteredSchema``."""
+    waiting = [{"datapath": each.datapath, "reason": each.reason} for each in confirmation.waiting]
+    return {**job_members(confirmation.job), "confirmed": list(confirmation.confirmed), "waiting": waiting}
+
+
+def written(members: object) -> Response:
+    """An answer in JSON."""
+    return Response(json.dumps(members, separators=(",", ":")), content_type="application/json")

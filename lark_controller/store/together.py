@@ -1,0 +1,243 @@
+"""Many posts and ends in one transaction: a statement each for all that concern nobody else.
+
+A post concerns nobody else where its run is new, nobody holds its addresses, nobody lives on its slot and it books no
+bandwidth. Every other one is carried out by itself (:mod:`.runs`) in a savepoint: where it raises, nothing of it is
+kept, and all others are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, insert, update
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
+
+from lark_common.errors import LarkError
+from lark_controller.jobs.job import Job, JobState
+from lark_controller.store import reservations, runs
+from lark_controller.store.audit_and_policies import entry, record_all
+from lark_controller.store.rows import columns_of, job_from
+from lark_controller.store.runs import Post, StoredRun
+from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, run_ads
+from lark_controller.store.schema import runs as table
+
+# Tries of one that another process was faster than.
+_ATTEMPTS: Final = 3
+
+_FIND: Final = runs.JOBS.where(table.c.id.in_(bindparam("ids", expanding=True))).order_by(table.c.number)
+_INSERT: Final = insert(table).inline()
+_INSERT_ADS: Final = insert(run_ads).inline()
+_EXIT_AD: Final = (
+    update(run_ads)
+    .where(run_ads.c.number == bindparam("run"), run_ads.c.exit_ad == "")
+    .values(exit_ad=bindparam("said"))
+)
+# A list as one parameter, so that the statement is the same however many it has.
+_AMONG: Final = {"sqlite": "IN (SELECT value FROM json_each(?))", "postgresql": "= ANY(%s::text[])"}
+_TAKEN: Final = """
+SELECT 'id', id FROM runs WHERE id {among}
+UNION ALL SELECT 'slot', slot FROM runs WHERE {live} AND slot {among}
+UNION ALL SELECT 'address', ipv4 FROM runs WHERE {holds} AND ipv4 {among}
+UNION ALL SELECT 'address', ipv6 FROM runs WHERE {holds} AND ipv6 {among}
+"""
+_ASKED_FOR_TAKEN: Final = {
+    dialect: _TAKEN.format(among=among, live=LIVE.text, holds=HOLDS_ADDRESS.text) for dialect, among in _AMONG.items()
+}
+_LOCK_SLOTS: Final = (
+    "SELECT pg_advisory_xact_lock(hashtextextended(slot, 0)) FROM unnest(%s::text[]) WITH ORDINALITY AS t (slot, place)"
+    " ORDER BY place"
+)
+_NEXT_NUMBERS: Final = "SELECT nextval(pg_get_serial_sequence('runs', 'number')) FROM generate_series(1, %s)"
+_LAST_NUMBER: Final = "SELECT seq FROM sqlite_sequence WHERE name = 'runs'"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of one run: when, why, with which exit ad (``""``: none), and by whom."""
+
+    job_id: str
+    now: float
+    why: str
+    exit_ad: str
+    actor: str
+
+
+Asked = Post | Finish
+# For a post a registration, or the unseen run that was left as it is; for an end the job (None: there is none). Or the
+# error, and then nothing of it was done.
+Outcome = StoredRun | Job | None | Exception
+
+
+class NotAtOnceError(Exception):
+    """One of them holds something that no database takes; which one, shows when each is carried out by itself."""
+
+
+def at_once(connection: Connection, asked: Sequence[Asked]) -> list[Outcome]:
+    """Carry out all in the caller's transaction. Raises NotAtOnceError; then nothing of it may be committed."""
+    found: dict[int, Outcome] = {}
+    lines: list[dict[str, Any]] = []
+    alone: list[int] = []
+    try:
+        _finish(connection, _places(asked, Finish), found, lines, alone)
+        _register(connection, _places(asked, Post), found, lines, alone)
+        record_all(connection, lines)
+    except Exception as error:
+        if _of_the_data(error):
+            raise NotAtOnceError from error
+        raise
+    for place in sorted(alone):
+        found[place] = _by_itself(connection, asked[place])
+    return [found[place] for place in range(len(asked))]
+
+
+def one_by_one(connection: Connection, asked: Sequence[Asked]) -> list[Outcome]:
+    """As :func:`at_once`, each in a savepoint: the error of one is its outcome."""
+    return [_by_itself(connection, each) for each in asked]
+
+
+def _places(asked: Sequence[Asked], kind: type) -> list[tuple[int, Any]]:
+    return [(place, each) for place, each in enumerate(asked) if isinstance(each, kind)]
+
+
+def _by_itself(connection: Connection, asked: Asked) -> Outcome:
+    work: Callable[[], StoredRun | Job | None]
+    if isinstance(asked, Post):
+        post = asked
+
+        def work() -> StoredRun | Job:
+            left = runs.given_up(connection, post.job.id) if post.unseen else None
+            return left or runs.register_post(connection, post)
+
+    else:
+        finish = asked
+
+        def work() -> Job | None:
+            return runs.end(connection, finish.job_id, finish.now, finish.why, finish.exit_ad, finish.actor)
+
+    failed: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            with connection.begin_nested():
+                return work()
+        except IntegrityError as error:
+            # Another process has written what this one has not seen yet.
+            failed = error
+        except Exception as error:
+            if isinstance(error, LarkError) or _of_the_data(error):
+                return error
+            raise
+    return failed
+
+
+def _of_the_data(error: Exception) -> bool:
+    """True for an error in what was to be written, False for one of the database."""
+    if isinstance(error, DBAPIError):
+        return isinstance(error, DataError)
+    return isinstance(error, StatementError | OverflowError | UnicodeError)
+
+
+def _finish(
+    connection: Connection,
+    asked: Collection[tuple[int, Finish]],
+    found: dict[int, Outcome],
+    lines: list[dict[str, Any]],
+    alone: list[int],
+) -> None:
+    if not asked:
+        return
+    ids = sorted({finish.job_id for _, finish in asked})
+    known = {job.id: job for job in map(job_from, connection.execute(_FIND, {"ids": ids}))}
+    ended: list[tuple[Job, Finish]] = []
+    seen: set[str] = set()
+    for place, finish in asked:
+        job = known.get(finish.job_id)
+        if job is None:
+            found[place] = None
+        elif job.state is JobState.ENDED or job.id in seen:
+            alone.append(place)
+        else:
+            seen.add(job.id)
+            ended.append((job, finish))
+            lines.append(entry(finish.now, finish.actor, runs.ending_action(finish.why), job.id, finish.why))
+            found[place] = replace(job, state=JobState.ENDED, reason=finish.why)
+    if not ended:
+        return
+    connection.execute(runs.END, [{"run": job.number, "why": each.why, "at": each.now} for job, each in ended])
+    exit_ads = [{"run": job.number, "said": each.exit_ad} for job, each in ended if each.exit_ad]
+    if exit_ads:
+        connection.execute(_EXIT_AD, exit_ads)
+    reservations.release_of_jobs(connection, sorted(seen))
+
+
+def _register(
+    connection: Connection,
+    asked: Collection[tuple[int, Post]],
+    found: dict[int, Outcome],
+    lines: list[dict[str, Any]],
+    alone: list[int],
+) -> None:
+    if not asked:
+        return
+    taken = _taken(connection, [post.job for _, post in asked])
+    fresh: list[tuple[int, Post]] = []
+    for place, post in asked:
+        claims = _claims(post.job)
+        if post.booking is not None or not post.job.live or not taken.isdisjoint(claims):
+            alone.append(place)
+        else:
+            fresh.append((place, post))
+        # Of two in one transaction for the same, the second is to find the first.
+        taken.update(claims)
+    if not fresh:
+        return
+    numbers = _numbers(connection, len(fresh))
+    rows, ads = [], []
+    for number, (place, post) in zip(numbers, fresh, strict=True):
+        job = replace(post.job, number=number, created=post.now)
+        rows.append(columns_of(job) | {"number": number, "facts_for": post.facts_for, "ended_at": None})
+        ads.append({"number": number, "job_ad": post.job_ad, "machine_ad": post.machine_ad, "exit_ad": ""})
+        lines.append(entry(post.now, post.actor, "register", job.id, runs.registered_words(job)))
+        found[place] = StoredRun(job, True)
+    connection.execute(_INSERT, rows)
+    connection.execute(_INSERT_ADS, ads)
+
+
+def _claims(job: Job) -> list[tuple[str, str]]:
+    """All that a run must have for itself."""
+    addresses = job.addresses if job.has_pool_address else ()
+    return [("id", job.id), ("slot", job.run.slot), *(("address", str(address)) for address in addresses)]
+
+
+def _taken(connection: Connection, jobs: Iterable[Job]) -> set[tuple[str, str]]:
+    """The claims of these runs that others in the database have, by whatever right."""
+    ids: set[str] = set()
+    slots: set[str] = set()
+    v4: set[str] = set()
+    v6: set[str] = set()
+    for job in jobs:
+        ids.add(job.id)
+        slots.add(job.run.slot)
+        if job.has_pool_address:
+            v4.update(() if job.ipv4 is None else (str(job.ipv4),))
+            v6.update(() if job.ipv6 is None else (str(job.ipv6),))
+    dialect = connection.dialect.name
+    lists: list[list[str]] = [sorted(each) for each in (ids, slots, v4, v6)]
+    parameters: tuple[object, ...] = tuple(lists)
+    if dialect == "postgresql":
+        # In one order, so that no two wait for each other.
+        connection.exec_driver_sql(_LOCK_SLOTS, (lists[1],))
+    else:
+        parameters = tuple(json.dumps(each) for each in lists)
+    return {(what, value) for what, value in connection.exec_driver_sql(_ASKED_FOR_TAKEN[dialect], parameters)}
+
+
+def _numbers(connection: Connection, count: int) -> list[int]:
+    """The numbers of the next runs."""
+    if connection.dialect.name == "postgresql":
+        return [number for (number,) in connection.exec_driver_sql(_NEXT_NUMBERS, (count,))]
+    # The transaction is the only writer, and SQLite takes note of numbers that it is given.
+    last = connection.exec_driver_sql(_LAST_NUMBER).scalar_one_or_none() or 0
+    return list(range(last + 1, last + 1 + count))
