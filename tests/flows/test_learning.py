@@ -178,3 +178,10 @@ def test_stations_that_went_make_room_at_their_port() -> None:
     assert len(moved) == 2
     assert len(gone) == 1
     assert [len(learning.heard(1, 0, number).flows) for number in (20, 21, 22)] == [2, 2, 1]
+
+
+def test_a_port_takes_so_many_stations_as_its_documentation_says() -> None:
+    learning = Learning(3, 4, 70)
+    for station in range(1, 2000):
+        learning.heard(1, 0, 0x0200_0000_0000 + station)
+    assert len(learning) == 1024

@@ -343,6 +343,21 @@ def test_a_segment_without_its_flags_opens_as_one_without_any(one: str, other: s
         assert ct_states(ConnectionTable(), cut) == [CT_NEW]
 
 
+@pytest.mark.parametrize(("one", "other"), [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8::2")])
+def test_headers_that_end_with_the_frame_count(one: str, other: str) -> None:
+    """Four bytes are both ports, fourteen end with TCP's flags (RFC 9293, section 3.1); one less is neither."""
+    ports_alone, flags = bytes((0, 5, 0, 80)), bytes((0, 5, 0, 80, *bytes(9), frames.SYN | frames.ACK))
+    for protocol, header, state in (
+        (17, ports_alone, CT_NEW),
+        (17, ports_alone[:3], CT_INV),
+        (6, ports_alone, CT_NEW),
+        (6, flags, CT_INV),
+        (6, flags[:13], CT_NEW),
+    ):
+        cut = frames.ethernet(A, B, *frames.ip(one, other, protocol, header))
+        assert ct_states(ConnectionTable(), cut) == [state]
+
+
 def test_connections_of_one_end_are_forgotten() -> None:
     ct = ConnectionTable()
     for mine, theirs in (("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.1")):

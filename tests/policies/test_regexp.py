@@ -119,3 +119,16 @@ def test_a_text_that_is_too_long_is_an_error() -> None:
     ads = predicate.ads_of(Facts((("owner", '"' + "a" * 4000 + '"'),), ()))
     assert predicate.value('regexp("a", Owner)', ads) is True
     assert predicate.value('regexp("a", strcat(Owner, Owner))', ads) is classad2.Value.Error
+
+
+@pytest.mark.parametrize(
+    ("text", "argument"),
+    [
+        ('regexp(Owner, "x")', "pattern"),
+        ('regexp("x", Owner, Owner)', "options"),
+        ('regexps("x", Owner, N)', "substitute"),
+    ],
+)
+def test_an_argument_that_is_no_string_is_named(text: str, argument: str) -> None:
+    with pytest.raises(PolicyError, match=f"the {argument} of regexps?\\(\\) is an expression"):
+        load(f"version: 1\npolicies:\n  - block: {{when: '{text}'}}\n")
