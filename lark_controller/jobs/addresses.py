@@ -153,7 +153,7 @@ class _AddressBlocks:
         # Blocks that were in use and are free again, by rank, the widest gap first; blocks from rank ``_next`` on were
         # never looked at. What an idle block gave last is remembered, so that the next job there does not get the
         # address that its neighbours may still have in their ARP caches.
-        self._ranges = [_Range(first >> self._shift, max(0, self.bits - length - self._shift))
+        self._ranges = [_Range(first >> self._shift, self.bits - length - self._shift)
                         for first, length in self.networks if length <= prefix]  # fmt: skip
         self._free: list[tuple[int, int]] = []
         self._queued: set[int] = set()
