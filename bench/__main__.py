@@ -23,7 +23,7 @@ SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views", 
 
 
 def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
-    """What is measured under each name."""
+    """The measurement of each name."""
     if quick:
         return {
             "reactive": lambda: reactive.measure(1, 1.5),

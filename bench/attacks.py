@@ -37,7 +37,7 @@ CONNECTIONS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the controller listens, and a token of a worker's hook that may read."""
+    """The controller's ports, and a token of a worker's hook that may read."""
 
     rest: int
     openflow: int

@@ -1,4 +1,4 @@
-"""What one job's change costs at 1,000, 20,000 and 200,000 registered jobs: calculated alone, and as a whole."""
+"""The cost of one job's change at 1,000, 20,000 and 200,000 registered jobs: calculated alone, and as a whole."""
 
 from __future__ import annotations
 

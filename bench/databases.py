@@ -32,7 +32,7 @@ MONITOR: Final = "cfg"
 
 
 def address(directory: Path, number: int) -> str:
-    """Where the database of worker ``number`` listens, as a policy says it."""
+    """The address of the database of worker ``number``, as in a policy."""
     return f"unix:{_socket(directory, number)}"
 
 
@@ -219,7 +219,7 @@ class Databases:
         return self
 
     def commits(self) -> list[tuple[int, float]]:
-        """What was committed since the last time: the worker's number, and ``time.monotonic`` when it was seen."""
+        """The commits since the last call: the worker's number, and ``time.monotonic`` when it was seen."""
         assert self._process.stdin is not None
         self._process.stdin.write("commits\n")
         self._process.stdin.flush()

@@ -37,7 +37,7 @@ CORE_PORTS: Final = {1: "p1", 2: "p2", 3: "p3"}
 
 
 def port_infos(named: dict[int, str]) -> dict[int, PortInfo]:
-    """What a switch says of its ports."""
+    """The ports of a switch."""
     return {
         number: PortInfo(number, name, f"02:00:00:00:{number >> 8 & 255:02x}:{number & 255:02x}", True, False)
         for number, name in named.items()
@@ -71,7 +71,7 @@ class Fleet:
             await asyncio.sleep(PAUSE)
 
     def counts(self) -> dict[str, int]:
-        """What all of them hold, and were sent."""
+        """The contents of all of them, and what they were sent."""
         every = self.switches.values()
         return {
             "connected": sum(not switch.closed.is_set() and switch.barriers > 0 for switch in every),

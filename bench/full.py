@@ -21,7 +21,7 @@ from lark_controller.jobs.job import Job
 
 BLOCK: Final = 22
 MIB: Final = 1 << 20
-# Whose first packets the policy drops.
+# Users whose first packets the policy drops.
 STOPPED: Final = frozenset({"user017", "user199"})
 
 

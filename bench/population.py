@@ -111,7 +111,7 @@ def jobs(count: int, block: int | None, first: int = 1, workers: int = WORKERS) 
 
 
 def ads(job: Job) -> str:
-    """What a hook would post for a job; the address is left to the controller where it gives addresses."""
+    """A hook's post for a job; the address is left to the controller where it gives addresses."""
     address = "" if job.address_type is AddressType.CONTROLLER else f'LarkInnerAddressIPv4 = "{job.ipv4}"\n'
     return (
         f'GlobalJobId = "{job.run.global_job_id}"\nJobCurrentStartDate = {job.run.started}\n'

@@ -103,7 +103,7 @@ def _at(job: Job, worker: int, place: int) -> Job:
 
 
 def summary(posts: list[Post]) -> dict[str, Any]:
-    """How many there were and were confirmed, and their latency in milliseconds."""
+    """The number of posts, how many were confirmed, and their latency in milliseconds."""
     ordered = sorted(post.milliseconds for post in posts)
     return {
         "posts": len(posts),

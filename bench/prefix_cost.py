@@ -1,4 +1,4 @@
-"""What 200,000 jobs cost in prefixes, memory and time, with scattered addresses and with blocks.
+"""The cost of 200,000 jobs in prefixes, memory and time, with scattered addresses and with blocks.
 
     python bench/prefix_cost.py > table.md
 

@@ -85,7 +85,7 @@ class Lark:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """True if the process is there."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -95,12 +95,12 @@ class Lark:
         return self._process.pid
 
     def memory(self, what: str = "RSS") -> int:
-        """What the process holds of the machine's memory (RSS), or has held at most (HWM), in bytes."""
+        """The process's memory now (RSS), or at most so far (HWM), in bytes."""
         found = re.search(rf"Vm{what}:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
         return 0 if found is None else int(found[1]) * 1024
 
     def threads(self) -> int:
-        """How many threads the process has."""
+        """The number of the process's threads."""
         return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
 
     def processor_seconds(self) -> float:
@@ -109,5 +109,5 @@ class Lark:
         return (int(fields[11]) + int(fields[12])) / _TICK
 
     def log(self) -> str:
-        """What it has logged since it was started last."""
+        """The log since the last start."""
         return self._log.read_bytes()[self._begin :].decode()

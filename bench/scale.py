@@ -295,7 +295,7 @@ def _placed(text: str, number: int) -> Switch:
 
 
 def reference(directory: Path) -> dict[str, float]:
-    """What one plain operation costs here, in microseconds: a flow-mod built, a row written, a post's ads parsed."""
+    """The cost of one plain operation here, in microseconds: a flow-mod built, a row written, a post's ads parsed."""
     job = next(jobs(1, BLOCK))
     desired, decider = Desired(load(policy())), Decider(load(policy()))
     desired.set_switch(_placed(policy(), 2))

@@ -1,4 +1,4 @@
-"""What Lark costs a job's start and end: ``python -m bench.start``, jobs with and without it by turns in the lab.
+"""The cost of Lark at a job's start and end: ``python -m bench.start``, jobs with and without it by turns in the lab.
 
 One worker is set up as docs/how-to/worker.md says; the other one's HTCondor has neither hook nor wrapper. The starter's
 log (with fractions of a second) and the job, whose first instruction prints the time, say when what happened.
@@ -79,7 +79,7 @@ def one(lab: Lab, worker: str) -> Moments:
 
 
 def moments(log: str) -> Moments:
-    """When each thing happened that the last starter of a log tells of."""
+    """The time of each event of the last starter in a log."""
     last = log[log.rindex(_MOMENTS["begin"]) - 32 :]
     found: dict[str, float] = {}
     for line in last.splitlines():

@@ -24,7 +24,7 @@ from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, WIDTHS
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading
 from lark_controller.api.usage import UsageFilter
-from lark_controller.services.accountant import KEPT, Accountant
+from lark_controller.services.account_writer import KEPT, AccountWriter
 from lark_controller.store import Store
 from lark_controller.store.usage import NOT_ENDED, buckets_query, jobs_query
 
@@ -159,7 +159,7 @@ def _plan(url: str, query: Select[Any]) -> list[str]:
 
 
 def _write(store: Store, url: str, count: int) -> dict[str, float]:
-    """What accounts of ``count`` live jobs cost: memory, a reading of each, and to write them as the accountant does.
+    """The cost of the accounts of ``count`` live jobs: memory, a reading of each, and a write as in operation.
 
     The reference is one UPDATE of as many rows, which is the least that PostgreSQL can be asked to do.
     """
@@ -169,7 +169,7 @@ def _write(store: Store, url: str, count: int) -> dict[str, float]:
     ledger = Ledger()
     for job in live:
         ledger.begin(job, job.group)
-    accountant = Accountant(store, ledger, KEPT)
+    account_writer = AccountWriter(store, ledger, KEPT)
     times, reads, references = [], [], []
     for turn in range(1, 4):
         started = time.process_time()
@@ -179,7 +179,7 @@ def _write(store: Store, url: str, count: int) -> dict[str, float]:
             ledger.read(job.number, END + 60.0 * turn, port, counted, 5.0)
         reads.append((time.process_time() - started) / count)
         started = time.perf_counter()
-        accountant.write()
+        account_writer.write()
         times.append(time.perf_counter() - started)
         if ledger.changed():
             raise RuntimeError("not everything was written")

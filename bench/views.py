@@ -1,4 +1,4 @@
-"""What the operator's pages ask of the API, with 200,000 live jobs, thrice as many ended ones, and PostgreSQL.
+"""The requests of the operator's pages to the API, with 200,000 live jobs, thrice as many ended ones, and PostgreSQL.
 
 Each view's requests are sent one after the other over a connection that stays open. Beside the time stands the
 processor's time that the controller spent, which does not depend on what else the machine does.

@@ -37,9 +37,9 @@ INSIDE = "_DEMO_INSIDE"
 UNREGISTERED = Rules(registered=False)
 BEFORE = Rules(blocked=frozenset({"mallory"}), no_wan={"bob": frozenset({"cache"})}, links={"carol": "wan-fast"})
 AFTER = Rules(blocked=frozenset({"carol"}), no_wan=BEFORE.no_wan, links=BEFORE.links)
-# How long a plain demo leaves somebody at a terminal to look at the pages.
+# Seconds for which a plain demo at a terminal keeps the pages.
 LOOK_SECONDS = 30
-# Who sends where, and how many Mb/s.
+# Senders, destinations and Mb/s.
 SENDERS = {
     "alice-1": (("192.0.2.1", 6.0),),
     "alice-2": (("10.64.0.1", 3.0), ("192.0.2.80", 1.5)),

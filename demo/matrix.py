@@ -1,6 +1,6 @@
-"""Who reaches whom: what the policy's words lead one to expect, and what pings find, in IPv4 and IPv6.
+"""The connections between all ends, as the policy's words let one expect them and as pings find them, in IPv4 and IPv6.
 
-What is expected is worked out here from the rules as a person reads them, without any code of the controller.
+The expected ones are derived here from the rules as a person reads them, without any code of the controller.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Rules:
     links: Mapping[str, str] = field(default_factory=dict)
 
     def cell(self, source: End, target: End) -> str:
-        """What is expected between two ends: closed, reached, or the WAN link that carries it."""
+        """The expected result between two ends: closed, reached, or the WAN link that carries it."""
         ends = [end for end in (source, target) if not end.outside]
         owners = {end.owner for end in ends}
         if not self.registered or any(end.stray for end in ends) or owners & self.blocked:
@@ -71,12 +71,12 @@ def pairs(ends: Sequence[End]) -> list[Pair]:
 
 
 def expect(ends: Sequence[End], rules: Rules) -> Cells:
-    """What every pair should find in IPv4 and IPv6."""
+    """The expected result of every pair in IPv4 and IPv6."""
     return {(a, b): (cell := rules.cell(a, b), cell) for a, b in pairs(ends)}
 
 
 def measure(topology: Topology, ends: Sequence[End], expected: Cells) -> Cells:
-    """What every pair finds. Address resolution is forgotten first, so that it is part of every question."""
+    """The measured result of every pair. Address resolution is forgotten first: it is part of every measurement."""
     for host in {id(end.host): end.host for end in ends}.values():
         topology.net.forget_neighbours(host)
     asked = [(a, b, version) for a, b in pairs(ends) for version in (0, 1)]

@@ -1,4 +1,4 @@
-"""What ``lark explain`` says of every cell of a matrix, and whether the switches do the same."""
+"""The answers of ``lark explain`` for every cell of a matrix, compared with what the switches do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def verdicts(service: Service, cells: Cells) -> dict[tuple[End, End, int], tuple
 
 
 def disagreements(found: dict[tuple[End, End, int], tuple[str, str]], measured: Cells) -> list[str]:
-    """Where the explanation and the packets differ: passed or not, or by which WAN link."""
+    """The cells where explanation and packets differ: passed or not, or by which WAN link."""
     wrong = []
     for (source, target, version), (verdict, reason) in found.items():
         cell = measured[source, target][version]

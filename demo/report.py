@@ -1,4 +1,4 @@
-"""What the demo prints: headings, paragraphs, tables, and checks of which it remembers those that failed."""
+"""The output of the demo: headings, paragraphs, tables, and checks, of which those that failed are kept."""
 
 from __future__ import annotations
 

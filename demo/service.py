@@ -103,16 +103,16 @@ class Service:
             time.sleep(0.05)
 
     def in_sync(self, number: int) -> bool:
-        """Whether that many switches hold exactly what they should."""
+        """True if that many switches hold exactly what they should."""
         synced = [each for each in self.client.switches() if each["in_sync"] and each["installed"] == each["desired"]]
         return len(synced) == number
 
     def log(self) -> str:
-        """What the controller has logged since it was first started."""
+        """The controller's log since its first start."""
         return self.log_file.read_text(errors="replace")
 
     def lark(self, *arguments: str) -> str:
-        """What the ``lark`` command prints; the answer "no" (status 1) is an answer. Raises LabError."""
+        """The output of the ``lark`` command; the answer "no" (status 1) is an answer. Raises LabError."""
         result = run([*LARK, *arguments], env=_without_settings() | self.access(), check=False, timeout=40)
         if result.returncode > 1 or (result.returncode == 1 and not result.stdout):
             raise LabError(f"lark {' '.join(arguments)}: {result.stderr.strip()}")
@@ -137,7 +137,7 @@ class Service:
 
 
 def compared(log: str) -> list[int]:
-    """How many flows and meters each comparison with a switch has changed, in the order of the log."""
+    """The numbers of flows and meters that comparisons with switches have changed, in the order of the log."""
     return [int(number) for number in re.findall(r"switch compared.* changes=(\d+)", log)]
 
 

@@ -127,17 +127,17 @@ class Topology:
         return host
 
     def load_base_flows(self) -> None:
-        """What a worker does when its Open vSwitch starts: everything closed but the worker's own traffic."""
+        """Load the flows that a worker loads when its Open vSwitch starts: they pass the worker's own traffic alone."""
         for number, worker in enumerate(("worker1", "worker2"), 1):
             command = ["sh", str(ROOT / "scripts" / "lark-base-flows"), self.switches[worker].device]
             run([*command, self.net.name(f"u{number}")], env=self.ovs.environment)
 
     def flows(self) -> dict[str, list[str]]:
-        """What every switch holds, by its own word, without counters."""
+        """The flows that every switch reports, without counters."""
         return {name: self.ovs.flows(switch.device) for name, switch in self.switches.items()}
 
     def ping(self, host: Host, source: str, target: str, tries: int, wait: float) -> bool:
-        """Whether ``target`` answers an echo request from ``source``."""
+        """True if ``target`` answers an echo request from ``source``."""
         command = ["ip", "netns", "exec", host.namespace, "ping", "-n", "-q", "-i", "0.2", "-c", str(tries)]
         command += ["-W", str(wait), "-I", source, target]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=_PLAIN)

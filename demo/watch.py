@@ -1,4 +1,4 @@
-"""Which WAN link carried which request: tcpdump on both links, at the outside."""
+"""The WAN link that carried each request: tcpdump on both links, at the outside."""
 
 from __future__ import annotations
 

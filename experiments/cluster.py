@@ -54,7 +54,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be run: on how many nodes, on cables of how many Mb/s, and what each application exchanges.
+    """The run that is asked for: the number of nodes, the cables' Mb/s, and the exchange of each application.
 
     ``size`` is bytes to each other node in each round.
     """
@@ -98,7 +98,7 @@ class Member:
 
     @property
     def inside(self) -> list[str]:
-        """What begins a command line that runs in its namespace; ``ip netns exec`` would mount anew, too."""
+        """The begin of a command line that runs in its namespace; ``ip netns exec`` would mount anew, too."""
         return ["nsenter", f"--net=/run/netns/{self.name}"]
 
     @property
@@ -139,7 +139,7 @@ def policy(request: Request) -> str:
 
 
 def ads(member: Member) -> str:
-    """What a worker would post of a job: both ads."""
+    """A worker's post of a job: both ads."""
     number = 1 + member.application * 100 + member.node
     return (
         f'GlobalJobId = "submit.cluster.test#{number}.0#1"\nJobCurrentStartDate = 1\nClusterId = {number}\nProcId = 0\n'
@@ -327,7 +327,7 @@ def exchange(application: int, request: Request) -> list[subprocess.Popen[str]]:
 
 
 def seconds(started: Sequence[subprocess.Popen[str]]) -> float:
-    """How long an application took on its slowest node. Raises LabError where a node failed."""
+    """The time of an application on its slowest node. Raises LabError where a node failed."""
     took = []
     for process in started:
         printed, _ = process.communicate(timeout=RUN_SECONDS)
@@ -375,7 +375,7 @@ def play(request: Request, one: Run, noise: int) -> list[float]:
 
 
 def measure(request: Request) -> dict[str, Any]:
-    """Everything that is asked for: by run's name, for each repetition the seconds of each application."""
+    """The results of a request: by run's name, for each repetition the seconds of each application."""
     applications = max(len(each.rates) for each in request.runs)
     noise = applications
     STATE.mkdir(parents=True, exist_ok=True)

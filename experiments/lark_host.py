@@ -29,7 +29,7 @@ LEAST, MOST = 0.98, 1.00
 
 
 def host_rates(options: Options) -> dict[str, int]:
-    """What the jobs A, B and C ask for, scaled: whole Mb/s, since HTCondor matches no job that asks for part of one."""
+    """The requests of jobs A, B and C, scaled: whole Mb/s, since HTCondor matches no job that asks for part of one."""
     return {name: max(1, round(rate * SCALE * options.scale)) for name, rate in options.rates.host_rates.items()}
 
 

@@ -25,7 +25,7 @@ SECONDS: Final = 10.0
 # A WAN of 20 ms round trip is longer in slow start than a LAN.
 SETTLED: Final = 3.0
 CMS: Final = {"accounting_group": "group_cms", "accounting_group_user": "alice"}
-# Where the WAN's cable ends at the site: the gateway's inner interface.
+# The site's end of the WAN's cable: the gateway's inner interface.
 GATEWAY: Final = "gateway-wan"
 
 
@@ -197,7 +197,7 @@ def figure_12(managed: Rates, unmanaged: Rates, scale: float, options: Options) 
 
 
 def table_3(managed: Rates, unmanaged: Rates, scale: float, options: Options) -> Result:
-    """How many times faster the high-priority job is with management."""
+    """The high-priority job's speed with management, as a multiple of that without."""
     ours = tuple(Point(number, median(managed[number]) / median(unmanaged[number])) for number in managed)
     theirs = tuple(Point(number, paper.SPEED_UP[number]) for number in managed if number in paper.SPEED_UP)
     # What perfect fairness among N + 1 streams would give: 0.9 of the link against 1 / (N + 1) of it.

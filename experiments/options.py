@@ -1,4 +1,4 @@
-"""What every experiment is run with."""
+"""The options of every experiment."""
 
 from __future__ import annotations
 

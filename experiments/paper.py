@@ -1,4 +1,4 @@
-"""What the papers report, as data, each with its place. What they show only as a curve is not guessed at.
+"""The papers' results, as data, each with its place. Values that they show only as a curve are left out.
 
 *Lark*: Z. Zhang, B. Bockelman, D. W. Carder, T. Tannenbaum, "Lark: Bringing Network Awareness to High Throughput
 Computing". *QoS framework*: S. Senapathi, D. K. Panda, D. Stredney, H.-W. Shen, "A QoS Framework for Clusters to

@@ -35,13 +35,13 @@ MOST_SEGMENTS: Final = 65535
 # Seconds until jobs have been told to begin: one, and each more.
 READY: Final = 0.8
 READY_EACH: Final = 0.3
-# What a stream may take beyond its own time, on a machine that does other work.
+# Seconds that a stream may take beyond its own time, on a machine that does other work.
 STREAM_TIMEOUT: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What iperf3 measured of one TCP stream: when it began (seconds since 1970), and its rates over time.
+    """iperf3's measurement of one TCP stream: its begin (seconds since 1970), and its rates over time.
 
     ``rates`` are (seconds since the begin, Mb/s of L2 bytes) at the end of each interval, ``received`` is the rate of
     the whole stream, ``mean`` that after :data:`SETTLED` seconds; all as the receiver counts.
@@ -76,7 +76,7 @@ def stream(text: str) -> Stream:
     if "error" in found:
         raise LabError(f"iperf3: {found['error']}")
     start = found["start"]["timestamp"]
-    # What the sender hands to its socket is not delivered yet: it is the receiver that counts.
+    # The receiver's count: bytes handed to the sender's socket are not delivered yet.
     receiver = found if found["start"]["test_start"]["reverse"] else found["server_output_json"]
     sums = [each["sum"] for each in receiver["intervals"]]
     rates = tuple(
@@ -108,7 +108,7 @@ class Load:
     block: int = 8192
 
     def script(self, begin: float) -> str:
-        """What the job runs; it finds its way to the server first, and waits for ``begin`` (seconds since 1970)."""
+        """The job's program; it finds its way to the server first, and waits for ``begin`` (seconds since 1970)."""
         address = BY_NAME[self.server].address if self.server != WAN else "192.0.2.1"
         how = f"--time {self.seconds:g}" if self.size is None else f"--bytes {self.size}"
         back = " --reverse" if self.download else ""
@@ -192,7 +192,7 @@ class Pool:
             yield jobs
 
     def streams(self, loads: Sequence[Load], jobs: Sequence[Running] | None = None) -> list[Stream]:
-        """What the loads' streams measured, which begin at the same time; in ``jobs``, or in new ones.
+        """The measurements of the loads' streams, which begin at the same time; in ``jobs``, or in new ones.
 
         Raises LabError where one fails.
         """

@@ -1,4 +1,4 @@
-"""What the experiments are run with: the papers' rates, or those of a YAML or JSON file (``--rates FILE``).
+"""The rates of the experiments: the papers', or those of a YAML or JSON file (``--rates FILE``).
 
 Lark's rates are Mb/s of L2 bytes, the QoS framework's MB/s; all are multiplied by the scale.
 """
@@ -15,7 +15,7 @@ import yaml
 from experiments import paper
 from lab.run import LabError
 
-# How many jobs the lab's two workers can run beside one.
+# Jobs that the lab's two workers can run beside one.
 MOST_OTHERS: Final = 15
 MOST_NODES: Final = 16
 

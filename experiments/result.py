@@ -1,4 +1,4 @@
-"""What an experiment found, as frozen values that are written as JSON and read back. Pure, but for the two file calls.
+"""The result of an experiment: frozen values, written as JSON and read back. Pure, but for the two file calls.
 
 Rates are Mb/s of layer-2 bytes unless an axis says otherwise.
 """
@@ -77,7 +77,7 @@ class Result:
 
     @property
     def over_time(self) -> bool:
-        """Whether x is time."""
+        """True if x is time."""
         return self.x_label == TIME
 
 

@@ -142,7 +142,7 @@ class StoredSwitch(FakeSwitch):
 
 
 def _whole(instructions: bytes) -> bool:
-    """Whether the lengths of the instructions add up."""
+    """True if the lengths of the instructions add up."""
     position, size = 0, len(instructions)
     while size - position >= 8:
         length = instructions[position + 2] << 8 | instructions[position + 3]

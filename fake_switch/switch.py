@@ -158,7 +158,7 @@ class FakeSwitch(asyncio.Protocol):
 
     @property
     def program(self) -> Program:
-        """What the switch holds now."""
+        """The flows and meters of the switch now."""
         return self.tables.program()
 
     def put(self, flow: Flow, packets: int = 0, octets: int = 0) -> None:
@@ -168,13 +168,13 @@ class FakeSwitch(asyncio.Protocol):
         entry.packets, entry.bytes = packets, octets
 
     def expire(self, key: FlowKey, reason: int = ofp.OFPRR_IDLE_TIMEOUT) -> None:
-        """Take a flow away and say so if it asked for that."""
+        """Remove a flow, and send a FlowRemoved if it has that flag."""
         entry = self.tables.remove(key)
         if entry is not None:
             self._removed(entry, reason)
 
     def change_port(self, info: PortInfo, reason: int = ofp.OFPPR_MODIFY) -> None:
-        """Add, modify or delete a port (OFPPR_*), and say so."""
+        """Add, modify or delete a port (OFPPR_*), and send a PortStatus."""
         if reason == ofp.OFPPR_DELETE:
             self.ports.pop(info.number, None)
             self.view.remove(info.number)
@@ -395,7 +395,7 @@ class FakeSwitch(asyncio.Protocol):
 
 
 def _metadata_at(result: simulate.Result, table: int) -> int:
-    """What the tables before ``table`` wrote: a table's own write-metadata comes after its apply-actions."""
+    """The metadata written before ``table``: a table's own write-metadata comes after its apply-actions."""
     metadata = 0
     for hit in result.trace:
         if hit.table == table:

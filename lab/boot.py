@@ -28,13 +28,13 @@ from lab.settings import LabSettings
 READY_TIMEOUT = 60
 POWEROFF_TIMEOUT = 15
 POOL_TIMEOUT = 300
-# What of a checkout is no part of it as installed.
+# Parts of a checkout that are not installed.
 NOT_SOURCE = (".git", ".venv", "__pycache__", "build", "dist", "site", "*.egg-info", ".*_cache", "node_modules")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a command in the lab ended; ``status`` is negative for a signal's number."""
+    """The outcome of a command in the lab; ``status`` is negative for a signal's number."""
 
     status: int
     stdout: str

@@ -21,7 +21,7 @@ WINDOW = 2048
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """The kinds of frames."""
 
     READY = 1  # inside → outside: the agent serves
     EXEC = 2  # outside → inside: JSON, see lab.inside.agent
@@ -96,7 +96,7 @@ class Channel:
                 view = view[written:]
 
     def _room(self) -> int | None:
-        """How many bytes may be written now; None for any number."""
+        """The number of bytes that may be written now; None for any number."""
         if not self._window:
             return None
         with self._change:

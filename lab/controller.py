@@ -13,7 +13,7 @@ from lab.run import LabError
 
 
 def api(lab: Lab, path: str, method: str = "GET", body: str = "", content_type: str = "application/yaml") -> Any:
-    """What the controller's API answers to the operator (JSON). Raises LabError for any other status than 2xx."""
+    """The answer of the controller's API to the operator (JSON). Raises LabError for any other status than 2xx."""
     script = (
         f'exec curl -sS --max-time 30 --fail-with-body -X "$1" -H "Authorization: Bearer $(cat {OPERATOR_TOKEN})"'
         ' -H "Content-Type: $3" --data-binary @- "http://127.0.0.1:$4$2"'

@@ -46,7 +46,7 @@ class Running:
 
     @property
     def user(self) -> str:
-        """Whose it is."""
+        """The job's user."""
         return self.jobs.user
 
     @property
@@ -69,7 +69,7 @@ class Running:
         return next((address for address in addresses if (mark in address) is wanted), "")
 
     def reach(self, targets: Sequence[Target], seconds: float = 2.0) -> list[str]:
-        """What comes back to the job from each (protocol, address); see ``lab.inside.job_agent``. "" is nothing."""
+        """The answers to the job from each (protocol, address); see ``lab.inside.job_agent``. "" is nothing."""
         answer = self._ask({"reach": [list(target) for target in targets], "seconds": seconds}, seconds * 4 + 30)
         return list(answer["reached"])
 

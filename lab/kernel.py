@@ -1,4 +1,4 @@
-"""What the machine's kernel has, and so how the lab is entered: natively, or inside User Mode Linux."""
+"""The features of the machine's kernel, and so the way into the lab: natively, or inside User Mode Linux."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lab.run import LabError
 
-# How each thing that the lab needs is tried, in a network namespace of its own; modprobe also says that it is built in.
+# The trial of each thing that the lab needs, in a network namespace of its own; modprobe reports built-in ones, too.
 PROBES = {
     "openvswitch": "test -d /sys/module/openvswitch || modprobe --quiet openvswitch",
     "overlay": "grep -qw overlay /proc/filesystems || modprobe --quiet overlay",
@@ -28,7 +28,7 @@ class Choice:
 
 
 def has(feature: str) -> bool:
-    """Whether the running kernel has ``feature`` (a key of PROBES), which is loaded if it can be."""
+    """True if the running kernel has ``feature`` (a key of PROBES), which is loaded if it can be."""
     try:
         result = subprocess.run(
             ["unshare", "--net", "sh", "-c", PROBES[feature]], capture_output=True, check=False, timeout=PROBE_TIMEOUT

@@ -1,4 +1,4 @@
-"""Which Debian mirror and which keyring the machine's own apt sources name.
+"""The Debian mirror and the keyring that the machine's own apt sources name.
 
 Reads both formats of sources.list(5): one line a source, and deb822 stanzas.
 """

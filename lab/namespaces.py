@@ -181,7 +181,7 @@ class Net:
         return process
 
     def ping(self, host: Host, address: str, *, tries: int = 2, wait: float = 0.5) -> bool:
-        """Whether ``address`` answers: ``tries`` echo requests 0.2 s apart, the last waits ``wait`` seconds."""
+        """True if ``address`` answers: ``tries`` echo requests 0.2 s apart, the last waits ``wait`` seconds."""
         version = f"-{ip_address(address).version}"
         command = ["ping", version, "-n", "-q", "-i", "0.2", "-c", str(tries), "-W", str(wait), address]
         result = self.exec(host, command, timeout=tries * 0.2 + wait + 10, check=False)
@@ -195,11 +195,11 @@ class Net:
             return list(pool.map(lambda pair: self.ping(*pair, tries=tries, wait=wait), pairs))
 
     def tcp(self, source: Host, target: Host, address: str, port: int = 5001, *, wait: float = 1.0) -> bool:
-        """Whether a TCP connection from ``source`` to ``address`` of ``target`` carries bytes both ways."""
+        """True if a TCP connection from ``source`` to ``address`` of ``target`` carries bytes both ways."""
         return self._probe("tcp", source, target, address, port, wait)
 
     def udp(self, source: Host, target: Host, address: str, port: int = 5001, *, wait: float = 1.0) -> bool:
-        """Whether a datagram from ``source`` is answered by ``target`` at ``address`` within ``wait`` seconds."""
+        """True if a datagram from ``source`` is answered by ``target`` at ``address`` within ``wait`` seconds."""
         return self._probe("udp", source, target, address, port, wait)
 
     def _probe(self, protocol: str, source: Host, target: Host, address: str, port: int, wait: float) -> bool:

@@ -126,16 +126,16 @@ class OpenVSwitch:
                 run(["ip", "link", "del", name], check=False)
 
     def vsctl(self, *args: str, timeout: float = 20) -> str:
-        """What ``ovs-vsctl`` prints; waits until the switch has done it."""
+        """The output of ``ovs-vsctl``; waits until the switch has done it."""
         return run(["ovs-vsctl", f"--db=unix:{self.database_socket}", *args], env=self._env, timeout=timeout).stdout
 
     def ofctl(self, bridge: str, command: str, *args: str, timeout: float = 20) -> str:
-        """What ``ovs-ofctl -O OpenFlow13 COMMAND BRIDGE ARGS`` prints, over the bridge's management socket."""
+        """The output of ``ovs-ofctl -O OpenFlow13 COMMAND BRIDGE ARGS``, over the bridge's management socket."""
         target = f"unix:{self.directory / bridge}.mgmt"
         return run(["ovs-ofctl", "-O", "OpenFlow13", command, target, *args], env=self._env, timeout=timeout).stdout
 
     def appctl(self, *args: str, timeout: float = 20) -> str:
-        """What ``ovs-appctl`` prints when it asks the switch (``ofproto/trace``, ``fdb/show``, …)."""
+        """The output of ``ovs-appctl`` for a query of the switch (``ofproto/trace``, ``fdb/show``, …)."""
         target = str(self.directory / "vswitchd.ctl")
         return run(["ovs-appctl", "-t", target, *args], env=self._env, timeout=timeout).stdout
 
@@ -189,7 +189,7 @@ class OpenVSwitch:
         self.vsctl("set-ssl", str(private_key), str(certificate), str(ca_certificate))
 
     def is_connected(self, bridge: str) -> bool:
-        """Whether a controller of this bridge is connected."""
+        """True if a controller of this bridge is connected."""
         shown = self.vsctl("--format=csv", "--no-headings", "--columns=is_connected,target", "list", "controller")
         targets = set(self.vsctl("get-controller", bridge).split())
         rows = (line.split(",", 1) for line in shown.splitlines())
@@ -228,7 +228,7 @@ class OpenVSwitch:
         return sorted(line.strip() for line in shown.splitlines() if "actions=" in line)
 
     def log(self) -> str:
-        """What both daemons have logged, for a failed test's message."""
+        """The log of both daemons, for a failed test's message."""
         return "".join(path.read_text(errors="replace") for path in sorted(self.directory.glob("*.log")))
 
     def _start_database(self) -> None:

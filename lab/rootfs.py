@@ -39,7 +39,7 @@ MISSING_TOOL = "mmdebstrap is not installed: apt-get install mmdebstrap debian-a
 _SETUP = """set -e
 for user in {users}; do useradd --create-home --shell /bin/bash --uid $((uid=${{uid:-2000}}+1)) "$user"; done
 mkdir -p /lark
-# Where modprobe looks for the modules of User Mode Linux.
+# The directory of the modules of User Mode Linux.
 ln -s uml/modules /usr/lib/modules
 : > /etc/resolv.conf
 : > /etc/pip.conf

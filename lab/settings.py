@@ -1,4 +1,4 @@
-"""What an operator can set about the lab, all from the environment."""
+"""The settings of the lab, all from the environment."""
 
 from __future__ import annotations
 

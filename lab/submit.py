@@ -70,7 +70,7 @@ def wait(lab: Lab, jobs: Jobs, timeout: float = 150) -> None:
 
 
 def output(lab: Lab, jobs: Jobs, process: int = 0) -> str:
-    """What a job that has ended wrote on its standard output."""
+    """The standard output of a job that has ended."""
     return lab.on("central", "cat", f"{jobs.directory}/out.{process}").stdout
 
 

@@ -174,7 +174,7 @@ class Client:
         return self._json("GET", f"/v1/policy/versions/{version}")
 
     def policy_difference(self, old: int, new: int | None = None) -> Answer:
-        """How two versions of the policy differ; the second is the one in force by default."""
+        """The difference between two versions of the policy; the second is the one in force by default."""
         return self._json("GET", "/v1/policy/difference", {"old": old} | ({} if new is None else {"new": new}))
 
     def restore_policy(self, version: int) -> Answer:
@@ -218,7 +218,7 @@ class Client:
         return self._json("PUT", f"/v1/hosts/{_part(host)}/rules", None, body, "application/json")
 
     def delivered(self, host: str, at: int, queues: Iterable[Mapping[str, str | int]]) -> Answer:
-        """Say what the queues of jobs on a worker have delivered until ``at`` (milliseconds of any clock that only
+        """Report the delivery of jobs' queues on a worker until ``at`` (milliseconds of any clock that only
         grows), by the names of the reference."""
         body = json.dumps({"at": at, "queues": list(queues)})
         return self._json("POST", f"/v1/hosts/{_part(host)}/delivered", None, body, "application/json")

@@ -19,7 +19,7 @@ from typing import Final, TextIO
 
 _LOGGER: Final = logging.getLogger("lark")
 _FIELDS: Final = "lark_fields"
-# What may stand unquoted as a value; everything else is a JSON string, so a value can neither end the line nor its key.
+# An unquoted value; everything else is a JSON string, so a value can neither end the line nor its key.
 _PLAIN: Final = re.compile(r"[\w.:/@+,%<>\-\[\]]+", re.ASCII)
 
 # Lines that wait for a reader of the log that is slow.

@@ -5,14 +5,11 @@ Operations are on its subjects (``jobs``, ``switches``, …), as :class:`lark_co
 
 from __future__ import annotations
 
-import time
-from concurrent.futures import CancelledError
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from lark_common.errors import StoreError, SwitchError
+from lark_common.errors import SwitchError
 from lark_common.log import event
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.metrics import Metrics
@@ -22,12 +19,11 @@ from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.qos.reservation import Reservation
-from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
+from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.core_drops import CoreDrops
-from lark_controller.reconcile.drift import check
 from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
-from lark_controller.services.accountant import KEPT, Accountant, Keeping
+from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
 from lark_controller.services.background import Upkeep
 from lark_controller.services.feed import Feed
 from lark_controller.services.health import Health
@@ -37,6 +33,7 @@ from lark_controller.services.journal import Journal
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
+from lark_controller.services.switch_check import SwitchCheck
 from lark_controller.services.switches import Switches
 from lark_controller.services.usage import Accounts
 from lark_controller.services.workers import Workers
@@ -74,7 +71,7 @@ class Controller:
         self._reconciler = Reconciler(
             in_force, self._state_changed, metrics, self._ovsdb, ovsdb, ledger, self._journal.note
         )
-        self._accountant = Accountant(store, ledger, keeping)
+        self._account_writer = AccountWriter(store, ledger, keeping)
         self._guarantees = Guarantees(self._reconciler, metrics)
         self._core_drops = CoreDrops(self._reconciler)
         self._openflow = OpenFlow(options, self._reconciler.events)
@@ -88,6 +85,7 @@ class Controller:
         self.policy = PolicyInForce(
             policy, in_force, store, self._openflow, self._reconciler, self._registration, metrics
         )
+        checks = SwitchCheck(self._openflow, self._reconciler, self._guarantees, self._core_drops, store.trail)
         self._upkeep: Upkeep = Upkeep(
             store,
             self._registration,
@@ -96,8 +94,8 @@ class Controller:
             lease_seconds=lease_seconds,
             check_seconds=check_seconds,
             retention=retention_days * 86400,
-            datapaths=lambda: list(self._reconciler.switches),
-            check=self._check,
+            datapaths=checks.datapaths,
+            check=checks.check,
         )
         self.jobs = Jobs(
             store,
@@ -105,13 +103,13 @@ class Controller:
             self._openflow,
             self._reconciler,
             self._upkeep.unwritten,
-            self._accountant,
+            self._account_writer,
             self.policy,
         )
         self.switches = Switches(self._openflow, self._reconciler)
         self.workers = Workers(self._loop, self._reconciler, self._guarantees, store.trail)
         self.usage = Accounts(
-            store, ledger, self._accountant, self.jobs, self._loop, self._reconciler, self._core_drops
+            store, ledger, self._account_writer, self.jobs, self._loop, self._reconciler, self._core_drops
         )
         self.health = Health(store, self._openflow)
 
@@ -127,7 +125,7 @@ class Controller:
         self._registration.use(self.policy.policy, names, jobs)
         self._reconciler.load(self._feed.open())
         decided = ((job, decider.decide(job.facts)) for job in jobs)
-        self._accountant.load((job, decision.group) for job, decision in decided if decision.accounted)
+        self._account_writer.load((job, decision.group) for job, decision in decided if decision.accounted)
         event("directory loaded", jobs=len(jobs))
         self._journal.start()
         self._ovsdb.start()
@@ -135,17 +133,17 @@ class Controller:
         self._upkeep.start()
         if self._pool is not None:
             self._pool.start()
-        self._accountant.start()
+        self._account_writer.start()
         self._openflow.call(self._reconciler.counters.start(self._read_seconds)).result()
         self.health.needs(self._ovsdb.thread)
-        for service in (self._openflow, self._upkeep, self._accountant, self._journal):
+        for service in (self._openflow, self._upkeep, self._account_writer, self._journal):
             self.health.needs(*service.threads)
         if self._pool is not None:
             self.health.needs(*self._pool.threads)
         self.health.start()
 
     def release(self) -> None:
-        """Workers that wait for changes have their answer now: before the REST server stops."""
+        """Answer workers that wait for changes, before the REST server stops."""
         with suppress(SwitchError):
             self.workers.release()
 
@@ -159,7 +157,7 @@ class Controller:
         self._upkeep.stop_watching()
         self._openflow.stop()
         self._upkeep.stop()
-        self._accountant.stop()
+        self._account_writer.stop()
         self._journal.stop()
 
     @property
@@ -188,11 +186,3 @@ class Controller:
 
     def _queues_told(self, report: Report) -> None:
         self._openflow.tell(self._reconciler.queues_told, report)
-
-    def _check(self, datapath: int) -> None:
-        # Cancelled: the controller stops in its midst.
-        with suppress(SwitchError, FutureTimeoutError, StoreError, CancelledError):
-            self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
-            for missed in self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT):
-                self._store.trail.record(time.time(), "controller", "guarantee missed", missed.subject, missed.text)
-            self._openflow.call(self._core_drops.look(datapath)).result(LOOP_TIMEOUT)

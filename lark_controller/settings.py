@@ -16,7 +16,7 @@ from typing import Annotated, Final
 from lark_common.settings_table import About, Setting, SettingsTable
 
 PREFIX: Final = "LARK_"
-# What scripts and the command line take from the environment under the same prefix.
+# Variables of scripts and the command line under the same prefix.
 CLIENT_VARIABLES: Final = frozenset({"LARK_URL", "LARK_TOKEN", "LARK_TOKEN_FILE", "LARK_CA"})
 OVSDB_PATTERN: Final = r"unix:/\S+|(ssl|tcp):(\{host\}|\[[0-9a-fA-F:]+\]|[\w.-]+):[0-9]{1,5}"
 

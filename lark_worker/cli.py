@@ -63,7 +63,7 @@ def run_fair_queues(settings: Settings) -> int:
 
 
 def show_jobs(settings: Settings) -> int:
-    """Print the jobs that the running service knows."""
+    """Print the jobs of the running service."""
     document = _ask(settings, "/v1/jobs")
     if document is None:
         return 1
@@ -73,7 +73,7 @@ def show_jobs(settings: Settings) -> int:
 
 
 def show_status(settings: Settings) -> int:
-    """Print what the running service has to say of itself; 1 where that asks for somebody, or it does not answer."""
+    """Print the state of the running service; 1 where that asks for somebody, or it does not answer."""
     document = _ask(settings, "/v1/status")
     if document is None:
         return 1

@@ -135,7 +135,7 @@ class ControllerLink:
             raise AwayError(f"{self._settings.url} does not give rules as a Lark controller does: {error}") from None
 
     def rules_confirmed(self, host: str, revision: str, applied: Applied) -> None:
-        """Say that a revision of the rules is in place, and what became of it."""
+        """Report that a revision of the rules is in place, and the jobs that it refuses."""
         self._ask(lambda client: client.confirm_rules(host, revision, applied.refused, applied.late, applied.uplinks))
 
     def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> None:
@@ -144,7 +144,7 @@ class ControllerLink:
             self._ask(lambda client: client.counters(job_id, counted, final))
 
     def delivered(self, host: str, at: float, queues: Mapping[tuple[str, str], Seen]) -> None:
-        """Say what jobs' queues at this worker's uplinks have delivered until ``at`` (seconds of any clock that only
+        """Report the delivery of jobs' queues at this worker's uplinks until ``at`` (seconds of any clock that only
         grows), by the job's id and the queue's name."""
         said: list[dict[str, str | int]] = [
             {

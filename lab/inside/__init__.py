@@ -1,1 +1,1 @@
-"""What runs inside the lab: the first process, the machines of the pool, and what is started on them."""
+"""The inside of the lab: the first process, the machines of the pool, and what is started on them."""

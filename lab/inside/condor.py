@@ -70,5 +70,5 @@ def config(machine: Machine) -> str:
 
 
 def is_in_pool(machine: Machine) -> bool:
-    """Whether HTCondor runs on ``machine``."""
+    """True if HTCondor runs on ``machine``."""
     return any(role in DAEMONS for role in machine.roles)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What the lab's jobs run when a test wants to look at the network from inside a job.
+"""The program of the lab's jobs with which a test looks at the network from inside a job.
 
 Answers on TCP and UDP port 5000 of the job's network (echo), and does what it is told, as the job's user, through a
 Unix socket in the user's home directory on the worker: ``~/agents/CLUSTER.PROC``. HTTP, one JSON document each way:
@@ -63,7 +63,7 @@ def call(kind: socket.SocketKind, address: str, seconds: float) -> str:
 
 
 def fetch(address: str, seconds: float) -> str:
-    """What the web server there answers."""
+    """The answer of the web server there."""
     host = f"[{address}]" if ":" in address else address
     try:
         with urllib.request.urlopen(f"http://{host}/", timeout=seconds) as answer:
@@ -73,7 +73,7 @@ def fetch(address: str, seconds: float) -> str:
 
 
 def reach(protocol: str, address: str, seconds: float) -> str:
-    """What comes back from ``address``; nothing is the empty text."""
+    """The answer from ``address``; nothing is the empty text."""
     if protocol == "ping":
         return ping(address, seconds)
     if protocol == "http":

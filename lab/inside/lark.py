@@ -189,14 +189,14 @@ def _client(token_file: str) -> str:
 
 
 def ask(path: str) -> Any:
-    """What the controller's API shows to the operator. Raises OSError where it does not answer, or not with 200."""
+    """The answer of the controller's API to the operator. Raises OSError where it does not answer, or not with 200."""
     request = urllib.request.Request(f"{URL}{path}", headers={"Authorization": f"Bearer {token('operator').strip()}"})
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)
 
 
 def missing(machines: Iterable[Machine]) -> list[str]:
-    """What is not ready yet: the controller, the switches of ``machines``, the services of its workers; in words."""
+    """The parts not ready yet, in words: the controller, the switches of ``machines``, the services of its workers."""
     try:
         switches = {each["datapath"]: each for each in ask("/v1/switches")["switches"]}
     except (OSError, ValueError) as error:

@@ -135,7 +135,7 @@ def make_segments() -> None:
 
 
 def no_detection(address: str) -> str:
-    """What ``ip address add`` is told so that an IPv6 address can be used at once."""
+    """The words for ``ip address add`` with which an IPv6 address can be used at once."""
     return " nodad" if ":" in address else ""
 
 

@@ -87,7 +87,7 @@ def off(name: str) -> None:
 
 
 def status() -> dict[str, object]:
-    """Which machines are on, and which workers the collector knows."""
+    """The machines that are on, and the workers that are in the collector."""
     return {
         "on": [machine.name for machine in MACHINES if (machines.DIRECTORY / machine.name / "pid").exists()],
         "workers": sorted(workers_in_pool()),

@@ -1,4 +1,4 @@
-"""What is started on each machine of the lab, by its roles. Runs as root inside the lab. Standard library only."""
+"""The services of each machine of the lab, by its roles. Runs as root inside the lab. Standard library only."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def htcondor(machine: Machine) -> None:
 
 
 def boot(machine: Machine, options: Options) -> None:
-    """Everything that ``machine`` starts when it is switched on."""
+    """Start the services of ``machine``, which is switched on."""
     base(machine, options)
     if "openvswitch" in machine.roles:
         openvswitch(machine, options)

@@ -20,7 +20,7 @@ REST_PORT = 8080
 OPERATOR_TOKEN = "/etc/lark/operator.token"
 UPLINK = "eth0"
 DATABASE_URL = "postgresql+psycopg://lark@/lark?host=/run/postgresql"
-# What is inside the jobs' networks and no job's: the routers that jobs have by default, and their name server.
+# Addresses inside the jobs' networks that are no job's: the routers that jobs have by default, and their name server.
 GATEWAYS = ("10.64.0.1", "2001:db8:64::1")
 NAMESERVER = "10.64.0.4"
 # A worker's Linux bridge, whose port eth1 leads to the site's network too, and its private networks behind NAT.
@@ -151,7 +151,7 @@ MACHINES = (
 )
 BY_NAME = {machine.name: machine for machine in MACHINES}
 SEGMENTS = ("lan", "wan", "fast", "wan-port", "fast-port")
-# Where the operator is: in the lab, beside the machines.
+# The operator's place: in the lab, beside the machines.
 OPERATOR = ("10.0.0.254/16", "2001:db8::fe/64")
 
 

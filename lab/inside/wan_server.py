@@ -1,5 +1,5 @@
-"""What a host in the WAN answers: over HTTP on port 80 who asked and through which gateway, over UDP on port 7 what it
-got.
+"""The servers of a host in the WAN: HTTP on port 80 answers with the client's address and its gateway, UDP on port 7
+with the datagram.
 
 The kernel marks what came in by the fast way (see ``lab.inside.services``), and a connection keeps its first packet's
 mark. Standard library only.

@@ -206,7 +206,7 @@ def _first_lost(lines: Iterable[str]) -> AdError:
 
 
 def _attribute_before(text: str) -> str:
-    """The attribute that the last line of ``text`` belongs to, where it can be told."""
+    """The attribute that the last line of ``text`` belongs to, where it can be determined."""
     line = text[text.rfind("\n") + 1 :]
     found = re.match(r'[\s\[{"]*([A-Za-z_][A-Za-z0-9_.]*)"?\s*[=:]', line)
     if found:
@@ -215,7 +215,7 @@ def _attribute_before(text: str) -> str:
 
 
 def attribute_at(body: bytes, offset: int) -> str:
-    """The attribute in whose value byte ``offset`` of a posted body lies, ``""`` where it cannot be told."""
+    """The attribute in whose value byte ``offset`` of a posted body lies, ``""`` where it cannot be determined."""
     before = body[:offset].decode("latin-1")
     members = re.findall(r'"([A-Za-z_][A-Za-z0-9_.]*)"\s*:\s*"[^"]*$', before[-4096:])
     return members[-1] if members else _attribute_before(before)

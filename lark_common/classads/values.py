@@ -15,7 +15,7 @@ from lark_common.classads.evaluation import evaluate
 from lark_common.classads.text import literal
 from lark_common.errors import AdError
 
-# What is written (in lower case) -> what it means. "null" is the paper's word for no network (section IV).
+# The written value (in lower case) -> its meaning. "null" is the paper's word for no network (section IV).
 NETWORK_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {"ovs_bridge": "ovs_bridge", "bridge": "bridge", "nat": "nat", "none": "none", "null": "none"}
 )

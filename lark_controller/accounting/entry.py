@@ -32,7 +32,7 @@ class Entry:
 
 
 def entry_of(number: int, account: Account) -> Entry:
-    """What there is to write of an account now."""
+    """The entry to write for an account now."""
     usage = account.usage
     readings = {
         "at": account.at,

@@ -103,7 +103,7 @@ class Ledger:
             account = self._accounts[job.number] = Account(job, treatment)
             before, left = self._leaving.pop(account.port, None), self._ports.pop(account.port, None)
             if before is not None:
-                # What is remembered of the port is of a job before that one.
+                # The reading kept of the port is of a job before that one.
                 before.followed = account.follows = True
                 left = None
             if readings:

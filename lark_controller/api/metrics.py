@@ -1,7 +1,7 @@
 """The controller's own metrics, in a registry of their own, for Prometheus.
 
-Labels are bounded: routes, methods, states and results, never jobs, users or addresses. What the controller knows
-anyway (jobs, switches, policy) is not counted here but read at each scrape, by ``rest.metrics``.
+Labels are bounded: routes, methods, states and results, never jobs, users or addresses. Values that the controller has
+anyway (jobs, switches, policy) are not counted here but read at each scrape, by ``rest/scrape.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # A post is meant to take less than 50 ms, and may be asked to wait for half a minute.
 POST_BUCKETS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-# When each counter began is the time the process began; as series of their own they would double every counter.
+# Each counter's begin is the process's; as series of their own the begins would double every counter.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the one function that its package left without types
 
 

@@ -20,7 +20,7 @@ from lark_controller.htcondor.watch import PoolOptions
 from lark_controller.rest.app import create_app
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
-from lark_controller.services.accountant import Keeping
+from lark_controller.services.account_writer import Keeping
 from lark_controller.services.policy_file import PolicyFile, first_policy
 from lark_controller.settings import Settings
 from lark_controller.store import Store
@@ -97,7 +97,7 @@ class Service:
     def start(self) -> None:
         """Load the directory, listen for switches, then answer REST."""
         self.controller.start()
-        # What was loaded lives as long as the process; the collector need not look at it again and again.
+        # Objects loaded by now live as long as the process; the garbage collector need not visit them again and again.
         gc.collect()
         gc.freeze()
         # A full collection stops all threads for 50 to 100 ms with 1,000 switches: one for every 70,000 objects that
@@ -144,7 +144,7 @@ def _opened(url: str) -> Store:
 
 
 def openflow_options(settings: Settings) -> OpenFlowOptions:
-    """The OpenFlow listener as the settings want it."""
+    """The OpenFlow listener by the settings."""
     return OpenFlowOptions(
         listen=tuple((each.host, each.port) for each in settings.openflow_listen),
         tls_listen=tuple((each.host, each.port) for each in settings.openflow_tls_listen),
@@ -175,7 +175,7 @@ def pool_options(settings: Settings) -> PoolOptions | None:
 
 
 def ovsdb_options(settings: Settings) -> OvsdbOptions:
-    """The way to switches' databases as the settings want it."""
+    """The way to switches' databases by the settings."""
     return OvsdbOptions(settings.ovsdb, settings.openflow_tls_key, settings.openflow_tls_cert, settings.openflow_tls_ca)
 
 

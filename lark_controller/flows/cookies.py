@@ -22,9 +22,9 @@ class Category(IntEnum):
     LOCAL_BASE = 0x01  # loaded on the worker when OVS starts, before any controller; never swept. Number: 0
     SWITCH = 0x02  # the frame of the tables: misses, host traffic. Number: 0
     JOB = 0x03  # one job's own flows at its port. Number: the job's number
-    SLICE = 0x04  # which prefixes a slice may exchange packets with. Number: the slice's tag on that switch
+    SLICE = 0x04  # the prefixes that a slice may exchange packets with. Number: the slice's tag on that switch
     WAN = 0x05  # WAN drop, exceptions and steering. Number: the WAN rule's position in the policy
-    CLASSIFY = 0x06  # core: which WAN rule or group a prefix belongs to. Number: the rule's or group's
+    CLASSIFY = 0x06  # core: the WAN rule or group of a prefix. Number: the rule's or group's
     CONNECTIVITY = 0x07  # one-way connectivity by connection tracking. Number: 0
     GROUP = 0x08  # queue, meter, DSCP of an accounting group. Number: the group's DSCP
     REACTIVE = 0x09  # decided on a PacketIn. Number: a hash of the two addresses

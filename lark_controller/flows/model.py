@@ -213,7 +213,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Everything that one switch should hold (or does hold): flows by key and meters by number."""
+    """The whole program of a switch, desired or installed: flows by key and meters by number."""
 
     flows: dict[FlowKey, FlowData] = field(default_factory=dict)
     meters: dict[int, Meter] = field(default_factory=dict)

@@ -29,7 +29,7 @@ NOT_WAN: Final[tuple[Network, ...]] = tuple(
 
 
 def local_networks(policy: Policy) -> tuple[Network, ...]:
-    """Everything that is not the WAN, job networks included, without redundant overlaps."""
+    """The networks that are not the WAN, job networks included, without redundant overlaps."""
     networks = {*policy.local_networks, *policy.job_networks, *NOT_WAN}
     kept: list[Network] = []
     # In this order a network follows the one that it lies in, with nothing between them that lies elsewhere.

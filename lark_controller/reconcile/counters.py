@@ -28,7 +28,7 @@ IN_FLIGHT: Final = 16
 # Reading counters takes at most one part in this many of the loop's time: with so many jobs that it would take more,
 # the interval grows.
 SHARE: Final = 10
-# How long a job that has ended waits for its last counters.
+# Seconds for which a job that has ended waits for its last counters.
 LAST_SECONDS: Final = 5.0
 
 # A port's counters and a job's counting flows, as they come.

@@ -17,7 +17,7 @@ from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.progress import as_now
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
-from lark_controller.services.accountant import Accountant
+from lark_controller.services.account_writer import AccountWriter
 from lark_controller.services.job_names import JobNames
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
@@ -35,7 +35,7 @@ class Jobs:
         openflow: OpenFlow,
         reconciler: Reconciler,
         unwritten: Mapping[str, Job],
-        accountant: Accountant,
+        account_writer: AccountWriter,
         policy: PolicyInForce,
     ) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class Jobs:
         self._loop = LoopCalls(openflow)
         self._reconciler = reconciler
         self._unwritten = unwritten
-        self._accountant = accountant
+        self._account_writer = account_writer
         self._policy = policy
         self._names = JobNames(store.runs, self._now)
 
@@ -122,7 +122,7 @@ class Jobs:
         ending = self._store.runs.ending(job_id)
         confirmation = self._loop.call(lambda: self._confirmation(job))
         decision = quarantined(decide(job.facts, self._policy.policy), job)
-        usage = self._accountant.of_jobs([confirmation.job]).get(job.number)
+        usage = self._account_writer.of_jobs([confirmation.job]).get(job.number)
         at = None if ending is None else ending.at
         return JobDetail(confirmation.job, decision, confirmation, job_ad, machine_ad, at, usage)
 

@@ -40,7 +40,7 @@ from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import LEASE_EXPIRED, Finish, Outcome, Post, Store, StoredRun
 
-# How long a job lives on that is kept beyond its lease, in seconds, until it is asked about again.
+# Seconds for which a job kept beyond its lease lives on, until the pool is looked at again.
 KEPT_SECONDS = 60.0
 
 

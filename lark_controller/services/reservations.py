@@ -249,7 +249,7 @@ class Reservations:
                 self._leaving[each.id] = each
         for each in past:
             event("reservation over", job=each.job, reservation=each.id)
-        # What is held is free for others only when its queue is gone, which the loop sees to meanwhile.
+        # Its bandwidth is free for others only when its queue is gone, which the loop sees to meanwhile.
         self._leaving = {each.id: each for each in self._leaving.values() if self._holds(each)}
         return self._store.reservations.sweep(now, self._leaving)
 

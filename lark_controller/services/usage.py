@@ -15,7 +15,7 @@ from lark_controller.jobs.job import Job
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.core_drops import CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
-from lark_controller.services.accountant import Accountant
+from lark_controller.services.account_writer import AccountWriter
 from lark_controller.services.jobs import Jobs
 from lark_controller.store import Store
 
@@ -27,7 +27,7 @@ class Accounts:
         self,
         store: Store,
         ledger: Ledger,
-        accountant: Accountant,
+        account_writer: AccountWriter,
         jobs: Jobs,
         loop: LoopCalls,
         reconciler: Reconciler,
@@ -35,7 +35,7 @@ class Accounts:
     ) -> None:
         self._store = store
         self._ledger = ledger
-        self._accountant = accountant
+        self._account_writer = account_writer
         self._jobs = jobs
         self._loop = loop
         self._reconciler = reconciler
@@ -44,11 +44,11 @@ class Accounts:
     @property
     def written(self) -> float:
         """The time of the last complete write."""
-        return self._accountant.written
+        return self._account_writer.written
 
     def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
         """The use of jobs, by number. Raises StoreError."""
-        return self._accountant.of_jobs(jobs)
+        return self._account_writer.of_jobs(jobs)
 
     def counted(self, job_id: str, report: WorkerCounts, final: bool) -> bool:
         """Take in a worker's counters of a live job; False where the job is not accounted, or is over.
@@ -66,7 +66,7 @@ class Accounts:
 
     def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
         """A page of the history. Raises NotFoundError for a cursor that is none, StoreError."""
-        counted = self._accountant.counted
+        counted = self._account_writer.counted
         return replace(self._store.usage.page(chosen, cursor, limit), counted=counted)
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:

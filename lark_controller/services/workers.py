@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -11,6 +10,7 @@ from lark_controller.reconcile.awaited import RulesAt
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.services.switch_check import record_missed
 from lark_controller.store.store import Trail
 
 
@@ -57,8 +57,7 @@ class Workers:
         """A worker's own queues have delivered this; returns how many of its guarantees were missed. Raises
         StoreError."""
         missed, new = self._loop.call(lambda: self._guarantees.told(host, queues))
-        for each in new:
-            self._trail.record(time.time(), "controller", "guarantee missed", each.subject, each.text)
+        record_missed(self._trail, new)
         return missed
 
     def release(self) -> None:

@@ -19,7 +19,7 @@ from lark_common.worker_rules import CT_ZONE, CT_ZONE_OTHERS
 from lark_worker.network.vswitchd import ask, run_dir
 from lark_worker.records.records import Record
 
-# How often a worker with such jobs looks; a job that opens 10,000 connections a second takes longer to fill the zone.
+# Seconds between looks while there are such jobs; at 10,000 connections a second a zone takes longer to fill.
 _SECONDS: Final = 1.0
 _TIMEOUT: Final = 10.0
 # The zone of echo and the like, which are short, has this part of the limit.

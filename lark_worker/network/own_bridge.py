@@ -21,7 +21,7 @@ from lark_worker.records.atomic_file import write_atomically
 KINDS: Final = ("ovs", "ovs-userspace", "linux")
 DEVICES: Final = Path("/sys/class/net")
 BASE_FLOWS: Final = "lark-base-flows"
-# What the kernel makes by itself with an address, or a router's advertisement brings again.
+# Routes that the kernel makes by itself with an address, or that a router's advertisement brings again.
 _NOT_OURS: Final = frozenset({"kernel", "ra"})
 _TRY: Final = 0.5
 
@@ -187,7 +187,7 @@ def _addresses(interface: str) -> list[str]:
     return [
         f"{each['local']}/{each['prefixlen']}"
         for each in (shown[0]["addr_info"] if shown else [])
-        # What a router's advertisement gave comes again on the bridge.
+        # Addresses from a router's advertisement come again on the bridge.
         if each["scope"] != "link" and not (each["family"] == "inet6" and each.get("dynamic"))
     ]
 
@@ -227,7 +227,7 @@ def _answering(moved: Moved, patience: float) -> None:
     while time.monotonic() < deadline:
         for router in moved.routers:
             version = "-6" if ":" in router else "-4"
-            # Whether it answers pings does not matter; that it has an address on the link does.
+            # An address on the link is enough; it need not answer pings.
             run(["ping", version, "-n", "-q", "-c1", "-W1", "-I", moved.bridge, router], check=False)
             shown = json.loads(run(["ip", "-json", "neigh", "show", router, "dev", moved.bridge]) or "[]")
             if any("lladdr" in each and "FAILED" not in each.get("state", ()) for each in shown):

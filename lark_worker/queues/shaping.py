@@ -35,7 +35,7 @@ _FRAME: Final = 1600
 # Seconds between two looks whether packets wait.
 SAMPLE: Final = 1.0
 
-# What a device's classes are to be, each with the queue that it is of a job.
+# The classes that a device should have, each with the job's queue that it is.
 _Wanted = Mapping[int, tuple[Share, "_Queue | None"]]
 
 

@@ -119,7 +119,7 @@ def _solicited(port: Port) -> Iterator[str]:
 
 
 def _solicits(port: Port) -> Iterator[str]:
-    """Nobody asks for a sliced job's link-local address from another without multicast."""
+    """Drop requests for a sliced job's link-local address from others without multicast."""
     if port.rules.slice:
         # Not counted: a router that knows the job already asks so first, and then by multicast.
         yield f"icmpv6 type {NS} ip6 saddr fe80::/10 ip6 daddr fe80::/10 drop"

@@ -10,7 +10,7 @@ from lark_worker.network.vswitchd import ask, run_dir
 from lark_worker.records.records import Record
 
 _DEVICES: Final = Path("/sys/class/net")
-# What the outer end receives, the job has sent.
+# The outer end receives the packets that the job sends.
 _NAMES: Final = {
     "bytes_in": "tx_bytes",
     "bytes_out": "rx_bytes",

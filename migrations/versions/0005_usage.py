@@ -1,4 +1,4 @@
-"""What jobs have used: by job, and by group, user and host in buckets of a minute, an hour and a day."""
+"""The network use of jobs: by job, and by group, user and host in buckets of a minute, an hour and a day."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def everything(controller: Controller) -> None:
             controller.switches.flows("0000000000000001", FlowFilter(), None, 10, 5)
             controller.reservations.links()
             controller.reservations.expire(0.0)
-            controller._accountant.write()
+            controller._account_writer.write()
             controller.jobs.counts()
 
     works: list[Callable[[], None]] = [policies, questions]

@@ -151,7 +151,7 @@ def test_a_thread_that_has_ended_is_not_ready(tmp_path: Path, name: str) -> None
             case "ovsdb":
                 controller._ovsdb._post(None)
             case "lark-usage":
-                controller._accountant.threads[0].stop()
+                controller._account_writer.threads[0].stop()
             case "lark-leases":
                 controller._upkeep.stop_watching()
             case "lark-states":

@@ -61,7 +61,7 @@ _MULTICAST: Final = 1 << 40
 _RESERVED: Final = 0x0180C2000000 >> 4
 _TPID: Final = 0x8100
 _MAX_PASSES: Final = 64
-# What a packet has beside its bytes.
+# The metadata of a packet, beside its bytes.
 _PIPELINE: Final = ("in_port", "metadata", "ct_state", "ct_mark")
 
 

@@ -125,7 +125,7 @@ def _track(body: bytes) -> Action | None:
     nested = _set_field(body[24:]) if body[24:26] == _SET_FIELD else None
     if isinstance(nested, SetField) and nested.name == _MARK and flags == _CT_COMMIT:
         made = Track(zone, recirculation, commit=True, mark=nested.value)
-        # Whatever else is nested is not told by the model.
+        # Other nested actions have no place in the model.
         return made if encode_action(made) == body else None
     return None
 

@@ -202,7 +202,7 @@ class SwitchLink:
         self.write(wire.packet_out(self.next_xid(), in_port, actions, data))
 
     async def dump(self, timeout: float | None = None, job: int | None = None) -> Dump:
-        """Everything that the switch holds, complete; with ``job`` that job's own flows and counting flows alone.
+        """Dump the switch, complete; with ``job`` that job's own flows and counting flows alone.
 
         Raises SwitchError: a dump that is not complete is none.
         """

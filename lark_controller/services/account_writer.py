@@ -41,7 +41,7 @@ class Keeping:
 KEPT: Final = Keeping()
 
 
-class Accountant:
+class AccountWriter:
     """Writes the ledger's accounts on a thread of its own, from :meth:`start` to :meth:`stop`."""
 
     def __init__(self, store: Store, ledger: Ledger, keeping: Keeping) -> None:

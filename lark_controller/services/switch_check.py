@@ -1,0 +1,53 @@
+"""The periodic full check of a switch: its flows, the guarantees of its queues, the drops at a core.
+
+Called by a thread of :mod:`.background`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+
+from lark_common.errors import StoreError, SwitchError
+from lark_controller.reconcile.calls import LOOP_TIMEOUT
+from lark_controller.reconcile.core_drops import CoreDrops
+from lark_controller.reconcile.drift import check
+from lark_controller.reconcile.guarantees import Guarantees, Missed
+from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.store.store import Trail
+from lark_controller.switches.openflow.loop_thread import OpenFlow
+
+
+class SwitchCheck:
+    """Checks one switch at a time. Errors end a check; the next one comes in the same interval."""
+
+    def __init__(
+        self, openflow: OpenFlow, reconciler: Reconciler, guarantees: Guarantees, core_drops: CoreDrops, trail: Trail
+    ) -> None:
+        self._openflow = openflow
+        self._reconciler = reconciler
+        self._guarantees = guarantees
+        self._core_drops = core_drops
+        self._trail = trail
+
+    def datapaths(self) -> list[int]:
+        """The switches to check."""
+        return list(self._reconciler.switches)
+
+    def check(self, datapath: int) -> None:
+        """Check a switch, connected or not."""
+        # Cancelled: the controller stops in its midst.
+        with suppress(SwitchError, FutureTimeoutError, StoreError, CancelledError):
+            self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
+            missed = self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT)
+            record_missed(self._trail, missed)
+            self._openflow.call(self._core_drops.look(datapath)).result(LOOP_TIMEOUT)
+
+
+def record_missed(trail: Trail, missed: Iterable[Missed]) -> None:
+    """Write missed guarantees into the audit trail. Raises StoreError."""
+    for each in missed:
+        trail.record(time.time(), "controller", "guarantee missed", each.subject, each.text)
