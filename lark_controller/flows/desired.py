@@ -21,7 +21,7 @@ from lark_controller.flows.edge.slices import slice_flows
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, same_for_switches
 from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
-from lark_controller.flows.relabel import LabelOf, Net, enter, relabel
+from lark_controller.flows.relabel import LabelOf, Net, by_block, enter, relabel, relabel_together
 from lark_controller.flows.tags import LocalJobs, assign_tags
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import Ruled, host_rules
@@ -64,14 +64,13 @@ class Desired:
         self._edge_rules: dict[bool, tuple[Flow, ...]] = {}
         # Label sets in use that were taken over, and whether the labels in them were: see :meth:`following`.
         self._followed: list[tuple[LabelledPrefixes, LabelOf, bool]] = []
+        self._unsettled: list[int] = []
 
     @classmethod
     def following(cls, policy: Policy, before: Desired) -> Desired:
-        """The desired state of another policy, with all jobs and switches of ``before`` taken over; each job keeps the
-        decision that it had until :meth:`decide_anew` is called for it. Only where :meth:`places_alike`.
-
-        What ``before`` has is copied, at a small part of the cost of putting every job again.
-        """
+        """The desired state of another policy, with all jobs and switches of ``before`` taken over, if
+        :func:`.transition.places_alike`. They are copied, at a small part of the cost of putting every job again; each
+        job keeps the decision that it had until :meth:`decide_anew`, with :meth:`settle` after the last."""
         after = cls(policy, before)
         after.switches, after.placed, after.rules = dict(before.switches), dict(before.placed), dict(before.rules)
         after.groups, after.ruled = before.groups.copy(), before.ruled.copy()
@@ -95,8 +94,7 @@ class Desired:
         return after
 
     def decide_anew(self, number: int, decision: Decision) -> None:
-        """Take this policy's decision for a job that was taken over; what that changes is asked for later
-        (:mod:`.transition`)."""
+        """Take this policy's decision for a job; :mod:`.transition` tells what that changes."""
         old = self.placed.get(number)
         if old is None:
             return
@@ -104,11 +102,20 @@ class Desired:
         if decision != old.decision:
             new = self.where(old.job, decision)
             self._index(old, new)
+            self._unsettled.append(number)
         for prefixes, label_of, kept in self._followed:
             if not kept:
                 enter(prefixes, new, label_of)
-            elif new is not old:
-                relabel(prefixes, old, new, label_of)
+
+    def settle(self) -> Iterator[None]:
+        """Move the jobs of which something else was decided to their labels, in steps that are a block's jobs each."""
+        for numbers in by_block([self.placed[number] for number in self._unsettled if number in self.placed]):
+            jobs = [self.placed[number] for number in numbers if number in self.placed]
+            for prefixes, label_of, kept in self._followed:
+                if kept:
+                    relabel_together(prefixes, jobs, label_of)
+            yield
+        self._followed, self._unsettled = [], []
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -123,8 +130,10 @@ class Desired:
         local = self._local.get(datapath)
         return [] if local is None else [self.placed[number] for number in sorted(local.numbers)]
 
-    def _present(self, local: LocalJobs) -> Iterator[Placed]:
-        return (self.placed[number] for number in local.numbers)
+    def present_at(self, datapath: int) -> Iterator[Placed]:
+        """The jobs that belong to an edge, in any order."""
+        local = self._local.get(datapath)
+        return iter(()) if local is None else (self.placed[number] for number in local.numbers)
 
     def count_at(self, datapath: int) -> int:
         """The number of jobs of an edge."""
@@ -196,11 +205,11 @@ class Desired:
         yield from edge.frame(switch)
         yield from self.edge_rules(switch.tracks)
         local = self._local.get(switch.datapath, LocalJobs())
-        for placed in self._present(local):
+        for placed in self.present_at(switch.datapath):
             yield from self.job_flows(placed, switch)
         for key, tag in local.tags.items():
             yield from slice_flows(tag, self._slices.prefixes(key))
-        yield from announcements(self._present(local), switch)
+        yield from announcements(self.present_at(switch.datapath), switch)
 
     def tags_at(self, datapath: int) -> Mapping[SliceKey, int]:
         """The tags of the slices of an edge."""
@@ -214,13 +223,6 @@ class Desired:
     def covers_alike(self, before: Desired, key: SliceKey) -> bool:
         """True where a slice has the same prefixes in both."""
         return self._slices.alike(before._slices, key)
-
-    def places_alike(self, policy: Policy) -> bool:
-        """True where another policy places switches and their ports as this one does."""
-        mine = self.policy
-        return (mine.switches, mine.edge_uplinks, mine.edge_speed) == (
-            policy.switches, policy.edge_uplinks, policy.edge_speed
-        )  # fmt: skip
 
     def build_job(self, datapath: int, number: int) -> Program:
         """The flows at a job's own port that a known switch should hold; none where the job is not attached to it."""
@@ -433,11 +435,11 @@ class Desired:
             if key in local.tags:
                 yield from slice_flows(local.tags[key], self._slices.prefixes(key))
         if keys:
-            for placed in self._present(local):
+            for placed in self.present_at(datapath):
                 if placed.decision.slice in keys and placed is not changed:
                     yield from self.job_flows(placed, switch)
         if heard:
-            yield from announcements(self._present(local), switch)
+            yield from announcements(self.present_at(datapath), switch)
 
     def _index(self, old: Placed | None, new: Placed | None) -> None:
         self.ruled.move(old, new)

@@ -278,6 +278,25 @@ class LabelledPrefixes:
         self._join(key, single, block, label)
         return self._change(before, self._elements(outermost))
 
+    def relabel(self, labels: Iterable[tuple[tuple[int, int], Hashable | None]]) -> None:
+        """Give addresses that are there other labels, many at a time: what a block counts as is looked up once."""
+        regions: dict[Prefix, list[tuple[int, Prefix, Hashable | None]]] = {}
+        for address, label in labels:
+            single = Prefix(address[0], address[1], _FULL[address[0]])
+            key = _pack(single)
+            if key in self._labels and self._labels[key] != label:
+                around = self._around(single)
+                regions.setdefault(around[0].prefix if around else single, []).append((key, single, label))
+        for region, changes in regions.items():
+            before = self._elements(region)
+            for key, single, label in changes:
+                old = self._labels[key]
+                self._labels[key] = label
+                for block in self._around(single):
+                    block.leave(key, old)
+                    block.join(key, label)
+            self._change(before, self._elements(region))
+
     def discard(self, address: tuple[int, int]) -> list[tuple[Hashable, Delta]]:
         """Take an address out; answers how the covers changed. Nothing for an address that is not there."""
         single = Prefix(address[0], address[1], _FULL[address[0]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from lark_common.runs import Network
@@ -58,6 +58,20 @@ def enter(prefixes: LabelledPrefixes, placed: Placed, label_of: LabelOf) -> None
     """Put a job's addresses under its label, whether they have another by now, the same, or none."""
     for address, block in _entries(placed):
         prefixes.put(address, block, label_of(placed))
+
+
+def by_block(jobs: Iterable[Placed]) -> Iterator[list[int]]:
+    """The numbers of jobs, by the blocks that their addresses come from: those whose labels are changed together."""
+    blocks: dict[object, list[int]] = {}
+    for placed in jobs:
+        for address, block in placed.job.blocks if placed.job.has_pool_address else ():
+            blocks.setdefault(block or address, []).append(placed.job.number)
+    yield from blocks.values()
+
+
+def relabel_together(prefixes: LabelledPrefixes, jobs: Iterable[Placed], label_of: LabelOf) -> None:
+    """Put the addresses of jobs, which are there already, under the labels that the jobs have now."""
+    prefixes.relabel((address, label_of(placed)) for placed in jobs for address, _ in _entries(placed))
 
 
 def _entries(placed: Placed) -> list[tuple[tuple[int, int], Prefix | None]]:

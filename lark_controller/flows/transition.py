@@ -9,6 +9,19 @@ from lark_controller.flows.edge.delivery import announced, announcements
 from lark_controller.flows.edge.slices import slice_flows
 from lark_controller.flows.model import Changes, Flow, Program
 from lark_controller.flows.placement import Placed
+from lark_controller.policies.model import Policy
+
+
+def places_alike(one: Policy, other: Policy) -> bool:
+    """True where two policies place switches and their ports alike."""
+    if (one.edge_uplinks, one.edge_speed) != (other.edge_uplinks, other.edge_speed):
+        return False
+    return one.switches == other.switches
+
+
+def _marks_alike(one: Policy, other: Policy) -> bool:
+    """True where equal decisions of two policies have equal marks, but for tags."""
+    return (one.groups, one.wans) == (other.groups, other.wans)
 
 
 class Transition:
@@ -17,6 +30,8 @@ class Transition:
     def __init__(self, before: Desired, after: Desired) -> None:
         self._before = before
         self._after = after
+        # Jobs of which the same is decided differ by their slices' tags alone.
+        self._unmarked = _marks_alike(before.policy, after.policy) and before.networks == after.networks
         self._rules: dict[bool, tuple[tuple[Flow, ...], tuple[Flow, ...]]] = {}
 
     def changes(self, datapath: int) -> Changes:
@@ -52,7 +67,15 @@ class Transition:
     def changed(self, datapath: int) -> list[tuple[Placed | None, Placed | None]]:
         """The jobs of a switch whose own flows there differ, as they are placed before and after."""
         before, after = self._before, self._after
-        numbers = {placed.job.number for desired in (before, after) for placed in desired.jobs_at(datapath)}
+        if self._unmarked and after.tags_at(datapath) == before.tags_at(datapath):
+            numbers = {
+                each.job.number for each in after.present_at(datapath) if before.placed.get(each.job.number) is not each
+            }
+            numbers |= {
+                each.job.number for each in before.present_at(datapath) if after.placed.get(each.job.number) is not each
+            }
+        else:
+            numbers = {each.job.number for desired in (before, after) for each in desired.present_at(datapath)}
         found = []
         for number in sorted(numbers):
             was, now = before.placed.get(number), after.placed.get(number)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.transition import places_alike
 from lark_controller.flows.worker_rules import unsupported
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
@@ -95,20 +96,12 @@ class DesiredPair:
         RuleLimitError or UnsupportedError where the policy cannot be enforced; nothing has changed then.
         """
         decider = Decider(policy)
-        follows = self.desired.places_alike(policy)
+        follows = places_alike(self.desired.policy, policy)
         desired = Desired.following(policy, self.desired) if follows else Desired(policy, self.desired)
         self._coming = (desired, decider)
         try:
-            until = time.perf_counter() + PORTION
-            for number in list(self.desired.placed):
-                placed = self.desired.placed.get(number)
-                if placed is not None and follows:
-                    desired.decide_anew(number, decider.of(placed.job))
-                elif placed is not None:
-                    desired.put(placed.job, decider.of(placed.job))
-                if time.perf_counter() > until:
-                    await asyncio.sleep(0)
-                    until = time.perf_counter() + PORTION
+            await _in_portions(self._decisions(desired, decider, follows=follows))
+            await _in_portions(desired.settle())
             connected = []
             for switch, hosts in switches():
                 connected.append(switch.datapath)
@@ -122,6 +115,16 @@ class DesiredPair:
             self._coming = None
             raise
 
+    def _decisions(self, desired: Desired, decider: Decider, *, follows: bool) -> Iterator[None]:
+        """Decide every job that is there by another policy, one a step."""
+        for number in list(self.desired.placed):
+            placed = self.desired.placed.get(number)
+            if placed is not None and follows:
+                desired.decide_anew(number, decider.of(placed.job))
+            elif placed is not None:
+                desired.put(placed.job, decider.of(placed.job))
+            yield
+
     def abandon(self) -> None:
         """Forget a prepared policy, which no switch holds."""
         self._coming = None
@@ -133,6 +136,14 @@ class DesiredPair:
         self.desired, self.decider = self._coming
         self._coming = None
         self.moved = set()
+
+
+async def _in_portions(steps: Iterator[None]) -> None:
+    until = time.perf_counter() + PORTION
+    for _ in steps:
+        if time.perf_counter() > until:
+            await asyncio.sleep(0)
+            until = time.perf_counter() + PORTION
 
 
 def _check_support(desired: Desired, job: Job, decision: Decision) -> None:
