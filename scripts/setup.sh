@@ -48,6 +48,7 @@ need dnsmasq-base dnsmasq
 need chromium chromium
 need mmdebstrap mmdebstrap
 need shellcheck shellcheck
+need prometheus promtool
 has_postgres || missing="$missing postgresql"
 
 find_python() {

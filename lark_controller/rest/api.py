@@ -26,6 +26,10 @@ View = TypeVar("View", bound=Callable[..., Any])
 # Texts of queries that each direct operation remembers, and the length of one.
 QUERIES: Final = 256
 QUERY_BYTES: Final = 128
+
+# A body, by its schema or by what OpenAPI says of it.
+Described = type[Schema] | Mapping[str, object]
+
 # Errors of every operation that needs a token.
 _COMMON: Final = (401, 403, 429, 503)
 _DESCRIPTION: Final = (
@@ -65,18 +69,20 @@ def operation(
     method: str,
     path: str,
     *,
+    name: str,
     scopes: tuple[Scope, ...],
     answers: Mapping[int, type[Schema] | None],
     problems: tuple[int, ...] = (),
     query: type[Schema] | None = None,
-    bodies: Mapping[str, Mapping[str, object]] | None = None,
+    bodies: Mapping[str, Described] | None = None,
     body_required: bool = True,
     texts: Mapping[int, tuple[str, ...]] | None = None,
     direct: bool = False,
 ) -> Callable[[View], View]:
     """Make a view an operation.
 
-    ``scopes`` are the scopes that are accepted, empty for a public operation. ``answers`` maps success statuses to
+    ``name`` is its operationId, after which generated clients call their functions. ``scopes`` are the scopes that are
+    accepted, empty for a public operation. ``answers`` maps success statuses to
     their schemas; the first one serialises what the view returns. ``query`` describes the query parameters (others are
     refused), passed to the view as its first argument. ``bodies`` and ``texts`` document content types of the request
     and of text answers. A ``direct`` view makes its response itself, and its query is read by the schema once for each
@@ -104,7 +110,7 @@ def operation(
             made = blueprint.response(first[0], first[1], content_type="application/json")(made)
         if query is not None:
             made = blueprint.arguments(query, location="query", unknown="raise")(made)
-        made = blueprint.doc(**_manual(scopes, bodies, body_required))(made)
+        made = blueprint.doc(operationId=name, **_manual(scopes, bodies, body_required))(made)
         made = _guarded(_direct(view, made, None if query is None else read) if direct else made, scopes)
         blueprint.route(path, methods=[method])(made)
         return view
@@ -143,11 +149,13 @@ def _direct(
 
 
 def _manual(
-    scopes: tuple[Scope, ...], bodies: Mapping[str, Mapping[str, object]] | None, body_required: bool
+    scopes: tuple[Scope, ...], bodies: Mapping[str, Described] | None, body_required: bool
 ) -> dict[str, object]:
     manual: dict[str, object] = {"security": [{"bearer": []}], "x-lark-scopes": list(scopes)} if scopes else {}
     if bodies:
-        content = {kind: {"schema": dict(schema)} for kind, schema in bodies.items()}
+        content = {
+            kind: {"schema": schema if isinstance(schema, type) else dict(schema)} for kind, schema in bodies.items()
+        }
         manual["requestBody"] = {"required": body_required, "content": content}
     return manual
 

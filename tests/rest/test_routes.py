@@ -285,7 +285,9 @@ def test_renew_end_and_end_again(api: Api) -> None:
         ended = api.client.delete(path, data="ExitCode = 0", content_type="text/plain", headers=bearer("hook"))
         assert ended.get_json()["state"] == "ended"
     assert_problem(api.client.delete(path, data=b"\xff", content_type="text/plain", headers=bearer("hook")), 400)
-    assert_problem(api.client.delete(path, data="{}", content_type="application/json", headers=bearer("hook")), 415)
+    assert_problem(api.client.delete(path, data="<a/>", content_type="text/xml", headers=bearer("hook")), 415)
+    assert_problem(api.client.delete(path, json={}, headers=bearer("hook")), 422, "parameters")
+    assert api.client.delete(path, json={"exit_ad": "ExitCode = 0"}, headers=bearer("hook")).status_code == 200
     assert_problem(api.post("", path=f"{path}/renew"), 404)
     assert api.get(path).json["ended"] == "2023-11-14T22:14:20.000Z"
     assert_problem(api.get("/v1/jobs/nonsense"), 404)
@@ -352,6 +354,18 @@ def test_policy(api: Api) -> None:
     assert (warned["valid"], warned["warnings"]) == (True, ["topology.hosts has no default"])
     assert post("/v1/policy/plan", "version: 1").json["jobs_changed"] == 1
     assert_problem(post("/v1/policy/plan", "blok: []"), 422, "policy")
+
+    def post_json(path: str, body: object) -> Any:
+        return api.client.post(path, json=body, headers=bearer("read"))
+
+    assert post_json("/v1/policy/check", {"text": "version: 1"}).json["valid"] is True
+    assert post_json("/v1/policy/plan", {"text": "version: 1"}).json["jobs_changed"] == 1
+    found = assert_problem(post_json("/v1/policy/plan", {"text": "blok: []"}), 422, "policy")
+    assert found["mistakes"][0]["key"] == "version"
+    assert_problem(post_json("/v1/policy/check", {"policy": "version: 1"}), 422, "parameters")
+    assert_problem(post_json("/v1/policy/check", ["version: 1"]), 422, "parameters")
+    by_operator = api.client.put("/v1/policy", json={"text": "version: 1\n# json\n"}, headers=bearer("operate"))
+    assert by_operator.get_json()["text"] == "version: 1\n# json\n"
     assert api.get("/v1/policy/schema").json["$schema"].startswith("https://json-schema.org/")
 
 

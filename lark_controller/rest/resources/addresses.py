@@ -18,6 +18,7 @@ blueprint = resource("addresses", "The addresses of jobs.")
     blueprint,
     "GET",
     "/addresses/<address>",
+    name="find_job_by_address",
     scopes=(Scope.READ,),
     answers={200: JobDetailSchema},
     problems=(404, 422),

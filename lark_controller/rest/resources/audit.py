@@ -19,6 +19,7 @@ blueprint = resource("audit", "Changes, each with its time and actor.")
     blueprint,
     "GET",
     "/audit",
+    name="list_audit_entries",
     scopes=(Scope.READ,),
     query=AuditQuery,
     answers={200: AuditPageSchema},

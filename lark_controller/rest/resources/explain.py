@@ -18,6 +18,7 @@ blueprint = resource("explain", "The reason why a packet reaches its destination
     blueprint,
     "GET",
     "/explain",
+    name="explain",
     scopes=(Scope.READ,),
     query=ExplainQuery,
     answers={200: ExplanationSchema},

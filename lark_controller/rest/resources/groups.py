@@ -10,7 +10,9 @@ from lark_controller.rest.tokens import Scope
 blueprint = resource("groups", "The accounting groups of the policy in force.")
 
 
-@operation(blueprint, "GET", "/groups", scopes=(Scope.HOOK, Scope.READ), answers={200: GroupListSchema})
+@operation(
+    blueprint, "GET", "/groups", name="list_groups", scopes=(Scope.HOOK, Scope.READ), answers={200: GroupListSchema}
+)
 def index() -> dict[str, object]:
     """List the groups."""
     return {"groups": current().controls.usage.groups()}

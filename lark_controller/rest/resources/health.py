@@ -15,20 +15,30 @@ from lark_controller.rest.tokens import Scope
 blueprint = resource("health", "For load balancers and Prometheus.", prefix="/")
 
 
-@operation(blueprint, "GET", "/healthz", scopes=(), answers={200: HealthSchema})
+@operation(blueprint, "GET", "/healthz", name="check_health", scopes=(), answers={200: HealthSchema})
 def healthz() -> dict[str, str]:
     """Answer while the process lives."""
     return {"status": "ok"}
 
 
-@operation(blueprint, "GET", "/readyz", scopes=(), answers={200: ReadinessSchema, 503: ReadinessSchema})
+@operation(
+    blueprint, "GET", "/readyz", name="check_readiness", scopes=(), answers={200: ReadinessSchema, 503: ReadinessSchema}
+)
 def readyz() -> Any:
     """Answer whether the controller can do its work (200), or why not (503)."""
     readiness = current().controls.health.ready()
     return readiness, 200 if readiness.ready else 503
 
 
-@operation(blueprint, "GET", "/metrics", scopes=(Scope.READ,), answers={200: None}, texts={200: ("text/plain",)})
+@operation(
+    blueprint,
+    "GET",
+    "/metrics",
+    name="read_metrics",
+    scopes=(Scope.READ,),
+    answers={200: None},
+    texts={200: ("text/plain",)},
+)
 def metrics() -> Response:
     """The metrics, in Prometheus's text format."""
     return Response(current().metrics.render(), content_type=CONTENT_TYPE)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from flask import Response, request
+from marshmallow import Schema
 
 from lark_common.classads import ads
 from lark_common.errors import NotFoundError
@@ -14,12 +15,15 @@ from lark_common.runs import EndedBy, RunKey
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host, require_host_of
-from lark_controller.rest.bodies import known_job, next_url, read, read_kept_text, refuse_malformed_json
+from lark_controller.rest.bodies import known_job, next_url, read, read_json, read_kept_text, refuse_malformed_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.hook_answer import lines
 from lark_controller.rest.job_words import named_job
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.answers import (
+    BothAdsSchema,
+    ExitAdSchema,
+    ForgerySchema,
     JobDetailSchema,
     JobPageSchema,
     JobSchema,
@@ -46,22 +50,25 @@ FRESH_SECONDS: Final = 2.0
 MAX_NOTE = 1024
 
 _TEXT = {"type": "string", "description": "The job ad, a line ------, the machine ad, in either ClassAd syntax"}
-_AD = {"type": ["object", "string"]}
-_JSON = {
-    "type": "object",
-    "properties": {"job_ad": _AD, "machine_ad": _AD},
-    "required": ["job_ad", "machine_ad"],
-    "additionalProperties": False,
-}
+_CLAIM = {"type": "string", "description": "The claim, and the fact"}
+
+
+def _read_one(limit: int, schema: Schema, empty: bool = False) -> str:
+    """The body, a text or a JSON object of one text. Raises Problem."""
+    if request.mimetype == "application/json" and (request.content_length or not empty):
+        (text,) = read_json(limit, schema).values()
+        return str(text)
+    return read_kept_text(limit, ("application/json", "text/plain"), empty)
 
 
 @operation(
     blueprint,
     "POST",
     "/jobs",
+    name="register_job",
     scopes=(Scope.HOOK,),
     query=WaitQuery,
-    bodies={"text/plain": _TEXT, "application/json": _JSON},
+    bodies={"application/json": BothAdsSchema, "text/plain": _TEXT},
     answers={201: RegisteredSchema, 200: RegisteredSchema},
     texts={201: ("text/plain",), 200: ("text/plain",)},
     problems=(400, 409, 413, 415, 422),
@@ -95,7 +102,14 @@ def register(query: dict[str, Any]) -> Response:
 
 
 @operation(
-    blueprint, "GET", "/jobs", scopes=(Scope.READ,), query=JobQuery, answers={200: JobPageSchema}, problems=(404, 422)
+    blueprint,
+    "GET",
+    "/jobs",
+    name="list_jobs",
+    scopes=(Scope.READ,),
+    query=JobQuery,
+    answers={200: JobPageSchema},
+    problems=(404, 422),
 )
 def index(query: dict[str, Any]) -> dict[str, object]:
     """List jobs."""
@@ -118,6 +132,7 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     blueprint,
     "GET",
     "/jobs/<job_id>",
+    name="show_job",
     scopes=(Scope.HOOK, Scope.READ),
     query=FreshQuery,
     answers={200: JobDetailSchema},
@@ -142,6 +157,7 @@ def show(query: dict[str, Any], job_id: str) -> Joined:
     blueprint,
     "POST",
     "/jobs/<job_id>/renew",
+    name="renew_job",
     scopes=(Scope.HOOK,),
     answers={200: JobSchema},
     problems=(404,),
@@ -158,9 +174,10 @@ def renew(job_id: str) -> Response:
     blueprint,
     "DELETE",
     "/jobs/<job_id>",
+    name="end_job",
     scopes=(Scope.HOOK,),
     query=EndQuery,
-    bodies={"text/plain": {"type": "string", "description": "The exit ad"}},
+    bodies={"application/json": ExitAdSchema, "text/plain": {"type": "string", "description": "The exit ad"}},
     body_required=False,
     answers={200: JobSchema},
     problems=(400, 404, 413, 415, 422),
@@ -171,7 +188,7 @@ def end(query: dict[str, Any], job_id: str) -> Response:
     context = current()
     known = known_job(job_id)
     require_host_of(context, known)
-    exit_ad = read_kept_text(context.settings.max_ads_bytes, ("text/plain",), empty=True)
+    exit_ad = _read_one(context.settings.max_ads_bytes, ExitAdSchema(), empty=True)
     return written(job_members(context.controls.jobs.end(known, actor(), exit_ad, EndedBy(query["by"]))))
 
 
@@ -179,8 +196,9 @@ def end(query: dict[str, Any], job_id: str) -> Response:
     blueprint,
     "POST",
     "/jobs/<job_id>/forgery",
+    name="report_forgery",
     scopes=(Scope.HOOK,),
-    bodies={"text/plain": {"type": "string", "description": "The claim, and the fact"}},
+    bodies={"application/json": ForgerySchema, "text/plain": _CLAIM},
     answers={200: NotedSchema},
     problems=(400, 404, 413, 415),
 )
@@ -192,7 +210,7 @@ def forgery(job_id: str) -> dict[str, str]:
     known = known_job(job_id)
     with suppress(NotFoundError):
         require_host_of(current(), known)
-    detail = " ".join(read_kept_text(MAX_NOTE, ("text/plain",)).split())
+    detail = " ".join(_read_one(MAX_NOTE, ForgerySchema()).split())
     current().controls.jobs.forged(known, actor(), detail)
     return {"subject": known, "action": "forged ad"}
 
@@ -201,6 +219,7 @@ def forgery(job_id: str) -> dict[str, str]:
     blueprint,
     "DELETE",
     "/jobs/<job_id>/quarantine",
+    name="lift_quarantine",
     scopes=(Scope.OPERATE,),
     answers={200: JobSchema},
     problems=(404, 409),

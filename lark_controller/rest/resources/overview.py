@@ -83,7 +83,7 @@ class TokenSchema(Schema):
     )
 
 
-@operation(blueprint, "GET", "/overview", scopes=(Scope.READ,), answers={200: OverviewSchema})
+@operation(blueprint, "GET", "/overview", name="show_overview", scopes=(Scope.READ,), answers={200: OverviewSchema})
 def show() -> dict[str, object]:
     """Sum up the whole pool, with the switches that need attention."""
     controls = current().controls
@@ -110,7 +110,7 @@ def show() -> dict[str, object]:
     }
 
 
-@operation(blueprint, "GET", "/token", scopes=(Scope.HOOK, Scope.READ), answers={200: TokenSchema})
+@operation(blueprint, "GET", "/token", name="show_token", scopes=(Scope.HOOK, Scope.READ), answers={200: TokenSchema})
 def token() -> dict[str, object]:
     """Show what the token of this request allows."""
     held = cast("Token", g.lark_token)

@@ -7,8 +7,8 @@ from typing import Any
 from flask import Response, jsonify, request
 
 from lark_controller.policies.schema import schema as policy_schema
-from lark_controller.rest.api import operation, resource
-from lark_controller.rest.bodies import next_url, read_text
+from lark_controller.rest.api import Described, operation, resource
+from lark_controller.rest.bodies import next_url, read_json, read_text
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.answers import (
@@ -17,6 +17,7 @@ from lark_controller.rest.schemas.answers import (
     PolicyDifferenceSchema,
     PolicyHistorySchema,
     PolicySchema,
+    PolicyTextSchema,
 )
 from lark_controller.rest.schemas.queries import DifferenceQuery, PageQuery
 from lark_controller.rest.tokens import Scope
@@ -25,13 +26,14 @@ blueprint = resource("policy", "The site's policy: its versions, the one in forc
 
 _TYPES = ("application/yaml", "text/plain", "application/x-yaml", "text/yaml")
 _YAML = {"type": "string", "description": "A policy, YAML"}
-_BODIES = {"application/yaml": _YAML, "text/plain": _YAML}
+_BODIES: dict[str, Described] = {"application/json": PolicyTextSchema, "application/yaml": _YAML, "text/plain": _YAML}
 
 
 @operation(
     blueprint,
     "GET",
     "/policy",
+    name="show_policy",
     scopes=(Scope.READ,),
     answers={200: PolicySchema},
     texts={200: ("application/yaml",)},
@@ -50,6 +52,7 @@ def show() -> Any:
     blueprint,
     "PUT",
     "/policy",
+    name="put_policy",
     scopes=(Scope.OPERATE,),
     bodies=_BODIES,
     answers={200: PolicySchema},
@@ -68,6 +71,7 @@ def replace() -> Any:
     blueprint,
     "GET",
     "/policy/versions",
+    name="list_policy_versions",
     scopes=(Scope.READ,),
     query=PageQuery,
     answers={200: PolicyHistorySchema},
@@ -83,6 +87,7 @@ def versions(query: dict[str, Any]) -> dict[str, object]:
     blueprint,
     "GET",
     "/policy/versions/<int:version>",
+    name="show_policy_version",
     scopes=(Scope.READ,),
     answers={200: PolicySchema},
     problems=(404,),
@@ -96,6 +101,7 @@ def show_version(version: int) -> Any:
     blueprint,
     "GET",
     "/policy/difference",
+    name="compare_policy_versions",
     scopes=(Scope.READ,),
     query=DifferenceQuery,
     answers={200: PolicyDifferenceSchema},
@@ -111,6 +117,7 @@ def difference(query: dict[str, Any]) -> dict[str, object]:
     blueprint,
     "POST",
     "/policy/versions/<int:version>/restore",
+    name="restore_policy_version",
     scopes=(Scope.OPERATE,),
     answers={200: PolicySchema},
     problems=(400, 404, 409, 412, 422, 502),
@@ -124,6 +131,7 @@ def restore(version: int) -> Any:
     blueprint,
     "POST",
     "/policy/check",
+    name="check_policy",
     scopes=(Scope.READ,),
     bodies=_BODIES,
     answers={200: PolicyCheckSchema},
@@ -141,6 +149,7 @@ def check() -> dict[str, object]:
     blueprint,
     "POST",
     "/policy/plan",
+    name="plan_policy",
     scopes=(Scope.READ,),
     bodies=_BODIES,
     answers={200: PlanSchema},
@@ -155,6 +164,7 @@ def plan() -> Any:
     blueprint,
     "GET",
     "/policy/schema",
+    name="show_policy_schema",
     scopes=(Scope.READ,),
     answers={200: None},
     texts={200: ("application/schema+json",)},
@@ -178,4 +188,8 @@ def _instead_of() -> str | None:
 
 
 def _text() -> str:
-    return read_text(current().settings.max_body_bytes, _TYPES)
+    limit = current().settings.max_body_bytes
+    if request.mimetype == "application/json":
+        text: str = read_json(limit, PolicyTextSchema())["text"]
+        return text
+    return read_text(limit, ("application/json", *_TYPES))

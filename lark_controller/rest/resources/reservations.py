@@ -142,6 +142,7 @@ _CHANGE = {
     blueprint,
     "POST",
     "/reservations",
+    name="make_reservation",
     scopes=(Scope.HOOK, Scope.OPERATE),
     query=WaitQuery,
     bodies={"application/json": _WISH},
@@ -172,6 +173,7 @@ def reserve(query: dict[str, Any]) -> Response:
     blueprint,
     "GET",
     "/reservations",
+    name="list_reservations",
     scopes=(Scope.READ,),
     query=ReservationQuery,
     answers={200: ReservationPageSchema},
@@ -191,6 +193,7 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     blueprint,
     "GET",
     "/reservations/<reservation_id>",
+    name="show_reservation",
     scopes=(Scope.HOOK, Scope.READ),
     answers={200: ReservationSchema},
     problems=(404,),
@@ -204,6 +207,7 @@ def show(reservation_id: str) -> dict[str, object]:
     blueprint,
     "PATCH",
     "/reservations/<reservation_id>",
+    name="change_reservation",
     scopes=(Scope.HOOK, Scope.OPERATE),
     bodies={"application/json": _CHANGE},
     answers={200: ReservationSchema},
@@ -224,6 +228,7 @@ def change(reservation_id: str) -> dict[str, object]:
     blueprint,
     "DELETE",
     "/reservations/<reservation_id>",
+    name="release_reservation",
     scopes=(Scope.HOOK, Scope.OPERATE),
     answers={200: ReservationSchema},
     problems=(404, 422),
@@ -234,7 +239,9 @@ def release(reservation_id: str) -> dict[str, object]:
     return shown(current().controls.reservations.release(reservation_id, actor(), _of_job()))
 
 
-@operation(blueprint, "GET", "/links", scopes=(Scope.HOOK, Scope.READ), answers={200: LinkListSchema})
+@operation(
+    blueprint, "GET", "/links", name="list_links", scopes=(Scope.HOOK, Scope.READ), answers={200: LinkListSchema}
+)
 def links() -> dict[str, object]:
     """List the links of the declared topology, and what is left of each for traffic without a reservation."""
     return {"links": current().controls.reservations.links()}

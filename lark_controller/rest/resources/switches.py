@@ -16,7 +16,7 @@ from lark_controller.rest.tokens import Scope
 blueprint = resource("switches", "The OpenFlow switches that the controller drives.")
 
 
-@operation(blueprint, "GET", "/switches", scopes=(Scope.READ,), answers={200: SwitchListSchema})
+@operation(blueprint, "GET", "/switches", name="list_switches", scopes=(Scope.READ,), answers={200: SwitchListSchema})
 def index() -> dict[str, object]:
     """List the switches."""
     return {"switches": current().controls.switches.all()}
@@ -26,6 +26,7 @@ def index() -> dict[str, object]:
     blueprint,
     "GET",
     "/switches/<datapath>",
+    name="show_switch",
     scopes=(Scope.READ,),
     answers={200: SwitchDetailSchema},
     problems=(404,),
@@ -39,6 +40,7 @@ def show(datapath: str) -> Any:
     blueprint,
     "GET",
     "/switches/<datapath>/flows",
+    name="list_flows",
     scopes=(Scope.READ,),
     query=FlowQuery,
     answers={200: FlowPageSchema},

@@ -310,6 +310,31 @@ class FlowPageSchema(Page):
 PolicySchema = schema_of(PolicyVersion, "PolicySchema")
 
 
+class PolicyTextSchema(Schema):
+    """A policy as JSON."""
+
+    text = _text("The policy, YAML")
+
+
+class BothAdsSchema(Schema):
+    """Both ads of a run as JSON: each as text in either ClassAd syntax, or as an object of attributes."""
+
+    job_ad = fields.Raw(required=True, metadata=_meta("The job ad", type=["object", "string"]))
+    machine_ad = fields.Raw(required=True, metadata=_meta("The machine ad", type=["object", "string"]))
+
+
+class ExitAdSchema(Schema):
+    """The end of a job as JSON."""
+
+    exit_ad = _text("The exit ad")
+
+
+class ForgerySchema(Schema):
+    """A refused claim as JSON."""
+
+    detail = _text("The claim, and the fact")
+
+
 class PolicyCheckSchema(Schema):
     """The mistakes of a policy."""
 

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from marshmallow import Schema, fields, validate
+import re
+
+from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import EndedBy
 from lark_controller.jobs.job import JobState
 
+
+class Whole(validate.Validator):
+    """A regular expression that the whole of a text matches. Its anchors, ^ and $, mean the same in Python and, as
+    JSON Schema has it, in ECMAScript: Python's own $ also matches before a last newline."""
+
+    def __init__(self, pattern: str, error: str) -> None:
+        self.regex = re.compile(pattern)
+        self._problem = error
+
+    def __call__(self, value: str) -> str:
+        """The text. Raises ValidationError."""
+        if self.regex.fullmatch(value) is None:
+            raise ValidationError(self._problem)
+        return value
+
+
 # A name in an ad is at most this long; NUL and other control characters stand in none.
 WORD = [
     validate.Length(1, 1024),
-    validate.Regexp(r"^[^\x00-\x1f\x7f]*\Z", error="control characters are not accepted"),
+    Whole(r"^[^\x00-\x1f\x7f]*$", error="control characters are not accepted"),
 ]
 
 
