@@ -136,7 +136,7 @@ class _Expansion:
     def of(self, text: str, side: int) -> int:
         """The number of characters that ``text``, an expression of ``ads[side]``, has once attributes are written
         out."""
-        # Before the text is looked at, and over all texts: none is shorter than what it amounts to.
+        # The bound is on all texts together, and counts each before it is parsed: written out, a text is no shorter.
         self._seen = self._bounded(self._seen + len(text))
         total = len(text)
         found = contents(text)

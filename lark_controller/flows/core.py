@@ -174,8 +174,8 @@ def _look_up(policy: Policy) -> Iterator[Flow]:
 
 
 def _remembered(dscp: int, queue: int, policy: Policy) -> Iterator[Flow]:
-    """The answers to what a group sends from elsewhere than job addresses take the group's queue; what is sent from
-    these need not be remembered, since their prefixes tell."""
+    """The flow that gives answers to a group its queue, where the group's senders have no job addresses: those are
+    recognised by prefix, these by the mark of the tracked connection."""
     mark = cookie(Category.GROUP, dscp)
     yield flow(Core.INBOUND, t.P_DEST, {"ct_mark": dscp}, mark, goto=Core.LEARN, actions=(SetQueue(queue),))
     for network in policy.job_networks:

@@ -95,14 +95,14 @@ def why_kept(job: Job, pool: Reading | None, now: float, *, margin: float, ad_se
     parent = pool.slots.get(parent_of(job.run.slot) or "")
     if parent is not None and parent.children is not None and job.run.slot in parent.children:
         return "its slot is in the pool"
-    heard = pool.machines.get(job.host.lower())
-    if heard is not None:
-        return "" if heard > job.created + margin else "the pool has not heard of its worker since"
+    last = pool.machines.get(job.host.lower())
+    if last is not None:
+        return "" if last > job.created + margin else "the pool has no newer ad of its worker"
     return "the collector has just started" if now - pool.began < ad_seconds else ""
 
 
 def _newer_than(time: float) -> Callable[[Slot], bool]:
-    return lambda slot: slot.heard > time
+    return lambda slot: slot.as_of > time
 
 
 def _same_job(job: Job, slot: Slot, fresh: Callable[[Slot], bool]) -> Verdict:

@@ -26,7 +26,7 @@ AdValues = Mapping[str, object]
 class Slot:
     """One slot as its ad describes it.
 
-    ``heard`` is when that was so, in seconds since 1970: the earlier of the startd's and the collector's clock.
+    ``as_of`` is the time of these values, in seconds since 1970: the earlier of the startd's and the collector's clock.
     ``global_job_id`` is ``""`` where the slot runs no job. ``started`` is JobCurrentStartDate, 0 where the ad does not
     say it. ``owner`` is ``""`` and ``group`` None where the ad does not say whose the job is. ``children`` are the
     dynamic slots of a partitionable one, None where the ad does not list them.
@@ -34,7 +34,7 @@ class Slot:
 
     name: str
     machine: str
-    heard: float
+    as_of: float
     global_job_id: str = ""
     started: int = 0
     owner: str = ""
@@ -68,7 +68,7 @@ class Reading:
     """The collector's ads at one time.
 
     ``at`` is when it was asked and ``began`` when it had started (its own clock; it forgets everything when it stops),
-    in seconds since 1970. ``machines`` maps each machine (lower case) to when it was heard of last.
+    in seconds since 1970. ``machines`` maps each machine (lower case) to the time of its last ad.
     """
 
     at: float
@@ -83,7 +83,7 @@ def reading(at: float, began: float, slots: Iterable[Slot]) -> Reading:
     by_name: dict[str, Slot] = {}
     for slot in slots:
         known = by_name.get(slot.name)
-        if known is None or known.heard <= slot.heard:
+        if known is None or known.as_of <= slot.as_of:
             by_name[slot.name] = slot
     runs: dict[str, tuple[Slot, ...]] = {}
     machines: dict[str, float] = {}
@@ -91,7 +91,7 @@ def reading(at: float, began: float, slots: Iterable[Slot]) -> Reading:
         if slot.global_job_id:
             runs[slot.global_job_id] = (*runs.get(slot.global_job_id, ()), slot)
         machine = slot.machine.lower()
-        machines[machine] = max(slot.heard, machines.get(machine, 0.0))
+        machines[machine] = max(slot.as_of, machines.get(machine, 0.0))
     return Reading(at, began, by_name, runs, machines)
 
 

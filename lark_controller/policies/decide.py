@@ -1,4 +1,4 @@
-"""``decide(facts, policy) -> Decision``: the one place where the kinds meet."""
+"""``decide(facts, policy) -> Decision``: the decisions of all kinds of rules, put together."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ from lark_controller.switches.ovsdb.driver import (
     Report,
 )
 
-NO_DATABASE: Final = "nobody has said where its database is (LARK_OVSDB)"
+NO_DATABASE: Final = "the address of its database is not set (LARK_OVSDB)"
 BEING_MADE: Final = "its queues are being made"
 
 

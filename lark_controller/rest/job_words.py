@@ -19,8 +19,8 @@ _ONLY_A_JOB: Final = re.compile(r"[^#]+#.+|[0-9]+\.[0-9]+(@.+)?")
 
 
 def named_job(word: str) -> str:
-    """The id of the job that a word names. A hook's requests name jobs by id alone, so that no token that is good for
-    one host hears of another's jobs. Raises Problem 404, NotFoundError, AmbiguousError."""
+    """The id of the job that a word names. A hook's requests name jobs by id alone, so that a token that is good for
+    one host reveals nothing of another's jobs. Raises Problem 404, NotFoundError, AmbiguousError."""
     return known_job(word) if g.lark_by_hook else current().controls.jobs.named(word)
 
 

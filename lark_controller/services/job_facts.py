@@ -16,8 +16,8 @@ _BATCH: Final = 500
 
 
 def refresh_facts(store: Store, names: Names, tell: Callable[[dict[str, Facts]], object] | None = None) -> None:
-    """Take the facts of live jobs for these attributes, where they are stored for others; ``tell`` hears of each batch,
-    by job id. Raises StoreError."""
+    """Take the facts of live jobs for these attributes, where they are stored for others; ``tell`` takes each batch, by
+    job id. Raises StoreError."""
     digest = names_digest(names)
     number = 0
     while batch := store.runs.ads_of_live(number, _BATCH, stale_for=digest):

@@ -54,12 +54,12 @@ class Journal:
         return (self._thread,)
 
     def start(self) -> None:
-        """Write that the controller has started, and that the one before crashed if it left no word of its end. Raises
+        """Write that the controller has started, and that the one before crashed if its end is not in the trail. Raises
         StoreError."""
         last = next(iter(self._trail.page(CONTROLLER, None, 1).entries), None)
         if last is not None and last.action != STOPPED:
             self._record(Happening(CONTROLLER, CRASHED, _crash(last)))
-            event("the controller before this one ended without a word", level=WARNING)
+            event("the controller before this one did not stop in order", level=WARNING)
         self._record(Happening(CONTROLLER, STARTED, f"version {__version__}"))
         self._thread.start()
 
@@ -108,5 +108,5 @@ class Journal:
 def _crash(last: AuditEntry) -> str:
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(last.at))
     return (
-        f"the one that started at {started} UTC ended without a word: it crashed, was killed, or its machine went down"
+        f"the one that started at {started} UTC did not stop in order: it crashed, was killed, or its machine went down"
     )

@@ -51,12 +51,11 @@ class _Post:
     job_ad: JobAd
     machine_ad: MachineAd
     actor: str
-    run_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A word that a job is over."""
+    """A request to end a job."""
 
     job_id: str
     actor: str
@@ -102,8 +101,8 @@ class Registration:
         self._lock = feed.lock
         self._asked: Gathering[_Post | _End, Registered | Job] = Gathering(self._carry_out)
         self._leases: dict[str, float] = {}
-        # The job at each switch port: two jobs at one port could not be told apart by the switch.
-        self._ports: dict[Place, dict[str, Job]] = {}
+        # The id of the live job at each switch port: two jobs at one port could not be told apart by the switch.
+        self._ports: dict[Place, dict[str, str]] = {}
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
         self._blocks = BlockAllocator((), (26, 122))
@@ -147,7 +146,7 @@ class Registration:
         keys += [address for address in (machine_ad.ipv4, machine_ad.ipv6) if address is not None]
         if machine_ad.port is not None:
             keys += [(where, machine_ad.port) for where in (machine_ad.machine.lower(), machine_ad.datapath)]
-        registered = self._asked.ask(_Post(job_ad, machine_ad, actor, run.id), keys)
+        registered = self._asked.ask(_Post(job_ad, machine_ad, actor), keys)
         assert isinstance(registered, Registered)
         return registered
 
@@ -402,7 +401,8 @@ class Registration:
                 )
 
     def _check_port(self, job: Job) -> None:
-        holder = None if job.port is None else self._ports.get(place_of(job), {}).get(job.port)
+        held = None if job.port is None else self._ports.get(place_of(job), {}).get(job.port)
+        holder = None if held is None else self._live.get(held)
         if holder is not None and holder.id != job.id and holder.run.slot != job.run.slot:
             raise AddressError(
                 "LarkExternalInterface",
@@ -412,7 +412,7 @@ class Registration:
 
     def _hold(self, blocks: BlockAllocator, policy: Policy, job: Job) -> None:
         if job.port is not None:
-            self._ports.setdefault(place_of(job), {})[job.port] = job
+            self._ports.setdefault(place_of(job), {})[job.port] = job.id
         if not job.has_pool_address:
             return
         for address, block in job.blocks:
@@ -422,7 +422,7 @@ class Registration:
 
     def _release(self, job: Job) -> None:
         if job.port is not None and (ports := self._ports.get(place_of(job))) is not None:
-            if (held := ports.get(job.port)) is not None and held.id == job.id:
+            if ports.get(job.port) == job.id:
                 del ports[job.port]
             if not ports:
                 del self._ports[place_of(job)]

@@ -39,7 +39,7 @@ class SwitchCheck:
 
     def check(self, datapath: int) -> None:
         """Check a switch, connected or not."""
-        # Cancelled: the controller stops in its midst.
+        # Cancelled: the controller stops during the check.
         with suppress(SwitchError, FutureTimeoutError, StoreError, CancelledError):
             self._openflow.call(check(self._reconciler, datapath)).result(LOOP_TIMEOUT)
             missed = self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT)

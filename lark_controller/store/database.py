@@ -30,7 +30,7 @@ _FAILURES: Final = (SQLAlchemyError, OverflowError, UnicodeError, OSError)
 _WRITES: Final = "lark_writes"
 _SQLITE_WAIT_MS: Final = 10_000
 # Defaults of libpq's options, unless the URL has others. The kernel would wait a quarter of an hour for a server that
-# vanishes without a word (a cut cable, a paused machine), and every post with it.
+# vanishes with its connections open (a cut cable, a paused machine), and every post with it.
 _LIBPQ: Final = {
     "connect_timeout": "5",
     "application_name": "lark",

@@ -329,7 +329,7 @@ def _update(connection: Connection, post: Post, stored: Job, wanted: Job) -> Non
 
 
 def _stillborn(connection: Connection, post: Post, stored: Job | None, wanted: Job, newer: Job) -> Job:
-    """Record a run whose slot has gone on to a later one: it is over before it was heard of."""
+    """Record a run whose slot has gone on to a later one: it is over when its post comes."""
     if stored is not None:
         return end_run(connection, stored, post.now, SUPERSEDED, "", post.actor, _by(newer))
     job = _insert(connection, post, replace(wanted, state=JobState.ENDED, reason=SUPERSEDED))

@@ -42,7 +42,7 @@ def said(*slots: Slot, at: float = NOW + 100) -> Reading:
 
 def test_the_same_job_by_the_same_owner_in_the_same_group_agrees_however_old_the_ad_is() -> None:
     job = a_job()
-    assert judge(job, said(a_slot(job, heard=NOW - 500)), MARGIN).word is Word.AGREES
+    assert judge(job, said(a_slot(job, as_of=NOW - 500)), MARGIN).word is Word.AGREES
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_same_job_by_the_same_owner_in_the_same_group_agrees_however_old_the
 )
 def test_what_never_changes_counts_at_once(changes: dict[str, object], says: str) -> None:
     job = a_job()
-    verdict = judge(job, said(a_slot(job, **{"heard": NOW - 500, **changes})), MARGIN)
+    verdict = judge(job, said(a_slot(job, **{"as_of": NOW - 500, **changes})), MARGIN)
     assert (verdict.word, says in verdict.reason) == (Word.CONTRADICTS, True)
     assert follow(job, verdict, None, NOW, MARGIN).quarantine == verdict.reason
 
@@ -70,8 +70,8 @@ def test_what_an_ad_does_not_say_is_no_contradiction(changes: dict[str, object])
 @pytest.mark.parametrize("other", [None, a_job(2)])
 def test_a_slot_with_another_job_or_none_counts_when_it_is_newer_and_stays_so(other: Job | None) -> None:
     job = a_job()
-    assert judge(job, said(a_slot(other, heard=NOW + 59)), MARGIN).word is Word.SILENT
-    verdict = judge(job, said(a_slot(other, heard=NOW + 61)), MARGIN)
+    assert judge(job, said(a_slot(other, as_of=NOW + 59)), MARGIN).word is Word.SILENT
+    verdict = judge(job, said(a_slot(other, as_of=NOW + 61)), MARGIN)
     assert verdict.word is Word.DOUBTS
     first = follow(job, verdict, None, NOW + 100, MARGIN)
     assert (first.quarantine, first.doubted) == ("", NOW + 100)
@@ -85,7 +85,7 @@ def test_a_dynamic_slot_that_its_parent_does_not_list_is_doubted() -> None:
     assert judge(job, said(parent), MARGIN).word is Word.DOUBTS
     assert judge(job, said(replace(parent, children=frozenset({SLOT}))), MARGIN).word is Word.SILENT
     assert judge(job, said(replace(parent, children=None)), MARGIN).word is Word.SILENT
-    assert judge(job, said(replace(parent, heard=NOW + 59)), MARGIN).word is Word.SILENT
+    assert judge(job, said(replace(parent, as_of=NOW + 59)), MARGIN).word is Word.SILENT
 
 
 def test_a_job_that_runs_elsewhere_is_doubted_unless_it_may_be_a_parallel_one() -> None:
@@ -102,7 +102,7 @@ def test_another_run_of_the_job_on_its_slot_is_doubted_when_it_is_newer() -> Non
     job = a_job()
     later = job.run.started + 100
     assert judge(job, said(a_slot(job, started=later)), MARGIN).word is Word.DOUBTS
-    assert judge(job, said(a_slot(job, started=later, heard=NOW)), MARGIN).word is Word.SILENT
+    assert judge(job, said(a_slot(job, started=later, as_of=NOW)), MARGIN).word is Word.SILENT
 
 
 def test_agreement_releases_and_an_operators_word_outweighs_the_pools() -> None:
@@ -150,10 +150,10 @@ def test_a_lapsed_lease_ends_nothing_that_the_pool_confirms_or_cannot_be_asked_a
     job = a_job()
     assert "cannot be asked" in kept(job, None)
     assert "it runs" in kept(job, said(a_slot(job)))
-    assert "older than the job" in kept(job, said(a_slot(heard=NOW - 10)))
+    assert "older than the job" in kept(job, said(a_slot(as_of=NOW - 10)))
     parent = Slot("slot1@worker1", HOST, NOW + 100, children=frozenset({SLOT}))
     assert "slot is in the pool" in kept(job, said(parent))
-    assert "not heard of its worker" in kept(job, said(replace(parent, heard=NOW - 10, children=None)))
+    assert "no newer ad of its worker" in kept(job, said(replace(parent, as_of=NOW - 10, children=None)))
     assert "just started" in kept(job, reading(NOW + 2000, NOW + 1900, ()))
 
 
@@ -274,7 +274,7 @@ def test_a_job_of_which_the_pool_has_never_heard_is_found_once_fresh_ads_stay(
 ) -> None:
     _, readings = seen
     ghost = replace(a_run(99, slot=SLOT, host=HOST), created=NOW)
-    fresh = [SLOT in pool.slots and pool.slots[SLOT].heard > NOW + MARGIN for pool in readings]
+    fresh = [SLOT in pool.slots and pool.slots[SLOT].as_of > NOW + MARGIN for pool in readings]
     doubted_twice = any(one and two for one, two in pairwise(fresh))
     assert (ghost.id in follow_all([(ghost, NOW, NOW + 1e6)], readings)) == doubted_twice
 

@@ -42,7 +42,7 @@ def test_a_controller_that_left_no_word_of_its_end_has_crashed(tmp_path: Path) -
     store.close()
     with running(tmp_path, OPEN) as controller:
         assert actions(controller, CONTROLLER) == ["controller started", "controller crashed", "controller started"]
-        assert "ended without a word" in lines(controller, CONTROLLER)[1][1]
+        assert "did not stop in order" in lines(controller, CONTROLLER)[1][1]
 
 
 def test_a_switch_that_goes_and_returns(tmp_path: Path, network: FakeNetwork) -> None:

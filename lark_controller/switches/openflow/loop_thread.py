@@ -183,7 +183,7 @@ class OpenFlow:
             try:
                 work(value)
             except Exception as error:
-                # One that fails must not keep the others from being heard.
+                # One that fails must not keep the others from being handled.
                 self.loop.call_exception_handler({"message": f"Exception in {work}", "exception": error})
 
     def _started(self) -> LarkSwitches:
