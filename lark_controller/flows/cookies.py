@@ -32,6 +32,8 @@ class Category(IntEnum):
     COUNT = 0x0B  # counts what one job sends and receives. Number: eight times the job's number, plus what is counted
 
 
+# Cookie and mask that choose the flows of this program, and base flows, which are loaded on the worker.
+OURS: Final = OWNER_TAG << 48, 0xFFFF << 48
 # The kind of count is in the lowest bits of a counting flow's cookie, so that one masked request reads all of them.
 COUNT_BITS: Final = 3
 CATEGORY_MASK: Final = 0xFFFFFF << NUMBER_BITS

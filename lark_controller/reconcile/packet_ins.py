@@ -73,6 +73,14 @@ class Reactions:
         # Which switches hold a decision about an address, so that a change of one job does not ask all switches.
         self._holders: dict[tuple[int, int], set[int]] = {}
 
+    def count(self, datapath: int) -> int:
+        """The number of flows made for a switch here."""
+        memory = self._memory.get(datapath)
+        if memory is None:
+            return 0
+        # A station has a flow in each of two tables.
+        return memory.count + (0 if memory.learning is None else 2 * len(memory.learning.where))
+
     def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
         """Answer one PacketIn; what cannot be answered is dropped, as the switch would have done alone."""
         switch = self._loop.desired_of(link.datapath).switches.get(link.datapath)

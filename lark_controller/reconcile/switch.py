@@ -54,6 +54,7 @@ class SwitchState:
     drift: int = 0
     packet_ins: int = 0
     packet_ins_dropped: int = 0
+    arrived: set[int] = field(default_factory=set)
     to_forget: set[Address] = field(default_factory=set)
     links: dict[str, bool] | None = None
     problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))

@@ -17,6 +17,7 @@ from lark_common.log import event
 from lark_controller.api.audit import Happening
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.diff import diff
+from lark_controller.flows.model import FlowKey
 from lark_controller.flows.tracked import tracked
 from lark_controller.reconcile.awaited import FlowsAt
 from lark_controller.reconcile.counters import CounterReader
@@ -32,6 +33,13 @@ from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
 
 SWITCH_GONE: Final = "switch gone"
 SWITCH_RETURNED: Final = "switch returned"
+
+# Flows that a switch is to be expected to hold before its program was made once: its frame, for each of its own jobs,
+# for each job of the pool. And those of changes under way.
+_FRAME: Final = 512
+_OF_JOB: Final = 64
+_OF_OTHER_JOB: Final = 6
+_CHANGING: Final = 256
 
 
 class SwitchEvents:
@@ -60,6 +68,35 @@ class SwitchEvents:
             if placed is not None and placed.datapath is not None:
                 yield placed.datapath
 
+    def flows_expected(self, link: SwitchLink) -> int:
+        """The number of Lark's own flows that a switch is to be expected to hold, rather too many than too few."""
+        datapath = link.datapath
+        desired = self._loop.desired_of(datapath)
+        known = desired.rules.get(datapath)
+        if known is not None:
+            return known + self._reactions.count(datapath) + _CHANGING
+        jobs = desired.count_at(datapath)
+        # Each job of the pool may be a prefix of each address, in both directions and for ARP.
+        others = len(desired.placed) if jobs or datapath in desired.policy.switches else 0
+        return _FRAME + _OF_JOB * jobs + _OF_OTHER_JOB * others
+
+    def leftovers(self, link: SwitchLink, dump: Dump) -> list[FlowKey]:
+        """The flows of a dump that a switch should not hold; it is not reported as connected yet."""
+        state = self._loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
+        self._place(state, link)
+        wanted = self._loop.desired_of(link.datapath).program(link.datapath).flows
+        return sorted(key for key in dump.program.flows if key not in wanted)
+
+    def _place(self, state: SwitchState, link: SwitchLink) -> None:
+        state.address = link.features.address
+        state.description = link.features.description
+        # The one in force stands first. Whatever the switch holds is compared with the whole program afterwards.
+        arrived, *_ = [
+            desired.place_switch(placed_switch(desired.policy, link), state.hosts)
+            for desired, _ in self._loop.pair.all()
+        ]
+        state.arrived |= arrived
+
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
         """Handle a switch that has connected, with its dump: compare, and send the difference."""
         loop = self._loop
@@ -68,12 +105,8 @@ class SwitchEvents:
         state.link, state.told, state.in_sync = link, False, False
         state.since = time.time()
         state.reason = "is being compared"
-        state.address = link.features.address
-        state.description = link.features.description
-        # The one in force stands first. Whatever the switch holds is compared with the whole program below.
-        arrived, *_ = [
-            desired.place_switch(placed_switch(desired.policy, link), state.hosts) for desired, _ in loop.pair.all()
-        ]
+        self._place(state, link)
+        arrived, state.arrived = state.arrived, set()
         switch = loop.desired_of(link.datapath).switches[link.datapath]
         if left is not None:
             text = f"{switch.name} is connected again after {state.since - left:.0f} s"
@@ -85,7 +118,8 @@ class SwitchEvents:
         self._counters.compared(link.datapath, dump)
         self._queues.switch_connected(link, dump)
         for number in arrived:
-            self._progress.expect(loop.desired.placed[number].job)
+            if (placed := loop.desired.placed.get(number)) is not None:
+                self._progress.expect(placed.job)
         self._compare(state, link, dump)
         loop.dirty.switch(link.datapath)
 

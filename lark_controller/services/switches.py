@@ -60,6 +60,9 @@ class Switches:
             dump: Dump | None = None
             if state is not None and state.link is not None:
                 dump = await state.link.dump(timeout, own)
+                if not dump.whole:
+                    # Others' flows are too many to be shown beside Lark's.
+                    dump = await state.link.dump(timeout, own, foreign=False)
             desired = self._reconciler.desired_of(number)
             return desired, flow_lists.flows_of(desired, number, dump, own)
 
@@ -77,7 +80,9 @@ class Switches:
             switch = desired.switches[datapath]
             if state is not None and state.link is not None:
                 with suppress(SwitchError):
-                    dump = await state.link.dump(timeout)
+                    dump = await state.link.dump(timeout, foreign=False)
+                    if not dump.whole:
+                        raise SwitchError("more flows than were to be expected")
                     return SwitchTables(switch, dump.program, dump.counters, live=True)
             return SwitchTables(switch, desired.build(datapath), {}, live=False)
 

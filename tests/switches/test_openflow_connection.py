@@ -48,7 +48,8 @@ def test_the_handshake_learns_features_and_a_complete_dump() -> None:
             _, dump = recorder.connected[0]
             assert dump.program.flows == {one.key: one.data for one in mine}
             assert dump.program.meters == {5: Meter(5, 1000, 100)}
-            assert dict(dump.foreign) == {foreign.key: foreign.data, base.key: base.data}
+            assert foreign.key not in dump.foreign
+            assert dict((await link.dump()).foreign) == {foreign.key: foreign.data, base.key: base.data}
             assert dump.counters[mine[0].key] == (3, 300)
             assert len(fake.tables.entries) == 3002  # the NORMAL probe left nothing
 

@@ -11,8 +11,9 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
 from lark_controller.flows.cookies import Category, cookie
-from lark_controller.flows.model import FLAG_SEND_FLOW_REM, Flow, FlowData, FlowKey, match
+from lark_controller.flows.model import FLAG_SEND_FLOW_REM, Flow, FlowData, FlowKey, Match, match
 from lark_controller.switches.openflow import link as links
+from lark_controller.switches.openflow import oxm, replies
 from lark_controller.switches.openflow.budgets import (
     ANSWERS_AT_ONCE,
     COMMON_SHARE,
@@ -23,7 +24,7 @@ from lark_controller.switches.openflow.budgets import (
     SwitchTimes,
 )
 from lark_controller.switches.openflow.connection import Connection
-from lark_controller.switches.openflow.link import SwitchLink
+from lark_controller.switches.openflow.link import MORE_FLOWS, SwitchLink
 from lark_controller.switches.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortInfo
 from lark_controller.switches.openflow.requests import ReplyRoom
 from tests.fixtures.openflow import Recorder, add, connected, flow, on_a_switch, scenario, serving
@@ -199,34 +200,114 @@ def test_stray_errors_are_looked_at_now_and_then() -> None:
 class Endless(FakeSwitch):
     """A switch whose dump of flows goes on and on."""
 
+    asked = 0
+
     def _multipart(self, xid: int, message: bytes) -> None:
-        if int.from_bytes(message[8:10]) != ofp.OFPMP_FLOW:
+        if int.from_bytes(message[8:10]) == ofp.OFPMP_FLOW:
+            self.asked = xid
+        else:
             super()._multipart(xid, message)
-            return
-        record = switchside.flow_record(FlowRecord(flow(1).key, flow(1).data, 1, 1, 1.0))
-        self.part = switchside.multipart_reply(xid, ofp.OFPMP_FLOW, record * 500, more=True)
+
+    def part(self, number: int) -> bytes:
+        """A part of the dump, of 400 flows that no other part has."""
+        flows = (flow(1, eth_type=0x800, ipv4_dst=400 * number + each) for each in range(400))
+        records = b"".join(switchside.flow_record(FlowRecord(each.key, each.data, 1, 1, 1.0)) for each in flows)
+        return switchside.multipart_reply(self.asked, ofp.OFPMP_FLOW, records, more=True)
 
 
 def test_dumps_without_end_do_not_add_up() -> None:
     async def play() -> None:
-        recorder = Recorder()
+        recorder = Recorder(expected=100)
         async with serving(recorder) as server:
-            server.room = ReplyRoom(4_000_000)
+            server.room = ReplyRoom(4000)
             endless = [Endless(number) for number in (11, 12, 13)]
             for each in endless:
                 await each.connect(*server.addresses[0])
-            while not all(hasattr(each, "part") for each in endless):
+            while not all(each.asked for each in endless):
                 await asyncio.sleep(0)
-            # The one that has sent most goes, then the next; what remains is within the bound.
-            for _ in range(120):
-                for each in endless[: 1 if _ < 40 else 3]:
-                    if not each.closed.is_set():
-                        each.send_raw(each.part)
-                await asyncio.sleep(0.001)
-            await endless[0].closed.wait()
+            # What is beyond a switch's own bound is not kept, and keeps nobody out.
+            for number in range(20):
+                endless[0].send_raw(endless[0].part(number))
             link = await connected(server, recorder, FakeSwitch(2))
             assert (await link.apply(add(flow(1)))).complete
-            assert server.room._total <= 4_000_000
+            assert server.room._total == MORE_FLOWS
+            # Two are within the bound on all, three are not: one that has sent most goes.
+            for number in range(10):
+                for each in endless[1:]:
+                    each.send_raw(each.part(number))
+            await asyncio.wait([asyncio.create_task(each.closed.wait()) for each in endless],
+                               return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+            assert server.room._total <= 4000
+            assert (await link.apply(add(flow(2)))).complete
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_a_dump_beyond_its_bound_is_not_even_read(monkeypatch: pytest.MonkeyPatch, same: bool) -> None:
+    decoded = 0
+    real = oxm.decode_fields
+
+    def counted(buffer: bytes, start: int, end: int) -> Match:
+        nonlocal decoded
+        decoded += 1
+        return real(buffer, start, end)
+
+    monkeypatch.setattr(replies, "decode_fields", counted)
+
+    async def play() -> None:
+        recorder = Recorder(expected=0)
+        async with serving(recorder) as server:
+            fake = Endless(1)
+            await fake.connect(*server.addresses[0])
+            while not fake.asked:
+                await asyncio.sleep(0)
+            # Flows of others, which were not asked for, then Lark's own.
+            theirs = flow(1)._replace(data=FlowData(7))
+            record = switchside.flow_record(FlowRecord(theirs.key, theirs.data, 1, 1, 1.0))
+            fake.send_raw(switchside.multipart_reply(fake.asked, ofp.OFPMP_FLOW, record * 500, more=True) * 20)
+            for number in range(30):
+                fake.send_raw(fake.part(0 if same else number))
+            fake.send_raw(switchside.multipart_reply(fake.asked, ofp.OFPMP_FLOW, b"", more=False))
+            await recorder.until(lambda: bool(recorder.left))
+            assert len(recorder.left[0].program.flows) == (400 if same else MORE_FLOWS)
+            assert decoded <= MORE_FLOWS + 400
+
+    scenario(play)
+
+
+def test_many_flows_that_should_not_be_there_are_removed_a_part_at_a_time() -> None:
+    async def play() -> None:
+        flows = [flow(1, eth_type=0x800, ipv4_dst=number) for number in range(7000)]
+        wanted = {each.key for each in flows[::100]}
+        recorder = Recorder(expected=100, wanted=wanted)
+        async with serving(recorder) as server:
+            fake = FakeSwitch(1)
+            for each in flows:
+                fake.put(each)
+            others = Flow(FlowKey(0, 0, ()), FlowData(cookie=0))
+            fake.put(others)
+            await connected(server, recorder, fake)
+            # The last dump is whole: the rest goes by the difference to it.
+            last = recorder.connected[0][1]
+            assert all(len(dump.program.flows) <= 100 + MORE_FLOWS for dump in (*recorder.left, last))
+            assert len(recorder.left) >= 2
+            assert last.program.flows.keys() >= wanted
+            assert set(fake.tables.entries) == {*last.program.flows, others.key}
+
+    scenario(play)
+
+
+def test_a_switch_that_holds_more_than_expected_by_right_is_taken_in() -> None:
+    async def play() -> None:
+        flows = [flow(1, eth_type=0x800, ipv4_dst=number) for number in range(3 * MORE_FLOWS)]
+        recorder = Recorder(expected=0, wanted={each.key for each in flows})
+        async with serving(recorder) as server:
+            fake = FakeSwitch(1)
+            for each in flows:
+                fake.put(each)
+            await connected(server, recorder, fake)
+            assert len(recorder.connected[0][1].program.flows) == len(flows)
 
     scenario(play)
 

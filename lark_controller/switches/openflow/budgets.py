@@ -14,7 +14,7 @@ from typing import Final
 # seconds of it at once. A dump of 3,500 flows takes 0.03 s.
 TIME_SHARE: Final = 0.2
 TIME_AT_ONCE: Final = 0.25
-ANSWERS_AT_ONCE: Final = 0.5
+ANSWERS_AT_ONCE: Final = 0.25
 # The same until its handshake is over: a switch that connects again and again has no new budget each time.
 NEW_AT_ONCE: Final = 0.05
 # All switches together that have used up their own time.

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -38,7 +39,7 @@ from lark_controller.switches.openflow.replies import (
     PortInfo,
     QueueCounters,
 )
-from lark_controller.switches.openflow.requests import ReplyRoom, Requests
+from lark_controller.switches.openflow.requests import Bound, Records, ReplyRoom, Requests
 
 _REPLIES: Final = frozenset({ofp.OFPT_FEATURES_REPLY, ofp.OFPT_MULTIPART_REPLY})
 Counters = dict[FlowKey, tuple[int, int]]
@@ -49,6 +50,10 @@ _PORTS_SHARE: Final = 0.1
 # Errors that belong to nothing that was sent: so many a second are looked at, so many at once.
 _STRAY_ERRORS: Final = 1.0
 _STRAY_ERRORS_AT_ONCE: Final = 20.0
+# Flows that are kept of a dump beyond those that were to be expected, and meters.
+MORE_FLOWS: Final = 2048
+_MOST_METERS: Final = 8192
+_KEY_OF: Final = attrgetter("key")
 # Offset of the port in a PacketIn, whose match begins with it.
 _IN_PORT: Final = slice(28, 36)
 
@@ -80,12 +85,14 @@ class SwitchFeatures:
 class Dump:
     """All that a switch holds: Lark's own flows and the meters, the flows of others, and packets and bytes of each.
 
-    Meters carry no cookie, so all of them are taken for Lark's.
+    Meters carry no cookie, so all of them are taken for Lark's. ``whole`` is False where the switch holds more than is
+    kept of a dump.
     """
 
     program: Program = field(default_factory=Program)
     foreign: Mapping[FlowKey, FlowData] = field(default_factory=lambda: MappingProxyType({}))
     counters: Mapping[FlowKey, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
+    whole: bool = True
 
 
 # Beginning of the reason when another connection has the switch's datapath id; that connection's address follows.
@@ -100,6 +107,12 @@ class SwitchHandler(Protocol):
 
     def waited_for(self) -> Iterable[int]:
         """The datapaths of the switches that callers wait for now, which are taken in first."""
+
+    def flows_expected(self, link: SwitchLink) -> int:
+        """The number of Lark's own flows that a switch is to be expected to hold, rather too many than too few."""
+
+    def leftovers(self, link: SwitchLink, dump: Dump) -> list[FlowKey]:
+        """The flows of a dump that a switch should not hold; it is not reported as connected yet."""
 
     def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
         """Handles a new switch: features known, complete dump taken. Of a datapath connected already, the old is
@@ -201,29 +214,40 @@ class SwitchLink:
         """Send a frame out through actions; nobody says whether it went."""
         self.write(wire.packet_out(self.next_xid(), in_port, actions, data))
 
-    async def dump(self, timeout: float | None = None, job: int | None = None) -> Dump:
-        """Dump the switch, complete; with ``job`` that job's own flows and counting flows alone.
+    async def dump(
+        self, timeout: float | None = None, job: int | None = None, *, foreign: bool = True, more: int = MORE_FLOWS
+    ) -> Dump:
+        """Dump the switch; with ``job`` that job's own flows and counting flows alone, without
+        ``foreign`` Lark's own flows alone. ``more`` flows are kept beyond those expected.
 
-        Raises SwitchError: a dump that is not complete is none.
+        Raises SwitchError: a dump of which a part is missing is none.
         """
         limit = self.connection.options.dump_timeout if timeout is None else timeout
-        masks = ((0, 0),) if job is None else cookies.of_job(job)
-        flows = [self._flow_stats("flow dump", value, mask, limit) for value, mask in masks]
-        wanted: list[asyncio.Future[list[FlowRecord]] | asyncio.Future[list[Meter]]] = [*flows]
+        masks = cookies.of_job(job) if job is not None else ((0, 0),) if foreign else (cookies.OURS,)
+        expected = self._handler.flows_expected(self)
+        bound = Bound(expected, expected + more, cut=True, key=_KEY_OF)
+        flows = [self._flow_stats("flow dump", value, mask, limit, bound) for value, mask in masks]
+        wanted: list[asyncio.Future[Records[FlowRecord]] | asyncio.Future[list[Meter]]] = [*flows]
         meters: asyncio.Future[list[Meter]] | None = None
         if self.features.max_meter and job is None:
             build = wire.meter_config_request
-            meters = self.requests.collect("meter dump", ofp.OFPMP_METER_CONFIG, build, replies.meter_config, limit)
+            meters = self.requests.collect(
+                "meter dump", ofp.OFPMP_METER_CONFIG, build, replies.meter_config, limit, Bound(most=_MOST_METERS)
+            )
             wanted.append(meters)
         await asyncio.gather(*wanted, return_exceptions=True)
         found = meters.result() if meters is not None else []
         own: dict[FlowKey, FlowData] = {}
-        foreign: dict[FlowKey, FlowData] = {}
+        others: dict[FlowKey, FlowData] = {}
         counters: Counters = {}
         for record in (record for part in flows for record in part.result()):
-            (own if cookies.is_ours(record.data.cookie) else foreign)[record.key] = record.data
+            if cookies.is_ours(record.data.cookie):
+                own[record.key] = record.data
+            else:
+                others[record.key] = record.data
             counters[record.key] = (record.packets, record.bytes)
-        return Dump(Program(own, {meter.number: meter for meter in found}), foreign, counters)
+        whole = all(part.result().whole for part in flows)
+        return Dump(Program(own, {meter.number: meter for meter in found}), others, counters, whole)
 
     async def counters(self, cookie: int = 0, mask: int = 0, timeout: float | None = None) -> Counters:
         """Packets and bytes of the flows whose cookie agrees with ``cookie`` in the bits of ``mask``.
@@ -231,7 +255,7 @@ class SwitchLink:
         Raises SwitchError where no complete answer comes.
         """
         limit = self.connection.options.dump_timeout if timeout is None else timeout
-        records = await self._flow_stats("counters", cookie, mask, limit)
+        records = await self._flow_stats("counters", cookie, mask, limit, self._counted())
         return {record.key: (record.packets, record.bytes) for record in records}
 
     def port_counters(self, port: int = PORT_ANY, timeout: float | None = None) -> asyncio.Future[list[PortCounters]]:
@@ -249,7 +273,9 @@ class SwitchLink:
         :meth:`port_counters`."""
         limit = self.connection.options.dump_timeout if timeout is None else timeout
         build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
-        return self.requests.collect("flow counters", ofp.OFPMP_FLOW, build, replies.flow_counts, limit)
+        return self.requests.collect(
+            "flow counters", ofp.OFPMP_FLOW, build, replies.flow_counts, limit, self._counted()
+        )
 
     async def meter_stats(self, timeout: float | None = None) -> dict[int, MeterCounters]:
         """The counters of all meters, by number. Raises SwitchError."""
@@ -290,10 +316,16 @@ class SwitchLink:
         limit = self.connection.options.apply_timeout if timeout is None else timeout
         return self._applies.submit(steps, limit)
 
-    def _flow_stats(self, what: str, cookie: int, mask: int, limit: float) -> asyncio.Future[list[FlowRecord]]:
-        return self.requests.collect(
-            what, ofp.OFPMP_FLOW, lambda xid: wire.flow_stats_request(xid, cookie, mask), replies.flow_stats, limit
-        )
+    def _flow_stats(
+        self, what: str, cookie: int, mask: int, limit: float, bound: Bound
+    ) -> asyncio.Future[Records[FlowRecord]]:
+        build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
+        decode = partial(replies.flow_stats, chosen=(cookie, mask))
+        return self.requests.collect_some(what, ofp.OFPMP_FLOW, build, decode, limit, bound)
+
+    def _counted(self) -> Bound:
+        expected = self._handler.flows_expected(self)
+        return Bound(expected, expected + MORE_FLOWS)
 
     def _receive(self, kind: int, xid: int, message: bytes) -> bool:
         if kind == ofp.OFPT_PACKET_IN:

@@ -203,8 +203,10 @@ def packet_in(message: bytes) -> PacketIn:
     return PacketIn(cookie, table, reason, in_port, metadata, message[body:])
 
 
-def flow_stats(message: bytes) -> list[FlowRecord]:
-    """Decode one part of an OFPMP_FLOW reply."""
+def flow_stats(message: bytes, chosen: tuple[int, int] = (0, 0)) -> list[FlowRecord]:
+    """Decode one part of an OFPMP_FLOW reply: the flows whose cookie agrees with the first of ``chosen`` in the bits of
+    the second. A switch may send others although it was not asked for them; these are not looked at."""
+    value, mask = chosen
     records = []
     position = MULTIPART_BODY
     size = len(message)
@@ -217,6 +219,9 @@ def flow_stats(message: bytes) -> list[FlowRecord]:
         after = position + length
         if length < 56 or after > size:
             raise WireError(f"flow statistics record of {length} bytes in {size - position}")
+        if cookie & mask != value:
+            position = after
+            continue
         fields_end, match_after = match_end(message, position + 48, after)
         match = decode_fields(message, position + 52, fields_end)
         actions, goto, metadata, meter = decode_instructions(message[match_after:after])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -16,10 +16,14 @@ from lark_controller.switches.openflow.replies import MULTIPART_BODY, ErrorMessa
 
 T = TypeVar("T")
 
-# A bound on one multipart reply, some 250,000 flows, and on all that are under way together: decoded, a reply takes
-# about ten times its bytes.
+# A bound on one multipart reply. More than a quarter of a million flows are no switch's.
 _MAX_REPLY_BYTES: Final = 32 << 20
-MAX_REPLIES_BYTES: Final = 128 << 20
+# Records kept of unfinished replies beyond those that were to be expected, of all switches together; one takes about a
+# kilobyte.
+MAX_RECORDS: Final = 12_288
+# What is to be expected of a reply, and its most, where the request does not say.
+_EXPECTED: Final = 4096
+_MOST: Final = 65_536
 
 
 class RefusedError(SwitchError):
@@ -30,6 +34,20 @@ class RefusedError(SwitchError):
         self.error = error
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The records of a multipart reply that are to be expected, and how many are kept at most.
+
+    A reply of more is garbage, unless ``cut``: the rest is then not read. ``key`` names a record; of those with one
+    name the last is kept.
+    """
+
+    expected: int = _EXPECTED
+    most: int = _MOST
+    cut: bool = False
+    key: Callable[[Any], Hashable] | None = None
+
+
 @dataclass(slots=True)
 class _Waiting:
     what: str
@@ -37,38 +55,49 @@ class _Waiting:
     timer: asyncio.TimerHandle
     multipart: int | None
     decode: Callable[[bytes], Any]
-    parts: list[Any] = field(default_factory=list)
+    bound: Bound
+    kept: dict[Hashable, Any] = field(default_factory=dict)
     size: int = 0
+    read: int = 0
+    held: int = 0
+    whole: bool = True
+
+
+class Records(list[T]):
+    """The records of a multipart reply. ``whole`` is False where it had more."""
+
+    whole: bool = True
 
 
 class ReplyRoom:
-    """Limits the memory of the unfinished replies of all switches together. Where it is too much, the switch that has
-    sent most is disconnected: several that never come to an end do not add up."""
+    """Limits the records of unfinished replies that nobody expected, over all switches.
 
-    def __init__(self, most: int = MAX_REPLIES_BYTES) -> None:
+    Where it is too much, the switch that has sent most is disconnected: several that never come to an end do not add
+    up.
+    """
+
+    def __init__(self, most: int = MAX_RECORDS) -> None:
         self._most = most
         self._held: dict[Connection, int] = {}
         self._total = 0
 
-    def take(self, connection: Connection, size: int) -> None:
-        """A connection holds so many bytes more."""
-        self._held[connection] = self._held.get(connection, 0) + size
-        self._total += size
+    def take(self, connection: Connection, count: int) -> None:
+        """A connection holds so many records more."""
+        self._held[connection] = self._held.get(connection, 0) + count
+        self._total += count
         while self._total > self._most:
             largest = max(self._held, key=self._held.__getitem__)
             held = self._held.pop(largest)
             self._total -= held
-            largest.close(
-                f"garbage: {held} bytes of answers without an end, and {self._most} are held for all switches"
-            )
+            largest.close(f"garbage: {held} records beyond those expected, and {self._most} are held for all switches")
 
-    def give(self, connection: Connection, size: int) -> None:
-        """A connection holds so many bytes less."""
+    def give(self, connection: Connection, count: int) -> None:
+        """A connection holds so many records less."""
         held = self._held.get(connection)
         if held is not None:
-            self._total -= min(size, held)
-            self._held[connection] = held - size
-            if held <= size:
+            self._total -= min(count, held)
+            self._held[connection] = held - count
+            if held <= count:
                 del self._held[connection]
 
 
@@ -84,13 +113,31 @@ class Requests:
         self, what: str, build: Callable[[int], bytes], decode: Callable[[bytes], T], timeout: float
     ) -> asyncio.Future[T]:
         """Send one message and wait for the one that answers it. ``what`` names it in errors."""
-        return self._send(what, build, decode, timeout, None)
+        return self._send(what, build, decode, timeout, None, Bound())
 
     def collect(
-        self, what: str, kind: int, build: Callable[[int], bytes], decode: Callable[[bytes], list[T]], timeout: float
+        self,
+        what: str,
+        kind: int,
+        build: Callable[[int], bytes],
+        decode: Callable[[bytes], list[T]],
+        timeout: float,
+        bound: Bound = Bound(),
     ) -> asyncio.Future[list[T]]:
         """Send a multipart request of type ``kind`` and wait for all parts; each is decoded as it comes."""
-        return self._send(what, build, decode, timeout, kind)
+        return self._send(what, build, decode, timeout, kind, bound)
+
+    def collect_some(
+        self,
+        what: str,
+        kind: int,
+        build: Callable[[int], bytes],
+        decode: Callable[[bytes], list[T]],
+        timeout: float,
+        bound: Bound,
+    ) -> asyncio.Future[Records[T]]:
+        """As :meth:`collect`, where the reply may be cut."""
+        return self._send(what, build, decode, timeout, kind, bound)
 
     def _send(
         self,
@@ -99,6 +146,7 @@ class Requests:
         decode: Callable[[bytes], Any],
         timeout: float,
         multipart: int | None,
+        bound: Bound,
     ) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -107,7 +155,7 @@ class Requests:
             return future
         xid = self._connection.next_xid()
         timer = loop.call_later(timeout, self._expired, xid, timeout)
-        self._waiting[xid] = _Waiting(what, future, timer, multipart, decode)
+        self._waiting[xid] = _Waiting(what, future, timer, multipart, decode, bound)
         self._connection.write(build(xid))
         return future
 
@@ -123,14 +171,33 @@ class Requests:
             raise WireError(f"{waiting.what} answered by message type {kind}")
         if int.from_bytes(message[8:10]) != waiting.multipart:
             raise WireError(f"{waiting.what} answered by multipart type {int.from_bytes(message[8:10])}")
-        waiting.parts.extend(waiting.decode(message))
         waiting.size += len(message)
-        self._room.take(self._connection, len(message))
         if waiting.size > _MAX_REPLY_BYTES:
             raise WireError(f"{waiting.what} answered by more than {_MAX_REPLY_BYTES} bytes")
+        if waiting.whole:
+            self._keep(waiting, message)
         if not int.from_bytes(message[10:12]) & ofp.OFPMPF_REPLY_MORE:
-            self._done(xid).set_result(waiting.parts)
+            records: Records[Any] = Records(waiting.kept.values())
+            records.whole = waiting.whole
+            self._done(xid).set_result(records)
         return True
+
+    def _keep(self, waiting: _Waiting, message: bytes) -> None:
+        bound, kept = waiting.bound, waiting.kept
+        records = waiting.decode(message)
+        # Those that come again count as well: no switch has a flow twice.
+        room = bound.most - waiting.read
+        waiting.read += len(records)
+        if len(records) > room:
+            if not bound.cut:
+                raise WireError(f"{waiting.what} answered by more than {bound.most} records")
+            waiting.whole = False
+        for record in records[:room]:
+            kept[len(kept) if bound.key is None else bound.key(record)] = record
+        beyond = max(0, len(kept) - bound.expected)
+        if beyond > waiting.held:
+            more, waiting.held = beyond - waiting.held, beyond
+            self._room.take(self._connection, more)
 
     def error(self, xid: int, error: ErrorMessage) -> bool:
         """An error message; True if it answered a request."""
@@ -152,7 +219,7 @@ class Requests:
     def _done(self, xid: int) -> asyncio.Future[Any]:
         waiting = self._waiting.pop(xid)
         waiting.timer.cancel()
-        self._room.give(self._connection, waiting.size)
+        self._room.give(self._connection, waiting.held)
         if waiting.future.done():  # cancelled by the caller
             return asyncio.get_running_loop().create_future()
         return waiting.future

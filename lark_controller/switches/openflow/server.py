@@ -14,15 +14,18 @@ from lark_common.log import (
     event,
     failure,
 )
+from lark_controller.flows.model import Changes
 from lark_controller.switches.openflow.budgets import SwitchTimes
 from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake, identify
-from lark_controller.switches.openflow.link import SUPERSEDED, SwitchHandler, SwitchLink
+from lark_controller.switches.openflow.link import MORE_FLOWS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.requests import ReplyRoom
 from lark_controller.switches.openflow.turns import Turn, Turns
 
 # Switches that are asked and compared at a time: what one holds and should hold takes megabytes meanwhile.
 _TURNS: Final = 16
+# Deletions of what a switch should not hold, before it is given up.
+_PASSES: Final = 256
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
 _STOPS: Final = "the controller stops"
@@ -130,7 +133,7 @@ class Server:
             turn = await self._turns.take(link.datapath)
             await handshake(link, known)
             self._supersede(link)
-            dump = await link.dump()
+            dump = await self._dump(link)
             if link.closed_because:
                 return
             self._supersede(link)
@@ -152,6 +155,25 @@ class Server:
             self._handshakes.pop(link, None)
             if turn is not None:
                 turn.end()
+
+    async def _dump(self, link: SwitchLink) -> Dump:
+        """All of Lark's own flows on a switch. Raises SwitchError.
+
+        Where it holds many more than it should, what is too much is removed as it comes, so that no dump need be kept
+        whole.
+        """
+        more = MORE_FLOWS
+        for _ in range(_PASSES):
+            dump = await link.dump(foreign=False, more=more)
+            if dump.whole or link.closed_because:
+                return dump
+            gone = self._handler.leftovers(link, dump)
+            # Where all of it should be there, the expectation was too small.
+            more = MORE_FLOWS if gone else 2 * more
+            outcome = await link.apply(Changes(flows_gone=tuple(gone)))
+            if not outcome.confirmed:
+                raise SwitchError(f"flows that should not be there: {outcome.reason}")
+        raise SwitchError(f"flows that should not be there are left after {_PASSES} deletions")
 
     def _supersede(self, link: SwitchLink) -> None:
         """Close an older connection of the same datapath, before the dump, so that nothing is written between.
