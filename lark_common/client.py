@@ -290,6 +290,11 @@ class Client:
         found: list[Answer] = self._json("GET", "/v1/rates", {"by": by, "limit": limit})["rates"]
         return found
 
+    def drops(self, limit: int = 100) -> list[Answer]:
+        """The packets that are dropped now, the most first: from whom, to where, by which rule, how fast."""
+        found: list[Answer] = self._json("GET", "/v1/drops", {"limit": limit})["drops"]
+        return found
+
     def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> Answer:
         """Report a worker's counters of a job since its start, by the names of the reference."""
         body = json.dumps({**counted, "final": final})

@@ -25,6 +25,7 @@ from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
 from lark_controller.services.background import Upkeep
+from lark_controller.services.drops import Drops
 from lark_controller.services.feed import Feed
 from lark_controller.services.health import Health
 from lark_controller.services.job_facts import refresh_facts
@@ -111,6 +112,7 @@ class Controller:
         self.usage = Accounts(
             store, ledger, self._account_writer, self.jobs, self._loop, self._reconciler, self._core_drops
         )
+        self.drops = Drops(ledger, self._core_drops, self._reconciler)
         self.health = Health(store, self._openflow)
 
     # -- life --------------------------------------------------------------------------------------------------------

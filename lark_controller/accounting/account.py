@@ -17,7 +17,9 @@ WORKER: Final = FLOWS + 2 * len(CountKind)
 QUEUES: Final = WORKER + 6
 HELD: Final = QUEUES + len(QueueReading._fields)
 # Of bytes and packets, in and out: the WAN's part that was read ahead of the whole.
-SIZE: Final = HELD + 4
+DROPS: Final = HELD + 4
+# Drops by policy and by rate, in and out, as of the last reading that has a rate.
+SIZE: Final = DROPS + 4
 ZEROS: Final = array("Q", bytes(8 * SIZE))
 
 

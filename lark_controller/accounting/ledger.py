@@ -10,14 +10,15 @@ import json
 import threading
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from itertools import islice
 from math import inf
 from operator import add, itemgetter, lt, sub
 from typing import Final
 
-from lark_controller.accounting.account import FLOWS, HELD, PORT, QUEUES, SIZE, SUMS, WORKER, ZEROS, Account
+from lark_controller.accounting.account import DROPS, FLOWS, HELD, PORT, QUEUES, SIZE, SUMS, WORKER, ZEROS, Account
 from lark_controller.accounting.counters import counted
+from lark_controller.accounting.drops import Dropping, DropRate, DropSum
 from lark_controller.accounting.entry import Entry, entry_of
 from lark_controller.accounting.rates import Flowing, Rates
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, QueueReading, WorkerCounts
@@ -49,6 +50,9 @@ _PORT_PLACES: Final = tuple(
     for name in ("packets_out", "bytes_out", "packets_in", "bytes_in", "rate_drops_out", "rate_drops_in")
 )  # fmt: skip
 _RATE_PLACES: Final = tuple(_PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
+_DROPS: Final = tuple(
+    _PLACES[name] for name in ("policy_drops_in", "policy_drops_out", "rate_drops_in", "rate_drops_out")
+)
 _RATE_DROPS: Final = tuple(_PLACES[name] for name in ("rate_drops_in", "rate_drops_out"))
 _THROTTLED: Final = _PLACES["throttled"]
 # Each part with its whole, in the order of the numbers that are held over.
@@ -80,6 +84,7 @@ class Ledger:
         self._rates: dict[str, Rate] = {}
         self._flowing = Rates()
         self._recent = Recent()
+        self._dropping: dict[int, Dropping] = {}
         self._sums: dict[str, Usage] = {}
         # Last readings of ports whose job is over, by datapath and port name.
         self._ports: dict[tuple[int | str | None, str | None], PortReading] = {}
@@ -138,7 +143,7 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return
-            held = account.opened()[HELD:SIZE]
+            held = account.opened()[HELD:DROPS]
             before, first, last = account.sums, not account.started, account.last
             if port is not None and not account.told:
                 self._read_port(account, at, port, inf if account.follows else port_age)
@@ -209,7 +214,7 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final or account.told:
                 return False
-            held = account.opened()[HELD:SIZE]
+            held = account.opened()[HELD:DROPS]
             before, first, last = account.sums, not account.started, account.last
             # The worker made the port for this job.
             self._read_port(account, at, report.port, 0.0)
@@ -237,6 +242,7 @@ class Ledger:
                 account = self._accounts.get(number)
                 if account is not None:
                     self._rated(account, IDLE, account.treatment)
+                    self._dropping.pop(number, None)
 
     def leaves(self, number: int) -> None:
         """The job is over, and its last counters are on their way: the next one may come to its port before them."""
@@ -253,6 +259,7 @@ class Ledger:
                 return
             self._rated(account, IDLE, account.treatment)
             self._recent.forget(number)
+            self._dropping.pop(number, None)
             account.final = True
             account.at = max(account.at, at)
             self._changed[number] = self._closed[number] = None
@@ -304,6 +311,24 @@ class Ledger:
             Flowing(job.id, rate, 1, job.group, job.user, job.host, job.run.global_job_id)
             for rate, job in ((rate, account.job) for _, rate, account in chosen)
         )
+
+    def dropping(self, limit: int) -> list[Dropping]:
+        """The jobs whose packets are dropped now, the ``limit`` with the most."""
+        with self._lock:
+            found = list(self._dropping.values())
+        return nsmallest(limit, found, key=lambda each: (-sum(each.rate), each.job.id))
+
+    def drop_sum(self) -> DropSum:
+        """How many jobs' packets are dropped now, and how many a second."""
+        with self._lock:
+            found = list(self._dropping.values())
+        return DropSum(len(found), sum(sum(each.rate) for each in found))
+
+    def drops_by_policy(self, numbers: Iterable[int]) -> bool:
+        """True if a rule drops packets of one of these jobs now."""
+        with self._lock:
+            some = [known for number in numbers if (known := self._dropping.get(number)) is not None]
+        return any(known.rate.policy_in or known.rate.policy_out for known in some)
 
     # to be written
 
@@ -405,6 +430,13 @@ class Ledger:
         rate = Rate(*(round(8 * (numbers[place] - before[place]) / elapsed) for place in _RATE_PLACES)).bounded()
         self._rated(account, rate, account.treatment)
         self._recent.keep(number, at, rate, first)
+        dropped = array("Q", (numbers[place] for place in _DROPS))
+        if dropped != numbers[DROPS:SIZE]:
+            rates = DropRate(*((now - old) / elapsed for old, now in zip(numbers[DROPS:SIZE], dropped, strict=True)))
+            self._dropping[number] = Dropping(account.job, account.treatment, rates, at)
+            numbers[DROPS:SIZE] = dropped
+        else:
+            self._dropping.pop(number, None)
 
     def _rated(self, account: Account, rate: Rate, treatment: str) -> None:
         old, new = account.rate, rate if any(rate) else IDLE
@@ -434,6 +466,7 @@ class Ledger:
         numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
         account.started, account.told, account.at = said["started"], said["told"], said["at"]
         account.unwritten = account.at
+        numbers[DROPS:SIZE] = array("Q", (numbers[place] for place in _DROPS))
 
 
 def _settle(account: Account, before: array[int] | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from lark_controller.api.audit import AuditControls
+from lark_controller.api.drops import DropControls
 from lark_controller.api.health import HealthControls
 from lark_controller.api.jobs import JobControls
 from lark_controller.api.policy import PolicyControls
@@ -44,6 +45,10 @@ class Controls(Protocol):
     @property
     def usage(self) -> UsageControls:
         """The network use of jobs and groups."""
+
+    @property
+    def drops(self) -> DropControls:
+        """The packets that are dropped now."""
 
     @property
     def audit(self) -> AuditControls:

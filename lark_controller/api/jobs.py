@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -120,6 +120,12 @@ class JobControls(Protocol):
 
     def counts(self) -> Mapping[JobState, int]:
         """The number of live jobs in each state; cheap, since every scrape of the metrics asks."""
+
+    def isolated(self, jobs: Sequence[Job]) -> Collection[int]:
+        """The numbers of those of these jobs of which nothing passes: by a rule of the policy, or by quarantine."""
+
+    def isolated_count(self) -> int:
+        """The number of live jobs of which nothing passes."""
 
     def read_counters(self, job_id: str, timeout: float) -> None:
         """Read a live job's counters at its switch now, where it is at one that answers. Raises SwitchError."""

@@ -115,6 +115,11 @@ def parser() -> argparse.ArgumentParser:
     top_.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="seconds between two looks [5]")
     top_.add_argument("--once", action="store_true", help="look once; so does --json")
 
+    drops = _asking(
+        commands, "drops", _drops, "Show what is dropped now: from whom, to where, by which rule, how fast."
+    )
+    drops.add_argument("--limit", type=int, default=50, help="how many [50]")
+
     switches = _asking(commands, "switches", _switches, "List switches, or show one.")
     switches.add_argument("datapath", nargs="?", metavar="DPID", help="a datapath id or a name")
     switches.add_argument("--flows", action="store_true", help="its flows, with the policy that asked for each")
@@ -330,6 +335,10 @@ def _top(arguments: Arguments) -> int:
             return OK
         sys.stdout.flush()
         time.sleep(max(0.1, arguments.interval))
+
+
+def _drops(arguments: Arguments) -> int:
+    return _show(arguments, _client(arguments).drops(arguments.limit), printing.drops)
 
 
 def _lift(arguments: Arguments) -> int:

@@ -18,6 +18,7 @@ _COLOURS: Final = {
     "pending": "33",
     "registering": "33",
     "quarantined": "31",
+    "blocked": "31",
     "unknown": "33",
     "foreign": "33",
     "refused": "31",
@@ -44,10 +45,18 @@ def jobs(found: Sequence[Answer]) -> None:
     """A table of jobs."""
     names = _names(found)
     rows = [
-        (names[job["id"]], job["state"], job["owner"], job["group"], job["host"], _addresses(job), job["reason"])
+        (names[job["id"]], _job_state(job), job["owner"], job["group"], job["host"], _addresses(job), job["reason"])
         for job in found
     ]
     table(("JOB", "STATE", "OWNER", "GROUP", "HOST", "ADDRESSES", "REASON"), rows)
+
+
+def _job_state(job: Answer) -> str:
+    """The state; of a job that has its rules, which let nothing pass, ``blocked``."""
+    isolated = bool(job.get("isolated"))
+    if (decision := job.get("decision")) is not None:
+        isolated = decision["blocked"] or not (decision["inbound"] or decision["outbound"])
+    return "blocked" if isolated and job["state"] == "enforced" else str(job["state"])
 
 
 def _names(found: Sequence[Answer]) -> dict[str, str]:
@@ -73,7 +82,7 @@ def _full_name(job: Answer) -> str:
 
 def job(found: Answer) -> None:
     """One job, with the policy's decision and the switches' confirmations."""
-    state = _word(found["state"]) + (f" ({_clean(found['reason'])})" if found["reason"] else "")
+    state = _word(_job_state(found)) + (f" ({_clean(found['reason'])})" if found["reason"] else "")
     decision = found["decision"]
     pairs = [
         ("job", _number(found)),
@@ -134,6 +143,26 @@ def rates(found: Sequence[Answer], by: str) -> None:
     table(head, rows)
     if not rows:
         print("No job sends or receives anything now.")
+
+
+def drops(found: Sequence[Answer]) -> None:
+    """A table of what is dropped now."""
+    rows = [
+        (
+            f"{each['packets_per_second']:.1f}{'~' if each['estimated'] else ''}",
+            each["source"],
+            each["destination"],
+            each["rule"],
+            each["host"] or each["datapath"],
+        )
+        for each in found
+    ]
+    if rows:
+        table(("PACKETS/S", "FROM", "TO", "BY", "AT"), rows)
+    else:
+        print("Nothing is dropped now.")
+    if any(each["estimated"] for each in found):
+        print("~ several rules drop packets of several jobs at that switch; this is a share of them")
 
 
 def _subject(rates: Answer, by: str) -> str:

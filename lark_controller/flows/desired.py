@@ -33,10 +33,11 @@ from lark_controller.qos.worker_queues import Claim
 class Desired:
     """The jobs that are admitted, the switches that are known, and one policy.
 
-    ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy.
-    ``queues`` are the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are the jobs whose
-    workers enforce what is decided. ``group_queues`` are the DSCPs of the groups whose queues stand, by core. What
-    stands is taken over from the desired ``before``. ``networks`` are what is not the WAN.
+    ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy,
+    ``isolated`` those of which nothing passes. ``queues`` are the numbers of the queues that stand for jobs and
+    reserved flows. ``ruled`` are the jobs whose workers enforce what is decided. ``group_queues`` are the DSCPs of the
+    groups whose queues stand, by core. What stands is taken over from the desired ``before``. ``networks`` are what is
+    not the WAN.
     """
 
     def __init__(self, policy: Policy, before: Desired | None = None) -> None:
@@ -45,6 +46,7 @@ class Desired:
         self.placed: dict[int, Placed] = {}
         self.rules: dict[int, int] = {}
         self.groups: Counter[str] = Counter()
+        self.isolated = 0
         self.ruled = Ruled()
         self._local: dict[int, LocalJobs] = {}
         self._edges_of: dict[SliceKey, set[int]] = {}
@@ -73,7 +75,7 @@ class Desired:
         job keeps the decision that it had until :meth:`decide_anew`, with :meth:`settle` after the last."""
         after = cls(policy, before)
         after.switches, after.placed, after.rules = dict(before.switches), dict(before.placed), dict(before.rules)
-        after.groups, after.ruled = before.groups.copy(), before.ruled.copy()
+        after.groups, after.ruled, after.isolated = before.groups.copy(), before.ruled.copy(), before.isolated
         after._local = {datapath: local.copy() for datapath, local in before._local.items()}
         after._edges_of = {key: set(edges) for key, edges in before._edges_of.items()}
         after._hosts = dict(before._hosts)
@@ -446,6 +448,7 @@ class Desired:
         if old is not None:
             del self.placed[old.job.number]
             self.groups[old.decision.group] -= 1
+            self.isolated -= old.decision.isolated
             if old.datapath is not None:
                 local = self._local[old.datapath]
                 local.numbers.discard(old.job.number)
@@ -455,6 +458,7 @@ class Desired:
         if new is not None:
             self.placed[new.job.number] = new
             self.groups[new.decision.group] += 1
+            self.isolated += new.decision.isolated
             if new.datapath is not None:
                 local = self._local.setdefault(new.datapath, LocalJobs())
                 local.numbers.add(new.job.number)

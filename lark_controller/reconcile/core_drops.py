@@ -6,6 +6,7 @@ loop's thread; :meth:`CoreDrops.by_group` may be asked from any.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -23,17 +24,32 @@ class _Place(NamedTuple):
     number: int
 
 
+class CoreDrop(NamedTuple):
+    """A group whose packets a core drops: packets a second, as of ``at`` (seconds since 1970)."""
+
+    datapath: int
+    group: str
+    packets: float
+    at: float
+
+
 class CoreDrops:
     """The last reading of each core, and the sums since this start."""
 
     def __init__(self, loop: Reconciler) -> None:
         self._loop = loop
         self._seen: dict[int, dict[_Place, int]] = {}
+        self._at: dict[int, float] = {}
         self._sums: Mapping[str, int] = {}
+        self._now: Mapping[int, tuple[CoreDrop, ...]] = {}
 
     def by_group(self) -> Mapping[str, int]:
         """Packets dropped by the policy's group."""
         return self._sums
+
+    def now(self) -> list[CoreDrop]:
+        """The groups whose packets cores dropped between their last two looks."""
+        return [each for some in self._now.values() for each in some]
 
     async def look(self, datapath: int) -> None:
         """Count what a core's queues and meters have dropped since the last look. Raises SwitchError."""
@@ -47,14 +63,23 @@ class CoreDrops:
             {place: packets for place, (_, packets) in counted.items()},
         )
         if before is None:
+            self._at[datapath] = time.time()
             # Drops from before this controller came belong to no known group.
             return
-        sums = Counter(self._sums)
+        new: Counter[str] = Counter()
         for place, (group, packets) in counted.items():
             old = before.get(place, 0)
             # One that was made anew counts from 0.
-            sums[group] += packets if packets < old else packets - old
-        self._sums = sums
+            new[group] += packets if packets < old else packets - old
+        self._sums = Counter(self._sums) + new
+        now, last = time.time(), self._at.get(datapath, 0.0)
+        self._at[datapath] = now
+        rates = (
+            CoreDrop(datapath, group, packets / max(0.001, now - last), now)
+            for group, packets in new.items()
+            if packets
+        )
+        self._now = {**self._now, datapath: tuple(rates)}
 
     async def _count(self, link: SwitchLink, switch: Switch) -> dict[_Place, tuple[str, int]]:
         desired = self._loop.desired_of(link.datapath)

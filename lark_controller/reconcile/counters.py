@@ -19,6 +19,7 @@ from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading
 from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, count_cookie, counted_by
 from lark_controller.flows.placement import Placed
+from lark_controller.reconcile.drop_shares import DropShares
 from lark_controller.reconcile.switch import SwitchState
 from lark_controller.switches.openflow.link import Dump, SwitchLink
 from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters
@@ -43,11 +44,16 @@ class CounterReader:
     """Reads ports and counting flows of connected switches."""
 
     def __init__(
-        self, ledger: Ledger, switches: Mapping[int, SwitchState], jobs_at: Callable[[int], list[Placed]]
+        self,
+        ledger: Ledger,
+        switches: Mapping[int, SwitchState],
+        jobs_at: Callable[[int], list[Placed]],
+        drop_shares: DropShares,
     ) -> None:
         self._ledger = ledger
         self._switches = switches
         self._jobs_at = jobs_at
+        self._drop_shares = drop_shares
         self._asked: set[int] = set()
         # For each answer that is under way, the cookies of the counting flows that went meanwhile.
         self._open: list[set[int]] = []
@@ -168,6 +174,8 @@ class CounterReader:
             if asked.get(port) == number and counters is not None:
                 self._ledger.read(number, now, _port(counters), flows.get(number, ()), counters.age)
         self._spent += time.perf_counter() - began
+        if self._ledger.drops_by_policy(asked.values()):
+            await self._drop_shares.look(datapath)
 
     # -- internal
 

@@ -26,6 +26,7 @@ from lark_controller.qos.reservation import Reservation
 from lark_controller.qos.worker_queues import Claim
 from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.desired_pair import PairChanges
+from lark_controller.reconcile.drop_shares import DropShares
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.policy_change import PolicyChange
 from lark_controller.reconcile.progress import Progress
@@ -61,8 +62,9 @@ class Reconciler(LoopState):
         self.workers = Workers(self)
         self._sending = Sending(self, self.workers, self._reactions, metrics)
         self.queues = Queues(self, self._sending, driver, ovsdb)
+        self.drop_shares = DropShares(self)
         self.counters = CounterReader(
-            ledger, self.switches, lambda datapath: self.desired_of(datapath).jobs_at(datapath)
+            ledger, self.switches, lambda datapath: self.desired_of(datapath).jobs_at(datapath), self.drop_shares
         )
         self._progress = Progress(self, self.queues, on_state)
         self.events = SwitchEvents(self, self._progress, self._sending, self.queues, self.counters, self._reactions)

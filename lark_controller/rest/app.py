@@ -12,6 +12,7 @@ from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources import (
     addresses,
     audit,
+    drops,
     explain,
     groups,
     health,
@@ -69,7 +70,7 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
     app.teardown_request(_leave)
     app.after_request(_finish)
     modules = (
-        jobs, addresses, switches, policy, explain, groups, usage, audit, hosts, overview, health, reservations
+        jobs, addresses, switches, policy, explain, groups, usage, drops, audit, hosts, overview, health, reservations
     )  # fmt: skip
     api.register(app, tuple(module.blueprint for module in modules))
     app.register_blueprint(pages.blueprint())

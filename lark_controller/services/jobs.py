@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address
 from types import MappingProxyType
 
@@ -143,6 +143,15 @@ class Jobs:
     def counts(self) -> Mapping[JobState, int]:
         """The number of live jobs in each state."""
         return MappingProxyType(dict(self._reconciler.directory.states))
+
+    def isolated(self, jobs: Sequence[Job]) -> Collection[int]:
+        """The numbers of those of these jobs of which nothing passes."""
+        placed = self._reconciler.desired.placed
+        return [job.number for job in jobs if (known := placed.get(job.number)) and known.decision.isolated]
+
+    def isolated_count(self) -> int:
+        """The number of live jobs of which nothing passes."""
+        return self._reconciler.desired.isolated
 
     def read_counters(self, job_id: str, timeout: float) -> None:
         """Read a live job's counters at its switch now; nothing where it is at no switch that answers within

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lark_controller.accounting import recent
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, Subject, buckets, width_for
 from lark_controller.accounting.counters import counted
+from lark_controller.accounting.drops import DropRate, DropSum
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Rates
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, QueueReading, WorkerCounts
@@ -428,6 +429,42 @@ def test_a_part_is_never_more_than_its_whole_though_flows_are_read_ahead_of_port
 )
 def test_which_buckets_answer(hours: int, wanted: str | None, width: int) -> None:
     assert width_for(NOW, NOW + hours * HOUR, wanted) == width
+
+
+def test_drops_of_now_are_those_between_the_last_two_readings() -> None:
+    ledger = opened()
+
+    def read(at: int, dropped: int, port_drops: int = 0) -> None:
+        flows = [FlowReading(CountKind.DROP_OUT, dropped, 100 * dropped)]
+        ledger.read(1, NOW + at, PortReading(0, 0, 0, 0, 0, port_drops), flows, port_age=1.0)
+
+    read(10, 0)
+    assert ledger.dropping(9) == []
+    read(20, 500)
+    (found,) = ledger.dropping(9)
+    assert (found.rate, found.at, found.group) == (DropRate(policy_out=50.0), NOW + 20, "group_cms")
+    assert ledger.drop_sum() == DropSum(1, 50.0)
+    assert (ledger.drops_by_policy([1]), ledger.drops_by_policy([2])) == (True, False)
+    # What queues report comes between readings, and belongs to the next one.
+    ledger.queues(1, QueueReading(dropped_in=30))
+    read(30, 500)
+    assert ledger.dropping(9)[0].rate == DropRate(rate_in=3.0)
+    assert not ledger.drops_by_policy([1])
+    # A controller that starts again takes what was dropped before for nothing new.
+    (entry,) = ledger.entries([1])
+    read(40, 500)
+    assert ledger.dropping(9) == []
+    ledger = Ledger()
+    ledger.begin(job(), "group_cms", entry.readings, entry.usage)
+    read(40, 500)
+    assert ledger.dropping(9) == []
+    read(50, 600)
+    assert len(ledger.dropping(9)) == 1
+    ledger.quiet([1])
+    assert ledger.dropping(9) == []
+    read(60, 700)
+    ledger.close(1, NOW + 61)
+    assert ledger.drop_sum() == DropSum(0, 0.0)
 
 
 class Accounts(RuleBasedStateMachine):

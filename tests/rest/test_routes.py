@@ -55,6 +55,7 @@ GUARDED = [
     ("GET", "/v1/groups", {"hook", "read", "operate"}),
     ("GET", "/v1/usage", {"read", "operate"}),
     ("GET", "/v1/rates?by=user", {"read", "operate"}),
+    ("GET", "/v1/drops", {"read", "operate"}),
     ("GET", "/v1/audit", {"read", "operate"}),
     ("POST", "/v1/reservations", {"hook", "operate"}),
     ("GET", "/v1/reservations", {"read", "operate"}),

@@ -7,6 +7,7 @@ import { poll } from "./live.js";
 import { note, problem, to } from "./parts.js";
 import { find } from "./search.js";
 import * as session from "./session.js";
+import * as drops from "./views/drops.js";
 import * as events from "./views/events.js";
 import * as explain from "./views/explain.js";
 import * as group from "./views/group.js";
@@ -23,8 +24,8 @@ import * as version from "./views/version.js";
 
 // [first part of the address, view of the list, view of one]
 const VIEWS = { "": [overview], jobs: [jobs, job], users: [jobs, user], groups: [groups, group], switches: [switches, oneSwitch],
-  reservations: [reservations], explain: [explain], policy: [policy, version], events: [events] };
-const MENU = [["", "Overview"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["reservations", "Reservations"],
+  reservations: [reservations], explain: [explain], policy: [policy, version], events: [events], drops: [drops] };
+const MENU = [["", "Overview"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["drops", "Drops"], ["reservations", "Reservations"],
   ["explain", "Explain"], ["policy", "Policy"], ["events", "Events"]];
 const HEADING = "heading";
 

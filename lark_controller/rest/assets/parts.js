@@ -43,12 +43,19 @@ export function linked(text) {
 
 const GOOD = new Set(["enforced", "in sync", "forwarded", "installed", "valid"]);
 const POOR = new Set(["registering", "pending", "unknown", "missing", "desired", "nearly full"]);
-const BAD = new Set(["refused", "quarantined", "away", "out of sync", "dropped", "foreign", "changed by others"]);
+const BAD = new Set(["refused", "quarantined", "blocked", "away", "out of sync", "dropped", "foreign", "changed by others"]);
 
 // A state in its own word; the colour and the mark only repeat it.
 export function state(word) {
   const kind = GOOD.has(word) ? "good" : POOR.has(word) ? "poor" : BAD.has(word) ? "bad" : "plain";
   return h("span", { class: `state ${kind}` }, word);
+}
+
+// The state of a job of a list; one that has its rules is blocked where these let nothing pass.
+export function jobState(job) {
+  const { decision } = job;
+  const isolated = decision ? decision.blocked || !(decision.inbound || decision.outbound) : job.isolated;
+  return job.state === "enforced" && isolated ? "blocked" : job.state;
 }
 
 export function switchState(one) {

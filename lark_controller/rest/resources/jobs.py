@@ -124,7 +124,8 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     )
     page = current().controls.jobs.page(chosen, query.get("cursor"), query["limit"])
     usages = current().controls.usage.of_jobs(page.jobs)
-    jobs = [Joined(job, Used(usages.get(job.number))) for job in page.jobs]
+    isolated = set(current().controls.jobs.isolated(page.jobs))
+    jobs = [Joined(job, Used(usages.get(job.number), job.number in isolated)) for job in page.jobs]
     return {"jobs": jobs, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
 
 

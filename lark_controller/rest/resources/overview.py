@@ -38,6 +38,16 @@ class JobCountsSchema(Schema):
     pending = fields.Integer(required=True, metadata=_meta("A switch is away, or the address is not known yet"))
     enforced = fields.Integer(required=True, metadata=_meta("Confirmed by every switch concerned"))
     quarantined = fields.Integer(required=True, metadata=_meta("Contradicted by the pool"))
+    isolated = fields.Integer(
+        required=True, metadata=_meta("Of these, nothing passes: by a rule of the policy, or by quarantine")
+    )
+
+
+class DropCountsSchema(Schema):
+    """The packets that are dropped now."""
+
+    jobs = fields.Integer(required=True, metadata=_meta("Jobs whose packets are dropped"))
+    packets_per_second = fields.Float(required=True, metadata=_meta("How many packets"))
 
 
 class SwitchCountsSchema(Schema):
@@ -60,6 +70,7 @@ class OverviewSchema(Schema):
     ready = fields.Boolean(required=True, metadata=_meta("The controller can do its work"))
     reasons = fields.List(fields.String(), required=True, metadata=_meta("The faults where it cannot"))
     jobs = fields.Nested(JobCountsSchema, required=True, metadata=_meta("Live jobs by state"))
+    drops = fields.Nested(DropCountsSchema, required=True, metadata=_meta("What is dropped now"))
     switches = fields.Nested(SwitchCountsSchema, required=True, metadata=_meta("Switches"))
     shown = fields.List(
         fields.Nested(SwitchSchema),
@@ -97,7 +108,9 @@ def show() -> dict[str, object]:
         "jobs": {
             str(state): counts.get(state, 0)
             for state in (JobState.REGISTERING, JobState.PENDING, JobState.ENFORCED, JobState.QUARANTINED)
-        },
+        }
+        | {"isolated": controls.jobs.isolated_count()},
+        "drops": controls.drops.now(1),
         "switches": {
             "known": len(switches),
             "connected": sum(switch.connected for switch in switches),

@@ -10,6 +10,7 @@ from marshmallow import Schema, fields, pre_dump, validate
 from lark_common.runs import AddressType, NetworkType
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.audit import AuditEntry
+from lark_controller.api.drops import Drop
 from lark_controller.api.health import Readiness
 from lark_controller.api.jobs import Waiting
 from lark_controller.api.policy import Effect, JobChange, PastPolicy, Plan, PolicyVersion, SwitchPlan
@@ -199,9 +200,10 @@ class Joined:
 
 
 class Used(NamedTuple):
-    """A job's use, to be joined with the job."""
+    """A job's use, and whether nothing of it passes, to be joined with the job."""
 
     usage: JobUsage | None
+    isolated: bool
 
 
 class RegisteredSchema(JobSchema):
@@ -258,6 +260,7 @@ _USED = "Its network use, null where that is not counted"
 class ListedJobSchema(JobSchema):
     """A job in a list."""
 
+    isolated = _flag("Nothing of it passes: a rule of the policy says so, or its quarantine")
     usage = fields.Nested(JobUsageSchema, required=True, allow_none=True, metadata=_meta(_USED))
 
 
@@ -363,6 +366,17 @@ JobChangeSchema = schema_of(JobChange, "JobChangeSchema")
 SwitchPlanSchema = schema_of(SwitchPlan, "SwitchPlanSchema")
 PlanSchema = schema_of(Plan, "PlanSchema")
 GroupSchema = schema_of(GroupStatus, "GroupSchema")
+
+
+DropSchema = schema_of(Drop, "DropSchema")
+
+
+class DropListSchema(Schema):
+    """The packets that are dropped now."""
+
+    drops = _many(DropSchema, "The drops, the most first")
+    jobs = _number("Jobs whose packets are dropped now")
+    packets_per_second = fields.Float(required=True, metadata=_meta("Packets that are dropped now, of all of them"))
 
 
 class GroupListSchema(Schema):

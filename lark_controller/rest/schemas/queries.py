@@ -117,6 +117,15 @@ class AuditQuery(PageQuery):
     )
 
 
+class DropQuery(PageQuery):
+    """The number of drops."""
+
+    class Meta:
+        """Drops change while they are read: there is no next page."""
+
+        exclude = ("cursor",)
+
+
 class FlowQuery(PageQuery):
     """A choice of a switch's flows."""
 

@@ -29,7 +29,7 @@ function eventTable(entries) {
 export function eventList(entries, { subject = true } = {}) {
   return table("Events", [
     { head: "When", cell: (entry) => moment(entry.at) },
-    { head: "What", cell: (entry) => [h("div", {}, subject && entry.subject === entry.action ? about(entry.subject) : [entry.action, subject && [" ", about(entry.subject)]],
+    { head: "What", cell: (entry) => [h("div", {}, subject && entry.subject === entry.action ? about(entry.subject) : [entry.action, subject && entry.subject !== entry.actor && [" ", about(entry.subject)]],
       ` by ${entry.actor}`),
       entry.detail && h("div", { class: "reason clipped", title: entry.detail }, entry.detail)] },
   ], entries, { ...KEYED, kind: "fixed" });

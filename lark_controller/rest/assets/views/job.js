@@ -4,7 +4,7 @@ import { get, remove } from "../api.js";
 import { h } from "../dom.js";
 import { count, moment, several, since } from "../format.js";
 import { recent } from "../history.js";
-import { closed, facts, folded, groupLink, headed, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
+import { closed, facts, folded, groupLink, headed, jobState, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
 import { eventList } from "./events.js";
 import { remember } from "../samples.js";
 import { reservationTable } from "./reservations.js";
@@ -19,7 +19,7 @@ export function open({ one, who, paint, say, live, signal }) {
   let [job, flows, failed, events, names, reserved] = [null, null, null, null, new Map(), []];
   const title = () => {
     if (!job) return `Job ${one}`;
-    return { text: `Job ${job.cluster}.${job.proc} of ${job.owner}`, aside: state(job.state) };
+    return { text: `Job ${job.cluster}.${job.proc} of ${job.owner}`, aside: state(jobState(job)) };
   };
   const draw = () => paint(title(), job ? content() : h("p", { class: "empty" }, "Loading…"));
   const content = () => [

@@ -3,14 +3,14 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { moment, rate } from "../format.js";
-import { framed, groupLink, jobLink, jobNames, linked, state, table, to, userLink } from "../parts.js";
+import { framed, groupLink, jobLink, jobNames, jobState, linked, state, table, to, userLink } from "../parts.js";
 
 const PAGE = 50;
 const STATES = [["live", "Live"], ["enforced", "Enforced"], ["registering", "Registering"], ["pending", "Pending"], ["quarantined", "Quarantined"],
   ["refused", "Refused"], ["ended", "Ended"], ["any", "Any"]];
 const COLUMNS = {
   job: { head: "Job", cell: (job, names) => jobLink(job.id, names.get(job.id)) },
-  state: { head: "State", cell: (job) => state(job.state) },
+  state: { head: "State", cell: (job) => state(jobState(job)) },
   owner: { head: "User", cell: (job) => userLink(job.owner) },
   group: { head: "Group", narrow: false, cell: (job) => groupLink(job.group) },
   host: { head: "Host", narrow: false, cell: (job) => h("a", { href: to("jobs", { host: job.host }) }, job.host) },

@@ -4,12 +4,15 @@ import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, moment, rate, several } from "../format.js";
 import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to, userLink } from "../parts.js";
+import { dropSum, dropTable } from "./drops.js";
 import { eventList } from "./events.js";
 import { groupTable } from "./groups.js";
 import { jobTable } from "./jobs.js";
 
 const REFUSED = 8;
 const BUSIEST = 5;
+// So many dropped packets a second are more than what every machine says to nobody.
+const MANY = 10;
 
 export function open({ live, paint, signal }) {
   let found = {};
@@ -19,7 +22,8 @@ export function open({ live, paint, signal }) {
   live(2, async (stop) => {
     const [overview, groups, users] = await Promise.all([get(["overview"], {}, stop), get(["groups"], {}, stop),
       get(["rates"], { by: "user", limit: BUSIEST }, stop)]);
-    return { overview, groups: groups.groups, users: users.rates };
+    const drops = overview.drops.packets_per_second >= MANY ? (await get(["drops"], { limit: BUSIEST }, stop)).drops : [];
+    return { overview, groups: groups.groups, users: users.rates, drops };
   }, (answer) => {
     found = { ...found, ...answer };
     draw();
@@ -36,14 +40,16 @@ export function open({ live, paint, signal }) {
   signal.addEventListener("abort", () => (found = {}));
 }
 
-function content({ overview, groups, users, waiting, events }) {
+function content({ overview, groups, users, drops, waiting, events }) {
   const { switches } = overview;
   return [
     !overview.ready && note("bad", h("strong", {}, "The controller is not ready: "), overview.reasons.join("; ")),
+    overview.drops.packets_per_second >= MANY && note("poor", `${dropSum(overview.drops)} are dropped now. `, link("All drops", "drops")),
     figures(overview),
     h("div", { class: "columns" },
       h("div", {},
         headed("Groups", link("All groups", "groups"), groupTable(groups)),
+        drops.length > 0 && headed("Dropped now", link("All drops", "drops"), dropTable(drops, { whole: false })),
         users.length > 0 && section("Users that send and receive most", table("Users that send and receive most", [
           { head: "User", cell: (one) => userLink(one.user.split("@")[0]) },
           { head: "Group", narrow: false, cell: (one) => groupLink(one.group) },
@@ -54,7 +60,7 @@ function content({ overview, groups, users, waiting, events }) {
         ], users, { key: (one) => `${one.user} ${one.group}` })),
         headed("Jobs without their network", ["quarantined", "pending", "refused"].map((each) => link(`All ${each}`, "jobs", { state: each })),
           waiting.length ? jobTable(waiting, { label: "Jobs without their network", columns: ["job", "state", "owner", "host", "reason"] })
-            : h("p", { class: "empty" }, "None. Every job has the network that the policy gives it."))),
+            : h("p", { class: "empty" }, "None is quarantined, pending or refused."))),
       h("div", {},
         headed("Switches", link(`All ${count(switches.known)}`, "switches"),
           switches.in_sync < switches.known && h("p", { class: "poor-text" }, `${several(switches.known - switches.in_sync, "switch", "switches")} not in sync`),
@@ -71,7 +77,8 @@ function content({ overview, groups, users, waiting, events }) {
 function figures({ jobs, switches, policy }) {
   const figure = (name, value, more, address) =>
     h("a", { class: "figure", href: address }, h("span", { class: "name" }, name), h("span", { class: "value" }, value), h("span", { class: "beside" }, more));
-  const other = [jobs.quarantined && `${count(jobs.quarantined)} quarantined`, jobs.registering && `${count(jobs.registering)} registering`, jobs.pending && `${count(jobs.pending)} pending`].filter(Boolean);
+  const blocked = jobs.isolated - jobs.quarantined;
+  const other = [blocked > 0 && `${count(blocked)} blocked`, jobs.quarantined && `${count(jobs.quarantined)} quarantined`, jobs.registering && `${count(jobs.registering)} registering`, jobs.pending && `${count(jobs.pending)} pending`].filter(Boolean);
   return h("div", { class: "figures" },
     figure("Jobs enforced", count(jobs.enforced), other.join(", ") || "none waits", to("jobs")),
     figure("Switches in sync", `${count(switches.in_sync)} of ${count(switches.known)}`, `${count(switches.connected)} connected`, to("switches")),

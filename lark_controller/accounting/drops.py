@@ -1,0 +1,35 @@
+"""The rate at which packets of live jobs are dropped now. Frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lark_controller.jobs.job import Job
+
+
+class DropRate(NamedTuple):
+    """Packets a second between the last two readings: by rules of the policy, and by the job's own queues."""
+
+    policy_in: float = 0.0
+    policy_out: float = 0.0
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dropping:
+    """A job whose packets are dropped, with its group of the policy, as of ``at`` (seconds since 1970)."""
+
+    job: Job
+    group: str
+    rate: DropRate
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DropSum:
+    """The jobs whose packets are dropped now, and how many packets a second that is."""
+
+    jobs: int
+    packets: float

@@ -1,0 +1,50 @@
+"""The packets that are dropped now, as REST shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+from lark_controller.api.described import At, Dpid
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Packets of one job, or of a group at a core, that one rule drops now."""
+
+    packets_per_second: Annotated[float, "How many, between the last two readings"]
+    source: Annotated[str, "From whom, in words"]
+    destination: Annotated[str, "To where, in words"]
+    rule: Annotated[str, "The rule that drops them, in words"]
+    kind: Annotated[
+        str,
+        "block, quarantine, slice, wan, connectivity, policy (another rule), rate (its own queue), group (a "
+        "core's queue or meter)",
+    ]
+    direction: Annotated[str, "out (what the job sends) or in"]
+    at: Annotated[At, "When it was read"]
+    estimated: Annotated[bool, "Several rules drop packets of several jobs at this switch, and this is a share"] = False
+    line: Annotated[int | None, "The rule's line in the policy"] = None
+    job: Annotated[str | None, "The job's id"] = None
+    name: Annotated[str | None, "The job as HTCondor names it, CLUSTER.PROC"] = None
+    global_job_id: Annotated[str | None, "GlobalJobId"] = None
+    owner: Annotated[str | None, "Owner"] = None
+    group: Annotated[str, "Its group of the policy"] = ""
+    host: Annotated[str | None, "Machine"] = None
+    datapath: Annotated[Dpid | None, "The switch that drops them"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropList:
+    """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not."""
+
+    drops: tuple[Drop, ...]
+    jobs: int
+    packets_per_second: float
+
+
+class DropControls(Protocol):
+    """The operations on drops. Thread-safe."""
+
+    def now(self, limit: int) -> DropList:
+        """What is dropped now: the ``limit`` most."""

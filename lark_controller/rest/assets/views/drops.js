@@ -1,0 +1,50 @@
+// What is dropped now: from whom, to where, by which rule, how fast.
+
+import { get } from "../api.js";
+import { h } from "../dom.js";
+import { count, moment, several } from "../format.js";
+import { framed, jobLink, switchLink, table, to } from "../parts.js";
+
+const MOST = 100;
+
+// Packets a second; below ten with one digit.
+export function fast(packets) {
+  return packets >= 9.95 ? count(Math.round(packets)) : packets.toFixed(1);
+}
+
+function ends(drop) {
+  const own = drop.job ? [jobLink(drop.job, drop.name), ` of ${drop.owner}`] : drop.source;
+  return drop.direction === "out" ? [own, drop.destination] : [drop.source, own];
+}
+
+function rule(drop) {
+  const [before, after] = drop.line === null ? [drop.rule, ""] : drop.rule.split(`(policy line ${drop.line})`);
+  return [before, after !== undefined && drop.line !== null && h("a", { href: to("policy", { line: drop.line }) }, `(policy line ${drop.line})`)];
+}
+
+export function dropTable(drops, { whole = true, empty = "Nothing is dropped now." } = {}) {
+  return table("Drops", [
+    { head: "Packets a second", number: true, cell: (drop) => [drop.estimated && h("span", { title: "Several rules drop packets of several jobs at this switch; this is a share of them" }, "about "), fast(drop.packets_per_second)] },
+    { head: "From", cell: (drop) => ends(drop)[0] },
+    { head: "To", cell: (drop) => ends(drop)[1] },
+    { head: "By", wide: true, cell: rule },
+    ...(whole ? [
+      { head: "At", narrow: false, cell: (drop) => drop.host || (drop.datapath && switchLink(drop.datapath)) },
+      { head: "Read", narrow: false, cell: (drop) => moment(drop.at) },
+    ] : []),
+  ], drops, { key: (drop) => `${drop.job} ${drop.datapath} ${drop.direction} ${drop.rule}`, empty });
+}
+
+export function dropSum({ jobs, packets_per_second: packets }) {
+  return `${fast(packets)} packets a second${jobs ? ` of ${several(jobs, "job")}` : ""}`;
+}
+
+export function open({ paint, live }) {
+  paint("Drops", h("p", { class: "empty" }, "Loading…"));
+  live(3, (signal) => get(["drops"], { limit: MOST }, signal), (found) => {
+    paint("Drops",
+      found.drops.length > 0 && h("p", { class: "sum" }, `${dropSum(found)} are dropped.`),
+      framed(dropTable(found.drops)),
+      h("p", { class: "hint" }, "What jobs send under addresses that are not theirs is refused at their ports and not counted here."));
+  });
+}

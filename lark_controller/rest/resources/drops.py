@@ -1,0 +1,29 @@
+"""``/v1/drops``: the packets that are dropped now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lark_controller.api.drops import DropList
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.context import current
+from lark_controller.rest.schemas.answers import DropListSchema
+from lark_controller.rest.schemas.queries import DropQuery
+from lark_controller.rest.tokens import Scope
+
+blueprint = resource("drops", "The packets that are dropped now.")
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/drops",
+    name="list_drops",
+    scopes=(Scope.READ,),
+    query=DropQuery,
+    answers={200: DropListSchema},
+    problems=(422,),
+)
+def index(query: dict[str, Any]) -> DropList:
+    """List what is dropped now, the most first: from whom, to where, by which rule, how fast."""
+    return current().controls.drops.now(query["limit"])

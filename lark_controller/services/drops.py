@@ -1,0 +1,172 @@
+"""What is dropped now: from whom, to where, by which rule, how fast. Called by REST threads.
+
+The counting flows say of which job, the shared flows before them by which rule. Where one rule alone may drop a job's
+packets, that is all there is to say. Otherwise the job's drops are shared out by how many each rule drops at its
+switch: exact where no other job's packets are dropped there, and an estimate where they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from lark_controller.accounting.drops import Dropping
+from lark_controller.accounting.ledger import Ledger
+from lark_controller.api.drops import Drop, DropList
+from lark_controller.flows.drop_sources import DropSource
+from lark_controller.policies.model import Because, Decision, Policy, RuleKind, WanAction
+from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
+from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.reconcile.switch import dpid_text
+
+_ANYONE: Final = "anyone"
+
+
+class _Reason(NamedTuple):
+    """Something that may drop a job's packets: the other end in words, the rule in words, and its flows' source."""
+
+    kind: str
+    rule: str
+    other: str
+    line: int | None = None
+    source: DropSource | None = None
+
+
+# A policy that has just come into force drops nothing that the one before it dropped.
+_SOME: Final = _Reason("policy", "a rule of the policy", _ANYONE)
+
+
+class Drops:
+    """Answers what is dropped now. Thread-safe: of the loop's state single items alone are looked up."""
+
+    def __init__(self, ledger: Ledger, core_drops: CoreDrops, reconciler: Reconciler) -> None:
+        self._ledger = ledger
+        self._core_drops = core_drops
+        self._reconciler = reconciler
+
+    def now(self, limit: int) -> DropList:
+        """What is dropped now, the most first."""
+        chosen, whole = self._ledger.dropping(limit), self._ledger.drop_sum()
+        at = Counter((each.job.datapath, inward) for each in chosen for inward in _ways(each))
+        found = [drop for each in chosen for drop in self._of_job(each, at)]
+        policy = self._reconciler.desired.policy
+        found += [_of_group(each, policy) for each in self._core_drops.now()]
+        found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
+        cores = sum(each.packets for each in self._core_drops.now())
+        return DropList(tuple(found[:limit]), whole.jobs, whole.packets + cores)
+
+    def _of_job(self, dropping: Dropping, at: Counter[tuple[int | None, bool]]) -> Iterator[Drop]:
+        placed = self._reconciler.desired.placed.get(dropping.job.number)
+        if placed is None:
+            return
+        job, rate = placed.job, dropping.rate
+        counted = self._reconciler.drop_shares.of(job.datapath)
+        for inward, packets in ((False, rate.policy_out), (True, rate.policy_in)):
+            if not packets:
+                continue
+            reasons = list(_reasons(placed.decision, self._reconciler.desired.policy, inward)) or [_SOME]
+            weights = [0 if each.source is None else counted.get(each.source, 0) for each in reasons]
+            if not any(weights):
+                weights = [1] * len(reasons)
+            several = sum(weight > 0 for weight in weights) > 1
+            for reason, weight in zip(reasons, weights, strict=True):
+                if weight:
+                    share = packets * weight / sum(weights)
+                    estimated = several and (not counted or at[job.datapath, inward] > 1)
+                    yield _drop(dropping, reason, share, inward, estimated)
+        for inward, packets in ((False, rate.rate_out), (True, rate.rate_in)):
+            if packets:
+                queue = (
+                    "its own queue is full: it sends faster than its rate"
+                    if not inward
+                    else ("its own queue is full: more is sent to it than its rate")
+                )
+                yield _drop(dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
+
+
+def _ways(dropping: Dropping) -> Iterator[bool]:
+    if dropping.rate.policy_out:
+        yield False
+    if dropping.rate.policy_in:
+        yield True
+
+
+def _reasons(decision: Decision, policy: Policy, inward: bool) -> Iterator[_Reason]:
+    """The rules that may drop what a job sends, or what is sent to it."""
+    why = {each.kind: each for each in reversed(decision.because)}
+    if decision.quarantine:
+        yield _Reason("quarantine", f"quarantine: {decision.quarantine}", _ANYONE)
+        return
+    if decision.isolated:
+        kind = RuleKind.BLOCK if decision.blocked else RuleKind.CONNECTIVITY
+        yield _Reason(kind, _rule(kind, why.get(kind)), _ANYONE, _line(why.get(kind)))
+        return
+    if decision.slice is not None:
+        because = why.get(RuleKind.SLICE)
+        others = f"jobs outside the slice {decision.slice.value}"
+        yield _Reason("slice", _rule("slice", because), others, _line(because), DropSource(RuleKind.SLICE, 0, inward))
+    elif policy.slices:
+        rule_line = policy.slices[0].line
+        words = f"slice: the job is in none (policy line {rule_line})"
+        yield _Reason("slice", words, "jobs of slices", rule_line, DropSource(RuleKind.SLICE, 0, inward))
+    rule = next((each for each in policy.wans if each.position == decision.wan), None)
+    if rule is not None and rule.action is WanAction.DROP:
+        because = why.get(RuleKind.WAN)
+        source = DropSource(RuleKind.WAN, rule.position, inward)
+        yield _Reason("wan", _rule("wan drop", because), "the WAN", _line(because), source)
+    if decision.one_way and decision.outbound == inward:
+        because = why.get(RuleKind.CONNECTIVITY)
+        source = DropSource(RuleKind.CONNECTIVITY, 0, inward)
+        others = "anyone, by a new connection"
+        yield _Reason("connectivity", _rule("connectivity", because), others, _line(because), source)
+
+
+def _line(because: Because | None) -> int | None:
+    return None if because is None else because.line
+
+
+def _rule(words: str, because: Because | None) -> str:
+    if because is None:
+        return words
+    when = f" when {because.when}" if because.when not in ("", "true") else ""
+    return f"{words}{when} (policy line {because.line})"
+
+
+def _drop(dropping: Dropping, reason: _Reason, packets: float, inward: bool, estimated: bool) -> Drop:
+    job = dropping.job
+    own = f"job {job.cluster}.{job.proc} of {job.owner}"
+    return Drop(
+        packets_per_second=round(packets, 2),
+        source=reason.other if inward else own,
+        destination=own if inward else reason.other,
+        rule=reason.rule,
+        kind=str(reason.kind),
+        direction="in" if inward else "out",
+        at=dropping.at,
+        estimated=estimated,
+        line=reason.line,
+        job=job.id,
+        name=f"{job.cluster}.{job.proc}",
+        global_job_id=job.run.global_job_id,
+        owner=job.owner,
+        group=dropping.group,
+        host=job.host,
+        datapath=None if job.datapath is None else dpid_text(job.datapath),
+    )
+
+
+def _of_group(drop: CoreDrop, policy: Policy) -> Drop:
+    line = next((group.line for group in policy.groups if group.name == drop.group), None)
+    return Drop(
+        packets_per_second=round(drop.packets, 2),
+        source=f"jobs of the group {drop.group}",
+        destination="the WAN, or from there to them",
+        rule=f"the group's queue or meter is full (policy line {line})",
+        kind="group",
+        direction="out",
+        at=drop.at,
+        line=line,
+        group=drop.group,
+        datapath=dpid_text(drop.datapath),
+    )

@@ -1,0 +1,66 @@
+"""Packets that are dropped, in a real browser: their view, the overview, and jobs that are blocked."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.fixtures.browser import WORKER2, Reader, Site, panel
+from tests.fixtures.service import Json
+
+pytestmark = pytest.mark.browser
+
+
+@contextmanager
+def sending(site: Site, *wishes: tuple[Json, str]) -> Iterator[None]:
+    """Jobs send to addresses without end."""
+    enough = threading.Event()
+
+    def send() -> None:
+        while not enough.wait(0.02):
+            for job, address in wishes:
+                site.sends(job, address, 2)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def test_what_is_dropped_now_and_by_which_rule(reader: Reader, site: Site) -> None:
+    alice, bob = site.run("alice", WORKER2), site.run("bob")
+    page = reader.log_in(site.reader, "#/drops")
+    expect(page.get_by_text("Nothing is dropped now.")).to_be_visible()
+    with sending(site, (bob, "198.51.100.7"), (bob, alice["addresses"][0]["address"])):
+        expect(page.get_by_role("row", name=re.compile(r"of bob the WAN wan drop when"))).to_be_visible()
+        expect(page.get_by_role("row", name=re.compile(r"of bob jobs outside the slice .*alice|bob"))).to_have_count(2)
+        expect(page.locator(".sum")).to_contain_text("of 1 job")
+        page.get_by_role("link", name="(policy line 15)").click()
+        expect(page.get_by_role("heading", name="Policy", exact=True, level=1)).to_be_visible()
+        reader.go("#/")
+        expect(page.locator(".note")).to_contain_text("packets a second of 1 job are dropped now")
+        row = panel(page, "Dropped now").get_by_role("row", name=re.compile("101|102"))
+        row.get_by_role("link").first.click()
+        expect(page.get_by_role("heading", name=re.compile(r"Job \d+\.0 of bob"))).to_be_visible()
+    reader.go("#/drops")
+    expect(page.get_by_text("Nothing is dropped now.")).to_be_visible()
+
+
+def test_a_job_that_is_blocked_is_not_shown_as_well(reader: Reader, site: Site) -> None:
+    job = site.run("mallory")
+    assert job["state"] == "enforced"
+    page = reader.log_in(site.reader)
+    expect(page.locator(".figures")).to_contain_text("1 blocked")
+    reader.go("#/jobs")
+    expect(page.locator("tbody .state")).to_have_text("blocked")
+    expect(page.locator("tbody .state")).to_have_class(re.compile("bad"))
+    reader.go(f"#/jobs/{job['id']}")
+    expect(page.locator(".title .state")).to_have_text("blocked")

@@ -1,0 +1,129 @@
+"""What is dropped now, on switches that forward: one job or several, one rule or several, which way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fake_switch.switch import FakeNetwork, FakeSwitch
+from lark_controller.controller import Controller
+from lark_controller.jobs.job import Job
+from tests.fixtures import frames
+from tests.fixtures.controllers import an_edge, connect, post, running, until
+
+POLICY = """
+version: 1
+networks:
+  jobs: [10.64.0.0/16]
+  local: [10.0.0.0/8]
+policies:
+  - block: {when: 'Owner == "mallory"'}
+  - slice: {by: Owner}
+  - wan: {when: 'Owner == "bob" || Owner == "carol"', action: drop}
+"""
+ROUTER = "02:00:00:00:ff:01"
+Found = dict[tuple[str | None, str, str], tuple[float, bool]]
+
+
+def sends(network: FakeNetwork, edge: FakeSwitch, source: Job, address: str, packets: int = 20) -> None:
+    """A job's packets come to its port."""
+    port = next(number for number, info in edge.ports.items() if info.name == source.port)
+    frame = frames.udp(source.mac or "", ROUTER, str(source.ipv4), address)
+    for _ in range(packets):
+        network.run(lambda: edge.inject(port, frame))
+
+
+def dropped(controller: Controller) -> Found:
+    """What is dropped now: owner, kind and direction, how fast, and whether that is an estimate."""
+    found = controller.drops.now(100).drops
+    return {(each.owner, each.kind, each.direction): (each.packets_per_second, each.estimated) for each in found}
+
+
+def test_rules_are_told_apart_and_what_cannot_be_is_an_estimate(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        bob, carol, mallory = (
+            post(controller, n, owner).job for n, owner in ((1, "bob"), (2, "carol"), (3, "mallory"))
+        )
+        for job in (bob, carol, mallory):
+            controller.jobs.confirm(job.id, 20)
+        assert dropped(controller) == {}
+
+        def alone() -> bool:
+            """One job, two rules: each rule's own counters say how much."""
+            sends(network, edge, bob, "192.0.2.1", 30)
+            sends(network, edge, bob, str(carol.ipv4), 10)
+            found = dropped(controller)
+            wan, sliced = found.get(("bob", "wan", "out")), found.get(("bob", "slice", "out"))
+            return bool(wan and sliced and not wan[1] and not sliced[1] and 1.5 < wan[0] / sliced[0] < 6)
+
+        until(alone)
+        until(lambda: dropped(controller) == {})
+
+        def two() -> bool:
+            """Two jobs at one switch, either rule: whose is which is estimated."""
+            sends(network, edge, bob, "192.0.2.1")
+            sends(network, edge, carol, str(bob.ipv4))
+            sends(network, edge, mallory, "192.0.2.1")
+            found = dropped(controller)
+            some = [estimated for (owner, _, _), (_, estimated) in found.items() if owner != "mallory"]
+            return len(some) == 4 and all(some) and found.get(("mallory", "block", "out"), (0, True))[1] is False
+
+        until(two)
+        whole = controller.drops.now(1)
+        assert (len(whole.drops), whole.jobs) == (1, 3)
+        until(lambda: dropped(controller) == {})
+
+
+def test_what_is_sent_to_a_job_is_dropped_on_its_way_in(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        bob = post(controller, 1, "bob").job
+        controller.jobs.confirm(bob.id, 20)
+
+        def comes() -> bool:
+            """From outside, by the worker's uplink."""
+            frame = frames.udp(ROUTER, bob.mac or "", "192.0.2.1", str(bob.ipv4))
+            for _ in range(5):
+                network.run(lambda: edge.inject(1, frame))
+            found = [(each.kind, each.direction, each.source, each.destination, each.line)
+                     for each in controller.drops.now(9).drops]  # fmt: skip
+            return found == [("wan", "in", "the WAN", "job 1.0 of bob", 9)]
+
+        until(comes)
+
+
+def test_a_switch_that_goes_takes_its_drops_along(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        job = post(controller, 1, "mallory").job
+        controller.jobs.confirm(job.id, 20)
+
+        def drops() -> bool:
+            sends(network, edge, job, "192.0.2.1")
+            return bool(dropped(controller))
+
+        until(drops)
+        network.run(edge.disconnect)
+        until(lambda: dropped(controller) == {})
+
+
+def test_jobs_of_which_nothing_passes_follow_the_policy(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        jobs = [post(controller, number, owner).job for number, owner in ((1, "mallory"), (2, "bob"))]
+        for job in jobs:
+            controller.jobs.confirm(job.id, 20)
+        assert (controller.jobs.isolated_count(), controller.jobs.isolated(jobs)) == (1, [jobs[0].number])
+        controller.policy.put(POLICY.replace("mallory", "bob"), "test")
+        until(lambda: controller.jobs.isolated(jobs) == [jobs[1].number])
+        assert controller.jobs.isolated_count() == 1
+        controller.policy.put(POLICY.replace("mallory", "nobody"), "test")
+        until(lambda: controller.jobs.isolated_count() == 0)
+        controller.policy.put(POLICY, "test")
+        until(lambda: controller.jobs.isolated_count() == 1)
+        controller.jobs.end(jobs[0].id, "test")
+        until(lambda: controller.jobs.isolated_count() == 0)
