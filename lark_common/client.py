@@ -121,6 +121,10 @@ class Client:
         """Note in the audit trail that a forged ad was refused."""
         return self._json("POST", f"/v1/jobs/{_part(job_id)}/forgery", None, detail)
 
+    def limited(self, job_id: str, detail: str) -> Answer:
+        """Note that a job has met a limit of its worker, such as that of its connections."""
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/limited", None, detail)
+
     def lift(self, job_id: str) -> Answer:
         """End a job's quarantine, whatever the pool's ads say."""
         return self._json("DELETE", f"/v1/jobs/{_part(job_id)}/quarantine")

@@ -125,6 +125,10 @@ class ControllerLink:
         """Write a forged ad into the controller's audit trail."""
         self._ask(lambda client: client.forged(job_id, detail))
 
+    def limited(self, job_id: str, detail: str) -> None:
+        """Note that a job has met a limit of this worker."""
+        self._ask(lambda client: client.limited(job_id, detail))
+
     def rules(self, host: str, after: str, wait: float) -> tuple[str, HostRules | None]:
         """The rules of this worker and their revision, None where that is ``after`` for another ``wait`` seconds."""
         answer = self._ask(lambda client: client.host_rules(host, after, wait))

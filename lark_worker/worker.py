@@ -67,7 +67,7 @@ class Worker:
         self._shaping = Shaping(settings.external_interface, settings.prefix)
         self._rules = RulesFeed(link, self._firewall, self._shaping, self._jobs.all)
         self._connections = OvsConnections(
-            settings.ovs_database, self._jobs.all, settings.connections, settings.ovs_connections
+            settings.ovs_database, self._jobs.all, settings.connections, settings.ovs_connections, link.limited
         )
         devices = DeviceCounters(settings.ovs_database)
         self._reports = UsageReports(

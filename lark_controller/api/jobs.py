@@ -93,6 +93,12 @@ class JobControls(Protocol):
     def forged(self, job_id: str, actor: str, detail: str) -> None:
         """Write into the audit trail that a worker refused a forged ad for this job."""
 
+    def limited(self, job_id: str, actor: str, detail: str) -> None:
+        """Write into the audit trail, and into the problems of its switch, that a job has met a limit of its worker.
+
+        Raises NotFoundError where no such job lives.
+        """
+
     def lift(self, job_id: str, actor: str) -> Job:
         """End a job's quarantine on an operator's word, for as long as the job lives.
 

@@ -8,6 +8,7 @@ nothing here may block. REST and PacketIns hand it work; it derives what each sw
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from lark_common.worker_rules import RULED
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.audit import Happening
 from lark_controller.api.metrics import Metrics
+from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, same_for_switches
 from lark_controller.jobs.job import Job, JobState
@@ -109,6 +111,12 @@ class Reconciler(LoopState):
         for number in self.dirty.jobs():
             self.queues.judge(self.desired.placed[number])
         self.workers.tell()
+
+    def note_problem(self, job: Job, text: str) -> None:
+        """Put a sentence about a job among the problems of its switch, where it is at one that is known."""
+        state = self.switches.get(-1 if (datapath := self.desired.datapath_of(job)) is None else datapath)
+        if state is not None:
+            state.problems.append(SwitchProblem(time.time(), text, "", job.id))
 
     def jobs(self) -> list[Job]:
         """The live jobs that the loop has taken in."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
 
 from lark_common.errors import NotFoundError
+from lark_common.log import WARNING, event
 from lark_common.runs import Address, EndedBy
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Waiting
 from lark_controller.jobs.job import Job, JobState
@@ -64,6 +66,18 @@ class Jobs:
     def forged(self, job_id: str, actor: str, detail: str) -> None:
         """Write into the audit trail that a worker refused a forged ad for this job."""
         self._store.trail.record(time.time(), actor, "forged ad", job_id, detail)
+
+    def limited(self, job_id: str, actor: str, detail: str) -> None:
+        """Write into the audit trail, and into the problems of its switch, that a job has met a limit of its worker.
+
+        Raises NotFoundError where no such job lives.
+        """
+        job = self.found(job_id)
+        if not job.live:
+            raise NotFoundError(f"no live job has the id {job_id}")
+        event("a job has met a limit", level=WARNING, job=job_id, owner=job.owner, host=job.host, detail=detail)
+        self._store.trail.record(time.time(), actor, "limit met", job_id, detail)
+        self._openflow.tell(partial(self._reconciler.note_problem, text=detail), job)
 
     def lift(self, job_id: str, actor: str) -> Job:
         """End a job's quarantine on an operator's word, while the job lives. Raises NotFoundError, StateError."""

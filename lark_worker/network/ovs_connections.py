@@ -8,6 +8,7 @@ while it is more than half full, a job that has more than its part loses all of 
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address, ip_interface
@@ -22,6 +23,7 @@ from lark_worker.records.records import Record
 # Seconds between looks while there are such jobs; at 10,000 connections a second a zone takes longer to fill.
 _SECONDS: Final = 1.0
 _TIMEOUT: Final = 10.0
+_TELL_SECONDS: Final = 60.0
 # The zone of echo and the like, which are short, has this part of the limit.
 _OTHERS: Final = 8
 _TCP, _UDP = 6, 17
@@ -31,13 +33,23 @@ _ORIGIN: Final = re.compile(r"^\w+,orig=\(src=([^,]+),dst=([^,]+),", re.MULTILIN
 
 class OvsConnections:
     """Looks after the zones on a thread of its own. ``total`` connections are tracked at most (0: any number), and a
-    job has ``most`` of them while they are short."""
+    job has ``most`` of them while they are short; ``tell`` is called with the id of a job that loses its own."""
 
-    def __init__(self, ovs_database: str, records: Callable[[], tuple[Record, ...]], most: int, total: int) -> None:
+    def __init__(
+        self,
+        ovs_database: str,
+        records: Callable[[], tuple[Record, ...]],
+        most: int,
+        total: int,
+        tell: Callable[[str, str], None] = lambda job, text: None,
+    ) -> None:
         self._directory = run_dir(ovs_database)
         self._records = records
         self._most = most
         self._limits = {CT_ZONE: total, CT_ZONE_OTHERS: max(1, total // _OTHERS)}
+        self._tell = tell
+        # When each job's loss was told last.
+        self._told: dict[str, float] = {}
         self._wrong = ""
         self._thread = StoppableThread("ovs connections", self._run)
 
@@ -79,6 +91,7 @@ class OvsConnections:
         if found.get(CT_ZONE_OTHERS, (0, 0))[1] > self._limits[CT_ZONE_OTHERS] // 2:
             self._ask("flush-conntrack", *datapath, f"zone={CT_ZONE_OTHERS}")
         if found.get(CT_ZONE, (0, 0))[1] > self._limits[CT_ZONE] // 2:
+            lost: dict[str, int] = {}
             for address, count in too_many(self._ask("dump-conntrack", *datapath, f"zone={CT_ZONE}"), jobs, self._most):
                 log.event(
                     "a job has too many connections and loses them",
@@ -88,6 +101,19 @@ class OvsConnections:
                     connections=count,
                 )
                 self._forget(datapath, address)
+                lost[jobs[address]] = lost.get(jobs[address], 0) + count
+            self._tell_of(lost)
+
+    def _tell_of(self, lost: dict[str, int]) -> None:
+        """Report each job's loss, and not again for a while: such a job loses its connections every second."""
+        now = time.monotonic()
+        self._told = {job: at for job, at in self._told.items() if now - at < _TELL_SECONDS}
+        for job, count in lost.items():
+            if job not in self._told:
+                self._told[job] = now
+                self._tell(
+                    job, f"too many connections at the switch (at most {self._most} while they are short): lost {count}"
+                )
 
     def _forget(self, datapath: tuple[str, ...], address: str) -> None:
         family = "ct_nw" if ip_address(address).version == 4 else "ct_ipv6"

@@ -89,8 +89,9 @@ class Firewall:
         # By counter, the counts of a table that was deleted.
         self._lost: dict[str, Count] = {}
         self._last: dict[str, Count] = {}
-        # By job, how many packets were over the limit of connections when that was logged last.
+        # By job, how many packets were over the limit of connections when that was noted last, and what was not taken.
         self._noted: dict[str, int] = {}
+        self._limited: dict[str, str] = {}
         self._most: int | None = None
 
     @property
@@ -139,6 +140,12 @@ class Firewall:
         with self._lock:
             self._remove(families)
 
+    def take_limited(self) -> dict[str, str]:
+        """The jobs that have met their limit of connections since the last call, each with a sentence."""
+        with self._lock:
+            found, self._limited = self._limited, {}
+            return found
+
     def counters(self, record: Record) -> Counters:
         """The counters of a live job since its start. Raises NetworkError."""
         return self.all_counters([record])[record.id]
@@ -165,6 +172,7 @@ class Firewall:
         if limited > 2 * self._noted.get(job_id, 0):
             self._noted[job_id] = limited
             log.event("a job has too many connections", level=log.WARNING, job=job_id, most=self._most, packets=limited)
+            self._limited[job_id] = f"too many connections (at most {self._most}): {limited} packets dropped so far"
         return Counters(**found)
 
     def _apply(self, rules: HostRules, records: list[Record], shaped: Shaped) -> Applied:

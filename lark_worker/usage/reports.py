@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from lark_common import log
 from lark_common.threads import StoppableThread
 from lark_worker.controller_link import ControllerLink
-from lark_worker.errors import AwayError, NetworkError
+from lark_worker.errors import AwayError, NetworkError, RefusedError
 from lark_worker.queues.shaping import Shaping
 from lark_worker.records.records import Record
 from lark_worker.rules.firewall import Firewall, is_ruled
@@ -39,6 +39,8 @@ class UsageReports:
         self._seconds = seconds
         self._tell_queues = tell_queues
         self._told: dict[str, dict[str, int]] = {}
+        # What the controller was not told yet, by job.
+        self._limited: dict[str, str] = {}
         self._thread = StoppableThread("counters", self._run)
 
     def start(self) -> None:
@@ -92,11 +94,23 @@ class UsageReports:
                     for job_id, each in self._firewall.all_counters(live).items()
                 }
                 self._tell(counted)
+                self._tell_limited({record.id for record in live})
                 self._tell_delivered(live)
             except (AwayError, NetworkError) as error:
                 log.event("counters are not reported; the next report includes them", level=log.WARNING, reason=error)
             except Exception as error:  # an unexpected error must not stop this thread
                 log.failure("counters are not reported; the next report includes them", error)
+
+    def _tell_limited(self, live: Container[str]) -> None:
+        """Report the jobs that have met their limit of connections."""
+        self._limited |= self._firewall.take_limited()
+        for job_id in list(self._limited):
+            if job_id in live:
+                try:
+                    self._link.limited(job_id, self._limited[job_id])
+                except RefusedError as error:
+                    log.event("a job's limit is not noted", level=log.WARNING, job=job_id, reason=error)
+            del self._limited[job_id]
 
     def _tell_delivered(self, live: list[Record]) -> None:
         """Report each promise and its delivery, so that the controller notices a guarantee that is missed."""

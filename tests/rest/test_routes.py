@@ -31,6 +31,7 @@ GUARDED = [
     ("GET", f"/v1/jobs/{JOB}", {"hook", "read", "operate"}),
     ("POST", f"/v1/jobs/{JOB}/renew", {"hook"}),
     ("POST", f"/v1/jobs/{JOB}/forgery", {"hook"}),
+    ("POST", f"/v1/jobs/{JOB}/limited", {"hook"}),
     ("DELETE", f"/v1/jobs/{JOB}/quarantine", {"operate"}),
     ("POST", f"/v1/jobs/{JOB}/counters", {"hook"}),
     ("GET", f"/v1/jobs/{JOB}/rates", {"read", "operate"}),

@@ -52,6 +52,7 @@ ASKED: dict[tuple[str, str], tuple[dict[str, Any], int]] = {
     ("get", "/v1/jobs/{job_id}"): ({}, 200),
     ("post", "/v1/jobs/{job_id}/renew"): ({}, 200),
     ("post", "/v1/jobs/{job_id}/forgery"): ({"data": "Owner", "content_type": "text/plain"}, 200),
+    ("post", "/v1/jobs/{job_id}/limited"): ({"data": "connections", "content_type": "text/plain"}, 200),
     ("post", "/v1/jobs/{job_id}/counters"): ({"json": COUNTERS}, 200),
     ("delete", "/v1/jobs/{job_id}"): ({}, 200),
     ("get", "/v1/hosts/{host}/rules"): ({}, 200),

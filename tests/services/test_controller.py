@@ -45,6 +45,22 @@ def test_a_post_is_enforced_once_the_edge_has_confirmed(tmp_path: Path, network:
         until(lambda: jobs_flows(edge) == 0)
 
 
+def test_a_limit_that_a_job_meets_is_in_the_audit_trail_and_its_switchs_problems(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        job = post(controller, 1).job
+        controller.jobs.limited(job.id, "worker", "too many connections")
+        (problem,) = controller.switches.find(f"{1:016x}").problems
+        assert (problem.problem, problem.job) == ("too many connections", job.id)
+        entry = controller.audit.page(job.id, None, 10).entries[0]
+        assert (entry.action, entry.actor, entry.detail) == ("limit met", "worker", "too many connections")
+        controller.jobs.end(job.id, "hook")
+        with pytest.raises(NotFoundError):
+            controller.jobs.limited(job.id, "worker", "too many connections")
+
+
 @pytest.mark.parametrize(("port", "whose"), [("uplink", "an uplink"), ("br", "the host itself")])
 def test_a_job_takes_neither_an_uplink_nor_the_hosts_own_port(
     tmp_path: Path, network: FakeNetwork, port: str, whose: str

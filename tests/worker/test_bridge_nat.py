@@ -255,7 +255,7 @@ def flood(pool: Pool, said: str, first: int) -> None:
 def test_one_nat_jobs_connections_leave_room_for_everybody_elses(
     ovs: OpenVSwitch, net: Net, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with a_site(ovs, net, connections="50") as (pool, _):
+    with a_site(ovs, net, connections="50", counter_seconds="0.5") as (pool, _):
         flooder, other = pool.starter(1, "alice", NAT), pool.starter(2, "bob", NAT)
         said, others = enforced(pool, flooder, "alice", 1), enforced(pool, other, "bob", 2)
         before = tracked()
@@ -272,6 +272,11 @@ def test_one_nat_jobs_connections_leave_room_for_everybody_elses(
         assert counters(pool, said).report()["policy_drops_out"] >= 400
         told = [record for record in caplog.records if record.getMessage() == "a job has too many connections"]
         assert 1 <= len(told) <= 4
+        # The controller has it, too.
+        eventually(
+            lambda: any(each["action"] == "limit met" for each in pool.client.audit(value(said, "LarkJobId"))), 20
+        )
+        assert not any(each["action"] == "limit met" for each in pool.client.audit(value(others, "LarkJobId")))
 
 
 def tracked() -> int:

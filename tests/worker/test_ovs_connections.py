@@ -67,7 +67,10 @@ def tracked(ovs: OpenVSwitch, address: str, zone: int = CT_ZONE) -> int:
 
 def test_a_job_with_too_many_connections_loses_its_own_alone(ovs: OpenVSwitch) -> None:
     ovs.vsctl("add-br", "b0", "--", "set", "bridge", "b0", "datapath_type=netdev")
-    looking = OvsConnections(f"unix:{ovs.database_socket}", lambda: JOBS, most=10, total=60)
+    told: list[tuple[str, str]] = []
+    looking = OvsConnections(
+        f"unix:{ovs.database_socket}", lambda: JOBS, most=10, total=60, tell=lambda job, text: told.append((job, text))
+    )
     looking.look()
     limits = ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE},{CT_ZONE_OTHERS}")
     assert f"zone={CT_ZONE},limit=60,count=0" in limits
@@ -84,12 +87,16 @@ def test_a_job_with_too_many_connections_loses_its_own_alone(ovs: OpenVSwitch) -
     assert tracked(ovs, "10.0.0.1") <= 10
     assert tracked(ovs, "2001:db8::1") <= 10
     assert (tracked(ovs, "10.0.0.2"), tracked(ovs, "10.0.0.9")) == (8, 2)
+    assert [job for job, _ in told] == ["a" * 16]
+    assert "lost 29" in told[0][1]
     # The switch takes no more in all, whoever opens them.
     opened(ovs, "10.0.0.1", "192.0.2.1", 70)
     assert f"zone={CT_ZONE},limit=60,count=60" in ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE}")
     looking.look()
     assert tracked(ovs, "10.0.0.1") <= 10
     assert tracked(ovs, "10.0.0.2") == 8
+    # Once a minute.
+    assert len(told) == 1
 
 
 def test_a_switch_that_starts_again_is_told_again(ovs: OpenVSwitch) -> None:

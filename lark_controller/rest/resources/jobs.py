@@ -28,6 +28,7 @@ from lark_controller.rest.schemas.answers import (
     JobPageSchema,
     JobSchema,
     Joined,
+    LimitSchema,
     NotedSchema,
     RegisteredSchema,
     Used,
@@ -51,6 +52,7 @@ MAX_NOTE = 1024
 
 _TEXT = {"type": "string", "description": "The job ad, a line ------, the machine ad, in either ClassAd syntax"}
 _CLAIM = {"type": "string", "description": "The claim, and the fact"}
+_LIMIT = {"type": "string", "description": "The limit, and what the job loses by it"}
 
 
 def _read_one(limit: int, schema: Schema, empty: bool = False) -> str:
@@ -214,6 +216,25 @@ def forgery(job_id: str) -> dict[str, str]:
     detail = " ".join(_read_one(MAX_NOTE, ForgerySchema()).split())
     current().controls.jobs.forged(known, actor(), detail)
     return {"subject": known, "action": "forged ad"}
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/jobs/<job_id>/limited",
+    name="report_limit",
+    scopes=(Scope.HOOK,),
+    bodies={"application/json": LimitSchema, "text/plain": _LIMIT},
+    answers={200: NotedSchema},
+    problems=(400, 404, 413, 415),
+)
+def limited(job_id: str) -> dict[str, str]:
+    """Note that a live job has met a limit of its worker: in the audit trail and the problems of its switch."""
+    known = known_job(job_id)
+    require_host_of(current(), known)
+    detail = " ".join(_read_one(MAX_NOTE, LimitSchema()).split())
+    current().controls.jobs.limited(known, actor(), detail)
+    return {"subject": known, "action": "limit met"}
 
 
 @operation(

@@ -338,6 +338,12 @@ class ForgerySchema(Schema):
     detail = _text("The claim, and the fact")
 
 
+class LimitSchema(Schema):
+    """A limit that a job has met, as JSON."""
+
+    detail = _text("The limit, and what the job loses by it")
+
+
 class PolicyCheckSchema(Schema):
     """The mistakes of a policy."""
 
