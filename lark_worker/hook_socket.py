@@ -5,6 +5,7 @@ The caller is identified by the socket (SO_PEERCRED) and its job by ancestry, be
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import socketserver
@@ -48,8 +49,15 @@ REQUESTS_A_SECOND: Final = 5.0
 REQUESTS_AT_ONCE: Final = 50
 # Seconds until a connection is accepted again where no descriptor was left.
 EXHAUSTED_SECONDS: Final = 0.5
-# Seconds without a byte after which a caller is no longer waited for.
+# Seconds without a byte after which a caller is no longer waited for, and until it must have sent its whole request:
+# one that sends a byte now and then would keep its place for ever.
 IDLE: Final = 10.0
+WHOLE: Final = 30.0
+# Log lines about callers who are turned away, for each user.
+REFUSALS_A_SECOND: Final = 0.2
+REFUSALS_AT_ONCE: Final = 20
+# Letters of a path in the log.
+MAX_PATH: Final = 200
 
 
 class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -65,6 +73,7 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self._path = path
         self.places = Places(CONNECTIONS)
         self.rates = Buckets(REQUESTS_A_SECOND, REQUESTS_AT_ONCE)
+        self._refusals = Buckets(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             if _is_served(path):
@@ -88,6 +97,11 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self._thread.join(5)
         self.server_close()
         self._path.unlink(missing_ok=True)
+
+    def log_refusal(self, peer: Peer, reason: CallerError) -> None:
+        """Log that a caller is turned away, unless its user was too often."""
+        if not self._refusals.take(peer.uid):
+            log.event("caller refused", level=log.WARNING, uid=peer.uid, pid=peer.pid, reason=reason)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection; where no descriptor is left, the next is tried after a while."""
@@ -129,6 +143,26 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         """Ignore errors of a single connection: callers go away."""
 
 
+class _InTime(io.RawIOBase):
+    """What a caller sends, until ``end`` at the latest."""
+
+    def __init__(self, connection: socket.socket, end: float) -> None:
+        super().__init__()
+        self._connection, self._end = connection, end
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """As of a file. Raises TimeoutError."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request has not come in time")
+        self._connection.settimeout(min(IDLE, left))
+        return self._connection.recv_into(buffer)
+
+
 class _GoneError(Exception):
     """The caller has stopped in the midst of its request."""
 
@@ -141,6 +175,12 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "lark-worker"
     sys_version = ""
     timeout = IDLE
+
+    def setup(self) -> None:
+        """Read with a deadline."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_InTime(self.connection, time.monotonic() + WHOLE))
 
     def handle(self) -> None:
         """Identify the caller, then read the request."""
@@ -155,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if free:
                     self.handle_one_request()
         except CallerError as error:
-            log.event("caller refused", level=log.WARNING, uid=peer.uid, pid=peer.pid, reason=error)
+            self.server.log_refusal(peer, error)
             with self.server.places.place(("outside", peer.uid), CONNECTIONS_OUTSIDE) as free:
                 if free:
                     self._turn_away(str(error))
@@ -282,17 +322,17 @@ class _Handler(BaseHTTPRequestHandler):
         except _GoneError:
             return
         except CallerError as error:
-            log.event("caller refused", level=log.WARNING, uid=self._peer.uid, pid=self._peer.pid, reason=error)
+            self.server.log_refusal(self._peer, error)
             self._problem(HTTPStatus.NOT_FOUND if missing else HTTPStatus.FORBIDDEN, str(error))
         except RefusedError as error:
             self._problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), refused="idle" if error.idle else "hold")
         except (AdError, ForgedError) as error:
             self._problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
         except LarkError as error:
-            log.failure("a request failed", error, path=self.path)
+            log.failure("a request failed", error, path=self.path[:MAX_PATH])
             self._problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except Exception as error:
-            log.failure("unexpected error in a request", error, path=self.path)
+            log.failure("unexpected error in a request", error, path=self.path[:MAX_PATH])
             self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The worker service failed; its log says how.")
         else:
             self._send(*answer)

@@ -49,6 +49,53 @@ def test_a_users_connections_from_outside_of_jobs_hold_up_nobody(pool: Pool) -> 
     assert value(pool.hook(starter, "start", "alice", 1), "LarkState") == "enforced"
 
 
+# Sends a request a byte at a time, and prints how long it was listened to.
+DRIP = """
+import socket, sys, time
+one = socket.socket(socket.AF_UNIX)
+one.connect(sys.argv[1])
+began = time.monotonic()
+one.sendall(b"POST /v1/jobs HTTP/1.1\\r\\nContent-Length: 200000\\r\\n\\r\\n")
+one.settimeout(0.1)
+while time.monotonic() - began < 20:
+    try:
+        one.sendall(b"x")
+        if not one.recv(4096):
+            break
+    except TimeoutError:
+        continue
+    except OSError:
+        break
+print(round(time.monotonic() - began, 1))
+"""
+
+
+@pytest.mark.ovs
+def test_a_request_that_comes_a_byte_at_a_time_keeps_no_place(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = pool.starter(1, "alice")
+    monkeypatch.setattr(service, "WHOLE", 1.0)
+    script = slow.scratch / "drip.py"
+    script.write_text(DRIP)
+    _, said = slow.as_user(f"/usr/bin/python3 {script} {pool.socket}")
+    assert float(said) < 10
+
+
+@pytest.mark.ovs
+def test_callers_outside_of_jobs_do_not_fill_the_log(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    pool.starter(2, "bob")
+    ask = (
+        "import socket,sys\nfor _ in range(200):\n s=socket.socket(socket.AF_UNIX)\n s.connect(sys.argv[1])\n"
+        " s.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n')\n s.recv(4096)\n"
+    )
+    subprocess.run(
+        ["setpriv", f"--reuid={OUTSIDER}", f"--regid={OUTSIDER}", "--clear-groups", "/usr/bin/python3", "-c", ask,
+         str(pool.socket)],
+        check=True, timeout=60,
+    )  # fmt: skip
+    refused = [record for record in caplog.records if record.getMessage() == "caller refused"]
+    assert 1 <= len(refused) <= 2 * service.REFUSALS_AT_ONCE
+
+
 @pytest.mark.ovs
 def test_a_job_that_asks_without_end_is_told_to_wait_and_others_are_answered(pool: Pool) -> None:
     busy, other = pool.starter(1, "alice"), pool.starter(2, "bob")
