@@ -34,7 +34,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "views": lambda: views.measure(5_000, 10, 10),
             "usage": lambda: usage.measure(1, 2_000, 5, minute_days=0.02),
             "ovsdb": lambda: ovsdb.measure(50, 20, 3.0),
-            "scale": lambda: scale.measure(2_000, 32, 5.0),
+            "scale": lambda: scale.measure(2_000, 32, 5.0, day_seconds=10.0),
             "hostile": lambda: hostile.measure(1.0, 4),
         }
     return {

@@ -3,7 +3,7 @@
 They keep and check every flow (:mod:`fake_switch.stored`), connect again when they lose the controller, and do what
 lines on the standard input say, each answered by a line of JSON: ``connect`` begins to connect them; ``counts`` tells
 how many are connected, what they hold and what they were sent since ``forget``; ``digests N ...`` tells digests of what
-these hold; ``port P`` is where the controller listens from now on.
+these hold; ``port P`` is where the controller listens from now on; ``busy`` lets flows' counters grow.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class Fleet:
             "largest": max(len(switch.flows) for number, switch in self.switches.items() if number not in CORES),
             "core": len(self.switches[CORE].flows),
             "flow_mods": sum(switch.flow_mods for switch in every),
+            "asked": sum(switch.asked for switch in every),
             "refused": sum(switch.refused for switch in every),
         }
 
@@ -105,6 +106,9 @@ async def serve(port: int, workers: int, job_ports: int) -> None:
             found = fleet.counts()
         elif command == "forget":
             fleet.forget()
+        elif command == "busy":
+            for switch in fleet.switches.values():
+                switch.busy = True
         elif command == "port":
             fleet.port = int(arguments[0])
         elif command == "digests":

@@ -82,7 +82,7 @@ def jobs(count: int, block: int | None, first: int = 1, workers: int = WORKERS) 
     """Jobs by number from ``first`` on: with addresses out of blocks of that prefix length, or (None) scattered."""
     policy = load(policy_text(block or 22))
     blocks = BlockAllocator(policy.job_networks, policy.block_prefixes)
-    scattered = iter(random.Random(1).sample(range(1 << 22), first + count))
+    scattered = iter(() if block else random.Random(1).sample(range(1 << 22), first + count))
     base = int(policy.job_networks[0].network_address)
     shared: dict[str, Facts] = {}
     for number in range(1, first + count):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import re
 import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ from lark_common.classads.ads import parse_post
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL, Flow
 from lark_controller.flows.placement import Switch, mac_number, place_switch
+from lark_controller.htcondor.compare import Word, judge
+from lark_controller.htcondor.slots import reading, slot_of
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
@@ -41,6 +44,9 @@ JOB_PORTS: Final = 192
 SAMPLED: Final = 20
 CONNECTIONS: Final = 64
 SYNC_SECONDS: Final = 1800.0
+# Of the pool's jobs, so many start and end in a day: each is 8 hours long.
+STARTS_A_DAY: Final = 3
+PROGRESS_SECONDS: Final = 30.0
 _METRIC: Final = re.compile(r"^(lark_switches_in_sync|lark_switches_connected) (\S+)$", re.MULTILINE)
 
 
@@ -60,9 +66,18 @@ class Scale:
     workers: int
     fresh: Iterator[Job]
     found: dict[str, Any] = field(default_factory=dict)
+    ends_at: float = math.inf
     controller: Lark = field(init=False)
     switches: PlayedSwitches = field(init=False)
     token: str = ""
+
+    def time_for(self, name: str) -> bool:
+        """True while the time is not over; what it does not suffice for is noted, and the figures found so far stay."""
+        if time.monotonic() < self.ends_at:
+            print(f"  {time.strftime('%H:%M:%S')} … {name}", flush=True)
+            return True
+        self.found.setdefault("no_time_for", []).append(name)
+        return False
 
     def say(self, name: str, value: object) -> None:
         """Keep a figure, and show it: the run is long."""
@@ -97,12 +112,18 @@ class Scale:
         return await self.until(lambda connected, in_sync: connected == in_sync == everyone)
 
 
-def measure(size: int = 200_000, workers: int = 3125, seconds: float = 60.0) -> dict[str, Any]:
-    """All of it; ``seconds`` is how long each kind of posts goes on."""
+def measure(
+    size: int = 200_000, workers: int = 3125, seconds: float = 60.0, bound: float = 5400.0, day_seconds: float = 1800.0
+) -> dict[str, Any]:
+    """All of it; ``seconds`` is how long each kind of posts goes on, ``day_seconds`` the most for the day's churn.
+
+    After ``bound`` seconds no further step begins.
+    """
     with tempfile.TemporaryDirectory() as name:
-        every = jobs(size + 200_000, BLOCK, workers=workers)
-        run = Scale(Path(name), size, workers, every, {"jobs": size, "workers": workers})
+        every = jobs(100_000 + (1 + STARTS_A_DAY) * size, BLOCK, workers=workers)
+        run = Scale(Path(name), size, workers, every, {"jobs": size, "workers": workers}, time.monotonic() + bound)
         run.say("reference", reference(run.directory))
+        run.say("comparison_seconds", comparison(size, workers))
         fill(sqlite_in(run.directory), policy(), itertools.islice(every, size))
         with run.running(policy()):
             run.say("start_seconds", run.controller.seconds)
@@ -110,13 +131,31 @@ def measure(size: int = 200_000, workers: int = 3125, seconds: float = 60.0) -> 
             with PlayedSwitches(run.controller.openflow, workers, JOB_PORTS) as run.switches:
                 asyncio.run(_empty(run))
                 _verify(run, "verified_after_sync", policy())
-                asyncio.run(_steady(run, seconds))
-                asyncio.run(_reload(run, "reload_5_percent", policy(steered="group_04")))
-                _verify(run, "verified_after_reload", policy(steered="group_04"))
-                asyncio.run(_reload(run, "reload_all", policy(steered="group_04", sliced="AcctGroup")))
-                run.say("memory_peak", run.controller.memory("HWM") / MIB)
-                _restart(run)
+                _connected(run, seconds, day_seconds)
     return run.found
+
+
+def _connected(run: Scale, seconds: float, day_seconds: float) -> None:
+    """The steps with all switches in sync."""
+    texts = policy(steered="group_04"), policy(steered="group_04", sliced="AcctGroup")
+    now = policy()
+    if run.time_for("posts"):
+        asyncio.run(_steady(run, seconds))
+    if run.time_for("reload_5_percent"):
+        asyncio.run(_reload(run, "reload_5_percent", texts[0]))
+        _verify(run, "verified_after_reload", texts[0])
+        now = texts[0]
+    if run.time_for("reload_all"):
+        asyncio.run(_reload(run, "reload_all", texts[1]))
+        _verify(run, "verified_after_second_reload", texts[1])
+        now = texts[1]
+    if run.time_for("counters"):
+        asyncio.run(_counters(run, seconds))
+    if run.time_for("day"):
+        asyncio.run(_day(run, day_seconds))
+    run.say("memory_peak", run.controller.memory("HWM") / MIB)
+    if run.time_for("restart"):
+        _restart(run, now)
 
 
 async def _empty(run: Scale) -> None:
@@ -157,12 +196,62 @@ async def _reload(run: Scale, name: str, text: str) -> None:
     run.say(name, {"answered": answered, "in_sync": in_force, "flow_mods": mods, "posts": posts})
 
 
-def _restart(run: Scale) -> None:
+async def _counters(run: Scale, seconds: float) -> None:
+    """What reading the counters of all jobs and writing their use costs, while every job is busy."""
+    run.switches.tell("busy")
+    await asyncio.sleep(min(seconds, 15.0))
+    run.switches.tell("forget")
+    before, started = run.controller.processor_seconds(), time.perf_counter()
+    await asyncio.sleep(2 * seconds)
+    took = time.perf_counter() - started
+    asked = run.switches.tell("counts")["asked"]
+    share = (run.controller.processor_seconds() - before) / took
+    run.say("counters", {"share": share, "round_seconds": took * (run.workers + len(CORES)) / max(1, asked)})
+
+
+async def _day(run: Scale, seconds: float) -> None:
+    """A day's starts and ends, one after the other as fast as they go: each new job takes the place of the oldest."""
+    wanted = STARTS_A_DAY * run.size
+    first_hour = max(1, wanted // 24)
+    oldest = jobs(run.size + wanted, BLOCK, workers=run.workers)
+    end, said = time.perf_counter() + seconds, time.perf_counter()
+    done = 0
+    memory: list[float] = []
+    statuses: set[int] = set()
+
+    async def worker() -> None:
+        nonlocal done, said
+        client = Client(run.controller.rest, run.token)
+        while done < wanted and time.perf_counter() < end:
+            done += 1
+            old, new = next(oldest), next(run.fresh)
+            ended = await client.request("DELETE", f"/v1/jobs/{old.id}")
+            # On the same worker, at the port that is free now.
+            placed = replace(new, datapath=old.datapath, host=old.host, port=old.port)
+            posted = await client.request("POST", "/v1/jobs?wait=0", ads(placed).encode())
+            statuses.update((ended.status, posted.status))
+            if not memory and done >= first_hour:
+                memory.append(run.controller.memory() / MIB)
+            if time.perf_counter() - said > PROGRESS_SECONDS:
+                said = time.perf_counter()
+                run.say("day_so_far", {"starts": done, "of": wanted, "memory": run.controller.memory() / MIB})
+        client.close()
+
+    started = time.perf_counter()
+    await asyncio.gather(*(worker() for _ in range(CONNECTIONS)))
+    took = time.perf_counter() - started
+    memory.append(run.controller.memory() / MIB)
+    run.found.pop("day_so_far", None)
+    run.say("day", {"starts": done, "of": wanted, "seconds": took, "first_hour": memory[0], "end": memory[-1],
+                    "statuses": sorted(statuses), "flows": run.switches.tell("counts")["flows"]})  # fmt: skip
+
+
+def _restart(run: Scale, text: str) -> None:
     """The controller ends and starts again; the switches are as they were, and connect again by themselves."""
     run.controller.__exit__(None, None, None)
     run.switches.tell("forget")
     started = time.perf_counter()
-    with run.running(policy(steered="group_04", sliced="AcctGroup")):
+    with run.running(text):
         run.switches.tell("port", run.controller.openflow)
 
         async def again() -> None:
@@ -317,6 +406,26 @@ def reference(directory: Path) -> dict[str, float]:
     }
     database.close()
     return found
+
+
+def comparison(size: int, workers: int) -> float:
+    """Seconds of processor for one comparison of all jobs with a collector of as many slots, once its ads are there."""
+    chosen = list(jobs(size, BLOCK, workers=workers))
+    heard = time.time()
+    ads_of = [
+        {
+            "Name": job.run.slot, "Machine": job.host, "LastHeardFrom": heard, "GlobalJobId": job.run.global_job_id,
+            "JobCurrentStartDate": job.run.started, "RemoteOwner": job.user, "AcctGroup": job.group,
+        }
+        for job in chosen
+    ]  # fmt: skip
+    started = time.process_time()
+    pool = reading(heard, heard - 86400, (slot for ad in ads_of if (slot := slot_of(ad)) is not None))
+    agreed = sum(judge(job, pool, 60.0).word is Word.AGREES for job in chosen)
+    took = time.process_time() - started
+    if agreed != size:
+        raise RuntimeError(f"the pool agrees with {agreed} of {size} jobs")
+    return took
 
 
 def _micros(work: Callable[[], object], count: int, rounds: int = 20) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -25,6 +26,9 @@ _FLOW_MOD: Final = struct.Struct("!BBHIQQBBHHHIIIH2xHH")
 _STATS: Final = struct.Struct("!HBxIIHHHH4xQQQ")
 _MATCH_AT: Final = 48
 _ROOM: Final = 60_000
+# Of a busy switch's flows: packets a second, and bytes each.
+_PACKETS: Final = 100
+_OCTETS: Final = 1000
 
 # Match bytes and instruction bytes are equal on many switches: each is held once in the process.
 _SHARED: dict[bytes, bytes] = {}
@@ -36,7 +40,8 @@ _Value = tuple[int, int, int, int, bytes]
 class StoredSwitch(FakeSwitch):
     """One switch. ``shared_ports`` are the same object for all switches that have the same ports.
 
-    ``flow_mods`` counts the flow-mods since :meth:`forget_counts`, ``refused`` those that were answered with an error.
+    ``flow_mods`` counts the flow-mods since :meth:`forget_counts`, ``asked`` the requests for counters of chosen flows,
+    ``refused`` the flow-mods that were answered with an error. While it is ``busy``, its counters grow with time.
     """
 
     def __init__(self, datapath: int, shared_ports: dict[int, PortInfo], *, hardware: str = "Open vSwitch") -> None:
@@ -45,6 +50,8 @@ class StoredSwitch(FakeSwitch):
         self.flows: dict[_Key, _Value] = {}
         self.flow_mods = 0
         self.refused = 0
+        self.asked = 0
+        self.busy = False
 
     def data_received(self, data: bytes) -> None:
         """Take flow-mods and barriers out of the stream here; everything else goes the way of any fake switch."""
@@ -66,7 +73,7 @@ class StoredSwitch(FakeSwitch):
 
     def forget_counts(self) -> None:
         """Count from now on."""
-        self.flow_mods = 0
+        self.flow_mods = self.asked = 0
 
     def decoded(self) -> Iterator[Flow]:
         """The flows that it holds."""
@@ -127,12 +134,19 @@ class StoredSwitch(FakeSwitch):
         cookie, mask = int.from_bytes(message[32:40]), int.from_bytes(message[40:48])
         part: list[bytes] = []
         length = 0
+        self.asked += bool(mask)
+        packets = int(time.monotonic() * _PACKETS) if self.busy else 0
         for (table, priority, match), value in self.flows.items():
             flow_cookie, idle, hard, flags, instructions = value
             if (flow_cookie ^ cookie) & mask:
                 continue
             body = match + bytes(-len(match) % 8) + instructions
-            record = _STATS.pack(48 + len(body), table, 1, 0, priority, idle, hard, flags, flow_cookie, 0, 0) + body
+            record = (
+                _STATS.pack(
+                    48 + len(body), table, 1, 0, priority, idle, hard, flags, flow_cookie, packets, packets * _OCTETS
+                )
+                + body
+            )
             if length + len(record) > _ROOM:
                 self.send_raw(switchside.multipart_reply(xid, ofp.OFPMP_FLOW, b"".join(part), more=True))
                 part, length = [], 0

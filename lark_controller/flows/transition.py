@@ -52,8 +52,13 @@ class Transition:
                 there += slice_flows(old_tags[key], before.slice_prefixes(key))
             if key in tags:
                 wanted += slice_flows(tags[key], after.slice_prefixes(key))
-        changed = self.changed(datapath)
+        changed, marked = self.changed(datapath), 0
         for was_there, is_there in changed:
+            if was_there is not None and is_there is not None and self._alike(was_there, is_there):
+                flows = edge.marked_flows(is_there, before.marks(was_there), after.marks(is_there), after.networks)
+                wanted += (found := list(flows))
+                marked += len(found)
+                continue
             there += [] if was_there is None else before.job_flows(was_there, now)
             wanted += [] if is_there is None else after.job_flows(is_there, now)
         heard = any(placed is not None and announced(placed) for pair in changed for placed in pair)
@@ -61,7 +66,7 @@ class Transition:
             there += announcements(before.jobs_at(datapath), now)
             wanted += announcements(after.jobs_at(datapath), now)
         old, new = Program.of(there), Program.of(wanted)
-        after.rules[datapath] = before.rules[datapath] + len(new.flows) - len(old.flows)
+        after.rules[datapath] = before.rules[datapath] + len(new.flows) - len(old.flows) - marked
         return diff(new, old)
 
     def changed(self, datapath: int) -> list[tuple[Placed | None, Placed | None]]:
@@ -81,15 +86,15 @@ class Transition:
             was, now = before.placed.get(number), after.placed.get(number)
             was = was if was is not None and was.datapath == datapath else None
             now = now if now is not None and now.datapath == datapath else None
-            if was is None or now is None or not self._alike(was, now):
+            if was is None or now is None or not self._alike(was, now) or before.marks(was) != after.marks(now):
                 found.append((was, now))
         return found
 
     def _alike(self, was: Placed, now: Placed) -> bool:
-        before, after = self._before, self._after
-        if now.reserved and before.networks != after.networks:
+        """True where a job has the same flows but for its marks."""
+        if now.reserved and self._before.networks != self._after.networks:
             return False
-        return edge.alike(was, now) and before.marks(was) == after.marks(now)
+        return edge.alike(was, now)
 
     def _differing_rules(self, tracks: bool) -> tuple[tuple[Flow, ...], tuple[Flow, ...]]:
         """The policies' own flows on every edge that are not the same: those before, and those after."""

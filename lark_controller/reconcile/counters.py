@@ -76,7 +76,12 @@ class CounterReader:
         for count, number in enumerate(list(placed)):
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if (each := placed.get(number)) is not None:
+            if (each := placed.get(number)) is None or not each.decision.accounted:
+                continue
+            if self._ledger.knows(number):
+                # What was not read yet is read in the next round: no request for each job of the pool.
+                self._ledger.begin(each.job, each.decision.group)
+            else:
                 self.begin(each)
 
     def end(self, number: int, placed: Placed | None) -> None:

@@ -191,11 +191,21 @@ def test_every_attack_reaches_the_controller() -> None:
 
 
 def test_a_whole_pool_is_measured_and_its_switches_hold_what_is_calculated_anew() -> None:
-    found = scale.measure(300, 6, 1.0)
+    found = scale.measure(300, 6, 1.0, day_seconds=2.0)
     assert found["flows"]["connected"] == 8
     assert found["flows"]["refused"] == 0
     assert found["verified_after_sync"] == found["verified_after_reload"] == 8
     assert found["posts_at_50"]["posts"] == 50
     assert found["restart_first_post_status"] == 201
+    assert found["day"]["starts"] > 0
+    assert found["day"]["statuses"] == [200, 201]
+    assert found["counters"]["share"] > 0
+    assert "no_time_for" not in found
     rows = list(report._scale(found))
     assert len({row[0] for row in rows}) == len(rows)
+
+
+def test_a_measurement_whose_time_is_over_has_the_figures_that_it_found(tmp_path: Path) -> None:
+    run = scale.Scale(tmp_path, 1, 1, iter(()), {}, ends_at=0.0)
+    assert not run.time_for("restart")
+    assert run.found == {"no_time_for": ["restart"]}

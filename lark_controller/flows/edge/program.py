@@ -130,6 +130,19 @@ def alike(one: Placed, other: Placed) -> bool:
     )
 
 
+def marked_flows(placed: Placed, was: Marks, now: Marks, local: tuple[Network, ...] = ()) -> Iterator[Flow]:
+    """Those of a job's own flows that other marks change, as they are then; which flows there are stays the same."""
+    if placed.port is None or placed.decision.isolated:
+        return
+    mark = cookie(Category.JOB, placed.job.number)
+    if (sender := _sender(placed, now)) != _sender(placed, was):
+        yield from (each for each in _admit(placed, mark, sender) if each.data.metadata is not None)
+    if now.dscp != was.dscp:
+        yield from queue_flows(placed, local, mark, now.dscp)
+    if (now.tag, now.wan) != (was.tag, was.wan):
+        yield from _receiver(placed, mark, now)
+
+
 def _isolated(placed: Placed, mark: int) -> Iterator[Flow]:
     assert placed.port is not None
     yield flow(Edge.ADMIT, t.P_ALLOW, {"in_port": placed.port}, mark, goto=Edge.BLOCK)
