@@ -7,13 +7,26 @@ anyway (jobs, switches, policy) are not counted here but read at each scrape, by
 from __future__ import annotations
 
 from collections.abc import Iterable
+from platform import python_version
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.metrics_core import Metric
+
+from lark_controller import __version__
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # A post is meant to take less than 50 ms, and may be asked to wait for half a minute.
+HTTP_BUCKETS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
 POST_BUCKETS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 # Each counter's begin is the process's; as series of their own the begins would double every counter.
@@ -25,11 +38,21 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        ProcessCollector(registry=self.registry)
+        build = Info("lark_build", "Version of Lark and of Python.", registry=self.registry)
+        build.info({"version": __version__, "python": python_version()})
         self.http_requests = Counter(
             "lark_http_requests",
             "REST requests answered, by route, method and status.",
             ("route", "method", "status"),
             registry=self.registry,
+        )
+        self.http_seconds = Histogram(
+            "lark_http_request_seconds",
+            "Seconds from a REST request to its answer, waits included, by route and method.",
+            ("route", "method"),
+            registry=self.registry,
+            buckets=HTTP_BUCKETS,
         )
         self.post_seconds = Histogram(
             "lark_post_seconds",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from flask import Flask, Response, g, request
 
 from lark_common.limits import Buckets, Places
@@ -83,6 +85,7 @@ def _enter() -> None:
 
     Raises Problem 400 for a query string with bytes that are no UTF-8, at which the parsing of parameters fails.
     """
+    g.lark_began = time.perf_counter()
     try:
         request.query_string.decode()
     except UnicodeDecodeError as error:
@@ -105,5 +108,7 @@ def _finish(response: Response) -> Response:
         response.headers.setdefault(name, value)
     route = request.url_rule.rule if request.url_rule else "none"
     method = request.method if request.method in _METHODS else "other"
-    context.current().metrics.http_requests.labels(route, method, str(response.status_code)).inc()
+    metrics = context.current().metrics
+    metrics.http_requests.labels(route, method, str(response.status_code)).inc()
+    metrics.http_seconds.labels(route, method).observe(time.perf_counter() - g.lark_began)
     return response

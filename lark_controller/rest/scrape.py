@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -13,6 +14,9 @@ from lark_controller.api.controls import Controls
 from lark_controller.api.switches import SwitchStatus
 from lark_controller.jobs.job import JobState
 from lark_controller.policies.topology import ACCESS
+
+# Bytes in a megabit: the base units of Prometheus are bytes.
+_MEGABIT: Final = 1e6 / 8
 
 
 class ControlsCollector(Collector):
@@ -81,8 +85,8 @@ class ControlsCollector(Collector):
             "lark_group_core_drops", "Packets that a group's queues and meters on cores dropped.", labels=("group",)
         )
         jobs = GaugeMetricFamily("lark_group_jobs", "Live jobs.", labels=("group",))
-        sure = GaugeMetricFamily("lark_group_guarantee_bits_per_second", "Guaranteed.", labels=("group",))
-        most = GaugeMetricFamily("lark_group_ceiling_bits_per_second", "Highest rate.", labels=("group",))
+        sure = GaugeMetricFamily("lark_group_guarantee_bytes_per_second", "Guaranteed.", labels=("group",))
+        most = GaugeMetricFamily("lark_group_ceiling_bytes_per_second", "Highest rate.", labels=("group",))
         for group in self._controls.usage.groups():
             used = group.usage
             for direction, total, wan, count, policy, rate in (
@@ -100,7 +104,7 @@ class ControlsCollector(Collector):
             jobs.add_metric((group.name,), group.jobs)
             for family, megabits in ((sure, group.guarantee), (most, group.ceiling)):
                 if megabits is not None:
-                    family.add_metric((group.name,), megabits * 1e6)
+                    family.add_metric((group.name,), megabits * _MEGABIT)
         return [size, packets, drops, shared, jobs, sure, most]
 
     def _written(self) -> list[Metric]:
@@ -109,13 +113,13 @@ class ControlsCollector(Collector):
 
     def _links(self) -> list[Metric]:
         labels = ("link", "source", "target")
-        capacity = GaugeMetricFamily("lark_link_capacity_bits_per_second", "Capacity of a link.", labels=labels)
-        reserved = GaugeMetricFamily("lark_link_reserved_bits_per_second", "Reserved part of it.", labels=labels)
+        capacity = GaugeMetricFamily("lark_link_capacity_bytes_per_second", "Capacity of a link.", labels=labels)
+        reserved = GaugeMetricFamily("lark_link_reserved_bytes_per_second", "Reserved part of it.", labels=labels)
         for link in self._controls.reservations.links():
             # Every worker has an access link, and the number of series must not grow with the pool.
             if not link.name.startswith(ACCESS):
-                capacity.add_metric((link.name, link.source, link.target), link.capacity * 1e6)
-                reserved.add_metric((link.name, link.source, link.target), link.reserved * 1e6)
+                capacity.add_metric((link.name, link.source, link.target), link.capacity * _MEGABIT)
+                reserved.add_metric((link.name, link.source, link.target), link.reserved * _MEGABIT)
         return [capacity, reserved]
 
 

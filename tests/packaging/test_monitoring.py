@@ -1,9 +1,10 @@
-"""Prometheus's rules and Grafana's dashboard: of the right form, and about metrics that are there."""
+"""Prometheus's rules and Grafana's dashboard, by Prometheus's own checks, and about metrics that are there."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lark_controller import __version__
 from tests.fixtures.fake_controls import post_body
 from tests.fixtures.rest_app import make_api
 
@@ -19,7 +21,20 @@ ROOT = Path(__file__).parents[2]
 RULES: dict[str, Any] = yaml.safe_load((ROOT / "etc/prometheus/lark.rules.yml").read_text())
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "etc/grafana/lark.json").read_text())
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-FUNCTIONS = {"rate", "increase", "sum", "min", "max", "topk", "histogram_quantile", "time", "changes", "by", "and"}
+FUNCTIONS = {
+    "rate",
+    "increase",
+    "sum",
+    "min",
+    "max",
+    "topk",
+    "histogram_quantile",
+    "time",
+    "changes",
+    "by",
+    "and",
+    "on",
+}
 
 
 def rules() -> Iterator[dict[str, Any]]:
@@ -56,12 +71,64 @@ def test_expressions_ask_for_metrics_and_labels_that_are_there(expression: str, 
         assert bare.count(opening) == bare.count(closing), expression
     for name, chosen in re.findall(r"\b(lark_[a-z_]+)(?:\{([^}]*)\})?", bare):
         assert name in series, name
-        assert set(re.findall(r"(\w+)=", chosen)) <= series[name] | {"le"}, expression
+        assert set(re.findall(r"(\w+)=", chosen)) <= series[name] | {"le", "instance"}, expression
     named = {name for name in re.findall(r"\b([a-z_]+)\s*\(", bare) if not name.startswith("lark_")}
     assert named <= FUNCTIONS, expression
     for labels in re.findall(r"by \(([^)]*)\)", bare):
         known = set().union(*(series[name] for name in re.findall(r"\blark_[a-z_]+", bare)), {"le"})
         assert {label.strip() for label in labels.split(",")} <= known, expression
+
+
+def promtool(*arguments: str | Path, given: str = "") -> str:
+    """What Prometheus's own program says of something, nothing where it is content; fails where it finds mistakes."""
+    done = subprocess.run(["promtool", *map(str, arguments)], input=given, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stderr
+
+
+def test_prometheus_has_nothing_against_the_metrics(tmp_path: Path) -> None:
+    api = make_api(tmp_path)
+    api.post(post_body(), path="/v1/jobs?wait=1")
+    api.get("/v1/jobs")
+    assert promtool("check", "metrics", given=api.get("/metrics").text) == ""
+
+
+def test_every_route_has_its_latency_and_the_process_its_own_metrics(tmp_path: Path) -> None:
+    api = make_api(tmp_path)
+    api.register(1)
+    api.get("/v1/jobs/0123456789abcdef")
+    api.client.get("/nowhere")
+    text = api.get("/metrics").text
+    for route, method in (("/v1/jobs", "POST"), ("/v1/jobs/<job_id>", "GET"), ("none", "GET")):
+        assert f'lark_http_request_seconds_count{{method="{method}",route="{route}"}} 1.0\n' in text
+    assert re.search(r"^process_resident_memory_bytes [1-9]", text, re.MULTILINE)
+    assert re.search(rf'^lark_build_info{{python="3[^"]*",version="{__version__}"}} 1.0$', text, re.MULTILINE)
+
+
+def test_prometheus_takes_every_rule_and_every_expression_of_the_dashboard(tmp_path: Path) -> None:
+    promtool("check", "rules", ROOT / "etc/prometheus/lark.rules.yml")
+    variables = {"$__rate_interval": "5m", "$instance": ".*", "$group": ".*", "$switch": ".*"}
+    records = []
+    for number, expression in enumerate(expressions()):
+        filled = re.sub(r"\$\w+", lambda found: variables[found[0]], expression)
+        records.append({"record": f"dashboard:{number}", "expr": filled})
+    written = tmp_path / "rules.yml"
+    written.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": records}]}))
+    promtool("check", "rules", written)
+
+
+def test_the_dashboard_goes_into_any_grafana() -> None:
+    text = json.dumps(DASHBOARD)
+    assert set(re.findall(r'"uid": "([^"]*)"', text)) == {"lark", "${datasource}"}
+    variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
+    assert list(variables) == ["datasource", "instance", "group", "switch"]
+    used = {name for name in re.findall(r"\$\{?(\w+)", text) if not name.startswith("__")}
+    assert used == set(variables)
+    (policy,) = DASHBOARD["annotations"]["list"]
+    # The moment at which the policy came into force, in milliseconds, is where the mark stands.
+    assert policy["expr"].startswith("lark_policy_timestamp_seconds")
+    assert policy["expr"].endswith("* 1000")
+    assert policy["useValueForTime"] == "on"
 
 
 def test_every_alert_says_how_bad_it_is_and_what_it_means() -> None:
@@ -97,7 +164,7 @@ def test_compose_gives_both_what_they_read() -> None:
     assert Path(scrape["authorization"]["credentials_file"]).name in prometheus["secrets"]
     assert scrape["static_configs"][0]["targets"] == ["controller:8080"]
     source = yaml.safe_load((ROOT / "etc/grafana/provisioning/datasources/prometheus.yaml").read_text())
-    assert source["datasources"][0]["uid"] == DASHBOARD["panels"][0]["datasource"]["uid"]
+    assert [(each["type"], each["isDefault"]) for each in source["datasources"]] == [("prometheus", True)]
     assert any(volume.endswith("dashboards/lark.json:ro") for volume in grafana["volumes"])
 
 

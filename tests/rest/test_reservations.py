@@ -44,7 +44,7 @@ def test_a_reservation_from_begin_to_end(api: Api) -> None:
     assert [(each["source"], each["best_effort"]) for each in internet] == [("core1", 0.0), ("wan", 100.0)]
     assert ask(api, "DELETE", where).json["id"] == made.json["id"]
     assert ask(api, "DELETE", where).status_code == 404
-    assert 'lark_link_capacity_bits_per_second{link="bus",source="",target=""} 1e+08' in api.get("/metrics").text
+    assert 'lark_link_capacity_bytes_per_second{link="bus",source="",target=""} 1.25e+07' in api.get("/metrics").text
     assert "access:" not in api.get("/metrics").text
 
 
