@@ -15,7 +15,6 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
-    Info,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
@@ -39,8 +38,10 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
-        build = Info("lark_build", "Version of Lark and of Python.", registry=self.registry)
-        build.info({"version": __version__, "python": python_version()})
+        build = Gauge(
+            "lark_build_info", "Always 1; versions of Lark and Python.", ("version", "python"), registry=self.registry
+        )
+        build.labels(__version__, python_version()).set(1)
         self.http_requests = Counter(
             "lark_http_requests",
             "REST requests answered, by route, method and status.",

@@ -70,7 +70,7 @@ def test_the_classad_answer_is_documented_as_it_is(api: Api) -> None:
 
 def test_every_metric_is_documented(api: Api) -> None:
     text = (REFERENCE / "metrics.md").read_text("utf-8")
-    documented = dict(re.findall(r"^\| `(lark_[a-z_]+)` \| ([a-z]+) \|", text, re.MULTILINE))
+    documented = dict(re.findall(r"^\| `((?:lark|process)_[a-z_]+)` \| ([a-z]+) \|", text, re.MULTILINE))
     real = {
         family.name + ("_total" if family.type == "counter" else ""): family.type for family in api.metrics.families()
     }
