@@ -85,6 +85,15 @@ def test_what_policies_drop_is_the_senders_and_from_outside_the_receivers(versio
 
 
 @VERSIONS
+def test_a_sliced_jobs_packets_to_an_address_that_no_job_has_are_its_drops(version: int) -> None:
+    alice = a_job(1, "alice")
+    site = Site(alice)
+    nobody = at(a_job(9, "alice"), version)
+    result = site.send(site.edge, 11, frames.udp(mac(alice), GATEWAY, at(alice, version), nobody))
+    assert (result.ports, counts(result)) == ((), [(1, CountKind.DROP_OUT)])
+
+
+@VERSIONS
 def test_connections_in_the_wrong_direction_are_dropped_and_counted(version: int) -> None:
     closed = a_job(5, "carol", inbound=False)
     site = Site(closed)
