@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from lark_common.errors import RuleLimitError, UnsupportedError
@@ -20,6 +20,7 @@ from lark_controller.qos.worker_queues import Claim
 
 # By desired state (0: in force, 1: coming), then by datapath.
 PairChanges = dict[int, dict[int, Changes]]
+PlacedSwitch = tuple[Switch, tuple[str, ...]]
 # Seconds that jobs are decided by a new policy before the loop turns to other work.
 PORTION: Final = 0.005
 
@@ -89,10 +90,10 @@ class DesiredPair:
         """Take a job out of every desired state."""
         return {place: desired.remove(number) for place, (desired, _) in enumerate(self.all())}
 
-    async def prepare(self, policy: Policy, switches: Callable[[], Iterable[tuple[Switch, tuple[str, ...]]]]) -> None:
+    async def prepare(self, policy: Policy, switches: Callable[[], Mapping[int, Callable[[], PlacedSwitch]]]) -> None:
         """Build the desired state of a new policy beside the one in force; jobs that come meanwhile enter both.
 
-        ``switches`` gives the connected switches as the new policy places them, with their workers' names. Raises
+        ``switches`` gives the connected switches, each to be placed by the new policy with its workers' names. Raises
         RuleLimitError or UnsupportedError where the policy cannot be enforced; nothing has changed then.
         """
         decider = Decider(policy)
@@ -102,14 +103,13 @@ class DesiredPair:
         try:
             await _in_portions(self._decisions(desired, decider, follows=follows))
             await _in_portions(desired.settle())
-            connected = []
-            for switch, hosts in switches():
-                connected.append(switch.datapath)
+            connected = switches()
+            for datapath, place in connected.items():
                 if not follows:
-                    desired.place_switch(switch, hosts)
+                    desired.place_switch(*place())
                     await asyncio.sleep(0)
-                elif switch.max_rules:
-                    desired.program(switch.datapath)
+                elif desired.switches[datapath].max_rules:
+                    desired.program(datapath)
             _check_whole(desired, connected)
         except BaseException:
             self._coming = None

@@ -6,6 +6,8 @@ For the reconcile loop's thread, which turns to other work between portions.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from lark_common.log import failure
@@ -14,6 +16,7 @@ from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import Transition
 from lark_controller.policies.model import Policy
 from lark_controller.reconcile.counters import CounterReader
+from lark_controller.reconcile.desired_pair import PlacedSwitch
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.sending import Sending
@@ -21,6 +24,7 @@ from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_switch
 from lark_controller.reconcile.workers import Workers
 from lark_controller.switches.openflow.applies import Outcome
+from lark_controller.switches.openflow.link import SwitchLink
 
 # Switches whose changes are under way at a time: what one is sent takes megabytes meanwhile. Those that take longer
 # (seconds) are not waited for.
@@ -51,12 +55,15 @@ class PolicyChange:
         """Build the desired state of a new policy beside the one in force. Raises RuleLimitError, UnsupportedError."""
         await self._loop.pair.prepare(policy, lambda: self._connected_switches(policy))
 
-    def _connected_switches(self, policy: Policy) -> list[tuple[Switch, tuple[str, ...]]]:
-        return [
-            (placed_switch(policy, state.link), state.hosts)
+    def _connected_switches(self, policy: Policy) -> dict[int, Callable[[], PlacedSwitch]]:
+        def placed(link: SwitchLink, hosts: tuple[str, ...]) -> PlacedSwitch:
+            return placed_switch(policy, link), hosts
+
+        return {
+            state.datapath: partial(placed, state.link, state.hosts)
             for state in self._loop.switches.values()
             if state.link is not None
-        ]
+        }
 
     def placed_switches(self, policy: Policy) -> list[tuple[Switch, Switch]]:
         """The connected switches as they are placed now, and as another policy would place them."""
