@@ -28,6 +28,7 @@ class AuditEntry:
     action: Annotated[str, "The action"]
     subject: Annotated[str, "A job id, a datapath id, policy or controller"]
     detail: Annotated[str, "Details of it"] = ""
+    name: Annotated[str | None, "A job's CLUSTER.PROC, or a switch's name; null of anything else"] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,10 @@ class JobControls(Protocol):
         Raises NotFoundError, and AmbiguousError where several jobs are named so.
         """
 
+    def names(self, ids: Collection[str]) -> Mapping[str, str]:
+        """The names of the jobs among these ids, live or ended: CLUSTER.PROC, with the access point where two of them
+        have it."""
+
     def host_of(self, job_id: str) -> str:
         """The host of a live or ended job; cheap for one that lives. Raises NotFoundError."""
 

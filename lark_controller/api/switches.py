@@ -17,6 +17,7 @@ class PortStatus:
     name: Annotated[str, "Interface name"]
     role: Annotated[str, "local, uplink, job, closed, or the name that the policy gives it"]
     job: Annotated[str | None, "The id of the job behind it"] = None
+    job_name: Annotated[str | None, "That job as HTCondor names it, CLUSTER.PROC"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class SwitchProblem:
     problem: Annotated[str, "The problem, in words"]
     flow: Annotated[str, "The flow that caused it"] = ""
     job: Annotated[str | None, "The id of the job whose flow it is"] = None
+    job_name: Annotated[str | None, "That job as HTCondor names it, CLUSTER.PROC; null where it has ended"] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,10 +206,13 @@ def switch(found: Answer) -> None:
     """One switch, with its ports and problems."""
     switches([found])
     print()
-    rows = [(port["number"], port["name"], port["role"], port["job"] or "") for port in found["ports"]]
+    rows = [
+        (port["number"], port["name"], port["role"], port["job_name"] or port["job"] or "") for port in found["ports"]
+    ]
     table(("PORT", "NAME", "ROLE", "JOB"), rows)
     for problem in found["problems"]:
-        print(_clean(f"{problem['at']} {problem['problem']} {problem['flow']} {problem['job'] or ''}".rstrip()))
+        whose = problem["job_name"] or problem["job"] or ""
+        print(_clean(f"{problem['at']} {problem['problem']} {problem['flow']} {whose}".rstrip()))
 
 
 def flows(found: Sequence[Answer]) -> None:
@@ -231,7 +234,9 @@ def flows(found: Sequence[Answer]) -> None:
 
 def audit(found: Sequence[Answer]) -> None:
     """A table of the audit trail."""
-    rows = [(each["at"], each["actor"], each["action"], each["subject"], each["detail"]) for each in found]
+    rows = [
+        (each["at"], each["actor"], each["action"], each["name"] or each["subject"], each["detail"]) for each in found
+    ]
     table(("WHEN", "WHO", "WHAT", "CONCERNS", "DETAIL"), rows)
 
 
@@ -244,7 +249,7 @@ def reservations(found: Sequence[Answer]) -> None:
             f"{each['rate']:g}",
             each["source"],
             each["destination"],
-            each["job"] or "",
+            each["job_name"] or each["job"] or "",
             each["until"] or "its jobs end",
         )
         for each in found
@@ -258,8 +263,8 @@ def reservation(found: Answer) -> None:
         ("reservation", found["id"]),
         ("kind", found["kind"]),
         ("rate", f"{found['rate']:g} Mb/s"),
-        ("from", found["source"] + (f", job {found['job']}" if found["job"] else "")),
-        ("to", found["destination"] + (f", job {found['peer']}" if found["peer"] else "")),
+        ("from", found["source"] + (f", job {found['job_name'] or found['job']}" if found["job"] else "")),
+        ("to", found["destination"] + (f", job {found['peer_name'] or found['peer']}" if found["peer"] else "")),
         ("addresses", " ".join(found["addresses"]) or "all"),
         ("until", found["until"] or "its jobs end"),
         ("made", f"{found['created']} by {found['actor']}"),

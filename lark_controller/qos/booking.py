@@ -99,6 +99,7 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
     node = text.lower()
     if is_wan(node):
         return End(node if topology.has(node) else wan_node(sender, policy, topology))
+    node = topology.called(text)
     if topology.has(node):
         spec = topology.spec.hosts.get(node)
         return End(node, None, () if spec is None else spec.addresses)

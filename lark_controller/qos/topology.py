@@ -128,6 +128,17 @@ class Topology:
         """True if a host, switch or WAN of that name is declared."""
         return node.lower() in self._graph or node.lower() in self.spec.hosts
 
+    def called(self, name: str) -> str:
+        """The host that a name means: its own, or its first part where one declared host alone has it. Raises
+        PathError."""
+        node = name.lower()
+        if self.has(node) or "." in node:
+            return node
+        found = sorted(each for each in {*self._graph, *self.spec.hosts} if each.partition(".")[0] == node)
+        if len(found) > 1:
+            raise PathError(f"several hosts of the policy's topology are called {name}: {', '.join(found)}")
+        return found[0] if found else node
+
     def path(self, source: str, target: str) -> tuple[Channel, ...]:
         """Every channel that a packet from one node to another may take, in order. Raises PathError.
 

@@ -118,8 +118,12 @@ class Guarantees:
                 count += 1
                 self._missed_event({"host": host, "queue": queue, "job": job}, delivery)
                 if self._is_new(job):
-                    found.append(Missed(job, _sentence(f"job {job}", f"uplink {queue} of {host}", delivery)))
+                    found.append(Missed(job, _sentence(self._called(job), f"uplink {queue} of {host}", delivery)))
         return count, found
+
+    def _called(self, job_id: str) -> str:
+        job = self._loop.directory.by_id.get(job_id)
+        return f"job {job_id}" if job is None else f"job {job.cluster}.{job.proc} of {job.owner}"
 
     def _is_new(self, whose: str) -> bool:
         now = time.monotonic()
@@ -134,7 +138,7 @@ class Guarantees:
     def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> Missed:
         where = {"datapath": dpid_text(datapath), "port": key[0], "queue": key[1]}
         self._missed_event({**where, "job": promise.job, "group": promise.group}, delivery)
-        whose = f"job {promise.job}" if promise.job else f"group {promise.group}"
+        whose = self._called(promise.job) if promise.job else f"group {promise.group}"
         text = _sentence(whose, f"port {key[0]}", delivery)
         problem = SwitchProblem(time.time(), f"guarantee missed: {text}", "", promise.job)
         self._loop.switches[datapath].problems.append(problem)

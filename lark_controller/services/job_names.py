@@ -14,6 +14,7 @@ from typing import Final
 from lark_common.errors import AmbiguousError, Candidate, NotFoundError
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.progress import as_now
+from lark_controller.store.queries import Called
 from lark_controller.store.store import Runs
 
 ACCEPTED: Final = (
@@ -77,6 +78,25 @@ def chosen(jobs: Iterable[Job]) -> list[Job]:
     for job in found:
         last[job.run.global_job_id] = max(job.run.started, last.get(job.run.global_job_id, 0))
     return [job for job in found if job.run.started == last[job.run.global_job_id]]
+
+
+def number_of(job: Job) -> str:
+    """CLUSTER.PROC."""
+    return f"{job.cluster}.{job.proc}"
+
+
+def names_of(jobs: Iterable[Called]) -> dict[str, str]:
+    """The names of jobs that are shown together, by id: CLUSTER.PROC, with the access point where two have it."""
+    found = list(jobs)
+    points: dict[tuple[int, int], set[str]] = {}
+    for each in found:
+        points.setdefault((each.cluster, each.proc), set()).add(each.global_job_id.partition("#")[0])
+    names = {}
+    for each in found:
+        number = f"{each.cluster}.{each.proc}"
+        point, mark, _ = each.global_job_id.partition("#")
+        names[each.id] = f"{point}#{number}" if mark and len(points[each.cluster, each.proc]) > 1 else number
+    return names
 
 
 def full_name(job: Job) -> str:

@@ -20,7 +20,7 @@ from lark_controller.reconcile.progress import as_now
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
 from lark_controller.services.account_writer import AccountWriter
-from lark_controller.services.job_names import JobNames
+from lark_controller.services.job_names import JobNames, names_of
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
 from lark_controller.store import Store
@@ -54,6 +54,10 @@ class Jobs:
     def named(self, word: str) -> str:
         """The id of the job that a word names, live or ended. Raises NotFoundError, AmbiguousError."""
         return self._names.id_of(word)
+
+    def names(self, ids: Collection[str]) -> Mapping[str, str]:
+        """The names of the jobs among these ids, live or ended, as a table shows them."""
+        return names_of(self._store.runs.called(ids)) if ids else {}
 
     def renew(self, job_id: str, actor: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 from lark_common.errors import NotFoundError, SwitchError
-from lark_controller.api.switches import Explanation, FlowFilter, FlowPage, PortStatus, SwitchStatus
+from lark_controller.api.switches import Explanation, FlowFilter, FlowPage, PortStatus, SwitchProblem, SwitchStatus
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.placement import Switch
@@ -22,6 +23,7 @@ from lark_controller.services.explain import (
     ends_of,
     explain,
 )
+from lark_controller.services.job_names import number_of
 from lark_controller.switches.openflow.link import Dump
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -140,14 +142,22 @@ def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
         since=state.since,
         reason=state.reason,
         ports=_ports(desired, state, known) if ports and known is not None else (),
-        problems=(*state.problems, *loop.queues.problems(datapath)) if ports else (),
+        problems=_problems(loop, state) if ports else (),
+    )
+
+
+def _problems(loop: Reconciler, state: SwitchState) -> tuple[SwitchProblem, ...]:
+    found = (*state.problems, *loop.queues.problems(state.datapath))
+    live = loop.directory.by_id
+    return tuple(
+        replace(each, job_name=number_of(job)) if each.job and (job := live.get(each.job)) else each for each in found
     )
 
 
 def _ports(desired: Desired, state: SwitchState, known: Switch) -> tuple[PortStatus, ...]:
     if state.link is None:
         return ()
-    behind = {placed.port: placed.job.id for placed in desired.jobs_at(state.datapath) if placed.port is not None}
+    behind = {placed.port: placed.job for placed in desired.jobs_at(state.datapath) if placed.port is not None}
     roles = dict.fromkeys(known.uplinks, "uplink")
     roles |= dict.fromkeys(known.lan, "lan") | {wan.number: wan.name for wan in known.wan}
     roles[PORT_LOCAL] = "local"
@@ -157,7 +167,8 @@ def _ports(desired: Desired, state: SwitchState, known: Switch) -> tuple[PortSta
             port.number,
             port.name,
             "job" if port.number in behind else roles.get(port.number, other),
-            behind.get(port.number),
+            None if (job := behind.get(port.number)) is None else job.id,
+            None if job is None else number_of(job),
         )
         for port in sorted(state.link.features.ports.values(), key=lambda port: port.number)
     )

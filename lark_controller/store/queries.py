@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, func, or_, select, text
@@ -43,6 +43,21 @@ class Ending(NamedTuple):
     at: float
     why: str
     exit_ad: str
+
+
+class Called(NamedTuple):
+    """The parts of a job's names."""
+
+    id: str
+    cluster: int
+    proc: int
+    global_job_id: str
+
+
+def called(connection: Connection, ids: Collection[str]) -> list[Called]:
+    """The names of the runs among these ids, live or not."""
+    query = select(runs.c.id, runs.c.cluster, runs.c.proc, runs.c.global_job_id).where(runs.c.id.in_(sorted(ids)))
+    return [Called(*row) for row in connection.execute(query)]
 
 
 def live_jobs(connection: Connection) -> Iterator[Job]:

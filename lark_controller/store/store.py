@@ -31,6 +31,7 @@ class Runs(Subject):
     lift = Writes(updates.lift)
     live = Streams(queries.live_jobs)
     find = Reads(queries.find)
+    called = Reads(queries.called)
     with_number = Reads(queries.with_number)
     with_global_id = Reads(queries.with_global_id)
     with_prefix = Reads(queries.with_prefix)

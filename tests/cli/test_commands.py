@@ -94,8 +94,8 @@ def test_audit(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit"]) == cli.OK
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == ["WHEN", "WHO", "WHAT", "CONCERNS", "DETAIL"]
-    assert [other["id"] in line for line in lines] == [False, True, False]
-    assert lines[0].split()[1:] == ["worker1", "forged", "ad", job["id"], "Owner", "is", "forged"]
+    assert [f"{other['cluster']}.0" in line for line in lines] == [False, True, False]
+    assert lines[0].split()[1:] == ["worker1", "forged", "ad", f"{job['cluster']}.0", "Owner", "is", "forged"]
     assert cli.main(["audit", job["id"], "--json", "--limit", "1"]) == cli.OK
     assert [each["action"] for each in json.loads(capsys.readouterr().out)] == ["forged ad"]
 

@@ -174,7 +174,11 @@ def test_a_switch_with_the_origin_of_each_flow(reader: Reader, site: Site) -> No
     expect(origin).to_have_count(0)
     expect(page.get_by_role("row", name=re.compile(f"job 101.0 of bob .*{job['id']}")).first).to_be_visible()
     page.get_by_text("Ports (61)").click()
-    expect(page.get_by_role("row", name=re.compile("11 job1 job"))).to_contain_text(job["id"])
+    port = page.get_by_role("row", name=re.compile("11 job1 job 101.0"))
+    expect(port.get_by_role("link", name="101.0")).to_have_attribute("href", f"#/jobs/{job['id']}")
+    reader.go("#/events")
+    event = page.get_by_role("row", name=re.compile("register 101.0"))
+    expect(event.get_by_role("link", name="101.0")).to_have_attribute("href", f"#/jobs/{job['id']}")
 
 
 def test_a_switchs_flows_come_by_the_hundred_and_by_table(reader: Reader, site: Site) -> None:

@@ -51,5 +51,7 @@ def test_a_guarantee_that_is_missed_is_in_the_audit_trail_once(ovs: OpenVSwitch)
 
             wait(lambda: send() >= 2, 40)
         (text,) = told()
-        assert text.startswith(f"job {job['id']} got 0.0 of 0.1 Mb/s at port {site.net.name('ue1')} for ")
+        assert text.startswith(
+            f"job {job['cluster']}.0 of {job['owner']} got 0.0 of 0.1 Mb/s at port {site.net.name('ue1')} for "
+        )
         lark.end_all()

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from fake_switch.switch import FakeNetwork
 from lark_common.errors import AmbiguousError, NotFoundError
 from lark_common.runs import RunKey
 from lark_controller.jobs.job import Job, JobState
-from lark_controller.services.job_names import ACCEPTED, JobNames
+from lark_controller.services.job_names import ACCEPTED, JobNames, names_of
 from lark_controller.store import Store
+from lark_controller.store.queries import Called
+from tests.fixtures.controllers import an_edge, connect, post, running
 from tests.fixtures.databases import NOW, a_run
 
 # No two runs share an address or a slot.
@@ -133,3 +136,23 @@ def test_the_nodes_of_a_parallel_job_are_told_apart_by_id(store: Store) -> None:
         for job in nodes:
             ended(store, job)
     assert names(store).id_of(nodes[3].id[:12]) == nodes[3].id
+
+
+def test_ports_problems_and_lines_of_the_trail_have_the_names_of_jobs(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        job = post(controller, 1, port="p1").job
+        controller.jobs.confirm(job.id, 20)
+        (port,) = [each for each in controller.switches.find(f"{1:016x}").ports if each.job]
+        assert (port.job, port.job_name) == (job.id, f"{job.cluster}.{job.proc}")
+        assert controller.jobs.names([job.id, "0123456789abcdef"]) == {job.id: port.job_name}
+        controller.jobs.end(job.id, "test")
+        assert controller.jobs.names([job.id]) == {job.id: port.job_name}
+        assert controller.jobs.names([]) == {}
+
+
+def test_jobs_that_are_shown_together_have_their_access_point_where_two_share_a_number() -> None:
+    one, two = Called("a" * 16, 7, 0, "submit1#7.0#1"), Called("b" * 16, 7, 0, "submit2#7.0#1")
+    other = Called("c" * 16, 8, 0, "submit1#8.0#1")
+    assert names_of([one, other]) == {one.id: "7.0", other.id: "8.0"}
+    assert names_of([one, two, other]) == {one.id: "submit1#7.0", two.id: "submit2#7.0", other.id: "8.0"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -87,7 +88,9 @@ class ReservationSchema(Schema):
     source = fields.String(required=True, metadata=_meta("The sender's node in the topology"))
     destination = fields.String(required=True, metadata=_meta("The receiver's node in the topology"))
     job = fields.String(required=True, allow_none=True, metadata=_meta("The id of the job whose it is, or that sends"))
+    job_name = fields.String(required=True, allow_none=True, metadata=_meta("That job's CLUSTER.PROC"))
     peer = fields.String(required=True, allow_none=True, metadata=_meta("The id of the job that receives"))
+    peer_name = fields.String(required=True, allow_none=True, metadata=_meta("That job's CLUSTER.PROC"))
     addresses = fields.List(
         fields.String(), required=True, metadata=_meta("The receiver's addresses, empty for all of the WAN")
     )
@@ -183,7 +186,7 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     """List reservations."""
     page = current().controls.reservations.page(job_among(query), query.get("cursor"), query["limit"])
     return {
-        "reservations": [shown(each) for each in page.reservations],
+        "reservations": _shown(page.reservations),
         "next": next_url(page.next_cursor),
         "next_cursor": page.next_cursor,
     }
@@ -269,6 +272,16 @@ def _own_sender(source: str) -> str:
 
 def shown(reservation: Reservation) -> dict[str, object]:
     """A reservation as its schema has it."""
+    return _shown([reservation])[0]
+
+
+def _shown(reservations: Collection[Reservation]) -> list[dict[str, object]]:
+    ids = {each for one in reservations for each in (one.job, one.peer) if each is not None}
+    names = current().controls.jobs.names(ids)
+    return [_with_names(each, names) for each in reservations]
+
+
+def _with_names(reservation: Reservation, names: Mapping[str, str]) -> dict[str, object]:
     return {
         "id": reservation.id,
         "kind": str(reservation.kind),
@@ -276,7 +289,9 @@ def shown(reservation: Reservation) -> dict[str, object]:
         "source": reservation.source,
         "destination": reservation.destination,
         "job": reservation.job,
+        "job_name": names.get(reservation.job or ""),
         "peer": reservation.peer,
+        "peer_name": names.get(reservation.peer or ""),
         "addresses": [str(network) for network in reservation.target],
         "until": reservation.until,
         "created": reservation.created,

@@ -3,13 +3,14 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { moment } from "../format.js";
-import { framed, link, linked, table, to } from "../parts.js";
+import { framed, jobLink, link, linked, switchLink, table, to } from "../parts.js";
 import { pages } from "./jobs.js";
 
 const PAGE = 100;
 
 // What an event is about: a job, the policy, a switch, or something else in its own word.
-function about(subject) {
+function about({ subject, name }) {
+  if (name) return subject.startsWith("0000") ? switchLink(subject, name) : jobLink(subject, name);
   return subject === "policy" ? link("policy", "policy") : linked(subject);
 }
 
@@ -19,7 +20,7 @@ function eventTable(entries) {
   return table("Events", [
     { head: "When", cell: (entry) => moment(entry.at) },
     { head: "What", cell: (entry) => entry.action },
-    { head: "About", cell: (entry) => about(entry.subject) },
+    { head: "About", cell: (entry) => about(entry) },
     { head: "By", narrow: false, cell: (entry) => entry.actor },
     { head: "Detail", wide: true, cell: (entry) => entry.detail },
   ], entries, KEYED);
@@ -29,7 +30,7 @@ function eventTable(entries) {
 export function eventList(entries, { subject = true } = {}) {
   return table("Events", [
     { head: "When", cell: (entry) => moment(entry.at) },
-    { head: "What", cell: (entry) => [h("div", {}, subject && entry.subject === entry.action ? about(entry.subject) : [entry.action, subject && entry.subject !== entry.actor && [" ", about(entry.subject)]],
+    { head: "What", cell: (entry) => [h("div", {}, subject && entry.subject === entry.action ? about(entry) : [entry.action, subject && entry.subject !== entry.actor && [" ", about(entry)]],
       ` by ${entry.actor}`),
       entry.detail && h("div", { class: "reason clipped", title: entry.detail }, entry.detail)] },
   ], entries, { ...KEYED, kind: "fixed" });

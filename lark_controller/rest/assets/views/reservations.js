@@ -11,8 +11,8 @@ const PAGE = 50;
 export function reservationTable(reservations, { empty = "Nothing is reserved.", job = true } = {}) {
   return table("Reservations", [
     { head: "Rate", number: true, cell: (one) => rate(one.rate) },
-    { head: "From", cell: (one) => [one.source, job && one.job && [" ", jobLink(one.job)]] },
-    { head: "To", cell: (one) => [one.destination, one.peer && [" ", jobLink(one.peer)],
+    { head: "From", cell: (one) => [one.source, job && one.job && [" ", jobLink(one.job, one.job_name || one.job)]] },
+    { head: "To", cell: (one) => [one.destination, one.peer && [" ", jobLink(one.peer, one.peer_name || one.peer)],
       one.addresses.length > 0 && h("span", { class: "reason code" }, one.addresses.join(", "))] },
     { head: "Kind", narrow: false, cell: (one) => (one.kind === "job" ? "RequestBandwidth" : "flow") },
     { head: "Until", cell: (one) => (one.until ? [moment(one.until), h("span", { class: "reason" },

@@ -58,7 +58,7 @@ export function open({ one, paint, live, signal }) {
       { head: "When", cell: (each) => moment(each.at) },
       { head: "Problem", wide: true, cell: (each) => each.problem },
       { head: "Flow", wide: true, cell: (each) => each.flow && h("code", {}, each.flow) },
-      { head: "Job", cell: (each) => each.job && jobLink(each.job) },
+      { head: "Job", cell: (each) => each.job && jobLink(each.job, each.job_name || each.job) },
     ], detail.problems)),
     jobs && headed("Jobs", link(`All ${count(detail.jobs)}`, "jobs", { host: detail.host }), jobTable(jobs, { empty: "None runs there." })),
     closed(`Ports (${count(detail.ports.length)})`,
@@ -66,7 +66,7 @@ export function open({ one, paint, live, signal }) {
         { head: "Port", number: true, cell: (port) => count(port.number) },
         { head: "Interface", cell: (port) => h("code", {}, port.name) },
         { head: "Role", cell: (port) => port.role },
-        { head: "Job", cell: (port) => port.job && jobLink(port.job) },
+        { head: "Job", cell: (port) => port.job && jobLink(port.job, port.job_name || port.job) },
       ], detail.ports, { key: (port) => port.number, empty: "It has not connected." })),
     folded("Flows", page ? `${count(held(page.tables))} in ${several(page.tables.length, "table")}` : `${count(detail.installed)} installed`, (open) => {
       wanted = open;
