@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from lark_controller.rest.server import admission
-from lark_controller.rest.server.admission import Admission, ConnectionLimits, Peer
+from lark_controller.rest.server.admission import (
+    PARKED_SECONDS,
+    STRANGERS,
+    Admission,
+    ClientConnection,
+    ConnectionLimits,
+    Parking,
+    Peer,
+)
 from lark_controller.rest.server.waitress_server import ACCEPT_SECONDS
 from tests.fixtures.descriptors import no_descriptors
 from tests.fixtures.fake_controls import bearer
@@ -101,14 +109,14 @@ def test_each_kind_of_peer_has_places_of_its_own() -> None:
     door = Admission(FEW)
     strangers = [Connection(float(number)) for number in range(20)]
     assert all(door.admit(each, f"192.0.2.{number}") for number, each in enumerate(strangers))
-    assert door.due(0.0) == strangers[:14]
+    assert door.to_park() == strangers[:14]
     local = [Connection() for _ in range(8)]
     assert all(door.admit(each, host) for each, host in zip(local, (None, "127.0.0.1", "::1", None) * 2, strict=True))
     assert door.due(0.0) == []
     worker = Connection()
     assert door.admit(worker, "198.51.100.7")
     door.authenticated(worker)
-    assert door.due(0.0) == [strangers[14]]
+    assert door.to_park() == [strangers[14]]
     # What comes from that address later is no stranger's.
     others = [Connection(answering=True) for _ in range(3)]
     assert all(door.admit(each, "198.51.100.7") for each in others)
@@ -121,7 +129,7 @@ def test_one_address_takes_its_own_places_alone() -> None:
     assert door.admit(quiet, "192.0.2.1")
     many = [Connection(1.0 + number) for number in range(10)]
     assert all(door.admit(each, f"2001:db8::{number:x}") for number, each in enumerate(many))
-    assert door.due(0.0) == many[:8]
+    assert (door.to_park(), door.due(0.0)) == (many[:8], [])
 
 
 def test_requests_that_are_answered_are_not_cut_off_for_others() -> None:
@@ -163,3 +171,38 @@ def test_without_descriptors_nothing_is_accepted_and_little_is_logged(
 
 def test_a_server_has_places_for_what_it_answers_at_a_time() -> None:
     assert admission.places(5000)[Peer.KNOWN].total == 10_000
+
+
+def test_connections_without_a_place_wait_a_moment_before_they_are_closed() -> None:
+    parking = Parking(3, spread=lambda: 0.5)
+    four: list[ClientConnection] = [Connection() for _ in range(4)]
+    for number, each in enumerate(four):
+        parking.add(each, number / 100)
+    # So many at most, the oldest go first.
+    assert parking.over(0.04) == four[:1]
+    assert parking.over(PARKED_SECONDS) == []
+    assert parking.over(PARKED_SECONDS + 0.01) == four[1:2]
+    assert parking.all() == four[2:]
+    assert parking.over(1000.0) == []
+
+
+def test_a_stranger_that_connects_again_and_again_is_not_told_at_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "_key", lambda host: "" if host is None else host)
+    monkeypatch.setattr(admission, "PARKED_SECONDS", 3600.0)
+    running.server._parking = Parking(60, spread=lambda: 0.5)
+    with contextlib.ExitStack() as opened:
+        many = [opened.enter_context(running.connect()) for _ in range(STRANGERS.address + 40)]
+        # The newest is answered, which is in a place of an older one.
+        many[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert many[-1].recv(12) == b"HTTP/1.1 200"
+        # Those without a place are neither closed nor read.
+        many[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        many[0].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            many[0].recv(1)
+        # There is a bound on them as well.
+        for _ in range(40):
+            opened.enter_context(running.connect())
+        assert closed(many[0])

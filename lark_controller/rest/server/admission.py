@@ -7,11 +7,14 @@ request, one that has shown no token first: who has something to ask is answered
 
 from __future__ import annotations
 
+import heapq
 import ipaddress
+import itertools
+import random
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
@@ -29,6 +32,9 @@ STRANGER_SECONDS: Final = 15.0
 _KNOWN_SECONDS: Final = 86_400.0
 _KNOWN: Final = 16_384
 _SWEEP_SECONDS: Final = 1.0
+# A stranger's connection that has lost its place is closed about so many seconds later; so many at most wait for that.
+PARKED_SECONDS: Final = 5.0
+MOST_PARKED: Final = 1024
 
 
 class Peer(IntEnum):
@@ -92,10 +98,11 @@ class Admission:
         self._places = places
         self._lock = threading.Lock()
         self._open: dict[ClientConnection, tuple[Peer, str]] = {}
-        self._by_address: Counter[tuple[Peer, str]] = Counter()
+        self._by_address: dict[tuple[Peer, str], dict[ClientConnection, None]] = {}
         self._by_kind: Counter[Peer] = Counter()
         self._known: OrderedDict[str, float] = OrderedDict()
         self._evicted: list[ClientConnection] = []
+        self._parked: list[ClientConnection] = []
         self._swept = 0.0
         self._refused = 0
 
@@ -105,13 +112,11 @@ class Admission:
         with self._lock:
             kind = self._kind(address)
             places = self._places[kind]
-            if self._by_address[kind, address] >= places.address and not self._evict(kind, address):
+            if len(self._by_address.get((kind, address), ())) >= places.address and not self._evict(kind, address):
                 return self._refuse(address)
             if self._by_kind[kind] >= places.total and not self._evict(kind, None):
                 return self._refuse(address)
-            self._open[channel] = kind, address
-            self._by_address[kind, address] += 1
-            self._by_kind[kind] += 1
+            self._put(channel, kind, address)
             return True
 
     def gone(self, channel: ClientConnection) -> None:
@@ -133,9 +138,7 @@ class Admission:
                 self._known.popitem(last=False)
             if kind is Peer.STRANGER:
                 self._remove(channel)
-                self._open[channel] = Peer.KNOWN, address
-                self._by_address[Peer.KNOWN, address] += 1
-                self._by_kind[Peer.KNOWN] += 1
+                self._put(channel, Peer.KNOWN, address)
 
     def due(self, now: float) -> list[ClientConnection]:
         """The connections to close now (``now`` as time.time): for newer ones, or because their time is over."""
@@ -146,6 +149,12 @@ class Admission:
                 due += [channel for channel in self._open if _over(channel, now)]
         return due
 
+    def to_park(self) -> list[ClientConnection]:
+        """The connections of strangers that have lost their places to newer ones: not to be read any more."""
+        with self._lock:
+            parked, self._parked = self._parked, []
+        return parked
+
     def _kind(self, address: str) -> Peer:
         if address == "":
             return Peer.LOCAL
@@ -154,25 +163,30 @@ class Admission:
 
     def _evict(self, kind: Peer, address: str | None) -> bool:
         """Choose a connection to close: of this kind and address (None: any) the one that waits longest."""
-        waiting = [
-            channel
-            for channel, (of, where) in self._open.items()
-            if of is kind and address in (None, where) and not channel.answering
-        ]
+        if address is None:
+            waiting = [channel for channel, (of, _) in self._open.items() if of is kind and not channel.answering]
+        else:
+            waiting = [channel for channel in self._by_address[kind, address] if not channel.answering]
         if not waiting:
             return False
         chosen = min(waiting, key=lambda channel: (channel.authenticated, channel.last_activity))
         self._remove(chosen)
-        self._evicted.append(chosen)
+        (self._parked if kind is Peer.STRANGER else self._evicted).append(chosen)
         return True
+
+    def _put(self, channel: ClientConnection, kind: Peer, address: str) -> None:
+        self._open[channel] = kind, address
+        self._by_address.setdefault((kind, address), {})[channel] = None
+        self._by_kind[kind] += 1
 
     def _remove(self, channel: ClientConnection) -> None:
         held = self._open.pop(channel, None)
         if held is None:
             return
         self._by_kind[held[0]] -= 1
-        self._by_address[held] -= 1
-        if not self._by_address[held]:
+        own = self._by_address[held]
+        del own[channel]
+        if not own:
             del self._by_address[held]
 
     def _refuse(self, address: str) -> bool:
@@ -182,6 +196,35 @@ class Admission:
                 "REST connections refused: too many at a time", level=log.WARNING, peer=address, times=self._refused
             )
         return False
+
+
+class Parking:
+    """Connections of strangers that are no longer read. They are closed some seconds later, not all at a time: a
+    stranger that connects again as soon as it is closed would take the time of all others."""
+
+    def __init__(self, most: int = MOST_PARKED, spread: Callable[[], float] = random.random) -> None:
+        self._most = most
+        self._spread = spread
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[float, int, ClientConnection]] = []
+
+    def add(self, channel: ClientConnection, now: float) -> None:
+        """Keep a connection for :data:`PARKED_SECONDS`, half as much more or less (``now`` as time.monotonic)."""
+        until = now + PARKED_SECONDS * (0.5 + self._spread())
+        heapq.heappush(self._waiting, (until, next(self._numbers), channel))
+
+    def over(self, now: float) -> list[ClientConnection]:
+        """The connections to close now."""
+        found = []
+        while self._waiting and (self._waiting[0][0] <= now or len(self._waiting) > self._most):
+            found.append(heapq.heappop(self._waiting)[2])
+        return found
+
+    def all(self) -> list[ClientConnection]:
+        """All of them, to be closed at once."""
+        found = [channel for _, _, channel in sorted(self._waiting)]
+        self._waiting.clear()
+        return found
 
 
 def _over(channel: ClientConnection, now: float) -> bool:

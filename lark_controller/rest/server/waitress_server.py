@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import resource
 import socket
 import stat
 import threading
@@ -28,7 +29,7 @@ from lark_common.errors import SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
 from lark_controller.rest.auth import AUTHENTICATED, CERTIFICATE
 from lark_controller.rest.problems import CONTENT_TYPE, document
-from lark_controller.rest.server.admission import Admission, places
+from lark_controller.rest.server.admission import Admission, Parking, places
 from lark_controller.rest.server.tls import TlsConnection, TlsListener, server_context
 from lark_controller.settings import Listen, Settings
 
@@ -37,6 +38,8 @@ BACKLOG: Final = 1024
 _ACCEPTED: Final = 32
 # Where the process has no descriptor left, the next connection is taken in after so many seconds.
 ACCEPT_SECONDS: Final = 1.0
+# Descriptors that connections without a place leave to others.
+_SPARE_FILES: Final = 256
 HEADER_BYTES: Final = 32768
 # Users of the socket's group may connect; the token decides what they may do.
 SOCKET_MODE: Final = 0o660
@@ -186,6 +189,7 @@ class Server:
             raise
         self._map: dict[int, Any] = {}
         self._admission = Admission(places(settings.rest_threads + settings.waiting_workers))
+        self._parking = Parking()
         self._dispatcher = ThreadedTaskDispatcher()
         # It would warn of every request that waits a moment for a thread; /metrics has how long posts take.
         self._dispatcher.queue_logger = logging.getLogger("lark.rest.queue")
@@ -272,7 +276,10 @@ class Server:
             # Between two polls: a descriptor that is closed within one may be another's in its end.
             for channel in self._admission.due(time.time()):
                 channel.handle_close()
+            self._park(time.monotonic())
             wasyncore.loop(timeout=1.0, use_poll=True, map=self._map, count=1)
+        for channel in self._parking.all():
+            channel.handle_close()
         for server in self._listeners:
             server.accepting = False
             server.del_channel()
@@ -281,6 +288,19 @@ class Server:
         while self._busy() and time.monotonic() < deadline:
             wasyncore.loop(timeout=0.1, use_poll=True, map=self._map, count=1)
         wasyncore.close_all(self._map, ignore_all=True)
+
+    def _park(self, now: float) -> None:
+        """Stop to read connections that have lost their places, and close those that wait no longer."""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES
+        for channel in self._admission.to_park():
+            # Descriptors are given out from the lowest.
+            if cast("_Channel", channel).socket.fileno() < most:
+                cast("_Channel", channel).del_channel(self._map)
+                self._parking.add(channel, now)
+            else:
+                channel.handle_close()
+        for channel in self._parking.over(now):
+            channel.handle_close()
 
     def _busy(self) -> bool:
         return any(
