@@ -17,6 +17,7 @@ from typing import Final
 from lark_common import log
 from lark_common.threads import StoppableThread
 from lark_common.worker_rules import CT_ZONE, CT_ZONE_OTHERS
+from lark_worker.errors import AwayError, RefusedError
 from lark_worker.network.vswitchd import ask, run_dir
 from lark_worker.records.records import Record
 
@@ -109,11 +110,14 @@ class OvsConnections:
         now = time.monotonic()
         self._told = {job: at for job, at in self._told.items() if now - at < _TELL_SECONDS}
         for job, count in lost.items():
-            if job not in self._told:
-                self._told[job] = now
-                self._tell(
-                    job, f"too many connections at the switch (at most {self._most} while they are short): lost {count}"
-                )
+            if job in self._told:
+                continue
+            self._told[job] = now
+            text = f"too many connections at the switch (at most {self._most} while they are short): lost {count}"
+            try:
+                self._tell(job, text)
+            except (AwayError, RefusedError) as error:
+                log.event("a job's limit is not noted", level=log.WARNING, job=job, reason=error)
 
     def _forget(self, datapath: tuple[str, ...], address: str) -> None:
         family = "ct_nw" if ip_address(address).version == 4 else "ct_ipv6"
