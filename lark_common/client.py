@@ -12,7 +12,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -112,6 +112,11 @@ class Client:
     def renew(self, job_id: str) -> Answer:
         """Renew a job's lease."""
         return self._json("POST", f"/v1/jobs/{_part(job_id)}/renew")
+
+    def renew_all(self, host: str, job_ids: Sequence[str]) -> Answer:
+        """Renew the leases of a host's jobs; ``missing`` in the answer are those that do not live there."""
+        body = json.dumps({"jobs": list(job_ids)})
+        return self._json("POST", f"/v1/hosts/{_part(host)}/leases", None, body, "application/json")
 
     def end(self, job_id: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Answer:
         """End a job."""

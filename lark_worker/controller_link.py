@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -76,15 +76,14 @@ class ControllerLink:
             raise RefusedError(read.reason or "the controller gave no reason")
         return read
 
-    def renew(self, job_id: str) -> bool:
-        """Renew a lease; False where the controller has no such job."""
+    def renew(self, host: str, job_ids: Sequence[str]) -> frozenset[str]:
+        """Renew the leases of this worker's jobs; returns those that the controller does not know."""
+        answer, ahead = self._ask(lambda client: (client.renew_all(host, job_ids), client.ahead))
         try:
-            answer, ahead = self._ask(lambda client: (client.renew(job_id), client.ahead))
-        except _UnknownError:
-            return False
-        with contextlib.suppress(KeyError, TypeError, ValueError):
             self.lease = _lease(answer, ahead)
-        return True
+            return frozenset(map(str, answer["missing"]))
+        except (KeyError, TypeError, ValueError):
+            raise AwayError(f"{self._settings.url} does not answer as a Lark controller does") from None
 
     def end(self, job_id: str, exit_ad: str, by: EndedBy) -> None:
         """End a job; one that is unknown to the controller has ended."""

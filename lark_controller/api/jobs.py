@@ -23,6 +23,15 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
+class Renewed:
+    """The leases of a host's jobs: when they end unless they are renewed again, in seconds since 1970, and the jobs
+    that do not live on this host here, which are to be posted again."""
+
+    lease_until: float
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """A switch that has not confirmed a job's flows, and the reason. ``datapath`` is 16 hexadecimal digits."""
 
@@ -86,6 +95,9 @@ class JobControls(Protocol):
 
     def renew(self, job_id: str, actor: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""
+
+    def renew_all(self, host: str, job_ids: Sequence[str], actor: str) -> Renewed:
+        """Renew the leases of a host's live jobs."""
 
     def end(self, job_id: str, actor: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Job:
         """End a job. Idempotent. Raises NotFoundError for an id never seen."""

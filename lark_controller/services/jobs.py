@@ -11,7 +11,7 @@ from types import MappingProxyType
 from lark_common.errors import NotFoundError
 from lark_common.log import WARNING, event
 from lark_common.runs import Address, EndedBy
-from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Waiting
+from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Renewed, Waiting
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide, quarantined
 from lark_controller.reconcile.awaited import FlowsAt, QueuesAt, Waiter
@@ -62,6 +62,10 @@ class Jobs:
     def renew(self, job_id: str, actor: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""
         return self._reconciler.directory.now(self._registration.renew(job_id))
+
+    def renew_all(self, host: str, job_ids: Sequence[str], actor: str) -> Renewed:
+        """Renew the leases of a host's live jobs."""
+        return self._registration.renew_all(host, job_ids)
 
     def end(self, job_id: str, actor: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Job:
         """End a job. Idempotent. Raises NotFoundError for an id never seen."""

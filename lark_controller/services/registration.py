@@ -20,7 +20,7 @@ from lark_common.errors import (
 )
 from lark_common.log import INFO, WARNING, event
 from lark_common.runs import Address, AddressType, RunKey
-from lark_controller.api.jobs import Registered
+from lark_controller.api.jobs import Registered, Renewed
 from lark_controller.jobs.addresses import BlockAllocator
 from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.model import Policy
@@ -295,13 +295,27 @@ class Registration:
             self._reservations.ended(job.id)
             return True
 
+    def renew_all(self, host: str, job_ids: Iterable[str]) -> Renewed:
+        """As :meth:`renew`, of jobs on one host."""
+        missing: list[str] = []
+        name = host.lower()
+        with self._lock:
+            until = self.clock() + self._lease
+            for job_id in job_ids:
+                job = self._live.get(job_id)
+                if job is None or job.host.lower() != name:
+                    missing.append(job_id)
+                else:
+                    self._leases[job_id] = until
+        return Renewed(until, tuple(missing))
+
     def write_leases(self) -> None:
         """Write the leases that were renewed since the last call to the store."""
         with self._lock:
             leases, self._leases = self._leases, {}
+            renewed = [(job.number, until) for job_id, until in leases.items() if (job := self._live.get(job_id))]
         try:
-            if leases:
-                self._store.runs.renew_many(list(leases.items()))
+            self._store.runs.renew_many(renewed)
         except BaseException:
             with self._lock:
                 self._leases = {**leases, **self._leases}

@@ -11,7 +11,7 @@ from lark_controller.api.jobs import JobFilter, JobPage
 from lark_controller.jobs.job import Job
 from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.rows import JOB_COLUMNS, job_from
-from lark_controller.store.schema import LIVE, run_ads, runs
+from lark_controller.store.schema import LIVE, leases, run_ads, runs
 
 _ROWS_AT_ONCE: Final = 2_000
 # From each host to the next in the index: the cost is that of the hosts there are, not that of their runs.
@@ -176,5 +176,6 @@ def _hosts_meant(connection: Connection, name: str) -> list[str]:
 
 def expired(connection: Connection, now: float) -> list[Job]:
     """The live runs whose lease is over."""
-    query = select(*JOB_COLUMNS).where(LIVE, runs.c.lease_until < now).order_by(runs.c.number)
+    over = select(leases.c.number).where(leases.c.lease_until < now)
+    query = select(*JOB_COLUMNS).where(LIVE, runs.c.number.in_(over)).order_by(runs.c.number)
     return [job_from(row) for row in connection.execute(query)]

@@ -9,11 +9,11 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from sys import intern
 from typing import Any, Final
 
-from sqlalchemy import Column
+from sqlalchemy import ColumnElement, func, select
 
 from lark_common.runs import AddressType, NetworkType, RunKey
 from lark_controller.jobs.job import Facts, Job, JobState
-from lark_controller.store.schema import runs
+from lark_controller.store.schema import leases, runs
 
 _NAMES: Final = (
     "number", "global_job_id", "started", "slot", "id", "owner", "user_name", "group_name", "cluster", "proc", "host",
@@ -22,7 +22,14 @@ _NAMES: Final = (
     "quarantine", "vouched",
 )  # fmt: skip
 
-JOB_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(runs.c[name] for name in _NAMES)
+# A live run's lease stands apart; that of any other is the one that it was registered with.
+_LEASE: Final = func.coalesce(
+    select(leases.c.lease_until).where(leases.c.number == runs.c.number).correlate(runs).scalar_subquery(),
+    runs.c.lease_until,
+).label("lease_until")
+JOB_COLUMNS: Final[tuple[ColumnElement[Any], ...]] = tuple(
+    _LEASE if name == "lease_until" else runs.c[name] for name in _NAMES
+)
 
 _STATES: Final = {state.value: state for state in JobState}
 _NETWORK_TYPES: Final = {kind.value: kind for kind in NetworkType}

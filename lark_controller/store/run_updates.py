@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, delete, or_, select, update
+from sqlalchemy import Connection, Float, bindparam, delete, or_, select, text, update
 
 from lark_common.errors import StateError
 from lark_controller.jobs.job import Facts, Job, JobState
@@ -14,9 +14,19 @@ from lark_controller.store import reservations
 from lark_controller.store.audit_and_policies import record
 from lark_controller.store.rows import facts_text
 from lark_controller.store.runs import find_for_update
-from lark_controller.store.schema import LIVE, audit, runs
+from lark_controller.store.schema import LIVE, audit, leases, runs
 
 _BY_ID: Final = runs.c.id == bindparam("job_id")
+_RENEW: Final = "UPDATE leases SET lease_until = ? WHERE number = ?"
+_RENEW_ARRAYS: Final = (
+    "UPDATE leases SET lease_until = new.lease_until"
+    " FROM unnest(%s::bigint[], %s::float8[]) AS new (number, lease_until) WHERE leases.number = new.number"
+)
+_BEGIN: Final = text(
+    "INSERT INTO leases (number, lease_until) SELECT number, :until FROM runs WHERE live"
+    " ON CONFLICT (number) DO UPDATE SET lease_until = excluded.lease_until"
+    " WHERE leases.lease_until <> excluded.lease_until"
+).bindparams(bindparam("until", type_=Float(53)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +39,26 @@ class Pruned:
 
 def renew(connection: Connection, job_id: str, lease_until: float) -> bool:
     """Set a live run's lease; False where no such run lives."""
-    query = update(runs).where(runs.c.id == job_id, LIVE).values(lease_until=lease_until)
+    of_run = select(runs.c.number).where(runs.c.id == job_id, LIVE).scalar_subquery()
+    query = update(leases).where(leases.c.number == of_run).values(lease_until=lease_until)
     return connection.execute(query).rowcount > 0
 
 
-def renew_many(connection: Connection, leases: Collection[tuple[str, float]]) -> int:
-    """Set the leases of live runs; returns how many of them live."""
-    query = update(runs).where(_BY_ID, LIVE).values(lease_until=bindparam("until"))
-    rows = [{"job_id": job_id, "until": until} for job_id, until in leases]
-    return connection.execute(query, rows).rowcount if rows else 0
+def renew_many(connection: Connection, renewed: Collection[tuple[int, float]]) -> int:
+    """Set the leases of live runs, by number; returns how many of them live."""
+    rows = sorted(renewed)
+    if not rows:
+        return 0
+    if connection.dialect.name == "postgresql":
+        numbers, ends = zip(*rows, strict=True)
+        return connection.exec_driver_sql(_RENEW_ARRAYS, (list(numbers), list(ends))).rowcount
+    return connection.exec_driver_sql(_RENEW, [(until, number) for number, until in rows]).rowcount
 
 
 def begin_leases(connection: Connection, until: float) -> int:
     """Let every live run's lease end at ``until`` (after a start, before workers could renew, and where leases end by a
     clock that was set since); returns how many changed."""
-    query = update(runs).where(LIVE, runs.c.lease_until != until).values(lease_until=until)
-    return connection.execute(query).rowcount
+    return connection.execute(_BEGIN, {"until": until}).rowcount
 
 
 def set_states(connection: Connection, states: Collection[tuple[str, JobState, str]]) -> int:
@@ -59,7 +73,11 @@ def set_states(connection: Connection, states: Collection[tuple[str, JobState, s
         update(runs).where(_BY_ID, LIVE).values(state=bindparam("to"), reason=bindparam("why"), live=bindparam("lives"))
     )
     changed = connection.execute(query, rows).rowcount if rows else 0
-    reservations.release_of_jobs(connection, [row["job_id"] for row in rows if not row["lives"]])
+    gone = [row["job_id"] for row in rows if not row["lives"]]
+    if gone:
+        of_runs = select(runs.c.number).where(runs.c.id.in_(gone))
+        connection.execute(delete(leases).where(leases.c.number.in_(of_runs)))
+    reservations.release_of_jobs(connection, gone)
     return changed
 
 

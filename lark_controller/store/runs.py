@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
 from lark_common.errors import AddressError, NotFoundError
 from lark_common.runs import Address
@@ -15,7 +15,7 @@ from lark_controller.qos.reservation import Booking
 from lark_controller.store import reservations
 from lark_controller.store.audit_and_policies import record
 from lark_controller.store.rows import JOB_COLUMNS, columns_of, job_from
-from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, run_ads, runs
+from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, leases, run_ads, runs
 
 SUPERSEDED: Final = "superseded"
 LEASE_EXPIRED: Final = "lease expired"
@@ -42,6 +42,11 @@ END: Final = (
     update(runs)
     .where(runs.c.number == bindparam("run"))
     .values(state=JobState.ENDED.value, live=False, reason=bindparam("why"), ended_at=bindparam("at"))
+)
+END_LEASE: Final = delete(leases).where(leases.c.number == bindparam("run"))
+PUT_LEASE: Final = text(
+    "INSERT INTO leases (number, lease_until) VALUES (:run, :until)"
+    " ON CONFLICT (number) DO UPDATE SET lease_until = excluded.lease_until"
 )
 _LOCK_SLOT: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("name"), 0)))
 
@@ -129,6 +134,7 @@ def register_post(connection: Connection, post: Post) -> StoredRun:
 def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str, actor: str, detail: str = "") -> Job:
     """End a run that has not ended, and its reservations, in the caller's transaction; returns it as it is then."""
     connection.execute(END, {"run": job.number, "why": why, "at": now})
+    connection.execute(END_LEASE, {"run": job.number})
     keep_exit_ad(connection, job.number, exit_ad)
     record(connection, now, actor, ending_action(why), job.id, detail or why)
     reservations.release_of_jobs(connection, [job.id])
@@ -304,6 +310,8 @@ def _insert(connection: Connection, post: Post, job: Job) -> Job:
     number = connection.execute(_INSERT, values).scalar_one()
     ads = {"number": number, "job_ad": post.job_ad, "machine_ad": post.machine_ad, "exit_ad": ""}
     connection.execute(_INSERT_ADS, ads)
+    if job.live:
+        connection.execute(PUT_LEASE, {"run": number, "until": job.lease_until})
     record(connection, post.now, post.actor, "register", job.id, registered_words(job))
     return replace(job, number=number)
 
@@ -316,6 +324,8 @@ def _update(connection: Connection, post: Post, stored: Job, wanted: Job) -> Non
         .where(runs.c.number == wanted.number)
         .values(changed | {"facts_for": post.facts_for, "ended_at": None})
     )
+    if wanted.live:
+        connection.execute(PUT_LEASE, {"run": wanted.number, "until": wanted.lease_until})
     ads = connection.execute(
         update(run_ads)
         .where(run_ads.c.number == wanted.number)

@@ -1,8 +1,8 @@
 """The tables, as SQLAlchemy metadata. ``migrations/`` makes the same; a test holds the two together.
 
 The addresses stand in ``runs`` itself, one IPv4 and one IPv6 a run, and two partial unique indexes keep an address with
-one live run of the pool. The ads stand apart in ``run_ads``: SQLite rewrites a whole row when one column changes, and
-a lease is renewed far more often than an ad is read.
+one live run of the pool. The ads stand apart in ``run_ads``, since both databases write a whole row when one column
+changes, and the leases of live runs in ``leases``.
 """
 
 from __future__ import annotations
@@ -122,6 +122,22 @@ run_ads: Final = Table(
     Column("job_ad", PlainText, nullable=False),
     Column("machine_ad", PlainText, nullable=False),
     Column("exit_ad", PlainText, nullable=False),
+)
+
+# The leases of live runs. Each is renewed every few minutes: apart from the run, whose row is wide and has many
+# indices, that changes a page of some hundred leases and no index.
+leases: Final = Table(
+    "leases",
+    metadata,
+    Column(
+        "number",
+        _NUMBER,
+        ForeignKey("runs.number", name="leases_number_fkey", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("lease_until", Float(53), nullable=False),
+    postgresql_with={"fillfactor": "50"},
 )
 
 audit: Final = Table(

@@ -166,6 +166,7 @@ def _finish(
     if not ended:
         return
     connection.execute(runs.END, [{"run": job.number, "why": each.why, "at": each.now} for job, each in ended])
+    connection.execute(runs.END_LEASE, [{"run": job.number} for job, _ in ended])
     exit_ads = [{"run": job.number, "said": each.exit_ad} for job, each in ended if each.exit_ad]
     if exit_ads:
         connection.execute(_EXIT_AD, exit_ads)
@@ -194,15 +195,17 @@ def _register(
     if not fresh:
         return
     numbers = _numbers(connection, len(fresh))
-    rows, ads = [], []
+    rows, ads, leases = [], [], []
     for number, (place, post) in zip(numbers, fresh, strict=True):
         job = replace(post.job, number=number, created=post.now)
         rows.append(columns_of(job) | {"number": number, "facts_for": post.facts_for, "ended_at": None})
         ads.append({"number": number, "job_ad": post.job_ad, "machine_ad": post.machine_ad, "exit_ad": ""})
+        leases.append({"run": number, "until": job.lease_until})
         lines.append(entry(post.now, post.actor, "register", job.id, runs.registered_words(job)))
         found[place] = StoredRun(job, True)
     connection.execute(_INSERT, rows)
     connection.execute(_INSERT_ADS, ads)
+    connection.execute(runs.PUT_LEASE, leases)
 
 
 def _claims(job: Job) -> list[tuple[str, str]]:

@@ -55,18 +55,22 @@ class LeaseRenewal:
                 log.failure("leases are not renewed", error)
 
     def _round(self) -> bool:
-        """One renewal of each; False where the controller does not answer."""
+        """One renewal of all; False where the controller does not answer."""
+        by_machine: dict[str, dict[str, Record]] = {}
         for record in self._jobs.all():
-            if record.over or "register" in record.pending or record.state == "refused":
-                continue
+            if not record.over and "register" not in record.pending and record.state != "refused":
+                by_machine.setdefault(record.machine, {})[record.id] = record
+        for machine, records in by_machine.items():
             try:
-                if not self._link.renew(record.id):
-                    self._post_again(record)
+                missing = self._link.renew(machine, list(records))
             except AwayError as error:
                 log.event("leases are not renewed", level=log.WARNING, reason=error)
                 return False
-            except Exception as error:  # an error about one job must not cost the others their leases
-                log.failure("a lease is not renewed", error, job=record.id)
+            for job_id in missing.intersection(records):
+                try:
+                    self._post_again(records[job_id])
+                except Exception as error:  # an error about one job must not cost the others their leases
+                    log.failure("a lease is not renewed", error, job=job_id)
         return True
 
     def _post_again(self, record: Record) -> None:

@@ -43,6 +43,7 @@ GUARDED = [
     ("GET", "/v1/hosts/worker1/rules", {"hook", "read", "operate"}),
     ("PUT", "/v1/hosts/worker1/rules", {"hook"}),
     ("POST", "/v1/hosts/worker1/delivered", {"hook"}),
+    ("POST", "/v1/hosts/worker1/leases", {"hook"}),
     ("GET", "/v1/policy", {"read", "operate"}),
     ("PUT", "/v1/policy", {"operate"}),
     ("GET", "/v1/policy/versions", {"read", "operate"}),
@@ -277,6 +278,21 @@ def test_waits_that_are_refused(api: Api, wait: str) -> None:
     found = assert_problem(api.post(post_body(), path=f"/v1/jobs?wait={wait}"), 422, "parameters")
     assert found["errors"][0]["parameter"] == "wait"
     assert not api.controls.jobs.known
+
+
+def test_a_worker_renews_all_its_jobs_and_hears_of_those_that_are_not_its_own(api: Api) -> None:
+    job = api.register()
+    asked = json.dumps({"jobs": [job["id"], "0" * 16]})
+
+    def renewed(host: str, body: str) -> Any:
+        return api.post(body, f"/v1/hosts/{host}/leases", "application/json")
+
+    answer = renewed(job["host"].upper(), asked)
+    assert answer.json["missing"] == ["0" * 16]
+    assert answer.json["lease_until"] > job["lease_until"]
+    assert renewed("elsewhere", asked).json["missing"] == [job["id"], "0" * 16]
+    for wrong in ("[]", "{}", '{"jobs": "all"}', '{"jobs": [1]}', '{"jobs": [], "more": 1}'):
+        assert_problem(renewed("worker1", wrong), 400)
 
 
 def test_renew_end_and_end_again(api: Api) -> None:

@@ -57,6 +57,7 @@ ASKED: dict[tuple[str, str], tuple[dict[str, Any], int]] = {
     ("delete", "/v1/jobs/{job_id}"): ({}, 200),
     ("get", "/v1/hosts/{host}/rules"): ({}, 200),
     ("put", "/v1/hosts/{host}/rules"): ({"json": {"revision": "5f0e12ab.17"}}, 200),
+    ("post", "/v1/hosts/{host}/leases"): ({"json": {"jobs": []}}, 200),
     ("post", "/v1/hosts/{host}/delivered"): ({"json": {"at": 1000, "queues": []}}, 200),
     ("post", "/v1/reservations"): (
         {"json": {"source": "JOB", "destination": "198.51.100.1", "rate": 1, "duration": 60}},

@@ -263,7 +263,7 @@ def test_set_address(store: Store) -> None:
 def test_leases(store: Store) -> None:
     jobs = [put(store, a_run(number)).job for number in range(1, 4)]
     assert store.runs.renew(jobs[0].id, LEASE + 10)
-    assert store.runs.renew_many([(jobs[1].id, LEASE + 20), ("0" * 16, LEASE)]) == 1
+    assert store.runs.renew_many([(jobs[1].number, LEASE + 20), (9**9, LEASE)]) == 1
     assert store.runs.renew_many([]) == 0
     assert [job.id for job in store.runs.expired(LEASE + 15)] == [jobs[0].id, jobs[2].id]
     assert store.runs.begin_leases(LEASE + 15) == 3

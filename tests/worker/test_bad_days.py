@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -253,7 +254,8 @@ class Ahead(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
         until = (self.now + timedelta(seconds=60)).isoformat()
-        body = json.dumps({"state": "enforced", "reason": "", "addresses": [], "lease_until": until}).encode()
+        said = {"state": "enforced", "reason": "", "addresses": [], "lease_until": until, "missing": ["1" * 16]}
+        body = json.dumps(said).encode()
         self.send_response_only(200)
         self.send_header("Date", format_datetime(self.now, usegmt=True))
         self.send_header("Content-Length", str(len(body)))
@@ -272,7 +274,7 @@ def test_a_lease_is_as_long_as_it_is_whatever_the_clocks_of_worker_and_controlle
         link.register('Owner = "alice"\n------\n')
         assert 55 < link.lease < 65
         link.lease = DEFAULT_LEASE
-        assert link.renew("0" * 16)
+        assert link.renew("w", ["0" * 16, "1" * 16]) == {"1" * 16}
         assert 55 < link.lease < 65
         server.shutdown()
 
@@ -284,15 +286,15 @@ class FakeLink:
         self.lease = DEFAULT_LEASE
         self.renewed = 0
 
-    def renew(self, job_id: str) -> bool:
+    def renew(self, host: str, job_ids: Sequence[str]) -> frozenset[str]:
         self.renewed += 1
-        return True
+        return frozenset()
 
 
 class OneJob:
     """The record of one job that runs."""
 
-    over, pending, state, id = False, (), "enforced", "0" * 16
+    over, pending, state, id, machine = False, (), "enforced", "0" * 16, "w"
 
     def all(self) -> list[OneJob]:
         return [self]

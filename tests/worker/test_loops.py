@@ -89,15 +89,22 @@ IDS = [job.id for job in JOBS]
 
 def test_leases_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "TICK", 0.01)
-    renewed: list[str] = []
+    renewed: list[tuple[str, list[str]]] = []
+    again: list[str] = []
 
-    def renew(job_id: str) -> bool:
-        renewed.append(job_id)
-        return True
+    def renew(machine: str, job_ids: list[str]) -> frozenset[str]:
+        renewed.append((machine, job_ids))
+        return frozenset(job_ids)
 
-    with started(LeaseRenewal(some(all=Fails(lambda: JOBS)), some(renew=Fails(renew), lease=0.03), some())):
-        wait(lambda: set(renewed) == set(IDS))
-    assert renewed[0] == IDS[1], "one job's trouble does not cost the other its lease"
+    def post_again(job_id: str) -> None:
+        again.append(job_id)
+
+    renewals = LeaseRenewal(some(all=Fails(lambda: JOBS)), some(renew=Fails(renew), lease=0.03), some())
+    monkeypatch.setattr(renewals, "_post_again", Fails(lambda record: post_again(record.id)))
+    with started(renewals):
+        wait(lambda: set(again) == set(IDS))
+    assert set(map(str, renewed)) == {str(("w", IDS))}, "one request renews all"
+    assert len(again) >= 2, "one job's trouble does not cost the other"
 
 
 def test_counters_are_told() -> None:

@@ -1,9 +1,11 @@
-"""``/v1/hosts``: the rules that workers enforce for their jobs without a port on a switch."""
+"""``/v1/hosts``: the leases of a worker's jobs, and the rules that it enforces for those without a port on a switch."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Final
+
+from flask import Response
 
 from lark_common.worker_rules import to_json
 from lark_controller.api.workers import Delivered, HostStatus
@@ -11,11 +13,13 @@ from lark_controller.qos.delivery import Counters
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host
 from lark_controller.rest.bodies import read, read_json, refuse_malformed_json
-from lark_controller.rest.context import current
+from lark_controller.rest.context import actor, current
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.queries import RulesQuery
-from lark_controller.rest.schemas.worker_rules import DeliveredAnswerSchema, DeliveredSchema, HostSchema
+from lark_controller.rest.schemas.times import iso
+from lark_controller.rest.schemas.worker_rules import DeliveredAnswerSchema, DeliveredSchema, HostSchema, RenewedSchema
 from lark_controller.rest.tokens import Scope
+from lark_controller.rest.written_jobs import written
 
 blueprint = resource("hosts", "The rules that workers enforce for their jobs without a port on a switch.")
 
@@ -46,6 +50,13 @@ _CONFIRMATION: Final = {
         },
     },
     "required": ["revision"],
+    "additionalProperties": False,
+}
+
+_LEASES: Final = {
+    "type": "object",
+    "properties": {"jobs": {"type": "array", "items": {"type": "string"}, "description": "Ids of the jobs that run"}},
+    "required": ["jobs"],
     "additionalProperties": False,
 }
 
@@ -138,6 +149,34 @@ def confirm(host: str) -> dict[str, object]:
 def _is_speed(value: object) -> bool:
     """True if a value is a speed in Mb/s, or null."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_SPEED)
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/hosts/<host>/leases",
+    name="renew_worker_jobs",
+    scopes=(Scope.HOOK,),
+    bodies={"application/json": _LEASES},
+    answers={200: RenewedSchema},
+    problems=(400, 413, 415),
+    direct=True,
+)
+def renew(host: str) -> Response:
+    """Renew the leases of a worker's jobs.
+
+    Jobs that do not live on this worker are listed as ``missing``; they are to be posted again.
+    """
+    context = current()
+    require_host(host)
+    body, _ = read(context.settings.max_ads_bytes, ("application/json",))
+    refuse_malformed_json(body)
+    given = json.loads(body)
+    jobs = given.get("jobs") if isinstance(given, dict) and given.keys() == {"jobs"} else None
+    if not isinstance(jobs, list) or not all(isinstance(job_id, str) for job_id in jobs):
+        raise Problem(400, 'The body is not {"jobs": [id, …]}.')
+    renewed = context.controls.jobs.renew_all(host, jobs, actor())
+    return written({"lease_until": iso(renewed.lease_until), "missing": list(renewed.missing)})
 
 
 @operation(

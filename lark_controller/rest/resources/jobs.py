@@ -50,6 +50,7 @@ FRESH_SECONDS: Final = 2.0
 # Bytes of a line in the audit trail that comes from a worker.
 MAX_NOTE = 1024
 
+_JSON_ACCEPTED: Final = frozenset({"*/*", "application/json", "application/json, text/plain;q=0.5"})
 _TEXT = {"type": "string", "description": "The job ad, a line ------, the machine ad, in either ClassAd syntax"}
 _CLAIM = {"type": "string", "description": "The claim, and the fact"}
 _LIMIT = {"type": "string", "description": "The limit, and what the job loses by it"}
@@ -281,8 +282,8 @@ def confirm(job_id: str, wait: float) -> Confirmation:
 
 def _answer(confirmation: Confirmation) -> Response:
     accepted = request.headers.get("Accept", "*/*")
-    # The two that clients of Lark send need no look at weights.
-    if accepted != "*/*" and (
+    # Weights are compared where the header is not one of those that most clients send.
+    if accepted not in _JSON_ACCEPTED and (
         accepted == "text/plain"
         or request.accept_mimetypes.best_match(("application/json", "text/plain"), default="application/json")
         == "text/plain"

@@ -7,6 +7,7 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from lark_common.runs import NetworkType
+from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.schemas.usage import LARGEST
 
 
@@ -118,6 +119,15 @@ class HostSchema(Schema):
         RulesSchema, required=True, allow_none=True, metadata=_meta("The rules; null where the revision is known")
     )
     waiting = fields.List(fields.String, required=True, metadata=_meta("Ids of the jobs whose rules are not confirmed"))
+
+
+class RenewedSchema(Schema):
+    """The renewed leases of a worker's jobs."""
+
+    lease_until = Time("When they run out")
+    missing = fields.List(
+        fields.String, required=True, metadata=_meta("Ids of the jobs that do not live on this worker")
+    )
 
 
 class _Count(fields.Integer):
