@@ -140,15 +140,15 @@ def test_the_whole_life_of_a_policy(generated: Generated, site: Site) -> None:
 
 def test_the_whole_life_of_a_reservation(generated: Generated) -> None:
     call, models = generated.call, generated.models
-    wish = models.MakeReservationBody(source="files.example", destination="wan", rate=250.0, duration=3600.0)
+    wish = models.Wish(source="files.example", destination="wan", rate=250.0, duration=3600.0)
     made = call(Scope.OPERATE, "reservations", "make_reservation", body=wish)
     assert (made.rate, made.actor) == (250.0, "operator")
     internet = [each for each in call(Scope.READ, "reservations", "list_links").links if each.name == "internet"]
     assert 250.0 in [each.reserved for each in internet]
-    change = models.ChangeReservationBody(rate=100.0)
+    change = models.ReservationChange(rate=100.0)
     assert call(Scope.OPERATE, "reservations", "change_reservation", made.id, body=change).rate == 100.0
     assert call(Scope.READ, "reservations", "show_reservation", made.id).rate == 100.0
-    too_much = models.MakeReservationBody(source="files.example", destination="wan", rate=5000.0, duration=60.0)
+    too_much = models.Wish(source="files.example", destination="wan", rate=5000.0, duration=60.0)
     assert call(Scope.OPERATE, "reservations", "make_reservation", body=too_much).status == 409
     call(Scope.OPERATE, "reservations", "release_reservation", made.id)
     assert call(Scope.READ, "reservations", "list_reservations").reservations == []

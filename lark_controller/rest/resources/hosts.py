@@ -60,33 +60,6 @@ _LEASES: Final = {
     "additionalProperties": False,
 }
 
-_QUEUE: Final = {
-    "type": "object",
-    "properties": {
-        "job": {"type": "string", "description": "The job's id"},
-        "queue": {"type": "string", "description": "The uplink, and behind a slash the reservation of a reserved flow"},
-        "promised": {"type": "integer", "minimum": 0, "description": "Its guarantee, bits a second"},
-        "sent": {"type": "integer", "minimum": 0, "description": "Bytes that have left it"},
-        "dropped": {"type": "integer", "minimum": 0, "description": "Packets that it has dropped"},
-        "waited": {"type": "integer", "minimum": 0, "description": "Time with packets waiting in it, milliseconds"},
-    },
-    "required": ["job", "queue", "promised", "sent", "dropped", "waited"],
-    "additionalProperties": False,
-}
-_DELIVERED: Final = {
-    "type": "object",
-    "properties": {
-        "at": {
-            "type": "integer",
-            "minimum": 0,
-            "description": "Time of reading, milliseconds of a clock that only grows",
-        },
-        "queues": {"type": "array", "items": _QUEUE},
-    },
-    "required": ["at", "queues"],
-    "additionalProperties": False,
-}
-
 
 @operation(
     blueprint,
@@ -185,7 +158,7 @@ def renew(host: str) -> Response:
     "/hosts/<host>/delivered",
     name="report_delivered",
     scopes=(Scope.HOOK,),
-    bodies={"application/json": _DELIVERED},
+    bodies={"application/json": DeliveredSchema},
     answers={200: DeliveredAnswerSchema},
     problems=(400, 413, 415, 422),
 )

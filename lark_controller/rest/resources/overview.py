@@ -16,6 +16,7 @@ from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.schemas.answers import SwitchSchema
 from lark_controller.rest.schemas.described import schema_of
+from lark_controller.rest.schemas.members import meta
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.tokens import Scope, Token
 
@@ -27,37 +28,33 @@ NAMED: Final = 20
 NEARLY_FULL: Final = 0.9
 
 
-def _meta(meaning: str) -> dict[str, str]:
-    return {"description": meaning}
-
-
 class JobCountsSchema(Schema):
     """The number of live jobs in each state."""
 
-    registering = fields.Integer(required=True, metadata=_meta("Flows on their way"))
-    pending = fields.Integer(required=True, metadata=_meta("A switch is away, or the address is not known yet"))
-    enforced = fields.Integer(required=True, metadata=_meta("Confirmed by every switch concerned"))
-    quarantined = fields.Integer(required=True, metadata=_meta("Contradicted by the pool"))
+    registering = fields.Integer(required=True, metadata=meta("Flows on their way"))
+    pending = fields.Integer(required=True, metadata=meta("A switch is away, or the address is not known yet"))
+    enforced = fields.Integer(required=True, metadata=meta("Confirmed by every switch concerned"))
+    quarantined = fields.Integer(required=True, metadata=meta("Contradicted by the pool"))
     isolated = fields.Integer(
-        required=True, metadata=_meta("Of these, nothing passes: by a rule of the policy, or by quarantine")
+        required=True, metadata=meta("Of these, nothing passes: by a rule of the policy, or by quarantine")
     )
 
 
 class DropCountsSchema(Schema):
     """The packets that are dropped now."""
 
-    jobs = fields.Integer(required=True, metadata=_meta("Jobs whose packets are dropped"))
-    packets_per_second = fields.Float(required=True, metadata=_meta("How many packets"))
+    jobs = fields.Integer(required=True, metadata=meta("Jobs whose packets are dropped"))
+    packets_per_second = fields.Float(required=True, metadata=meta("Packets a second"))
 
 
 class SwitchCountsSchema(Schema):
     """The number of switches."""
 
-    known = fields.Integer(required=True, metadata=_meta("Declared, or connected once"))
-    connected = fields.Integer(required=True, metadata=_meta("Connected now"))
-    in_sync = fields.Integer(required=True, metadata=_meta("In sync"))
-    desired = fields.Integer(required=True, metadata=_meta("Flows wanted on all of them"))
-    installed = fields.Integer(required=True, metadata=_meta("Flows on all of them"))
+    known = fields.Integer(required=True, metadata=meta("Declared, or connected once"))
+    connected = fields.Integer(required=True, metadata=meta("Connected now"))
+    in_sync = fields.Integer(required=True, metadata=meta("In sync"))
+    desired = fields.Integer(required=True, metadata=meta("Flows wanted on all of them"))
+    installed = fields.Integer(required=True, metadata=meta("Flows on all of them"))
 
 
 PolicyHeadSchema = schema_of(PolicyVersion, "PolicyHeadSchema", without=("text",))
@@ -67,30 +64,30 @@ class OverviewSchema(Schema):
     """The pool, summed up."""
 
     at = Time("Time of these values")
-    ready = fields.Boolean(required=True, metadata=_meta("The controller can do its work"))
-    reasons = fields.List(fields.String(), required=True, metadata=_meta("The faults where it cannot"))
-    jobs = fields.Nested(JobCountsSchema, required=True, metadata=_meta("Live jobs by state"))
-    drops = fields.Nested(DropCountsSchema, required=True, metadata=_meta("What is dropped now"))
-    switches = fields.Nested(SwitchCountsSchema, required=True, metadata=_meta("Switches"))
+    ready = fields.Boolean(required=True, metadata=meta("The controller can do its work"))
+    reasons = fields.List(fields.String(), required=True, metadata=meta("The faults where it cannot"))
+    jobs = fields.Nested(JobCountsSchema, required=True, metadata=meta("Live jobs by state"))
+    drops = fields.Nested(DropCountsSchema, required=True, metadata=meta("Packets that are dropped now"))
+    switches = fields.Nested(SwitchCountsSchema, required=True, metadata=meta("Switches"))
     shown = fields.List(
         fields.Nested(SwitchSchema),
         required=True,
-        metadata=_meta(f"{NAMED} switches: those that ask for attention first, then cores, then by rules in use"),
+        metadata=meta(f"{NAMED} switches: those that ask for attention first, then cores, then by rules in use"),
     )
-    policy = fields.Nested(PolicyHeadSchema, required=True, metadata=_meta("The policy in force"))
+    policy = fields.Nested(PolicyHeadSchema, required=True, metadata=meta("The policy in force"))
 
 
 class TokenSchema(Schema):
     """The token that the request carries."""
 
-    name = fields.String(required=True, metadata=_meta("Its name"))
-    scopes = fields.List(fields.String(), required=True, metadata=_meta("Its scopes: hook, read, operate"))
+    name = fields.String(required=True, metadata=meta("Its name"))
+    scopes = fields.List(fields.String(), required=True, metadata=meta("Its scopes: hook, read, operate"))
     expires = Time("Time when it expires", allow_none=True)
     hosts = fields.List(
         fields.String(),
         required=True,
         allow_none=True,
-        metadata=_meta("The hosts whose jobs a hook's token is good for, names or patterns; null: every host"),
+        metadata=meta("The hosts whose jobs a hook's token is good for, names or patterns; null: every host"),
     )
 
 

@@ -21,7 +21,8 @@ from lark_controller.rest.job_words import is_address, job_among, job_or_host
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.described import schema_of
-from lark_controller.rest.schemas.queries import ReservationQuery, WaitQuery
+from lark_controller.rest.schemas.members import meta
+from lark_controller.rest.schemas.queries import ReservationQuery, WaitQuery, Whole
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.tokens import Scope, Token
 
@@ -34,76 +35,72 @@ MAX_MEGABITS: Final = MAX_RATE / KILO
 # A hundred years: an end that a database and a date can hold.
 MAX_SECONDS: Final = 100 * 365.25 * 86400
 
-_END: Final = [validate.Length(1, 255), validate.Regexp(r"^[!-~]+\Z", error="printable ASCII is accepted")]
+_END: Final = [validate.Length(1, 255), Whole(r"^[!-~]+$", error="printable ASCII is accepted")]
 _RATE: Final = validate.Range(MIN_MEGABITS, MAX_MEGABITS, error="{min} to {max} Mb/s are accepted")
 _SECONDS: Final = validate.Range(1, MAX_SECONDS, error="{min} to {max} seconds are accepted")
-
-
-def _meta(meaning: str) -> dict[str, str]:
-    return {"description": meaning}
 
 
 class WishSchema(Schema):
     """A flow to reserve bandwidth for."""
 
     source = fields.String(
-        required=True, validate=_END, metadata=_meta("The sender: a job's id or address, or a host of the topology")
+        required=True, validate=_END, metadata=meta("The sender: a job's id or address, or a host of the topology")
     )
     destination = fields.String(
         required=True,
         validate=_END,
-        metadata=_meta("The receiver: a job's id or address, a host or WAN of the topology, an address or network"),
+        metadata=meta("The receiver: a job's id or address, a host or WAN of the topology, an address or network"),
     )
-    rate = fields.Float(required=True, validate=_RATE, metadata=_meta("Mb/s of L2 bytes"))
+    rate = fields.Float(required=True, validate=_RATE, metadata=meta("Mb/s of L2 bytes"))
     duration = fields.Float(
         load_default=None,
         allow_none=True,
         validate=_SECONDS,
-        metadata=_meta("Seconds; without it the reservation ends with its jobs"),
+        metadata=meta("Seconds; without it the reservation ends with its jobs"),
     )
 
 
-class ChangeSchema(Schema):
+class ReservationChangeSchema(Schema):
     """A change of a reservation."""
 
-    rate = fields.Float(validate=_RATE, metadata=_meta("The new rate, Mb/s of L2 bytes"))
+    rate = fields.Float(validate=_RATE, metadata=meta("The new rate, Mb/s of L2 bytes"))
     duration = fields.Float(
-        allow_none=True, validate=_SECONDS, metadata=_meta("Seconds from now on; null: until its jobs end")
+        allow_none=True, validate=_SECONDS, metadata=meta("Seconds from now on; null: until its jobs end")
     )
 
 
 class HoldSchema(Schema):
     """A reservation's share of a link."""
 
-    channel = fields.String(required=True, metadata=_meta("The link, and its direction where it has two"))
-    rate = fields.Float(required=True, metadata=_meta("Mb/s"))
+    channel = fields.String(required=True, metadata=meta("The link, and its direction where it has two"))
+    rate = fields.Float(required=True, metadata=meta("Mb/s"))
 
 
 class ReservationSchema(Schema):
     """A promise of bandwidth."""
 
-    id = fields.String(required=True, metadata=_meta("Its id, 16 hexadecimal digits"))
-    kind = fields.String(required=True, metadata=_meta("job: a job's RequestBandwidth; flow: one that was reserved"))
-    rate = fields.Float(required=True, metadata=_meta("Mb/s of L2 bytes"))
-    source = fields.String(required=True, metadata=_meta("The sender's node in the topology"))
-    destination = fields.String(required=True, metadata=_meta("The receiver's node in the topology"))
-    job = fields.String(required=True, allow_none=True, metadata=_meta("The id of the job whose it is, or that sends"))
-    job_name = fields.String(required=True, allow_none=True, metadata=_meta("That job's CLUSTER.PROC"))
-    peer = fields.String(required=True, allow_none=True, metadata=_meta("The id of the job that receives"))
-    peer_name = fields.String(required=True, allow_none=True, metadata=_meta("That job's CLUSTER.PROC"))
+    id = fields.String(required=True, metadata=meta("Its id, 16 hexadecimal digits"))
+    kind = fields.String(required=True, metadata=meta("job: a job's RequestBandwidth; flow: one that was reserved"))
+    rate = fields.Float(required=True, metadata=meta("Mb/s of L2 bytes"))
+    source = fields.String(required=True, metadata=meta("The sender's node in the topology"))
+    destination = fields.String(required=True, metadata=meta("The receiver's node in the topology"))
+    job = fields.String(required=True, allow_none=True, metadata=meta("The id of the job whose it is, or that sends"))
+    job_name = fields.String(required=True, allow_none=True, metadata=meta("That job's CLUSTER.PROC"))
+    peer = fields.String(required=True, allow_none=True, metadata=meta("The id of the job that receives"))
+    peer_name = fields.String(required=True, allow_none=True, metadata=meta("That job's CLUSTER.PROC"))
     addresses = fields.List(
-        fields.String(), required=True, metadata=_meta("The receiver's addresses, empty for all of the WAN")
+        fields.String(), required=True, metadata=meta("The receiver's addresses, empty for all of the WAN")
     )
     until = Time("Time when it ends, null where its jobs end it", allow_none=True)
     created = Time("Time when it was made")
-    actor = fields.String(required=True, metadata=_meta("Name of the token that made it"))
-    holds = fields.List(fields.Nested(HoldSchema), required=True, metadata=_meta("Its share of each link"))
+    actor = fields.String(required=True, metadata=meta("Name of the token that made it"))
+    holds = fields.List(fields.Nested(HoldSchema), required=True, metadata=meta("Its share of each link"))
 
 
 class ReservationPageSchema(Page):
     """A page of reservations."""
 
-    reservations = fields.List(fields.Nested(ReservationSchema), required=True, metadata=_meta("The reservations"))
+    reservations = fields.List(fields.Nested(ReservationSchema), required=True, metadata=meta("The reservations"))
 
 
 LinkSchema = schema_of(
@@ -111,7 +108,7 @@ LinkSchema = schema_of(
     "LinkSchema",
     best_effort=fields.Float(
         required=True,
-        metadata=_meta("Rest for traffic without a reservation, Mb/s; below 0 where the policy made the link smaller"),
+        metadata=meta("Rest for traffic without a reservation, Mb/s; below 0 where the policy made the link smaller"),
     ),
 )
 
@@ -119,26 +116,7 @@ LinkSchema = schema_of(
 class LinkListSchema(Schema):
     """The links of the declared topology."""
 
-    links = fields.List(fields.Nested(LinkSchema), required=True, metadata=_meta("The links, both directions"))
-
-
-_WISH = {
-    "type": "object",
-    "properties": {
-        "source": {"type": "string"},
-        "destination": {"type": "string"},
-        "rate": {"type": "number"},
-        "duration": {"type": ["number", "null"]},
-    },
-    "required": ["source", "destination", "rate"],
-    "additionalProperties": False,
-}
-_CHANGE = {
-    "type": "object",
-    "properties": {"rate": {"type": "number"}, "duration": {"type": ["number", "null"]}},
-    "minProperties": 1,
-    "additionalProperties": False,
-}
+    links = fields.List(fields.Nested(LinkSchema), required=True, metadata=meta("The links, both directions"))
 
 
 @operation(
@@ -148,7 +126,7 @@ _CHANGE = {
     name="make_reservation",
     scopes=(Scope.HOOK, Scope.OPERATE),
     query=WaitQuery,
-    bodies={"application/json": _WISH},
+    bodies={"application/json": WishSchema},
     answers={201: ReservationSchema},
     problems=(400, 404, 409, 413, 415, 422),
 )
@@ -212,7 +190,7 @@ def show(reservation_id: str) -> dict[str, object]:
     "/reservations/<reservation_id>",
     name="change_reservation",
     scopes=(Scope.HOOK, Scope.OPERATE),
-    bodies={"application/json": _CHANGE},
+    bodies={"application/json": ReservationChangeSchema},
     answers={200: ReservationSchema},
     problems=(400, 404, 409, 413, 415, 422),
 )
@@ -221,7 +199,7 @@ def change(reservation_id: str) -> dict[str, object]:
 
     It happens as a whole or not at all; traffic is not interrupted.
     """
-    asked = read_json(MAX_BODY, ChangeSchema())
+    asked = read_json(MAX_BODY, ReservationChangeSchema())
     _own(reservation_id)
     wanted = Change(asked.get("rate"), asked.get("duration"), "duration" in asked)
     return shown(current().controls.reservations.change(reservation_id, wanted, actor(), _of_job()))

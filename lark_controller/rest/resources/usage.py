@@ -20,10 +20,10 @@ from lark_controller.rest.bodies import known_job, next_url, read_json
 from lark_controller.rest.context import current
 from lark_controller.rest.job_words import named_job
 from lark_controller.rest.problems import Problem
+from lark_controller.rest.schemas.members import meta
 from lark_controller.rest.schemas.queries import WORD, PageQuery
 from lark_controller.rest.schemas.times import Moment
 from lark_controller.rest.schemas.usage import (
-    LARGEST,
     CountedSchema,
     CountersSchema,
     FlowingListSchema,
@@ -38,29 +38,12 @@ blueprint = resource("usage", "The network use of jobs.")
 SUBJECTS = ("group", "user", "host", "job")
 # Which choices a list by each subject can make: what is added up by host has forgotten whose it was.
 _CHOICES = {"group": {"group"}, "user": {"user", "group"}, "host": {"host"}, "job": {"group", "user", "host"}}
-_COUNTERS = {
-    "type": "object",
-    "description": CountersSchema.__doc__,
-    "properties": {
-        name: {
-            **({"type": "boolean"} if name == "final" else {"type": "integer", "minimum": 0, "maximum": LARGEST}),
-            "description": field.metadata["description"],
-        }
-        for name, field in CountersSchema().fields.items()
-    },
-    "required": [name for name, field in CountersSchema().fields.items() if field.required],
-    "additionalProperties": False,
-}
 _DAY = 86_400.0
 _MAX_COUNTERS = 4096
 _WAN = ("wan_bytes_in", "wan_bytes_out", "wan_packets_in", "wan_packets_out")
 _POLICY = ("policy_drops_in", "policy_drops_out")
 # In the order of QueueReading.
 _QUEUES = ("queue_drops_in", "queue_drops_out", "waited_in", "waited_out")
-
-
-def _meta(meaning: str) -> dict[str, str]:
-    return {"description": meaning}
 
 
 class UsageQuery(PageQuery):
@@ -70,24 +53,22 @@ class UsageQuery(PageQuery):
         strict=False,
         load_default=1000,
         validate=validate.Range(1, 10_000),
-        metadata=_meta("Rows, 1 to 10000"),
+        metadata=meta("Rows, 1 to 10000"),
     )
-    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=_meta("Subject of a row"))
+    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=meta("Subject of a row"))
     start = Moment(
-        data_key="from", metadata=_meta("Begin: ISO 8601, or seconds since 1970; a day before `to` if not given")
+        data_key="from", metadata=meta("Begin: ISO 8601, or seconds since 1970; a day before `to` if not given")
     )
-    end = Moment(data_key="to", metadata=_meta("End; now if not given"))
+    end = Moment(data_key="to", metadata=meta("End; now if not given"))
     bucket = fields.String(
         load_default="none",
         validate=validate.OneOf([*NAMES, "none"]),
-        metadata=_meta("Rows by minute, hour or day; none: one row for the whole stretch"),
+        metadata=meta("Rows by minute, hour or day; none: one row for the whole stretch"),
     )
-    group = fields.String(validate=WORD, metadata=_meta("AcctGroup (by group, user or job)"))
-    user = fields.String(validate=WORD, metadata=_meta("User (by user or job)"))
-    host = fields.String(validate=WORD, metadata=_meta("Machine (by host or job)"))
-    format = fields.String(
-        validate=validate.OneOf(("json", "csv")), metadata=_meta("csv instead of what `Accept` says")
-    )
+    group = fields.String(validate=WORD, metadata=meta("AcctGroup (by group, user or job)"))
+    user = fields.String(validate=WORD, metadata=meta("User (by user or job)"))
+    host = fields.String(validate=WORD, metadata=meta("Machine (by host or job)"))
+    format = fields.String(validate=validate.OneOf(("json", "csv")), metadata=meta("csv instead of what `Accept` says"))
 
 
 class RatesQuery(PageQuery):
@@ -98,7 +79,7 @@ class RatesQuery(PageQuery):
 
         exclude = ("cursor",)
 
-    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=_meta("Subject of a row"))
+    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=meta("Subject of a row"))
 
 
 @operation(
@@ -178,7 +159,7 @@ def recent(job_id: str) -> dict[str, object]:
     "/jobs/<job_id>/counters",
     name="report_counters",
     scopes=(Scope.HOOK,),
-    bodies={"application/json": _COUNTERS},
+    bodies={"application/json": CountersSchema},
     answers={200: CountedSchema},
     problems=(400, 404, 413, 415, 422),
 )

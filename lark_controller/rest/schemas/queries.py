@@ -8,6 +8,7 @@ from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import EndedBy
 from lark_controller.jobs.job import JobState
+from lark_controller.rest.schemas.members import meta
 
 
 class Whole(validate.Validator):
@@ -32,17 +33,13 @@ WORD = [
 ]
 
 
-def _meta(meaning: str) -> dict[str, str]:
-    return {"description": meaning}
-
-
 class WaitQuery(Schema):
     """The time that a post waits."""
 
     wait = fields.Float(
         load_default=0.0,
         validate=validate.Range(0, 600, error="a number of seconds from 0 to {max} is accepted"),
-        metadata=_meta("Seconds to wait for the switches' confirmation, at most the setting LARK_WAIT_LIMIT"),
+        metadata=meta("Seconds to wait for the switches' confirmation, at most the setting LARK_WAIT_LIMIT"),
     )
 
 
@@ -52,7 +49,7 @@ class EndQuery(Schema):
     by = fields.String(
         load_default=EndedBy.HOOK.value,
         validate=validate.OneOf([each.value for each in EndedBy]),
-        metadata=_meta(
+        metadata=meta(
             "hook: the job's hook says so; starter: its condor_starter ended; worker: its worker started "
             "again; start: its worker did not start it"
         ),
@@ -63,12 +60,12 @@ class RulesQuery(Schema):
     """The change of its rules that a worker waits for."""
 
     after = fields.String(
-        load_default="", validate=WORD[1], metadata=_meta("The revision that the worker has; rules come for another")
+        load_default="", validate=WORD[1], metadata=meta("The revision that the worker has; rules come for another")
     )
     wait = fields.Float(
         load_default=0.0,
         validate=validate.Range(0, 60, error="a number of seconds from 0 to {max} is accepted"),
-        metadata=_meta("Seconds to wait for another revision, at most 60"),
+        metadata=meta("Seconds to wait for another revision, at most 60"),
     )
 
 
@@ -76,27 +73,27 @@ class PageQuery(Schema):
     """A part of a list."""
 
     limit = fields.Integer(
-        strict=False, load_default=100, validate=validate.Range(1, 1000), metadata=_meta("Number of entries, 1 to 1000")
+        strict=False, load_default=100, validate=validate.Range(1, 1000), metadata=meta("Number of entries, 1 to 1000")
     )
-    cursor = fields.String(validate=WORD, metadata=_meta("Position to go on from: next_cursor of the page before"))
+    cursor = fields.String(validate=WORD, metadata=meta("Position to go on from: next_cursor of the page before"))
 
 
 class JobQuery(PageQuery):
     """A choice of jobs."""
 
-    owner = fields.String(validate=WORD, metadata=_meta("Owner"))
-    group = fields.String(validate=WORD, metadata=_meta("AcctGroup"))
-    host = fields.String(validate=WORD, metadata=_meta("Machine; its first part will do"))
-    global_job_id = fields.String(validate=WORD, metadata=_meta("GlobalJobId"))
+    owner = fields.String(validate=WORD, metadata=meta("Owner"))
+    group = fields.String(validate=WORD, metadata=meta("AcctGroup"))
+    host = fields.String(validate=WORD, metadata=meta("Machine; its first part will do"))
+    global_job_id = fields.String(validate=WORD, metadata=meta("GlobalJobId"))
     state = fields.String(
         load_default="live",
         validate=validate.OneOf([*(str(state) for state in JobState), "live", "any"]),
-        metadata=_meta("A state; live is all but ended and refused"),
+        metadata=meta("A state; live is all but ended and refused"),
     )
     order = fields.String(
         load_default="oldest",
         validate=validate.OneOf(["oldest", "newest"]),
-        metadata=_meta("Order by registration"),
+        metadata=meta("Order by registration"),
     )
 
 
@@ -105,7 +102,7 @@ class FreshQuery(Schema):
 
     fresh = fields.Boolean(
         load_default=False,
-        metadata=_meta("Read the counters of a live job at its switch now; otherwise they are those of the last round"),
+        metadata=meta("Read the counters of a live job at its switch now; otherwise they are those of the last round"),
     )
 
 
@@ -113,7 +110,7 @@ class AuditQuery(PageQuery):
     """A part of the audit trail."""
 
     subject = fields.String(
-        validate=WORD, metadata=_meta("Any name of a job, a switch's name or datapath id, policy, or controller")
+        validate=WORD, metadata=meta("Any name of a job, a switch's name or datapath id, policy, or controller")
     )
 
 
@@ -129,29 +126,29 @@ class DropQuery(PageQuery):
 class FlowQuery(PageQuery):
     """A choice of a switch's flows."""
 
-    job = fields.String(validate=WORD, metadata=_meta("Any name of a job; its own flows alone"))
-    table = fields.Integer(strict=False, validate=validate.Range(0, 254), metadata=_meta("The number of a table"))
+    job = fields.String(validate=WORD, metadata=meta("Any name of a job; its own flows alone"))
+    table = fields.Integer(strict=False, validate=validate.Range(0, 254), metadata=meta("The number of a table"))
     text = fields.String(
         load_default="",
         validate=[validate.Length(0, 1024), WORD[1]],
-        metadata=_meta("Text that match, actions, origin, state, job or cookie contain, whatever the case"),
+        metadata=meta("Text that match, actions, origin, state, job or cookie contain, whatever the case"),
     )
 
 
 class ReservationQuery(PageQuery):
     """A choice of reservations."""
 
-    job = fields.String(validate=WORD, metadata=_meta("Any name of a job: its own, and flows that go to it"))
+    job = fields.String(validate=WORD, metadata=meta("Any name of a job: its own, and flows that go to it"))
 
 
 class DifferenceQuery(Schema):
     """Two versions of the policy."""
 
     old = fields.Integer(
-        strict=False, required=True, validate=validate.Range(1), metadata=_meta("The version that is compared")
+        strict=False, required=True, validate=validate.Range(1), metadata=meta("The version that is compared")
     )
     new = fields.Integer(
-        strict=False, validate=validate.Range(1), metadata=_meta("The other one, by default the one in force")
+        strict=False, validate=validate.Range(1), metadata=meta("The other one, by default the one in force")
     )
 
 
@@ -159,8 +156,8 @@ class ExplainQuery(Schema):
     """From where to where."""
 
     src = fields.String(
-        required=True, validate=WORD, metadata=_meta("An address or any name of a job: see /jobs/{job_id}")
+        required=True, validate=WORD, metadata=meta("An address or any name of a job: see /jobs/{job_id}")
     )
     dst = fields.String(
-        required=True, validate=WORD, metadata=_meta("An address or any name of a job: see /jobs/{job_id}")
+        required=True, validate=WORD, metadata=meta("An address or any name of a job: see /jobs/{job_id}")
     )

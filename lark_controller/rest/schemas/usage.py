@@ -7,6 +7,7 @@ from typing import Any, Final
 from marshmallow import Schema, ValidationError, fields, pre_dump
 
 from lark_controller.accounting.usage import JobUsage, Rate, Usage
+from lark_controller.rest.schemas.members import Count, a_number, meta
 from lark_controller.rest.schemas.times import Time
 
 _COUNTS: Final = {
@@ -23,19 +24,10 @@ _COUNTS: Final = {
     "rate_drops_in": "Packets for it that its own queue or port dropped",
     "rate_drops_out": "Packets from it that its own queues or port dropped",
 }
-LARGEST: Final = 2**63 - 1
-
-
-def _meta(meaning: str) -> dict[str, str]:
-    return {"description": meaning}
-
-
-def _number(meaning: str) -> fields.Integer:
-    return fields.Integer(required=True, metadata=_meta(meaning))
 
 
 def _megabits(meaning: str) -> fields.Float:
-    return fields.Float(required=True, metadata=_meta(f"{meaning}, Mb/s"))
+    return fields.Float(required=True, metadata=meta(f"{meaning}, Mb/s"))
 
 
 def counts(usage: Usage) -> dict[str, int | float]:
@@ -47,19 +39,19 @@ def counts(usage: Usage) -> dict[str, int | float]:
 class UsageSchema(Schema):
     """The amounts of use."""
 
-    bytes_in = _number(_COUNTS["bytes_in"])
-    bytes_out = _number(_COUNTS["bytes_out"])
-    packets_in = _number(_COUNTS["packets_in"])
-    packets_out = _number(_COUNTS["packets_out"])
-    wan_bytes_in = _number(_COUNTS["wan_bytes_in"])
-    wan_bytes_out = _number(_COUNTS["wan_bytes_out"])
-    wan_packets_in = _number(_COUNTS["wan_packets_in"])
-    wan_packets_out = _number(_COUNTS["wan_packets_out"])
-    policy_drops_in = _number(_COUNTS["policy_drops_in"])
-    policy_drops_out = _number(_COUNTS["policy_drops_out"])
-    rate_drops_in = _number(_COUNTS["rate_drops_in"])
-    rate_drops_out = _number(_COUNTS["rate_drops_out"])
-    throttled_seconds = fields.Float(required=True, metadata=_meta("Time during which its queues held packets back"))
+    bytes_in = a_number(_COUNTS["bytes_in"])
+    bytes_out = a_number(_COUNTS["bytes_out"])
+    packets_in = a_number(_COUNTS["packets_in"])
+    packets_out = a_number(_COUNTS["packets_out"])
+    wan_bytes_in = a_number(_COUNTS["wan_bytes_in"])
+    wan_bytes_out = a_number(_COUNTS["wan_bytes_out"])
+    wan_packets_in = a_number(_COUNTS["wan_packets_in"])
+    wan_packets_out = a_number(_COUNTS["wan_packets_out"])
+    policy_drops_in = a_number(_COUNTS["policy_drops_in"])
+    policy_drops_out = a_number(_COUNTS["policy_drops_out"])
+    rate_drops_in = a_number(_COUNTS["rate_drops_in"])
+    rate_drops_out = a_number(_COUNTS["rate_drops_out"])
+    throttled_seconds = fields.Float(required=True, metadata=meta("Time during which its queues held packets back"))
 
     @pre_dump
     def _of_usage(self, usage: Any, **_: Any) -> Any:
@@ -82,9 +74,9 @@ class RateSchema(Schema):
 class JobUsageSchema(UsageSchema):
     """A job's use of the network, and its rate now."""
 
-    rate = fields.Nested(RateSchema, required=True, metadata=_meta("Its present rate"))
+    rate = fields.Nested(RateSchema, required=True, metadata=meta("Its present rate"))
     at = Time("Time of the last reading of its counters, null where there was none yet", allow_none=True)
-    final = fields.Boolean(required=True, metadata=_meta("It is over, and its last counters are in"))
+    final = fields.Boolean(required=True, metadata=meta("It is over, and its last counters are in"))
 
     @pre_dump
     def _of_job_usage(self, used: JobUsage, **_: Any) -> dict[str, object]:
@@ -95,31 +87,31 @@ class RecentSchema(Schema):
     """A job's rates before a reading of its counters."""
 
     at = Time("Time of the reading")
-    rate = fields.Nested(RateSchema, required=True, metadata=_meta("The rates since the reading before"))
+    rate = fields.Nested(RateSchema, required=True, metadata=meta("The rates since the reading before"))
 
 
 class RecentListSchema(Schema):
     """A live job's last rates."""
 
-    rates = fields.List(fields.Nested(RecentSchema), required=True, metadata=_meta("The rates, the oldest first"))
+    rates = fields.List(fields.Nested(RecentSchema), required=True, metadata=meta("The rates, the oldest first"))
 
 
 class FlowingSchema(Schema):
     """The rates of live jobs now."""
 
-    name = fields.String(required=True, metadata=_meta("The group's, user's, host's name or the job's id"))
-    group = fields.String(required=True, allow_none=True, metadata=_meta("AcctGroup (by group, user, job)"))
-    user = fields.String(required=True, allow_none=True, metadata=_meta("User (by user, job)"))
-    host = fields.String(required=True, allow_none=True, metadata=_meta("Machine (by host, job)"))
-    global_job_id = fields.String(required=True, allow_none=True, metadata=_meta("GlobalJobId (by job)"))
-    jobs = _number("Jobs that send or receive now")
-    rate = fields.Nested(RateSchema, required=True, metadata=_meta("Their rates added up"))
+    name = fields.String(required=True, metadata=meta("The group's, user's, host's name or the job's id"))
+    group = fields.String(required=True, allow_none=True, metadata=meta("AcctGroup (by group, user, job)"))
+    user = fields.String(required=True, allow_none=True, metadata=meta("User (by user, job)"))
+    host = fields.String(required=True, allow_none=True, metadata=meta("Machine (by host, job)"))
+    global_job_id = fields.String(required=True, allow_none=True, metadata=meta("GlobalJobId (by job)"))
+    jobs = a_number("Jobs that send or receive now")
+    rate = fields.Nested(RateSchema, required=True, metadata=meta("Their rates added up"))
 
 
 class FlowingListSchema(Schema):
     """The rates of live jobs now, the most first."""
 
-    rates = fields.List(fields.Nested(FlowingSchema), required=True, metadata=_meta("The rates"))
+    rates = fields.List(fields.Nested(FlowingSchema), required=True, metadata=meta("The rates"))
 
 
 class UsageRowSchema(UsageSchema):
@@ -127,12 +119,12 @@ class UsageRowSchema(UsageSchema):
 
     start = Time("Beginning of the bucket, or of the job")
     end = Time("End of the bucket; by job the job's end, or the last reading of one that lives")
-    job = fields.String(required=True, allow_none=True, metadata=_meta("The job's id (by job)"))
-    owner = fields.String(required=True, allow_none=True, metadata=_meta("Owner (by job)"))
-    user = fields.String(required=True, allow_none=True, metadata=_meta("User (by user, job)"))
-    group = fields.String(required=True, allow_none=True, metadata=_meta("AcctGroup (by group, user, job)"))
-    host = fields.String(required=True, allow_none=True, metadata=_meta("Machine (by host, job)"))
-    final = fields.Boolean(required=True, allow_none=True, metadata=_meta("The job is over (by job)"))
+    job = fields.String(required=True, allow_none=True, metadata=meta("The job's id (by job)"))
+    owner = fields.String(required=True, allow_none=True, metadata=meta("Owner (by job)"))
+    user = fields.String(required=True, allow_none=True, metadata=meta("User (by user, job)"))
+    group = fields.String(required=True, allow_none=True, metadata=meta("AcctGroup (by group, user, job)"))
+    host = fields.String(required=True, allow_none=True, metadata=meta("Machine (by host, job)"))
+    final = fields.Boolean(required=True, allow_none=True, metadata=meta("The job is over (by job)"))
 
     @pre_dump
     def _of_row(self, row: Any, **_: Any) -> dict[str, object]:
@@ -146,21 +138,12 @@ class UsagePageSchema(Schema):
     start = Time("Beginning of the stretch that is answered: whole buckets")
     end = Time("Its end")
     bucket_seconds = fields.Integer(
-        required=True, allow_none=True, metadata=_meta("Width of the buckets that were added up, null by job")
+        required=True, allow_none=True, metadata=meta("Width of the buckets that were added up, null by job")
     )
     counted = Time("All use until then is in the rows; of later use there may be more to come")
-    rows = fields.List(fields.Nested(UsageRowSchema), required=True, metadata=_meta("The rows"))
-    next = fields.String(required=True, allow_none=True, metadata=_meta("The next page's URL, null on the last"))
-    next_cursor = fields.String(required=True, allow_none=True, metadata=_meta("The cursor of the next page"))
-
-
-class _Count(fields.Integer):
-    """A whole number, and neither a text nor a truth that could be taken for one."""
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
-        if type(value) is not int or not 0 <= value <= LARGEST:
-            raise ValidationError(f"a whole number from 0 to {LARGEST} is accepted")
-        return value
+    rows = fields.List(fields.Nested(UsageRowSchema), required=True, metadata=meta("The rows"))
+    next = fields.String(required=True, allow_none=True, metadata=meta("The next page's URL, null on the last"))
+    next_cursor = fields.String(required=True, allow_none=True, metadata=meta("The cursor of the next page"))
 
 
 class _Flag(fields.Boolean):
@@ -170,33 +153,29 @@ class _Flag(fields.Boolean):
         return value
 
 
-def _given(meaning: str, *, required: bool = False) -> fields.Integer:
-    return _Count(required=required, metadata=_meta(meaning))
-
-
 class CountersSchema(Schema):
     """A worker's counts of a job since the job's start."""
 
-    bytes_in = _given(_COUNTS["bytes_in"], required=True)
-    bytes_out = _given(_COUNTS["bytes_out"], required=True)
-    packets_in = _given(_COUNTS["packets_in"], required=True)
-    packets_out = _given(_COUNTS["packets_out"], required=True)
-    wan_bytes_in = _given(_COUNTS["wan_bytes_in"])
-    wan_bytes_out = _given(_COUNTS["wan_bytes_out"])
-    wan_packets_in = _given(_COUNTS["wan_packets_in"])
-    wan_packets_out = _given(_COUNTS["wan_packets_out"])
-    policy_drops_in = _given(_COUNTS["policy_drops_in"])
-    policy_drops_out = _given(_COUNTS["policy_drops_out"])
-    rate_drops_in = _given(_COUNTS["rate_drops_in"])
-    rate_drops_out = _given(_COUNTS["rate_drops_out"])
-    queue_drops_in = _given("Packets for it that its queue on the worker dropped")
-    queue_drops_out = _given("Packets from it that its queues on the worker dropped")
-    waited_in = _given("Time with packets waiting in the queue towards it, milliseconds")
-    waited_out = _given("Time with packets waiting in its queues at the uplinks, milliseconds")
-    final = _Flag(load_default=False, metadata=_meta("Nothing will be counted after this"))
+    bytes_in = Count(_COUNTS["bytes_in"])
+    bytes_out = Count(_COUNTS["bytes_out"])
+    packets_in = Count(_COUNTS["packets_in"])
+    packets_out = Count(_COUNTS["packets_out"])
+    wan_bytes_in = Count(_COUNTS["wan_bytes_in"], required=False)
+    wan_bytes_out = Count(_COUNTS["wan_bytes_out"], required=False)
+    wan_packets_in = Count(_COUNTS["wan_packets_in"], required=False)
+    wan_packets_out = Count(_COUNTS["wan_packets_out"], required=False)
+    policy_drops_in = Count(_COUNTS["policy_drops_in"], required=False)
+    policy_drops_out = Count(_COUNTS["policy_drops_out"], required=False)
+    rate_drops_in = Count(_COUNTS["rate_drops_in"], required=False)
+    rate_drops_out = Count(_COUNTS["rate_drops_out"], required=False)
+    queue_drops_in = Count("Packets for it that its queue on the worker dropped", required=False)
+    queue_drops_out = Count("Packets from it that its queues on the worker dropped", required=False)
+    waited_in = Count("Time with packets waiting in the queue towards it, milliseconds", required=False)
+    waited_out = Count("Time with packets waiting in its queues at the uplinks, milliseconds", required=False)
+    final = _Flag(load_default=False, metadata=meta("Nothing will be counted after this"))
 
 
 class CountedSchema(Schema):
     """The result of a post of counters."""
 
-    counted = fields.Boolean(required=True, metadata=_meta("False where the job is not accounted, or is over"))
+    counted = fields.Boolean(required=True, metadata=meta("False where the job is not accounted, or is over"))

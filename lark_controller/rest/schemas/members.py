@@ -1,0 +1,62 @@
+"""Members of schemas, each with its meaning, which the OpenAPI document shows."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from marshmallow import ValidationError, fields
+
+# The largest number that the store and the arithmetic can hold.
+LARGEST: Final = 2**63 - 1
+
+
+def meta(meaning: str, **more: object) -> dict[str, object]:
+    """The metadata of a member."""
+    return {"description": meaning, **more}
+
+
+def a_text(meaning: str, **options: Any) -> fields.String:
+    """A text."""
+    return fields.String(required=True, metadata=meta(meaning), **options)
+
+
+def maybe_text(meaning: str) -> fields.String:
+    """A text or null."""
+    return fields.String(required=True, allow_none=True, metadata=meta(meaning))
+
+
+def a_number(meaning: str, **options: Any) -> fields.Integer:
+    """A whole number."""
+    return fields.Integer(required=True, metadata=meta(meaning), **options)
+
+
+def maybe_number(meaning: str) -> fields.Integer:
+    """A whole number or null."""
+    return fields.Integer(required=True, allow_none=True, metadata=meta(meaning))
+
+
+def maybe_float(meaning: str) -> fields.Float:
+    """A number or null."""
+    return fields.Float(required=True, allow_none=True, metadata=meta(meaning))
+
+
+def a_flag(meaning: str) -> fields.Boolean:
+    """True or false."""
+    return fields.Boolean(required=True, metadata=meta(meaning))
+
+
+def maybe_flag(meaning: str) -> fields.Boolean:
+    """True, false or null."""
+    return fields.Boolean(required=True, allow_none=True, metadata=meta(meaning))
+
+
+class Count(fields.Integer):
+    """A whole number that is not negative, and neither a text nor a truth that could be taken for one."""
+
+    def __init__(self, meaning: str, *, required: bool = True) -> None:
+        super().__init__(required=required, metadata=meta(meaning, minimum=0, maximum=LARGEST))
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
+        if type(value) is not int or not 0 <= value <= LARGEST:
+            raise ValidationError(f"a whole number from 0 to {LARGEST} is accepted")
+        return value
