@@ -222,7 +222,7 @@ def table_3(managed: Rates, unmanaged: Rates, scale: float, options: Options) ->
         ),
         setting=_setting(scale, options.fewer),
         notes=(
-            "What a job has without management is what TCP's fairness leaves it; in the paper that is less than an "
+            "Without management a job has the share that TCP's fairness leaves it; in the paper that is less than an "
             "even share from four jobs on.",
         ),
     )

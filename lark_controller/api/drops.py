@@ -12,17 +12,17 @@ from lark_controller.api.described import At, Dpid
 class Drop:
     """Packets of one job, or of a group at a core, that one rule drops now."""
 
-    packets_per_second: Annotated[float, "How many, between the last two readings"]
-    source: Annotated[str, "From whom, in words"]
-    destination: Annotated[str, "To where, in words"]
+    packets_per_second: Annotated[float, "Packets a second between the last two readings"]
+    source: Annotated[str, "The sender, in words"]
+    destination: Annotated[str, "The receiver, in words"]
     rule: Annotated[str, "The rule that drops them, in words"]
     kind: Annotated[
         str,
         "block, quarantine, slice, wan, connectivity, policy (another rule), rate (its own queue), group (a "
         "core's queue or meter)",
     ]
-    direction: Annotated[str, "out (what the job sends) or in"]
-    at: Annotated[At, "When it was read"]
+    direction: Annotated[str, "out (packets from the job) or in"]
+    at: Annotated[At, "Time of the reading"]
     estimated: Annotated[bool, "Several rules drop packets of several jobs at this switch, and this is a share"] = False
     line: Annotated[int | None, "The rule's line in the policy"] = None
     job: Annotated[str | None, "The job's id"] = None
@@ -47,4 +47,4 @@ class DropControls(Protocol):
     """The operations on drops. Thread-safe."""
 
     def now(self, limit: int) -> DropList:
-        """What is dropped now: the ``limit`` most."""
+        """The drops of now: the ``limit`` most."""
