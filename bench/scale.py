@@ -197,7 +197,7 @@ async def _reload(run: Scale, name: str, text: str) -> None:
 
 
 async def _counters(run: Scale, seconds: float) -> None:
-    """What reading the counters of all jobs and writing their use costs, while every job is busy."""
+    """Measure a reading of all jobs' counters and a write of their use, while every job is busy."""
     run.switches.tell("busy")
     await asyncio.sleep(min(seconds, 15.0))
     run.switches.tell("forget")

@@ -144,7 +144,7 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 class _InTime(io.RawIOBase):
-    """What a caller sends, until ``end`` at the latest."""
+    """The bytes of a caller, until ``end`` at the latest."""
 
     def __init__(self, connection: socket.socket, end: float) -> None:
         super().__init__()

@@ -319,7 +319,7 @@ class Ledger:
         return nsmallest(limit, found, key=lambda each: (-sum(each.rate), each.job.id))
 
     def drop_sum(self) -> DropSum:
-        """How many jobs' packets are dropped now, and how many a second."""
+        """The number of jobs whose packets are dropped now, and of these packets a second."""
         with self._lock:
             found = list(self._dropping.values())
         return DropSum(len(found), sum(sum(each.rate) for each in found))

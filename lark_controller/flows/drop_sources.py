@@ -1,7 +1,7 @@
-"""Which flows of an edge drop packets for all of its jobs together, and for which kind of rule. Pure.
+"""The flows of an edge that drop packets for all of its jobs together, and the kind of rule of each. Pure.
 
-A job without any network has flows of its own that drop; these here are shared, so their counters tell what is dropped
-by which rule, and the counting flows behind them of which job.
+A job without any network has flows of its own that drop; these here are shared, so their counters give the drops of
+each rule, and the counting flows behind them those of each job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _INWARD: Final = t.TO_WAN.mask | t.TO_MUTE.mask | t.TO_TRACKED.mask | t.TO_SLICE
 
 
 class DropSource(NamedTuple):
-    """What packets are dropped for: a kind of rule, the position of a WAN rule (else 0), and the direction."""
+    """The reason for drops: a kind of rule, the position of a WAN rule (else 0), and the direction."""
 
     kind: RuleKind
     position: int

@@ -1,7 +1,7 @@
-"""What is dropped now: from whom, to where, by which rule, how fast. Called by REST threads.
+"""The packets that are dropped now: sender, receiver, rule and rate. Called by REST threads.
 
-The counting flows say of which job, the shared flows before them by which rule. Where one rule alone may drop a job's
-packets, that is all there is to say. Otherwise the job's drops are shared out by how many each rule drops at its
+The counting flows give the job, the shared flows before them the rule. Where one rule alone may drop a job's
+packets, that is the answer. Otherwise the job's drops are shared out by how many each rule drops at its
 switch: exact where no other job's packets are dropped there, and an estimate where they are.
 """
 
@@ -38,7 +38,7 @@ _SOME: Final = _Reason("policy", "a rule of the policy", _ANYONE)
 
 
 class Drops:
-    """Answers what is dropped now. Thread-safe: of the loop's state single items alone are looked up."""
+    """Operations on drops. Thread-safe: of the loop's state single items alone are looked up."""
 
     def __init__(self, ledger: Ledger, core_drops: CoreDrops, reconciler: Reconciler) -> None:
         self._ledger = ledger
@@ -46,7 +46,7 @@ class Drops:
         self._reconciler = reconciler
 
     def now(self, limit: int) -> DropList:
-        """What is dropped now, the most first."""
+        """The drops of now, the most first."""
         chosen, whole = self._ledger.dropping(limit), self._ledger.drop_sum()
         at = Counter((each.job.datapath, inward) for each in chosen for inward in _ways(each))
         found = [drop for each in chosen for drop in self._of_job(each, at)]

@@ -36,7 +36,7 @@ class LeaseClock:
 
     @property
     def was_set(self) -> bool:
-        """Whether the machine's clock was set since :meth:`forget`."""
+        """True if the machine's clock was set since :meth:`forget`."""
         self()
         return self._was_set
 

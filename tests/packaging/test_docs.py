@@ -160,6 +160,26 @@ def test_no_large_or_binary_file_is_in_the_tree() -> None:
             assert b"\0" not in data, path
 
 
+def test_docstrings_begin_with_a_verb_or_a_name() -> None:
+    """No clause stands for the thing: "What a switch holds" is "The flows of a switch"."""
+    clause = re.compile(r"(?:What|Who|Whose|Whom|Whether|Which|When|Where|Why|How)\b")
+    for package in (
+        "lark_common",
+        "lark_controller",
+        "lark_worker",
+        "fake_switch",
+        "lab",
+        "demo",
+        "bench",
+        "experiments",
+    ):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    words = ast.get_docstring(node) or ""
+                    assert not clause.match(words), f"{path}:{getattr(node, 'lineno', 1)}: {words}"
+
+
 def test_nothing_is_left_to_do() -> None:
     word = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
     for path in tracked():
