@@ -241,6 +241,10 @@ class Client:
         """The whole pool in a few numbers, and the switches with problems."""
         return self._json("GET", "/v1/overview")
 
+    def map(self) -> Answer:
+        """Switches with their load, the way to the WAN, and which users reach each other."""
+        return self._json("GET", "/v1/map")
+
     def token(self) -> Answer:
         """The name, scopes and expiry of this client's token."""
         return self._json("GET", "/v1/token")

@@ -8,6 +8,7 @@ from typing import Annotated, Protocol
 from lark_common.errors import Mistake
 from lark_controller.api.described import At, Dpid
 from lark_controller.policies.compare import Comparison
+from lark_controller.policies.reach import Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,9 @@ class PolicyControls(Protocol):
 
         Raises NotFoundError, too.
         """
+
+    def reach(self) -> Reach:
+        """The users with the most live jobs, and whom they reach; some seconds old. Raises BusyError."""
 
     def mistakes(self, text: str) -> tuple[Mistake, ...]:
         """Every mistake in a policy text; empty where it is valid."""

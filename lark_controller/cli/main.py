@@ -27,7 +27,7 @@ from lark_common.client import (
 )
 from lark_common.errors import LarkError, PolicyError, SettingError
 from lark_controller import __version__
-from lark_controller.cli import own_name, printing, tokens
+from lark_controller.cli import network_map, own_name, printing, tokens
 from lark_controller.cli.text_files import read_text
 from lark_controller.settings import load, table
 
@@ -119,6 +119,8 @@ def parser() -> argparse.ArgumentParser:
         commands, "drops", _drops, "Show what is dropped now: from whom, to where, by which rule, how fast."
     )
     drops.add_argument("--limit", type=int, default=50, help="how many [50]")
+
+    _asking(commands, "map", _map, "Show the network: switches with their load, and which users reach each other.")
 
     switches = _asking(commands, "switches", _switches, "List switches, or show one.")
     switches.add_argument("datapath", nargs="?", metavar="DPID", help="a datapath id or a name")
@@ -362,6 +364,10 @@ def _switches(arguments: Arguments) -> int:
     if arguments.flows:
         return _show(arguments, list(client.flows(arguments.datapath)), printing.flows)
     return _show(arguments, client.switch(arguments.datapath), printing.switch)
+
+
+def _map(arguments: Arguments) -> int:
+    return _show(arguments, _client(arguments).map(), network_map.show)
 
 
 def _reserve_add(arguments: Arguments) -> int:

@@ -20,6 +20,7 @@ from lark_controller.rest.resources import (
     health,
     hosts,
     jobs,
+    network_map,
     overview,
     pages,
     policy,
@@ -72,7 +73,8 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
     app.teardown_request(_leave)
     app.after_request(_finish)
     modules = (
-        jobs, addresses, switches, policy, explain, groups, usage, drops, audit, hosts, overview, health, reservations
+        jobs, addresses, switches, policy, explain, groups, usage, drops, audit, hosts, overview, health, reservations,
+        network_map,
     )  # fmt: skip
     api.register(app, tuple(module.blueprint for module in modules))
     app.register_blueprint(pages.blueprint())

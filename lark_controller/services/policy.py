@@ -5,9 +5,10 @@ Called by REST threads.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -23,11 +24,13 @@ from lark_common.errors import (
 from lark_common.log import event
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import Plan, PolicyHistory, PolicyVersion
+from lark_controller.jobs.job import Job
 from lark_controller.policies import predicate
 from lark_controller.policies.compare import Comparison, compare
-from lark_controller.policies.decide import needed_attributes
+from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Policy
+from lark_controller.policies.model import Decision, Policy
+from lark_controller.policies.reach import Reach, reach
 from lark_controller.qos.warnings import policy_warnings, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
@@ -39,6 +42,9 @@ from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 MAX_CHECKS: Final = 2
+# Users whose reach is shown, and the seconds for which it is not calculated again.
+MAX_PARTIES: Final = 12
+REACH_SECONDS: Final = 5.0
 # The greatest number that the store can hold.
 MAX_VERSION: Final = 2**63 - 1
 _CHECKING: Final = f"{MAX_CHECKS} policies are being checked already; ask again"
@@ -55,6 +61,12 @@ def _one_of(places: threading.Semaphore, busy: str) -> Iterator[None]:
         # The texts of others' policies are not kept.
         predicate.forget()
         places.release()
+
+
+def _decided(decider: Decider, jobs: Iterable[Job], pace: planning.Pace) -> Iterator[tuple[str, Decision]]:
+    for job in jobs:
+        pace.step()
+        yield job.owner, decider.of(job)
 
 
 class PolicyInForce:
@@ -82,6 +94,9 @@ class PolicyInForce:
         # Every reader may request these, so they leave the threads of REST to others.
         self._plans = threading.Semaphore(1)
         self._checks = threading.Semaphore(MAX_CHECKS)
+        self._reaches = threading.Semaphore(1)
+        # The users' reach, the decider that it was found by, and when; of no policy yet.
+        self._reach = Reach(), Decider(policy), -math.inf
 
     def mistakes(self, text: str) -> tuple[Mistake, ...]:
         """Every mistake in a policy text; empty where it is valid. Raises BusyError."""
@@ -148,6 +163,19 @@ class PolicyInForce:
         before, after = self.past(old), self.version if new is None else self.past(new)
         with _one_of(self._checks, _CHECKING):
             return before, after, compare(before.text, after.text)
+
+    def reach(self) -> Reach:
+        """The users with the most live jobs, and whom they reach; some seconds old. Raises BusyError."""
+        with _one_of(self._reaches, "the reach of users is being calculated already; ask again"):
+            found, decider, at = self._reach
+            if decider.policy is self.policy and time.monotonic() - at < REACH_SECONDS:
+                return found
+            if decider.policy is not self.policy:
+                decider = Decider(self.policy)
+            pace = planning.Pace(planning.MAX_SECONDS)
+            found = reach(_decided(decider, self._loop.call(self._reconciler.jobs), pace), decider.policy, MAX_PARTIES)
+            self._reach = found, decider, time.monotonic()
+            return found
 
     def _counted(self, text: str, actor: str, instead_of: str | None, again: int | None = None) -> PolicyVersion:
         try:

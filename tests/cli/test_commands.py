@@ -167,6 +167,23 @@ def test_explain(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert "an address is accepted too" in capsys.readouterr().err
 
 
+def test_map(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["map"]) == cli.OK
+    switches, users = capsys.readouterr().out.split("\n\n")
+    head, wan, *rows = [line.split() for line in switches.splitlines()]
+    assert head == ["SWITCH", "STATE", "JOBS", "OUT", "IN", "MBIT/S"]
+    assert wan[0] == "WAN"
+    assert [row[:3] for row in rows] == [["core1", "away", "0"], ["worker1", "in", "sync"]]
+    assert [line.split() for line in users.splitlines()] == [
+        ["FROM", "JOBS", "WAN", "TO", "alice", "TO", "bob"],
+        ["alice", "2", "all", "all", "none"],
+        ["bob", "1", "some", "none", "none"],
+        ["…", "and", "7", "jobs", "of", "3", "other", "users"],
+    ]
+    assert cli.main(["map", "--json"]) == cli.OK
+    assert json.loads(capsys.readouterr().out)["other_jobs"] == 7
+
+
 def test_plan_and_policy(served: Api, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", str(policy)]) == cli.OK
     told = capsys.readouterr().out

@@ -66,6 +66,7 @@ GUARDED = [
     ("DELETE", f"/v1/reservations/{JOB}", {"hook", "operate"}),
     ("GET", "/v1/links", {"hook", "read", "operate"}),
     ("GET", "/v1/overview", {"read", "operate"}),
+    ("GET", "/v1/map", {"read", "operate"}),
     ("GET", "/v1/token", {"hook", "read", "operate"}),
     ("GET", "/metrics", {"read", "operate"}),
 ]

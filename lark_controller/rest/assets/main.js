@@ -14,6 +14,7 @@ import * as group from "./views/group.js";
 import * as groups from "./views/groups.js";
 import * as job from "./views/job.js";
 import * as jobs from "./views/jobs.js";
+import * as map from "./views/map.js";
 import * as overview from "./views/overview.js";
 import * as policy from "./views/policy.js";
 import * as reservations from "./views/reservations.js";
@@ -24,8 +25,8 @@ import * as version from "./views/version.js";
 
 // [first part of the address, view of the list, view of one]
 const VIEWS = { "": [overview], jobs: [jobs, job], users: [jobs, user], groups: [groups, group], switches: [switches, oneSwitch],
-  reservations: [reservations], explain: [explain], policy: [policy, version], events: [events], drops: [drops] };
-const MENU = [["", "Overview"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["drops", "Drops"], ["reservations", "Reservations"],
+  reservations: [reservations], explain: [explain], policy: [policy, version], events: [events], drops: [drops], map: [map] };
+const MENU = [["", "Overview"], ["map", "Map"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["drops", "Drops"], ["reservations", "Reservations"],
   ["explain", "Explain"], ["policy", "Policy"], ["events", "Events"]];
 const HEADING = "heading";
 

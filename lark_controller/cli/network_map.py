@@ -1,0 +1,47 @@
+"""The output of ``lark map``: the network as two tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lark_controller.cli import printing
+
+Answer = Mapping[str, Any]
+
+
+def show(found: Answer) -> None:
+    """Print switches with their load, then which users reach each other and the WAN."""
+    wan = found["wan"]
+    rows: list[tuple[object, ...]] = [("WAN", "", "", *_load(wan["rate"], "wan_"), _capacity(wan["capacity"]))]
+    for each in (*found["cores"], *found["edges"]):
+        name = each["name"] or each["datapath"]
+        rows.append((name, _state(each), each["jobs"], *_load(each["rate"]), _capacity(each["capacity"])))
+    rows += [
+        (f"{each['switches']} more", _state(each), each["jobs"], *_load(each["rate"]), "") for each in found["rest"]
+    ]
+    printing.table(("SWITCH", "STATE", "JOBS", "OUT", "IN", "MBIT/S"), rows)
+    parties = found["parties"]
+    if not parties:
+        return
+    print()
+    printing.table(
+        ("FROM", "JOBS", "WAN", *(f"TO {each['owner']}" for each in parties)),
+        [(each["owner"], each["jobs"], each["wan"], *each["reaches"]) for each in parties],
+    )
+    if found["other_owners"]:
+        print(f"… and {found['other_jobs']} jobs of {found['other_owners']} other users")
+
+
+def _state(switch: Answer) -> str:
+    if not switch["connected"]:
+        return "away"
+    return "in sync" if switch["in_sync"] else "not in sync"
+
+
+def _load(rate: Answer, part: str = "") -> tuple[str, str]:
+    return f"{rate[f'{part}outward']:.1f}", f"{rate[f'{part}inward']:.1f}"
+
+
+def _capacity(megabits: float | None) -> str:
+    return "" if megabits is None else f"{megabits:g}"

@@ -1,0 +1,174 @@
+"""``/v1/map``: the network in one picture, of a size that does not grow with the pool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Annotated, Final
+
+from marshmallow import Schema, fields
+
+from lark_controller.accounting.usage import IDLE, Rate
+from lark_controller.api.described import Dpid
+from lark_controller.api.reservations import LinkStatus
+from lark_controller.api.switches import SwitchStatus
+from lark_controller.policies.reach import Party
+from lark_controller.policies.topology import ACCESS
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.context import current
+from lark_controller.rest.schemas.described import schema_of
+from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.tokens import Scope
+
+blueprint = resource("map", "The network in one picture.")
+
+# Switches of workers that are drawn one by one; of more, those with problems and those that carry most.
+DRAWN: Final = 12
+# Core switches that are drawn, and links of the topology.
+CORES: Final = 8
+LINKS: Final = 30
+# Hosts whose rates are asked for: all of them.
+_ALL: Final = 1_000_000
+_WAN: Final = "wan"
+
+
+@dataclass(frozen=True, slots=True)
+class MapSwitch:
+    """A switch in the picture. ``capacity`` is that of its host's access link, Mb/s."""
+
+    datapath: Annotated[Dpid, "Datapath id"]
+    name: Annotated[str, "Its name"]
+    role: Annotated[str, "edge or core"]
+    connected: Annotated[bool, "Connected now"]
+    in_sync: Annotated[bool, "It holds exactly the desired flows"]
+    jobs: Annotated[int, "Jobs attached to it"]
+    rate: Annotated[Rate, "Present rate of the jobs on its host"]
+    capacity: Annotated[float | None, "Capacity of its host's access link, Mb/s"]
+
+
+@dataclass(frozen=True, slots=True)
+class MapRest:
+    """The workers' switches that are not drawn one by one, summed up by state."""
+
+    connected: Annotated[bool, "Connected now"]
+    in_sync: Annotated[bool, "They hold exactly the desired flows"]
+    switches: Annotated[int, "Number of switches"]
+    jobs: Annotated[int, "Jobs attached to them"]
+    rate: Annotated[Rate, "Present rate of these jobs"]
+
+
+@dataclass(frozen=True, slots=True)
+class MapWan:
+    """The way out of the site. ``capacity`` is that of the topology's links to the WAN, Mb/s."""
+
+    rate: Annotated[Rate, "Present rate of all jobs"]
+    capacity: Annotated[float | None, "Capacity of the links to the WAN, Mb/s"]
+    reserved: Annotated[float, "Its reserved part towards the WAN, Mb/s"]
+
+
+@dataclass(frozen=True, slots=True)
+class MapLink:
+    """A direction of a link of the declared topology, other than hosts' access links."""
+
+    name: Annotated[str, "Its name"]
+    source: Annotated[str, "From; empty where both directions share the link"]
+    target: Annotated[str, "To"]
+    capacity: Annotated[float, "Its capacity, Mb/s"]
+    reserved: Annotated[float, "Its reserved part, Mb/s"]
+
+
+MapSwitchSchema = schema_of(MapSwitch, "MapSwitchSchema")
+MapRestSchema = schema_of(MapRest, "MapRestSchema")
+MapWanSchema = schema_of(MapWan, "MapWanSchema")
+MapLinkSchema = schema_of(MapLink, "MapLinkSchema")
+PartySchema = schema_of(Party, "PartySchema")
+
+
+def _meta(meaning: str) -> dict[str, str]:
+    return {"description": meaning}
+
+
+class MapSchema(Schema):
+    """The network in one picture."""
+
+    at = Time("Time of these values")
+    wan = fields.Nested(MapWanSchema, required=True, metadata=_meta("The way out of the site"))
+    cores = fields.List(
+        fields.Nested(MapSwitchSchema), required=True, metadata=_meta(f"The first {CORES} core switches")
+    )
+    edges = fields.List(
+        fields.Nested(MapSwitchSchema),
+        required=True,
+        metadata=_meta(f"At most {DRAWN} switches of workers: with problems first, then by rate"),
+    )
+    rest = fields.List(fields.Nested(MapRestSchema), required=True, metadata=_meta("The other switches of workers"))
+    links = fields.List(fields.Nested(MapLinkSchema), required=True, metadata=_meta(f"The first {LINKS} links"))
+    parties = fields.List(fields.Nested(PartySchema), required=True, metadata=_meta("Users with the most live jobs"))
+    other_owners = fields.Integer(required=True, metadata=_meta("Number of other users"))
+    other_jobs = fields.Integer(required=True, metadata=_meta("Their live jobs"))
+
+
+@operation(blueprint, "GET", "/map", name="show_map", scopes=(Scope.READ,), answers={200: MapSchema})
+def show() -> dict[str, object]:
+    """Show switches with their load, the way to the WAN, and which users reach each other."""
+    controls = current().controls
+    switches = controls.switches.all()
+    rates = {each.name: each.rate for each in controls.usage.flowing("host", _ALL)}
+    links = controls.reservations.links()
+    access = {link.name.removeprefix(ACCESS): link.capacity for link in links if link.name.startswith(ACCESS)}
+    trunks = [link for link in links if not link.name.startswith(ACCESS)]
+    drawn = [_drawn(each, rates, access) for each in switches]
+    edges = sorted((each for each in drawn if each.role != "core"), key=_rank)
+    reach = controls.policy.reach()
+    return {
+        "at": time.time(),
+        "wan": _wan(rates.values(), trunks),
+        "cores": [each for each in drawn if each.role == "core"][:CORES],
+        "edges": edges[:DRAWN],
+        "rest": _summed(edges[DRAWN:]),
+        "links": [
+            MapLink(each.name, each.source, each.target, each.capacity, each.reserved) for each in trunks[:LINKS]
+        ],
+        "parties": reach.parties,
+        "other_owners": reach.other_owners,
+        "other_jobs": reach.other_jobs,
+    }
+
+
+def _drawn(switch: SwitchStatus, rates: Mapping[str, Rate], access: Mapping[str, float]) -> MapSwitch:
+    return MapSwitch(
+        switch.datapath,
+        switch.name,
+        switch.role,
+        switch.connected,
+        switch.in_sync,
+        switch.jobs,
+        rates.get(switch.host, IDLE),
+        access.get(switch.host),
+    )
+
+
+def _rank(switch: MapSwitch) -> tuple[bool, bool, float, str]:
+    return switch.connected, switch.in_sync, -(switch.rate.inward + switch.rate.outward), switch.name
+
+
+def _summed(switches: Iterable[MapSwitch]) -> list[MapRest]:
+    alike: dict[tuple[bool, bool], list[MapSwitch]] = {}
+    for each in switches:
+        alike.setdefault((each.connected, each.connected and each.in_sync), []).append(each)
+    return [
+        MapRest(connected, in_sync, len(same), sum(each.jobs for each in same), _sum(each.rate for each in same))
+        for (connected, in_sync), same in alike.items()
+    ]
+
+
+def _wan(rates: Iterable[Rate], trunks: Sequence[LinkStatus]) -> MapWan:
+    out = [link for link in trunks if link.target == _WAN]
+    capacity = sum(link.capacity for link in out) if out else None
+    return MapWan(_sum(rates), capacity, sum(link.reserved for link in out))
+
+
+def _sum(rates: Iterable[Rate]) -> Rate:
+    return reduce(Rate.plus, rates, IDLE)

@@ -1,0 +1,82 @@
+"""The reach of users, compared with each pair of their jobs."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lark_controller.policies.file import load
+from lark_controller.policies.model import Decision, SliceKey
+from lark_controller.policies.reach import Extent, reach
+
+POLICY = load("""\
+version: 1
+networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
+switches: {core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}}
+policies:
+  - wan: {when: 'Owner == "bob"', action: drop, except: [192.0.2.1]}
+  - wan: {when: 'Owner == "carol"', action: drop}
+  - wan: {when: 'Owner == "dave"', port: wan-fast}
+""")
+
+_DECISIONS = st.builds(
+    Decision,
+    blocked=st.sampled_from([False, False, False, True]),
+    slice=st.sampled_from([None, SliceKey(1, "a"), SliceKey(1, "b")]),
+    wan=st.integers(0, 3),
+    inbound=st.booleans(),
+    outbound=st.booleans(),
+    quarantine=st.sampled_from(["", "", "", "another job is there"]),
+)
+
+
+def passes(one: Decision, other: Decision) -> bool:
+    return not (one.isolated or other.isolated) and one.slice == other.slice and one.outbound and other.inbound
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("xyz"), _DECISIONS), max_size=7))
+def test_the_extent_is_that_of_all_pairs_of_jobs(decided: list[tuple[str, Decision]]) -> None:
+    found = reach(decided, POLICY, 12)
+    assert sum(party.jobs for party in found.parties) == len(decided)
+    jobs = list(enumerate(decided))
+    for one in found.parties:
+        for other, extent in zip(found.parties, one.reaches, strict=True):
+            pairs = [
+                passes(a[1], b[1])
+                for (at, a), (there, b) in product(jobs, jobs)
+                if at != there and a[0] == one.owner and b[0] == other.owner
+            ]
+            if all(pairs) and pairs:
+                assert extent == Extent.ALL
+            elif not any(pairs):
+                assert extent == Extent.NONE
+            else:
+                assert extent == Extent.SOME
+
+
+@pytest.mark.parametrize(
+    ("decisions", "extent"),
+    [
+        ([Decision()], "all"),
+        ([Decision(wan=3)], "all"),
+        ([Decision(wan=1)], "some"),
+        ([Decision(wan=2)], "none"),
+        ([Decision(), Decision(wan=2)], "some"),
+        ([Decision(outbound=False)], "none"),
+        ([Decision(blocked=True)], "none"),
+    ],
+)
+def test_the_extent_of_the_wan(decisions: list[Decision], extent: str) -> None:
+    (party,) = reach([("x", each) for each in decisions], POLICY, 12).parties
+    assert party.wan == extent
+
+
+def test_users_with_few_jobs_are_summed_up() -> None:
+    decided = [(f"user{number}", Decision()) for number in range(30) for _ in range(number + 1)]
+    found = reach(decided, POLICY, 3)
+    assert [(party.owner, party.jobs) for party in found.parties] == [("user29", 30), ("user28", 29), ("user27", 28)]
+    assert (found.other_owners, found.other_jobs) == (27, 27 * 28 // 2)
