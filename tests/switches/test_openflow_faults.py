@@ -283,3 +283,23 @@ def test_unfinished_handshakes_are_bounded() -> None:
             await connected(server, recorder, FakeSwitch(3))
 
     scenario(play)
+
+
+def test_a_host_with_many_unfinished_handshakes_keeps_no_other_host_out() -> None:
+    async def play() -> None:
+        recorder = Recorder()
+        async with serving(recorder, max_handshakes=4) as server:
+            silent = [FakeSwitch(number, silent=True) for number in range(100, 104)]
+            for each in silent:
+                await each.connect(*server.addresses[0], own="127.0.0.2")
+            while len(server._handshakes) < 4:
+                await asyncio.sleep(0)
+            # One more of the same host is refused; another host's takes the oldest one's place.
+            another = await FakeSwitch(104, silent=True).connect(*server.addresses[0], own="127.0.0.2")
+            await another.closed.wait()
+            link = await connected(server, recorder, FakeSwitch(1))
+            assert (await link.apply(add(flow(1)))).complete
+            await silent[0].closed.wait()
+            assert not any(each.closed.is_set() for each in silent[1:])
+
+    scenario(play)

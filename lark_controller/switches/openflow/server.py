@@ -117,13 +117,26 @@ class Server:
         connection.time = self._times.new(asyncio.get_running_loop().time())
         link = SwitchLink(connection, self._handler, self.room)
         self._open[connection] = link
-        if len(self._handshakes) >= self.options.max_handshakes:
+        if len(self._handshakes) >= self.options.max_handshakes and not self._make_room(connection.host):
             self._refused += 1
             if _is_told(self._refused):
                 event("connections refused: too many unfinished handshakes", level=WARNING, times=self._refused)
             connection.close("too many unfinished handshakes")
             return
         self._handshakes[link] = asyncio.get_running_loop().create_task(self._introduce(link))
+
+    def _make_room(self, host: str) -> bool:
+        """Close the oldest unfinished handshake of the host that has most, unless it is this one."""
+        most, count = Counter(link.connection.host for link in self._handshakes).most_common(1)[0]
+        if most == host or count == 1:
+            return False
+        oldest = next(link for link in self._handshakes if link.connection.host == most)
+        # At once, since the loop reports the loss of its connection later.
+        task = self._handshakes.pop(oldest)
+        task.cancel()
+        self._no_switch(oldest.connection, "too many unfinished handshakes of its host")
+        oldest.close("too many unfinished handshakes of its host")
+        return True
 
     async def _introduce(self, link: SwitchLink) -> None:
         turn: Turn | None = None
