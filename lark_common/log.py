@@ -24,6 +24,8 @@ _PLAIN: Final = re.compile(r"[\w.:/@+,%<>\-\[\]]+", re.ASCII)
 
 # Lines that wait for a reader of the log that is slow.
 WAITING_LINES: Final = 10_000
+# Lines that are written at once.
+AT_ONCE: Final = 256
 # Seconds that the last lines may take at the end.
 STOP_SECONDS: Final = 2.0
 
@@ -111,10 +113,18 @@ class _Waiting(logging.Handler):
         self._thread.join(STOP_SECONDS)
 
     def _write(self) -> None:
-        while (line := self._lines.get()) is not None:
+        ending = False
+        while not ending:
+            lines = [self._lines.get()]
+            # What waits is written at once: each write lets other threads in, and then has to wait for them.
+            with suppress(queue.Empty):
+                while lines[-1] is not None and len(lines) < AT_ONCE:
+                    lines.append(self._lines.get_nowait())
+            ending = lines[-1] is None
+            text = "".join(f"{line}\n" for line in lines if line is not None)
             # An unexpected error must not stop this thread.
             with suppress(OSError, ValueError):
-                self._stream.write(line + "\n")
+                self._stream.write(text)
                 self._stream.flush()
 
 
