@@ -28,7 +28,7 @@ from lark_controller.switches.openflow.link import SwitchLink
 
 # Switches whose changes are under way at a time: what one is sent takes megabytes meanwhile. Those that take longer
 # (seconds) are not waited for.
-_AT_ONCE: Final = 64
+_AT_ONCE: Final = 16
 _LONGEST: Final = 1.0
 
 

@@ -21,7 +21,7 @@ from lark_controller.switches.openflow.connection import Connection
 from lark_controller.switches.openflow.replies import ErrorMessage
 
 # Messages encoded for one switch before the loop turns to the others.
-_CHUNK: Final = 256
+_CHUNK: Final = 64
 
 Build = Callable[[int], bytes]
 Subject = FlowKey | int | None
