@@ -17,11 +17,11 @@ from lark_controller.flows import core
 from lark_controller.flows.diff import diff
 from lark_controller.flows.edge import program as edge
 from lark_controller.flows.edge.delivery import announced, announcements
-from lark_controller.flows.edge.slices import slice_flows
+from lark_controller.flows.edge.slices import slice_change, slice_flows
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
-from lark_controller.flows.placement import Placed, Switch, same_for_switches
+from lark_controller.flows.placement import Placed, Switch, same_for_switches, same_frame
 from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
-from lark_controller.flows.relabel import LabelOf, Net, by_block, enter, relabel, relabel_together
+from lark_controller.flows.relabel import Followed, Net, enter, relabel, settle, slice_at_port, slice_label
 from lark_controller.flows.tags import LocalJobs, assign_tags
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import Ruled, host_rules
@@ -65,7 +65,7 @@ class Desired:
         self._dropping = frozenset(rule.position for rule in policy.wans if rule.action is WanAction.DROP)
         self._edge_rules: dict[bool, tuple[Flow, ...]] = {}
         # Label sets in use that were taken over, and whether the labels in them were: see :meth:`following`.
-        self._followed: list[tuple[LabelledPrefixes, LabelOf, bool]] = []
+        self._followed: list[Followed] = []
         self._unsettled: list[int] = []
 
     @classmethod
@@ -84,7 +84,7 @@ class Desired:
         if kept := bool(policy.slices and before.policy.slices):
             after._slices = before._slices.copy()
         if policy.slices:
-            after._followed.append((after._slices, _slice_label, kept))
+            after._followed.append((after._slices, slice_label, kept))
         if kept := bool(after._classed) and after._classed.keys() == before._classed.keys():
             after._classes = before._classes.copy()
         if after._classed:
@@ -111,12 +111,7 @@ class Desired:
 
     def settle(self) -> Iterator[None]:
         """Move the jobs of which something else was decided to their labels, in steps that are a block's jobs each."""
-        for numbers in by_block([self.placed[number] for number in self._unsettled if number in self.placed]):
-            jobs = [self.placed[number] for number in numbers if number in self.placed]
-            for prefixes, label_of, kept in self._followed:
-                if kept:
-                    relabel_together(prefixes, jobs, label_of)
-            yield
+        yield from settle(self.placed, self._unsettled, self._followed)
         self._followed, self._unsettled = [], []
 
     # -- questions ---------------------------------------------------------------------------------------------------
@@ -261,7 +256,7 @@ class Desired:
         Answers what changes on that switch (of a switch that was not known before: everything that it should hold).
         """
         known = self.switches.get(switch.datapath)
-        if known is not None and _same_frame(known, switch):
+        if known is not None and same_frame(known, switch):
             return self._move_ports(switch)
         before = Program() if known is None else self.build(switch.datapath)
         self.place_switch(switch, hosts)
@@ -374,18 +369,28 @@ class Desired:
         heard = any(placed is not None and announced(placed) for placed in (old, new))
         before = {dp: list(self._part(dp, old, keys, heard)) for dp, keys in touched.items()}
         self._index(old, new)
-        slices = relabel(self._slices, old, new, _slice_label) if self.policy.slices else {}
+        slices = relabel(self._slices, old, new, slice_label) if self.policy.slices else {}
         classes = relabel(self._classes, old, new, self._class_label) if self._classed else {}
         inbound = relabel(self._inbound, old, new, self._group_label) if self._grouped else {}
         after = {dp: list(self._part(dp, new, keys, heard)) for dp, keys in touched.items()}
+        changes: dict[int, Changes] = {}
         for key, net in slices.items():
             assert isinstance(key, SliceKey)
             self.ruled.slice_changed(key)
+            made: dict[int, tuple[Changes, int]] = {}
             for datapath in self._edges_of.get(key, ()):
-                if datapath in self.switches and key not in touched.get(datapath, ()):
-                    tag = self._local[datapath].tags[key]
+                if datapath not in self.switches or key in touched.get(datapath, ()):
+                    continue
+                tag = self._local[datapath].tags[key]
+                if datapath in touched or len(slices) > 1:
                     after.setdefault(datapath, []).extend(slice_flows(tag, net.added))
                     before.setdefault(datapath, []).extend(slice_flows(tag, net.removed))
+                    continue
+                # A slice has the same tag on nearly every switch, and then they all get the same.
+                if tag not in made:
+                    made[tag] = slice_change(tag, net.added, net.removed)
+                changes[datapath], more = made[tag]
+                self.rules[datapath] = self.rules.get(datapath, 0) + more
         for position, net in classes.items():
             assert isinstance(position, int)
             for datapath in self._cores():
@@ -396,7 +401,6 @@ class Desired:
                 moved = inbound.get(dscp, Net())
                 after.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.added))
                 before.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.removed))
-        changes = {}
         for datapath in before.keys() | after.keys():
             wanted, there = Program.of(after.get(datapath, ())), Program.of(before.get(datapath, ()))
             self.rules[datapath] = self.rules.get(datapath, 0) + len(wanted.flows) - len(there.flows)
@@ -416,7 +420,7 @@ class Desired:
         local = self._local.get(datapath, LocalJobs())
         counts = dict(local.slices)
         for placed, step in ((old, -1), (new, 1)):
-            if placed is not None and placed.datapath == datapath and (key := _slice_at_port(placed)) is not None:
+            if placed is not None and placed.datapath == datapath and (key := slice_at_port(placed)) is not None:
                 counts[key] = counts.get(key, 0) + step
         keys = {key for key, count in counts.items() if count > 0}
         if keys == local.tags.keys():
@@ -452,7 +456,7 @@ class Desired:
             if old.datapath is not None:
                 local = self._local[old.datapath]
                 local.numbers.discard(old.job.number)
-                self._count(old.datapath, local, _slice_at_port(old), -1)
+                self._count(old.datapath, local, slice_at_port(old), -1)
             else:
                 self._homeless.get(old.job.host, set()).discard(old.job.number)
         if new is not None:
@@ -462,7 +466,7 @@ class Desired:
             if new.datapath is not None:
                 local = self._local.setdefault(new.datapath, LocalJobs())
                 local.numbers.add(new.job.number)
-                self._count(new.datapath, local, _slice_at_port(new), 1)
+                self._count(new.datapath, local, slice_at_port(new), 1)
             elif new.job.network_type is NetworkType.OVS_BRIDGE:
                 self._homeless.setdefault(new.job.host, set()).add(new.job.number)
 
@@ -484,17 +488,3 @@ class Desired:
     def _class_label(self, placed: Placed) -> int | None:
         wan = placed.decision.wan
         return wan if wan in self._classed and not placed.decision.isolated else None
-
-
-def _same_frame(one: Switch, other: Switch) -> bool:
-    """True where the two differ at most in ports that concern no frame flow."""
-    return (one.normal or one.is_edge) and replace(one, ports=other.ports, speeds=other.speeds) == other
-
-
-def _slice_label(placed: Placed) -> SliceKey | None:
-    return None if placed.decision.isolated else placed.decision.slice
-
-
-def _slice_at_port(placed: Placed) -> SliceKey | None:
-    """The slice that needs a tag where the job is attached."""
-    return None if placed.port is None else _slice_label(placed)

@@ -123,6 +123,11 @@ def same_for_switches(old: Job, new: Job) -> bool:
     return old is new or replace(old, facts=new.facts, lease_until=new.lease_until) == new
 
 
+def same_frame(one: Switch, other: Switch) -> bool:
+    """True where two values of a switch differ at most in ports that concern no frame flow."""
+    return (one.normal or one.is_edge) and replace(one, ports=other.ports, speeds=other.speeds) == other
+
+
 def mac_number(text: str) -> int:
     """``02:00:00:00:00:05`` as an integer."""
     return int(text.replace(":", ""), 16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lark_common.runs import Network
@@ -11,6 +11,8 @@ from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
 from lark_controller.policies.model import SliceKey
 
 LabelOf = Callable[[Placed], SliceKey | int | None]
+# Labelled prefixes that a desired state has from the one before, and whether the labels in them are taken over.
+Followed = tuple[LabelledPrefixes, LabelOf, bool]
 
 
 @dataclass(slots=True)
@@ -60,18 +62,31 @@ def enter(prefixes: LabelledPrefixes, placed: Placed, label_of: LabelOf) -> None
         prefixes.put(address, block, label_of(placed))
 
 
-def by_block(jobs: Iterable[Placed]) -> Iterator[list[int]]:
-    """The numbers of jobs, by the blocks that their addresses come from: those whose labels are changed together."""
+def settle(placed: Mapping[int, Placed], numbers: Iterable[int], followed: Iterable[Followed]) -> Iterator[None]:
+    """Put the addresses of jobs, which are there already, under the labels that they have now, in steps.
+
+    A step is the jobs of one block, whose labels change together.
+    """
     blocks: dict[object, list[int]] = {}
-    for placed in jobs:
-        for address, block in placed.job.blocks if placed.job.has_pool_address else ():
-            blocks.setdefault(block or address, []).append(placed.job.number)
-    yield from blocks.values()
+    for job in (placed[number].job for number in numbers if number in placed):
+        for address, block in job.blocks if job.has_pool_address else ():
+            blocks.setdefault(block or address, []).append(job.number)
+    for together in blocks.values():
+        jobs = [placed[number] for number in together if number in placed]
+        for prefixes, label_of, kept in followed:
+            if kept:
+                prefixes.relabel((address, label_of(each)) for each in jobs for address, _ in _entries(each))
+        yield
 
 
-def relabel_together(prefixes: LabelledPrefixes, jobs: Iterable[Placed], label_of: LabelOf) -> None:
-    """Put the addresses of jobs, which are there already, under the labels that the jobs have now."""
-    prefixes.relabel((address, label_of(placed)) for placed in jobs for address, _ in _entries(placed))
+def slice_label(placed: Placed) -> SliceKey | None:
+    """The slice under which a job's addresses are reached."""
+    return None if placed.decision.isolated else placed.decision.slice
+
+
+def slice_at_port(placed: Placed) -> SliceKey | None:
+    """The slice that needs a tag where the job is attached."""
+    return None if placed.port is None else slice_label(placed)
 
 
 def _entries(placed: Placed) -> list[tuple[tuple[int, int], Prefix | None]]:

@@ -7,7 +7,7 @@ later job with the same address inherits nothing.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
@@ -179,11 +179,12 @@ class Reactions:
                 gone.setdefault(datapath, []).extend(keys)
         return gone
 
-    def forget_tags(self, datapath: int, slices: Mapping[int, SliceKey]) -> list[FlowKey]:
+    def forget_tags(self, datapath: int, desired: Desired) -> list[FlowKey]:
         """Forget decisions made for a tag that stands for another slice now, or for none; the flows to delete."""
         memory = self._memory.get(datapath)
         if memory is None or not memory.slices:
             return []
+        slices = desired.slices_at(datapath)
         stale = {tag for tag, key in memory.slices.items() if slices.get(tag) != key}
         if not stale:
             return []

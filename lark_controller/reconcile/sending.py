@@ -50,9 +50,9 @@ class Sending:
         for place, by_switch in changes.items():
             for datapath, change in by_switch.items():
                 if (place == 1) == (datapath in self._loop.pair.moved):
-                    slices = self._loop.desired_of(datapath).slices_at(datapath)
-                    stale = self._reactions.forget_tags(datapath, slices)
-                    self.send_to(datapath, replace(change, flows_gone=(*change.flows_gone, *stale)), number)
+                    stale = self._reactions.forget_tags(datapath, self._loop.desired_of(datapath))
+                    gone = replace(change, flows_gone=(*change.flows_gone, *stale)) if stale else change
+                    self.send_to(datapath, gone, number)
 
     def send_to(self, datapath: int, change: Changes, number: int | None) -> Future[Outcome] | None:
         """Send one switch a change, if it takes changes now (None: it does not); ``number`` is the job that waits for

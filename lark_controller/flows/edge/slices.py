@@ -9,11 +9,14 @@ from typing import Final
 from lark_controller.flows import tables as t
 from lark_controller.flows.build import ICMPV6, LINK_LOCAL, NA, NS, Fields, asked_fields, flow, solicitation
 from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.diff import diff
 from lark_controller.flows.model import (
     ETH_IPV6,
     PORT_CONTROLLER,
+    Changes,
     Flow,
     Output,
+    Program,
 )
 from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.tables import Edge
@@ -107,6 +110,12 @@ def slice_flows(tag: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
     """Flows for the prefixes with which the jobs of a slice (its tag on this switch) exchange packets."""
     for prefix in prefixes:
         yield from _prefix_flows(tag, prefix)
+
+
+def slice_change(tag: int, added: Iterable[Prefix], removed: Iterable[Prefix]) -> tuple[Changes, int]:
+    """The change of a switch where nothing but a slice's prefixes changes, and how many flows more that are."""
+    wanted, there = Program.of(slice_flows(tag, added)), Program.of(slice_flows(tag, removed))
+    return diff(wanted, there), len(wanted.flows) - len(there.flows)
 
 
 @lru_cache(maxsize=16_384)
