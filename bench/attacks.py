@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Callable, Coroutine
@@ -19,6 +20,7 @@ from bench.load import job_mac
 from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
 from lark_controller.cli.open_files import raise_open_files
+from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import Flow, FlowData, FlowKey, match
 from lark_controller.flows.tables import Edge
 from lark_controller.switches.openflow.replies import FlowRecord, PacketIn, PortInfo
@@ -164,17 +166,29 @@ class Endless(FakeSwitch):
 
 
 async def dumps(target: Target) -> None:
-    """Four switches whose dumps never end."""
+    """Four switches whose dumps never end, of flows that were not asked for."""
     flow = Flow(FlowKey(0, 5, match(in_port=1)), FlowData(1))
-    records = switchside.flow_record(FlowRecord(flow.key, flow.data, 1, 1, 1.0)) * 500
+    await _dump_without_end(target, [switchside.flow_record(FlowRecord(flow.key, flow.data, 1, 1, 1.0)) * 500])
 
+
+async def stale(target: Target) -> None:
+    """Four switches whose dumps never end, of ever other flows with the controller's own cookies."""
+    data = FlowData(cookie(Category.JOB, 1 << 30))
+    keys = [FlowKey(0, 5, match(eth_type=0x800, ipv4_dst=number)) for number in range(40_000)]
+    records = [switchside.flow_record(FlowRecord(key, data, 1, 1, 1.0)) for key in keys]
+    await _dump_without_end(target, [b"".join(records[first : first + 400]) for first in range(0, len(records), 400)])
+
+
+async def _dump_without_end(target: Target, parts: list[bytes]) -> None:
     async def one(datapath: int) -> None:
         for _ in range(50):
             switch = await a_switch(target, Endless, datapath)
             assert isinstance(switch, Endless)
+            following = itertools.cycle(parts)
             while not switch.closed.is_set():
                 if switch.asked is not None and switch.unsent < 1 << 20:
-                    switch.send_raw(switchside.multipart_reply(switch.asked, ofp.OFPMP_FLOW, records, more=True))
+                    part = next(following)
+                    switch.send_raw(switchside.multipart_reply(switch.asked, ofp.OFPMP_FLOW, part, more=True))
                 await asyncio.sleep(0.001)
 
     await asyncio.gather(*(one(DATAPATH + number) for number in range(4)))
@@ -199,7 +213,8 @@ async def nothing(target: Target) -> None:
 
 
 ATTACKS: Final[dict[str, Callable[[Target], Coroutine[Any, Any, None]]]] = {
-    each.__name__: each for each in (regexp, names, plan, destinations, connections, ports, neighbours, dumps, nothing)
+    each.__name__: each
+    for each in (regexp, names, plan, destinations, connections, ports, neighbours, dumps, stale, nothing)
 }
 
 

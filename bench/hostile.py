@@ -77,6 +77,7 @@ ATTACKS: Final = (
     Attack("neighbour solicitations of one job, each a PacketIn", "neighbours"),
     Attack(f"{FEW} descriptors, and 1,000 connections of a stranger", "connections", begin=_few_descriptors),
     Attack("dumps of flows without end from four switches", "dumps"),
+    Attack("the same, of ever other flows with the controller's own cookies", "stale"),
 )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from pathlib import Path
 
@@ -301,5 +303,21 @@ def test_a_host_with_many_unfinished_handshakes_keeps_no_other_host_out() -> Non
             assert (await link.apply(add(flow(1)))).complete
             await silent[0].closed.wait()
             assert not any(each.closed.is_set() for each in silent[1:])
+
+    scenario(play)
+
+
+def test_many_connections_at_once_are_taken_in_a_few_at_a_time() -> None:
+    async def play() -> None:
+        async with serving(Recorder()) as server:
+            with contextlib.ExitStack() as opened:
+                # The loop stands still meanwhile: they wait in the kernel.
+                for _ in range(200):
+                    opened.enter_context(socket.create_connection(server.addresses[0], timeout=20))
+                most, before = 0, 0
+                while len(server._open) < 200:
+                    await asyncio.sleep(0)
+                    most, before = max(most, len(server._open) - before), len(server._open)
+                assert most <= 32
 
     scenario(play)

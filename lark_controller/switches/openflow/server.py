@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from collections import Counter
 from typing import Final
@@ -26,6 +28,9 @@ from lark_controller.switches.openflow.turns import Turn, Turns
 _TURNS: Final = 16
 # Deletions of what a switch should not hold, before it is given up.
 _PASSES: Final = 256
+# Connections that are taken in before others get their turn, and that may wait for that in the kernel.
+_ACCEPTED: Final = 16
+_BACKLOG: Final = 1024
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
 _STOPS: Final = "the controller stops"
@@ -101,13 +106,16 @@ class Server:
                     host,
                     port,
                     ssl=context,
-                    backlog=1024,
+                    # asyncio takes in as many at a time, before anything else gets its turn.
+                    backlog=_ACCEPTED,
                     ssl_handshake_timeout=self.options.handshake_timeout if context else None,
                 )
             except (OSError, OverflowError) as error:
                 raise SettingError(f"cannot listen for switches on {host} port {port}: {error}") from error
             self._servers.append(server)
-            bound.extend(socket.getsockname()[:2] for socket in server.sockets)
+            for listening in server.sockets:
+                _let_wait(listening.fileno(), _BACKLOG)
+            bound.extend(each.getsockname()[:2] for each in server.sockets)
         return tuple(bound)
 
     def _connection(self) -> Connection:
@@ -239,6 +247,12 @@ class Server:
         times = self._unfinished[connection.host, reason]
         if _is_told(times):
             event("no switch", level=WARNING, address=connection.address, reason=reason, times=times)
+
+
+def _let_wait(descriptor: int, count: int) -> None:
+    """Let the kernel keep so many connections for a socket that listens already."""
+    with socket.socket(fileno=os.dup(descriptor)) as same:
+        same.listen(count)
 
 
 def _is_told(times: int) -> bool:
