@@ -20,6 +20,7 @@ from lark_worker.controller_link import ControllerLink
 from lark_worker.hook_socket import HookSocket
 from lark_worker.identity.processes import Programs
 from lark_worker.identity.startd import LocalStartd, StartdView
+from lark_worker.metrics import MetricsServer
 from lark_worker.network import own_bridge
 from lark_worker.network.job_network import JobNetworks
 from lark_worker.queues.fair_queues import FairQueues
@@ -35,14 +36,20 @@ def run(settings: Settings, startd: StartdView | None = None) -> int:
         signal.signal(number, lambda _number, _frame: stop.set())
     fair_queues = FairQueues(settings.ovs_database)
     known = startd or LocalStartd(settings.startd_address_file)
-    worker = Worker(settings, ControllerLink(settings), known, JobNetworks(settings), fair_queues)
+    link = ControllerLink(settings)
+    worker = Worker(settings, link, known, JobNetworks(settings), fair_queues)
+    metrics = MetricsServer(settings.metrics_listen, worker, link) if settings.metrics_listen else None
     worker.start()
     programs = Programs(frozenset(settings.starters), frozenset(settings.startds))
     service = HookSocket(settings.socket, worker, programs)
     service.start()
     fair_queues.start()
+    if metrics is not None:
+        metrics.start()
     stop.wait()
     log.event("stopping")
+    if metrics is not None:
+        metrics.stop()
     fair_queues.stop()
     service.stop()
     worker.stop()

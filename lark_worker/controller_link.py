@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import stat
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -55,13 +57,17 @@ class ControllerLink:
     """A client of the controller; thread-safe. Every call raises AwayError where the controller cannot be asked.
 
     ``lease`` is the seconds that a job lives without renewal, by the controller's last answer. Raises SettingError
-    where jobs' users can read the token.
+    where jobs' users can read the token. ``answered_at`` is the time of its last answer (seconds since 1970, 0: none),
+    ``failures`` the number of requests without one.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client: Client | None = None
         self.lease = DEFAULT_LEASE
+        self.answered_at = 0.0
+        self.failures = 0
+        self._lock = threading.Lock()
         _refuse_shared_secrets(settings)
 
     def register(self, body: str, wait: float = 0.0) -> Answer:
@@ -177,6 +183,19 @@ class ControllerLink:
         return self._ask(made)
 
     def _ask(self, call: Callable[[Client], Value]) -> Value:
+        try:
+            found = self._answered(call)
+        except (_UnknownError, RefusedError):
+            self.answered_at = time.time()
+            raise
+        except AwayError:
+            with self._lock:
+                self.failures += 1
+            raise
+        self.answered_at = time.time()
+        return found
+
+    def _answered(self, call: Callable[[Client], Value]) -> Value:
         try:
             if self._client is None:
                 self._client = self._connect()

@@ -144,6 +144,13 @@ class Settings:
     usage_interval: Annotated[
         float, About("Interval in which the counters of jobs' interfaces are read.", "seconds", 0.1, 3600)
     ] = 10.0
+    metrics_listen: Annotated[
+        str,
+        About(
+            "Address and port on which `/metrics` is served to Prometheus, such as `0.0.0.0:9464` or `[::]:9464`; "
+            "it needs no token. Empty: it is not served."
+        ),
+    ] = ""
     prefix: Annotated[str, About("Begins the name of every interface and namespace; 1 to 4 letters, digits.")] = "lark"
     startd_address_file: Annotated[
         Path | None, About("File with the startd's address. Empty: as HTCondor's configuration says.")
@@ -171,6 +178,14 @@ def load(environ: Mapping[str, str]) -> Settings:
     return _TABLE.load(environ)
 
 
+def address_and_port(text: str) -> tuple[str, int]:
+    """The address and the port of ``ADDRESS:PORT``. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise ValueError(text)
+    return str(ip_address(host.removeprefix("[").removesuffix("]"))), int(port)
+
+
 def _together(settings: Settings) -> Iterator[str]:
     """Mistakes that a value alone, or one of several, makes."""
     if not re.fullmatch(r"[a-z][a-z0-9]{0,3}", settings.prefix):
@@ -181,6 +196,11 @@ def _together(settings: Settings) -> Iterator[str]:
             yield f"{PREFIX}{name.upper()}: accepted: at most one of each IP version"
     if any(network.num_addresses < 4 for network in settings.nat_networks):
         yield f"{PREFIX}NAT_NETWORKS: accepted: networks of 4 addresses or more, since the worker has one itself"
+    if settings.metrics_listen:
+        try:
+            address_and_port(settings.metrics_listen)
+        except ValueError:
+            yield f"{PREFIX}METRICS_LISTEN={settings.metrics_listen}: accepted: ADDRESS:PORT, such as 0.0.0.0:9464"
     for name in ("external_interface", "linux_bridge"):
         if not re.fullmatch(r"[!#-.0-~]{0,15}", getattr(settings, name)):
             yield f"{PREFIX}{name.upper()}={getattr(settings, name)}: accepted: an interface's name"

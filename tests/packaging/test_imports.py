@@ -54,6 +54,7 @@ WORKER_ROOMS = (
     "usage",
     "life",
     "worker",
+    "metrics",
     "hook_socket",
     "cli",
 )

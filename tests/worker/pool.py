@@ -195,7 +195,8 @@ class Pool:
     def start_service(self) -> None:
         settings = self.settings
         leaves = FairQueues(settings.ovs_database)
-        self.worker = Worker(settings, ControllerLink(settings), self.startd, JobNetworks(settings), leaves)
+        self.link = ControllerLink(settings)
+        self.worker = Worker(settings, self.link, self.startd, JobNetworks(settings), leaves)
         self.worker.start()
         programs = Programs(frozenset(settings.starters), frozenset(settings.startds))
         self.service = HookSocket(settings.socket, self.worker, programs)

@@ -1,0 +1,142 @@
+"""``/metrics`` of the worker service, for Prometheus: the worker's jobs, its controller, its process."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from http.server import BaseHTTPRequestHandler
+from importlib.metadata import version
+from platform import python_version
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lark_common import log
+from lark_common.errors import SettingError
+from lark_common.exhausted import EXHAUSTED, exhausted
+from lark_worker.controller_link import ControllerLink
+from lark_worker.settings import address_and_port
+from lark_worker.worker import Worker
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+# Seconds without a byte after which a caller is no longer waited for; one is served at a time.
+IDLE: Final = 5.0
+# Seconds until a connection is accepted again where no descriptor was left.
+EXHAUSTED_SECONDS: Final = 0.5
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the one function that its package left without types
+
+
+class WorkerCollector(Collector):
+    """Metrics of a worker, from values that it has anyway. No label holds a job, a user or an address."""
+
+    def __init__(self, worker: Worker, link: ControllerLink) -> None:
+        self._worker = worker
+        self._link = link
+
+    def describe(self) -> Iterable[Metric]:
+        """No description ahead of time: the registry need not ask the worker for one."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Jobs by state and kind of network, undelivered operations, problems, the controller's answers."""
+        records = self._worker.records()
+        counts = Counter((record.state, record.network_type) for record in records if not record.over)
+        jobs = GaugeMetricFamily("lark_worker_jobs", "Jobs here, by state.", labels=("state", "network_type"))
+        for labels, count in sorted(counts.items()):
+            jobs.add_metric(labels, count)
+        yield jobs
+        waiting = sum(bool(record.pending) for record in records)
+        told = "Jobs of which the controller is still to be told something."
+        yield GaugeMetricFamily("lark_worker_undelivered_jobs", told, waiting)
+        yield GaugeMetricFamily("lark_worker_problems", "Problems that need an operator.", len(self._worker.problems()))
+        yield GaugeMetricFamily(
+            "lark_worker_controller_answer_timestamp_seconds",
+            "Last answer of the controller, seconds since 1970; 0 where there was none.",
+            self._link.answered_at,
+        )
+        failures = "Requests that the controller did not answer, or not as it should."
+        yield CounterMetricFamily("lark_worker_controller_failures", failures, self._link.failures)
+        build = GaugeMetricFamily(
+            "lark_worker_build_info", "Always 1; versions of Lark and Python.", labels=("version", "python")
+        )
+        build.add_metric((version("lark-worker"), python_version()), 1)
+        yield build
+
+
+class MetricsServer(socketserver.TCPServer):
+    """Answers ``GET /metrics`` from :meth:`start` to :meth:`stop`, one request at a time. Raises SettingError where it
+    cannot listen."""
+
+    allow_reuse_address = True
+
+    def __init__(self, listen: str, worker: Worker, link: ControllerLink) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(WorkerCollector(worker, link))
+        ProcessCollector(registry=self.registry)
+        host, port = address_and_port(listen)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise SettingError(f"LARK_WORKER_METRICS_LISTEN={listen}: cannot listen there: {error.strerror}") from None
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.2,), name="metrics", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens."""
+        return int(self.server_address[1])
+
+    def start(self) -> None:
+        """Start to serve requests."""
+        self._thread.start()
+        log.event("metrics", port=self.port)
+
+    def stop(self) -> None:
+        """Stop serving requests."""
+        self.shutdown()
+        self._thread.join(IDLE + 1)
+        self.server_close()
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        """Accept a connection; where no descriptor is left, the next is tried after a while."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in EXHAUSTED:
+                exhausted("metrics", error)
+                time.sleep(EXHAUSTED_SECONDS)
+            raise
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore errors of a single connection: callers go away."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: MetricsServer
+    server_version = "lark-worker"
+    sys_version = ""
+    timeout = IDLE
+
+    def do_GET(self) -> None:
+        """Send the metrics."""
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404)
+            return
+        data = generate_latest(self.server.registry)
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        """Scrapes are not logged."""
