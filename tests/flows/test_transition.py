@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given, settings
@@ -145,3 +147,37 @@ def test_steering_is_no_business_of_edges() -> None:
     transition = Transition(before, after)
     assert not transition.changes(1)
     assert transition.changes(CORE)
+
+
+def calls(work: Callable[[], object]) -> int:
+    """The number of functions that some work calls."""
+    profile = cProfile.Profile()
+    profile.runcall(work)
+    return sum(each.callcount for each in profile.getstats())
+
+
+def test_a_change_costs_what_it_changes_and_not_what_a_switch_holds() -> None:
+    old = load(FULL)
+    before, decided = Desired(old), Decider(old)
+    before.set_switch(a_switch(FULL, 1), ("worker1",))
+    for number in range(1, 19):
+        job = a_job(number, owner="carol" if number == 18 else f"user{number % 3}")
+        before.put(job, decided.of(job))
+
+    def way_to(text: str) -> Transition:
+        after, decider = Desired.following(load(text), before), Decider(load(text))
+        for number, placed in list(before.placed.items()):
+            after.decide_anew(number, decider.of(placed.job))
+        for _ in after.settle():
+            pass
+        # The rules that all switches share are calculated once.
+        for desired in (before, after):
+            desired.edge_rules(tracks=True)
+        return Transition(before, after)
+
+    whole = calls(lambda: before.build(1))
+    steered, one = way_to(FULL.replace(STEER, "")), way_to(FULL.replace('"mallory"', '"carol"'))
+    assert not steered.changes(1)
+    assert calls(lambda: steered.changes(1)) < whole / 5
+    assert len(one.changed(1)) == 1
+    assert calls(lambda: one.changes(1)) < whole / 3
