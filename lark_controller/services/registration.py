@@ -168,7 +168,10 @@ class Registration:
                 except Exception as error:
                     # An error of one is its own alone.
                     found[place] = error
-            for (place, step), outcome in zip(steps, self._outcomes([step for _, step in steps], now), strict=True):
+            outcomes = self._outcomes([step for _, step in steps], now)
+            # Memory and loop follow in the order of the store, ends first: a post may have an ended job's address.
+            done = sorted(zip(steps, outcomes, strict=True), key=lambda each: isinstance(each[0][1], _Prepared))
+            for (place, step), outcome in done:
                 try:
                     found[place] = self._taken_in(step, outcome, now)
                 except Exception as error:

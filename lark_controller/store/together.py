@@ -76,7 +76,7 @@ class NotAtOnceError(Exception):
 
 
 def at_once(connection: Connection, asked: Sequence[Asked]) -> list[Outcome]:
-    """Carry out all in the caller's transaction. Raises NotAtOnceError; then nothing of it may be committed."""
+    """Carry out all, ends first, in the transaction. Raises NotAtOnceError; then nothing of it may be committed."""
     found: dict[int, Outcome] = {}
     lines: list[dict[str, Any]] = []
     alone: list[int] = []
@@ -94,8 +94,10 @@ def at_once(connection: Connection, asked: Sequence[Asked]) -> list[Outcome]:
 
 
 def one_by_one(connection: Connection, asked: Sequence[Asked]) -> list[Outcome]:
-    """As :func:`at_once`, each in a savepoint: the error of one is its outcome."""
-    return [_by_itself(connection, each) for each in asked]
+    """As :func:`at_once`, each in a savepoint, ends first: the error of one is its outcome."""
+    turns = sorted(range(len(asked)), key=lambda place: isinstance(asked[place], Post))
+    found = {place: _by_itself(connection, asked[place]) for place in turns}
+    return [found[place] for place in range(len(asked))]
 
 
 def _places(asked: Sequence[Asked], kind: type) -> list[tuple[int, Any]]:

@@ -12,10 +12,12 @@ import pytest
 from fake_switch.switch import FakeNetwork
 from lark_common.classads.ads import parse_post
 from lark_common.errors import AddressError, AdError
+from lark_controller.api.jobs import Registered
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
+from lark_controller.services import registration as registration_module
 from lark_controller.services.feed import Feed
 from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.registration import Registration
@@ -143,12 +145,15 @@ def registered(tmp_path: Path, ahead: list[float]) -> Iterator[tuple[Store, Regi
     store.close()
 
 
-def a_post(registration: Registration, owner: str) -> Job:
-    ads = (
+def ads_of(owner: str) -> str:
+    return (
         f'Owner = "{owner}"\nGlobalJobId = "{owner}#1.0#1"\n------\n'
         f'Machine = "w"\nName = "{owner}@w"\nLarkInnerAddressIPv4 = "10.64.0.1"\n'
     )
-    return registration.register(*parse_post(ads.encode(), "text/plain"), "hook").job
+
+
+def a_post(registration: Registration, owner: str) -> Job:
+    return registration.register(*parse_post(ads_of(owner).encode(), "text/plain"), "hook").job
 
 
 @pytest.mark.parametrize("again", ["renewed", "posted"])
@@ -209,6 +214,24 @@ def test_a_clock_that_is_slewed_was_not_set(ahead: list[float]) -> None:
     found.append(clock.was_set)
     clock.forget()
     assert [*found, clock.was_set] == [False, True, False]
+
+
+def test_a_post_that_takes_the_address_of_a_job_that_ends_in_the_same_transaction_has_it(
+    registered: tuple[Store, Registration, Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, registration, old = registered
+    told: list[object] = []
+    monkeypatch.setattr(registration._feed, "_put", lambda job: told.append(job.id))
+    monkeypatch.setattr(registration._feed, "_gone", told.append)
+    job_ad, machine_ad = parse_post(ads_of("bob").encode(), "text/plain")
+    post = registration_module._Post(job_ad, machine_ad, "hook")
+    new, ended = registration._carry_out([post, registration_module._End(old.id, "hook", "over")])
+    assert isinstance(new, Registered)
+    assert isinstance(ended, Job)
+    assert new.job.addresses == old.addresses
+    assert told == [old.number, new.job.id]
+    assert registration._feed.directory.by_address[old.addresses[0]] == new.job
+    assert registration._blocks.holds(old.addresses[0])
 
 
 def test_a_refusal_that_comes_late_frees_nobody_elses_address(registered: tuple[Store, Registration, Job]) -> None:
