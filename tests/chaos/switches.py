@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Final
 
 from bench.fleet import port_infos
 from fake_switch.stored import StoredSwitch
+from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.replies import PortCounters, PortInfo
 from tests.chaos.checker import Place
 from tests.chaos.pool import CORE, CORE_PORTS, FIRST_PORT, edge_ports
 
 PAUSE: Final = 0.3
 TICK: Final = 0.5
+# Seconds without a message after which a switch asks whether the controller is there, and as many more until it
+# connects anew: inactivity_probe of Open vSwitch (ovs-vswitchd.conf.db(5)), as docs/how-to/open-vswitch.md sets it.
+PROBE: Final = 5.0
 # Ports are older than any job, so that what a port had counted before a job came is not the job's.
 AGE: Final = 100_000.0
 _PACKET: Final = 1000
 
 
 class Played(StoredSwitch):
-    """One switch. ``there`` is cleared while it is away."""
+    """One switch. ``there`` is cleared while it is away; ``probe`` is as :data:`PROBE`."""
 
-    def __init__(self, datapath: int, ports: dict[int, PortInfo]) -> None:
+    def __init__(self, datapath: int, ports: dict[int, PortInfo], *, probe: float = PROBE) -> None:
         super().__init__(datapath, ports)
         self.there = asyncio.Event()
         self.there.set()
+        self._probe = probe
 
     async def stay(self, port: int) -> None:
-        """Connect, and again whenever the connection ends, while it is there."""
+        """Connect, and again whenever the connection ends or nothing comes any more, while it is there."""
         while True:
             await self.there.wait()
             try:
@@ -36,8 +42,25 @@ class Played(StoredSwitch):
             except OSError:
                 await asyncio.sleep(PAUSE)
                 continue
-            await self.closed.wait()
+            await self._connected()
             await asyncio.sleep(PAUSE)
+
+    async def _connected(self) -> None:
+        """Wait for the connection's end, and end it where the other side is no more: its last packet may be lost."""
+        asked = False
+        while not self.closed.is_set():
+            before = self.received
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.closed.wait(), self._probe)
+            # One that does not read does nothing else either.
+            if self._transport is None or not self._transport.is_reading() or self.received != before:
+                asked = False
+            elif asked:
+                self._transport.abort()
+                await self.closed.wait()
+            else:
+                self.send_raw(wire.echo_request(1))
+                asked = True
 
     def leave(self) -> None:
         """Be away until ``there`` is set."""
