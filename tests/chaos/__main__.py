@@ -40,7 +40,7 @@ def main() -> int:
         )
         print(f"faults: {dict(result.kinds)}", flush=True)
         print(f"asked: {result.asked}", flush=True)
-        for each in result.broken[:50]:
+        for each in (*result.broken[:50], *result.switches):
             print(each, flush=True)
         if result.broken:
             failed = True

@@ -25,6 +25,7 @@ Queues = Mapping[str, str]
 class Promise(StrEnum):
     """What is promised."""
 
+    RUNS = "the controller runs again"
     STANDS = "an acknowledged ad stands"
     ENDS = "an acknowledged end stands"
     KNOWN = "nobody is told that a job which lives is unknown"
@@ -77,7 +78,8 @@ class Reservation:
 @dataclass(frozen=True)
 class Evidence:
     """What was seen while nothing was asked. ``used`` are bytes from and to a job by its number, ``counted`` those of
-    a port since it was made; ``sums`` what the database holds of each table of use, of every column."""
+    a port since it was made; ``sums`` what the database holds of each table of use, of every column. ``running`` is
+    whether there is a controller."""
 
     rows: tuple[Row, ...] = ()
     reservations: tuple[Reservation, ...] = ()
@@ -92,15 +94,22 @@ class Evidence:
     wanted_queues: Mapping[int, Queues] = field(default_factory=dict)
     queues: Mapping[int, Queues] = field(default_factory=dict)
     policy: str = ""
+    running: bool = True
 
 
 def check(log: Log, seen: Evidence, now: float) -> list[Violation]:
     """Every promise that was not kept at a time of the log's clock."""
     return [
-        *ads(log, seen.rows, now), *owners(log, seen.rows), *flows(seen.desired, seen.held),
+        *runs(seen), *ads(log, seen.rows, now), *owners(log, seen.rows), *flows(seen.desired, seen.held),
         *queues(seen.wanted_queues, seen.queues), *links(seen), *reservations(log, seen, now), *use(seen),
         *policy(log, seen.policy),
     ]  # fmt: skip
+
+
+def runs(seen: Evidence) -> Iterator[Violation]:
+    """The controller itself."""
+    if not seen.running:
+        yield Violation(Promise.RUNS, "its process has ended, and again whenever it was started")
 
 
 def ads(log: Log, rows: Iterable[Row], now: float) -> Iterator[Violation]:

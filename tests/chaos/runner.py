@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,8 @@ from tests.chaos.faults import Whole, kinds, undergo
 from tests.chaos.log import Log
 from tests.chaos.ovsdb import Servers
 from tests.chaos.pool import policy
+from tests.chaos.remains import both_sides, in_words, keep
+from tests.chaos.rest import Rest
 from tests.chaos.schedule import Fault, rounds
 from tests.chaos.switches import Fleet
 from tests.chaos.wires import Wire
@@ -40,8 +42,8 @@ SLOTS: Final = 3
 # A job's lease, and for how much of it what was acknowledged surely stands: longer than faults last together.
 LEASE: Final = 90.0
 SURELY: Final = 45.0
-# How long everything may take to come to rest after faults: leases are not over by then.
-REST: Final = 90.0
+# Seconds between two looks at whether everything has come to rest.
+LOOK: Final = 1.0
 ROUND: Final = 30.0
 DISK_MIB: Final = 64
 _SETTINGS: Final = {
@@ -52,14 +54,12 @@ _SETTINGS: Final = {
 
 @dataclass
 class Result:
-    """What a run came to: the faults of the round that was not survived (of the last one), and what was broken."""
+    """What a run came to: what was broken, and then who was connected to whom, a line for each switch."""
 
     rounds: int = 0
-    faults: int = 0
-    broken: list[Violation] = field(default_factory=list)
-    undergone: Sequence[Fault] = ()
+    broken: list[str] = field(default_factory=list)
+    switches: list[str] = field(default_factory=list)
     asked: dict[str, dict[int, int]] = field(default_factory=dict)
-    judged: dict[str, int] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
 
 
@@ -108,17 +108,20 @@ async def _run(
         workload.start()
         lengths = [ROUND] * int(seconds // ROUND) + ([rest_of] if (rest_of := seconds % ROUND) >= 5.0 else [])
         for faults in rounds(seed, lengths or [seconds], kinds(whole, own=own)):
-            result.rounds, result.faults, result.undergone = result.rounds + 1, result.faults + len(faults), faults
+            result.rounds += 1
             result.kinds.update(fault.kind.value for fault in faults)
             await asyncio.gather(_in_time(whole, faults), asyncio.sleep(lengths[result.rounds - 1]))
             await workload.rest()
             began = time.monotonic()
-            result.broken, seen = await _at_rest(whole, log)
-            result.judged = _judged(log, seen)
-            say(f"round {result.rounds}: {len(faults)} faults, at rest after {time.monotonic() - began:.1f} s, "
-                f"{len(result.broken)} promises broken; {result.judged}")  # fmt: skip
+            looked, seen = await _at_rest(whole, log)
+            result.broken = in_words(looked.looks)
+            took = f"{'broken' if result.broken else 'at rest'} after {time.monotonic() - began:.1f} s"
+            say(f"round {result.rounds}: {len(faults)} faults, {took}, {len(result.broken)} promises broken; "
+                f"{_judged(log, seen)}")  # fmt: skip
             if result.broken:
-                _keep(directory, database.url, log, result, found)
+                told = await workload.look("/v1/switches")
+                result.switches = both_sides(fleet, told.json["switches"] if told.status == 200 else ())
+                keep(directory, database.url, log, faults, result.broken, result.switches, found)
                 break
             workload.go_on()
     finally:
@@ -151,22 +154,23 @@ async def _in_time(whole: Whole, faults: Sequence[Fault]) -> None:
     await asyncio.gather(*map(at, faults))
 
 
-async def _at_rest(whole: Whole, log: Log) -> tuple[list[Violation], Evidence]:
-    """What is broken once nothing changes any more: asked until all is well, or for as long as that may take."""
-    deadline = time.monotonic() + REST
-    seen = Evidence()
+async def _at_rest(whole: Whole, log: Log) -> tuple[Rest, Evidence]:
+    """What is broken once nothing changes any more, and what was seen last. Raises what the databases raise."""
+    looked, seen = Rest(), Evidence()
     while True:
-        await asyncio.sleep(1.0)
-        late = time.monotonic() > deadline
+        await asyncio.sleep(LOOK)
+        broken: list[Violation] | None = None
+        unseen: Exception | None = None
         try:
             seen = await asyncio.to_thread(gather, whole.database.url, whole.fleet, whole.servers, log)
-        except (LarkError, OSError, psycopg.Error, sqlite3.Error):
-            if late:
-                raise
-            continue
-        broken = check(log, seen, time.monotonic())
-        if (not broken and whole.controller.running) or late:
-            return broken, seen
+            seen = replace(seen, running=whole.controller.running)
+            broken = check(log, seen, time.monotonic())
+        except (LarkError, OSError, psycopg.Error, sqlite3.Error) as error:
+            unseen = error
+        if looked.over(broken):
+            if unseen is not None:
+                raise unseen
+            return looked, seen
 
 
 def _judged(log: Log, seen: Evidence) -> dict[str, int]:
@@ -178,20 +182,6 @@ def _judged(log: Log, seen: Evidence) -> dict[str, int]:
         "queues": sum(map(len, seen.wanted_queues.values())), "kbps": sum(seen.reserved.values()),
         "megabytes": sum(map(sum, seen.used.values())) // 1_000_000,
     }  # fmt: skip
-
-
-def _keep(directory: Path, url: str, log: Log, result: Result, found: Path) -> None:
-    shutil.rmtree(found, ignore_errors=True)
-    found.mkdir(parents=True)
-    for path in directory.glob("lark.*"):
-        shutil.copy(path, found)
-    if url.startswith("postgresql"):
-        with (found / "lark.sql").open("wb") as file:
-            subprocess.run(["pg_dump", "--inserts", url], stdout=file, check=False)
-    entries = sorted(log.entries(), key=lambda each: each.sent)
-    (found / "asked").write_text("".join(f"{each}\n" for each in entries))
-    (found / "faults").write_text("".join(f"{each}\n" for each in result.undergone))
-    (found / "broken").write_text("".join(f"{each}\n" for each in result.broken))
 
 
 @contextmanager

@@ -33,6 +33,11 @@ class Played(StoredSwitch):
         self.there.set()
         self._probe = probe
 
+    @property
+    def connected(self) -> bool:
+        """True while it has a connection, as far as it has noticed."""
+        return self._transport is not None
+
     async def stay(self, port: int) -> None:
         """Connect, and again whenever the connection ends or nothing comes any more, while it is there."""
         while True:

@@ -70,6 +70,10 @@ def test_where_every_promise_is_kept_nothing_is_said() -> None:
     assert check(a_log(), SEEN, NOW) == []
 
 
+def test_a_controller_that_does_not_run_any_more() -> None:
+    assert broken(a_log(), replace(SEEN, running=False)) == [Promise.RUNS]
+
+
 def test_an_ad_that_is_lost_has_ended_is_another_or_has_another_address() -> None:
     assert broken(a_log(), replace(SEEN, rows=SEEN.rows[1:], used={})) == [Promise.STANDS]
     assert broken(a_log(), with_row(1, live=False)) == [Promise.STANDS]

@@ -67,6 +67,10 @@ class Workload:
         """Ask again."""
         self._posting.set()
 
+    async def look(self, path: str) -> Answer:
+        """Read something that no promise is about, which is not written down."""
+        return await _request(self._port, self._token, "GET", path, b"", "text/plain")
+
     async def put_policy(self) -> None:
         """Put the next policy in force."""
         self._turn += 1

@@ -1,0 +1,36 @@
+"""Rest after faults: whether what is broken is still being mended, or stays as it is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tests.chaos.checker import Violation
+
+# Looks, a second apart or more on a slow machine, that must find the same until it counts as broken for good; whatever
+# retries does so sooner. And looks after which it counts as broken though it still changes.
+SAME: Final = 90
+MOST: Final = 600
+
+
+class Rest:
+    """What was broken at each look, one after the other. ``looks`` says of each violation of the last one how many
+    looks in a row have found it."""
+
+    def __init__(self, same: int = SAME, most: int = MOST) -> None:
+        self._same, self._most = same, most
+        self._count = self._alike = 0
+        self.looks: dict[Violation, int] = {}
+
+    def over(self, broken: Sequence[Violation] | None) -> bool:
+        """Take what a look has found, None where it could see nothing; True once there is nothing to wait for: all is
+        well, or what is broken stays."""
+        self._count += 1
+        late = self._count >= self._most
+        if broken is None:
+            self._alike = 0
+            return late
+        found = {each: self.looks.get(each, 0) + 1 for each in broken}
+        self._alike = self._alike + 1 if found.keys() == self.looks.keys() else 1
+        self.looks = found
+        return not broken or self._alike >= self._same or late
