@@ -1,9 +1,10 @@
 """Evaluation of what others wrote, within bounds: while HTCondor's code evaluates, nothing else of the process runs.
 
-An expression is evaluated only when three things have been seen in its text. It calls functions of
-:data:`FUNCTIONS` alone, whose work and result are at most a small multiple of what they are given. It has no record, in
-which names could refer to each other out of sight. And with every attribute that it refers to written out in its place
-it has at most :data:`MAX_EXPANSION` characters. So neither time nor memory depends on what somebody wrote.
+An expression is evaluated only when four things have been seen in its text. It calls functions of :data:`FUNCTIONS`
+alone, whose work and result are at most a small multiple of what they are given. It has no record, in which names could
+refer to each other out of sight. With every attribute that it refers to written out in its place it has at most
+:data:`MAX_EXPANSION` characters, and at most :data:`MAX_SPLITS` calls of :data:`SPLITS` within each other. So neither
+time nor memory depends on what somebody wrote.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ FUNCTIONS: Final = frozenset(
     }
 )  # fmt: skip
 
+# The functions that make a list of what they evaluated. Such a list as a text has each quote and backslash of its items
+# once more escaped, so that string(split(string(split(…)))) doubles with each pair of calls.
+SPLITS: Final = frozenset({"split", "splitslotname", "splitusername"})
+# Calls of those within each other, also through attributes.
+MAX_SPLITS: Final = 2
+
 # HTCondor's own text of an expression (repr; str adds blanks, as many as the square of its depth). It has no comments.
 _TOKEN: Final = re.compile(
     r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|([A-Za-z_][A-Za-z0-9_]*+|\'[^\'\\]*+(?:\\.[^\'\\]*+)*+\')|'
@@ -52,13 +59,23 @@ class Token(NamedTuple):
     start: int
 
 
+class Reference(NamedTuple):
+    """An attribute in an expression: its scope (lower case or ``""``), its name as written, and how many calls of
+    :data:`SPLITS` it stands in."""
+
+    scope: str
+    name: str
+    splits: int
+
+
 class Contents(NamedTuple):
-    """The parts of an expression; functions as written, references with their scope (lower case or ``""``)."""
+    """The parts of an expression; functions as written, and the most calls of :data:`SPLITS` within each other."""
 
     functions: tuple[str, ...]
-    references: tuple[tuple[str, str], ...]
+    references: tuple[Reference, ...]
     has_record: bool
     selects: bool
+    splits: int
 
 
 def tokens(text: str) -> list[Token]:
@@ -74,8 +91,11 @@ def tokens(text: str) -> list[Token]:
 def contents(expression: str) -> Contents:
     """The functions, references and records of an expression in HTCondor's own text of it."""
     functions: list[str] = []
-    references: list[tuple[str, str]] = []
+    references: list[Reference] = []
     has_record = selects = False
+    # For each bracket that is open, whether it belongs to a call of SPLITS.
+    brackets: list[bool] = []
+    splits = most_splits = 0
     parts = tokens(expression)
     for place, part in enumerate(parts):
         before = parts[place - 1].kind if place else ""
@@ -83,9 +103,15 @@ def contents(expression: str) -> Contents:
         if part.kind == "[":
             # After a value it is a subscript.
             has_record |= before not in ("name", "string", ")", "]", "}") or parts[place - 1].text in ("is", "isnt")
+        if part.kind in ("(", "[", "{"):
+            brackets.append(part.kind == "(" and before == "name" and _name(parts[place - 1]).lower() in SPLITS)
+            splits += brackets[-1]
+            most_splits = max(most_splits, splits)
+        elif part.kind in (")", "]", "}"):
+            splits -= brackets.pop()
         if part.kind != "name" or part.text.lower() in _OPERATORS:
             continue
-        name = part.text.strip("'")
+        name = _name(part)
         if after == "(":
             functions.append(name)
         elif before == ".":
@@ -95,10 +121,14 @@ def contents(expression: str) -> Contents:
             if not known or name.lower() in _SCOPES:
                 # Selects out of a record, or out of an ad by way of another; `.x` is x of the outermost ad.
                 selects = True
-            references.append((scope.text.lower() if known and scope is not None else "", name))
+            references.append(Reference(scope.text.lower() if known and scope is not None else "", name, splits))
         elif after != "." or part.text.lower() not in _SCOPES:
-            references.append(("", name))
-    return Contents(tuple(functions), tuple(references), has_record, selects)
+            references.append(Reference("", name, splits))
+    return Contents(tuple(functions), tuple(references), has_record, selects, most_splits)
+
+
+def _name(part: Token) -> str:
+    return part.text.strip("'")
 
 
 def refused_functions(functions: tuple[str, ...], accepted: frozenset[str]) -> str:
@@ -124,22 +154,38 @@ def evaluate(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
     return value
 
 
+def splits_problem(splits: int) -> str:
+    """The reason why so many calls of :data:`SPLITS` within each other are not accepted, or ``""``."""
+    if splits <= MAX_SPLITS:
+        return ""
+    return (
+        f"has split, splitSlotName or splitUserName within each other, {splits} deep; at most {MAX_SPLITS} are accepted"
+    )
+
+
+class _Size(NamedTuple):
+    """The characters of an expression once attributes are written out, and its calls of SPLITS within each other."""
+
+    characters: int
+    splits: int
+
+
 class _Expansion:
     """Measures an expression with everything that it refers to."""
 
     def __init__(self, ads: tuple[classad2.ClassAd, classad2.ClassAd], name: str) -> None:
         self._ads = ads
         self._name = name
-        self._sizes: dict[tuple[int, str], int | None] = {}
+        self._sizes: dict[tuple[int, str], _Size | None] = {}
         self._seen = 0
 
-    def of(self, text: str, side: int) -> int:
-        """The number of characters that ``text``, an expression of ``ads[side]``, has once attributes are written
-        out."""
+    def of(self, text: str, side: int) -> _Size:
+        """The size of ``text``, an expression of ``ads[side]``. Raises AdError where it has no bound."""
         # The bound is on all texts together, and counts each before it is parsed: written out, a text is no shorter.
         self._seen = self._bounded(self._seen + len(text))
         total = len(text)
         found = contents(text)
+        splits = found.splits
         refused = refused_functions(found.functions, FUNCTIONS)
         if refused:
             raise AdError(
@@ -153,11 +199,16 @@ class _Expansion:
                 "has a record, [ Name = value; … ], inside an expression, or selects from one; accepted are names,"
                 " MY. and TARGET. before them",
             )
-        for scope, attribute in found.references:
-            total = self._bounded(total + self._size(scope, attribute.lower(), side))
-        return total
+        for scope, attribute, within in found.references:
+            size = self._size(scope, attribute.lower(), side)
+            total = self._bounded(total + size.characters)
+            splits = max(splits, within + size.splits)
+        problem = splits_problem(splits)
+        if problem:
+            raise AdError(self._name, problem)
+        return _Size(total, splits)
 
-    def _size(self, scope: str, attribute: str, side: int) -> int:
+    def _size(self, scope: str, attribute: str, side: int) -> _Size:
         where = side
         if scope in _OTHER or (not scope and attribute not in self._ads[side]):
             where = 1 - side
@@ -167,7 +218,7 @@ class _Expansion:
             if len(self._sizes) > MAX_DEPTH:
                 raise AdError(self._name, f"refers to more than {MAX_DEPTH} attributes")
             known = attribute in self._ads[where]
-            self._sizes[key] = self.of(repr(self._ads[where].lookup(attribute)), where) if known else 0
+            self._sizes[key] = self.of(repr(self._ads[where].lookup(attribute)), where) if known else _Size(0, 0)
         size = self._sizes[key]
         if size is None:
             raise AdError(self._name, f"refers to itself through {attribute[:60]}")

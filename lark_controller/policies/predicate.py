@@ -79,6 +79,9 @@ def compiled(text: str) -> Compiled:
         raise AdError("", "a record, [ Name = value; … ], cannot be used in an expression of a policy")
     if len(found.references) > MAX_REFERENCES:
         raise AdError("", f"{len(found.references)} names of attributes; at most {MAX_REFERENCES} are accepted")
+    splits = evaluation.splits_problem(found.splits)
+    if splits:
+        raise AdError("", splits)
     changed, calls = regexp.without_calls(plain)
     return Compiled(classad2.ExprTree(changed), calls)
 

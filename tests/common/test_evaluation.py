@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import classad2
@@ -73,6 +74,9 @@ HOSTILE = [
     (".Owner", "selects"),
     ("'TARGET'.'MY'.Machine", "selects"),
     (" + ".join(["Owner"] * 1500), "8192 characters"),
+    ("string(splitUserName(" * 30 + '"\\""' + "))" * 30, "within each other, 30 deep"),
+    ("strcat(Split(" * 30 + '"\\""' + "))" * 30, "within each other, 30 deep"),
+    ("{ toLower(splitSlotName(split({ 'a', split(Owner) }[1])[0])) }[0]", "within each other, 3 deep"),
 ]
 ATTRIBUTES = ["InboundConnectivity", "RequestBandwidth", "JobPrio", "NetworkAccounting"]
 
@@ -121,6 +125,35 @@ def test_doubling_through_attributes_of_both_ads_is_refused(evaluated: list[str]
     assert evaluated == []
 
 
+def test_splits_within_each_other_through_attributes_are_refused(evaluated: list[str]) -> None:
+    chain = "".join(f"A{n} = string(split(TARGET.A{n + 1}))\n" for n in range(40))
+    with pytest.raises(AdError, match="within each other"):
+        post(f"JobPrio = A0\n{chain}", chain)
+    assert evaluated == []
+
+
+def test_no_two_accepted_functions_by_turns_make_a_long_text() -> None:
+    """What is accepted of two functions called by turns has an answer that is hardly longer than the expression."""
+    text = '"a\\"b,c@d 1"'
+    calls = [f"{name}({{}}{more})" for name in evaluation.FUNCTIONS for more in ("", ', "a"', ", 0")]
+    calls += ["({} ?: 1)", "{{ {} }}", "{{ {} }}[0]", "{}[0]"]
+
+    def value(expression: str) -> Any:
+        try:
+            ad = classad2.ClassAd(f"[x = {expression}]")
+            return evaluate(ad, "x", classad2.ClassAd())
+        except (AdError, classad2.ClassAdException):
+            return None
+
+    keeping = [call for call in calls if isinstance(value(call.format(text)), str | list)]
+    assert len(keeping) > 10
+    for first, second in itertools.product(keeping, repeat=2):
+        expression = text
+        for _ in range(8):
+            expression = second.format(first.format(expression))
+        assert len(str(value(expression))) <= 4 * len(expression), (first, second)
+
+
 def test_what_nobody_evaluates_may_be_anything() -> None:
     job, _ = post(f"Requirements = {BACKTRACKING} && regexp(TARGET.Machine, eval(Owner))\nR = [a = b; b = a]\n")
     assert "regexp" in job.text
@@ -142,6 +175,7 @@ def test_an_attribute_that_a_policy_asks_for_is_an_error_there(evaluated: list[s
         ("{ 1, 2, 3 }[1] + size({ 1, 2 }) * MY.Two", 6),
         ('toUpper(substr("abc", 1)) == "bc"', True),
         ('split("a b")[1]', "b"),
+        ('strcat(split(splitUserName("c.d@e")[0], ".")[1], split("a b")[1], split("a b")[0])', "dba"),
         ("Two is 2 && Three isnt 3", True),
         ("strcat('Two', \"[a = 1; b = a]\")", "2[a = 1; b = a]"),
         ('"regexp(" == "regexp("', True),
@@ -155,8 +189,13 @@ def test_what_real_ads_have_is_evaluated(expression: str, value: Any) -> None:
 def test_contents_are_those_of_the_text() -> None:
     found = contents("f(MY.a,\"g(b)\") + TARGET.'c d' + L[0] + 1.0E+00 + h")
     assert found.functions == ("f",)
-    assert found.references == (("my", "a"), ("target", "c d"), ("", "L"), ("", "h"))
-    assert (found.has_record, found.selects) == (False, False)
+    assert found.references == (("my", "a", 0), ("target", "c d", 0), ("", "L", 0), ("", "h", 0))
+    assert (found.has_record, found.selects, found.splits) == (False, False, 0)
+    nested = contents("split(a)[b] + Split({c, (d), splitUserName(e)}) + splits(f)")
+    assert [(name, splits) for _, name, splits in nested.references] == [
+        ("a", 1), ("b", 0), ("c", 1), ("d", 1), ("e", 2), ("f", 0)
+    ]  # fmt: skip
+    assert nested.splits == 2
 
 
 @pytest.mark.parametrize("function", sorted(evaluation.FUNCTIONS))

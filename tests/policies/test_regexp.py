@@ -78,6 +78,7 @@ REFUSED = [
     ('replace("a", "aa", Owner) == "b"', "replace()"),
     ('stringList_regexpMember("a", Owner)', "stringList_regexpMember()"),
     ("join(" * 30 + "Owner" + ")" * 30 + ' == "a"', "join()"),
+    ("string(split(" * 30 + "Owner" + "))" * 30 + ' == "a"', "within each other, 30 deep"),
     ('userHome(Owner) == "/"', "userHome()"),
     ('unparse(Owner) == "a"', "unparse()"),
     ('formatTime(N) == "a"', "formatTime()"),
