@@ -13,6 +13,7 @@ import re
 import sqlite3
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -213,7 +214,8 @@ async def _day(run: Scale, seconds: float) -> None:
     """A day's starts and ends, one after the other as fast as they go: each new job takes the place of the oldest."""
     wanted = STARTS_A_DAY * run.size
     first_hour = max(1, wanted // 24)
-    oldest = jobs(run.size + wanted, BLOCK, workers=run.workers)
+    # The id, datapath, host and port of each job that stands, the oldest first.
+    standing = deque((job.id, job.datapath, job.host, job.port) for job in jobs(run.size, BLOCK, workers=run.workers))
     end, said = time.perf_counter() + seconds, time.perf_counter()
     done = 0
     memory: list[float] = []
@@ -224,11 +226,12 @@ async def _day(run: Scale, seconds: float) -> None:
         client = Client(run.controller.rest, run.token)
         while done < wanted and time.perf_counter() < end:
             done += 1
-            old, new = next(oldest), next(run.fresh)
-            ended = await client.request("DELETE", f"/v1/jobs/{old.id}")
+            old, datapath, host, port = standing.popleft()
+            ended = await client.request("DELETE", f"/v1/jobs/{old}")
             # On the same worker, at the port that is free now.
-            placed = replace(new, datapath=old.datapath, host=old.host, port=old.port)
+            placed = replace(next(run.fresh), datapath=datapath, host=host, port=port)
             posted = await client.request("POST", "/v1/jobs?wait=0", ads(placed).encode())
+            standing.append((placed.id, datapath, host, port))
             statuses.update((ended.status, posted.status))
             if not memory and done >= first_hour:
                 memory.append(run.controller.memory() / MIB)

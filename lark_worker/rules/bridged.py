@@ -5,7 +5,7 @@ Compare :mod:`lark_controller.flows.edge.program`: the same frames pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv6Address, IPv6Network, collapse_addresses
 from typing import Final
 
@@ -22,18 +22,25 @@ TARGET: Final = "@th,64,128"
 TAGGED: Final = "@ll,96,16 { 0x8100, 0x88a8 }"
 _ALL_NODES: Final = "33:33:00:00:00:01"
 _BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
+# RFC 4291, RFC 3810 and RFC 8415.
+_ALL_ROUTERS: Final = "ff02::2"
+_ALL_MLD2_ROUTERS: Final = "ff02::16"
+_ALL_DHCP_SERVERS: Final = "ff02::1:2"
+# Global and unique local addresses (RFC 4291, RFC 4193).
+_GLOBAL: Final = "{ 2000::/3, fc00::/7 }"
 
 
 def table(name: str, prefix: str, rules: HostRules, ports: Iterable[Port]) -> Table:
     """The table ``name`` of the bridge family for these jobs; ``prefix`` begins the names of all job devices."""
     ports = list(ports)
     maps, chains = render.gates(prefix, ports, ("prerouting", "postrouting"))
+    sliced = [str(address) for port in ports if port.rules.slice for address in port.ipv6]
     for port in ports:
         if port.rules.isolated:
             chains |= render.isolated(port)
             continue
         chains[port.chain("f")] = Chain(tuple(_admit(port)))
-        sent = (*_solicited(port), *render.decision(port, out=True, arp=True))
+        sent = (*_solicited(port, sliced), *render.decision(port, out=True, arp=True))
         out = (*sent, *render.set_dscp(port), *render.classed(port), *render.count_and_accept(port, out=True))
         chains[port.chain("o")] = Chain(out)
         chains[port.chain("t")] = Chain((*_deliver(port), "drop"))
@@ -71,6 +78,7 @@ def _admit_ipv6(port: Port, go: str, spoofed: str) -> Iterator[str]:
     if port.rules.slice and not port.rules.dhcp:
         # As on an edge: nobody else resolves a job's link-local address and is answered there.
         yield f"icmpv6 type {NA} ip6 saddr fe80::/10 ip6 daddr fe80::/10 {spoofed}"
+    yield f"icmpv6 type {NA} ip6 saddr fe80::/10 ip6 daddr {_GLOBAL} {spoofed}"
     for address in (*port.ipv6, local):
         for kind, option, about in ((NS, 1, ""), (NA, 2, f"{_target(address)} ")):
             said = f"icmpv6 type {kind} ip6 saddr {address} {about}"
@@ -79,12 +87,14 @@ def _admit_ipv6(port: Port, go: str, spoofed: str) -> Iterator[str]:
             yield f"{said}ip6 length 32 @th,192,8 {option} @th,208,48 {_hexadecimal(port.rules.mac)} {go}"
         # Duplicate address detection asks from the unspecified address.
         yield f"icmpv6 type {NS} ip6 saddr :: {_target(address)} {go}"
-    yield f"icmpv6 type {{ 133, 143 }} ip6 saddr {{ ::, {local} }} {go}"
+    # To all routers alone: sent to a job, nothing would tell from whom it is.
+    for kind, group in ((133, _ALL_ROUTERS), (143, _ALL_MLD2_ROUTERS)):
+        yield f"icmpv6 type {kind} ip6 saddr {{ ::, {local} }} ip6 daddr {group} {go}"
     yield f"icmpv6 type {{ {NS}, {NA} }} {spoofed}"
     for address in port.ipv6:
         yield f"ip6 saddr {address} {go}"
     if port.rules.dhcp:
-        yield f"ip6 saddr {local} udp sport 546 udp dport 547 {go}"
+        yield f"ip6 saddr {local} ip6 daddr {_ALL_DHCP_SERVERS} udp sport 546 udp dport 547 {go}"
 
 
 def _deliver(port: Port) -> Iterator[str]:
@@ -96,8 +106,10 @@ def _deliver(port: Port) -> Iterator[str]:
         yield f"ether daddr {mac} ip daddr {address} {go}"
         yield f"ether type arp arp daddr ip {address} {go}"
     if port.rules.dhcp:
-        yield f"ether daddr {braces((mac, _BROADCAST))} ether type ip udp sport 67 udp dport 68 {go}"
-        yield f"ether daddr {mac} ip6 daddr {local} udp sport 547 udp dport 546 {go}"
+        # No job sends this, so no slice is asked: a server may have an address of the jobs' networks.
+        taken = f"{port.count('in_local')} accept"
+        yield f"ether daddr {braces((mac, _BROADCAST))} ether type ip udp sport 67 udp dport 68 {taken}"
+        yield f"ether daddr {mac} ip6 daddr {local} udp sport 547 udp dport 546 {taken}"
     if port.ipv6 or port.rules.dhcp:
         for address in (*port.ipv6, local):
             yield f"icmpv6 type {NS} ip6 daddr ff00::/8 {_target(address)} {go}"
@@ -107,22 +119,27 @@ def _deliver(port: Port) -> Iterator[str]:
             yield f"ether daddr {mac} ip6 daddr {address} {go}"
 
 
-def _solicited(port: Port) -> Iterator[str]:
+def _solicited(port: Port, sliced: Sequence[str]) -> Iterator[str]:
     """Rules for the addresses that a sliced job may ask for by multicast: as for those that it may send to, and no
-    link-local one from its own (compare :mod:`lark_controller.flows.edge.slices`)."""
+    link-local one from its own (compare :mod:`lark_controller.flows.edge.slices`). A job without a slice sends nothing
+    to the worker's ``sliced`` addresses, from its link-local address neither."""
     job = port.rules
+    drop = f"{port.count('out_dropped')} drop"
+    if not job.slice and sliced:
+        yield f"ip6 daddr {braces(sliced)} {drop}"
+        for address in sliced:
+            yield f"icmpv6 type {NS} ip6 daddr ff00::/8 {_target(address)} {drop}"
     if job.slice:
-        drop = f"{port.count('out_dropped')} drop"
         asks = f"icmpv6 type {NS} ip6 daddr ff00::/8"
         yield f"{asks} {TARGET} @jobs_t {TARGET} != @hosts_t {TARGET} != @s{job.slice}_t {drop}"
         yield f"{asks} ip6 saddr fe80::/10 @th,64,10 0x3fa {drop}"
 
 
 def _solicits(port: Port) -> Iterator[str]:
-    """Drop requests for a sliced job's link-local address from others without multicast."""
+    """Drop requests for a sliced job's link-local address from others without multicast, and answers to it."""
     if port.rules.slice:
         # Not counted: a router that knows the job already asks so first, and then by multicast.
-        yield f"icmpv6 type {NS} ip6 saddr fe80::/10 ip6 daddr fe80::/10 drop"
+        yield f"icmpv6 type {{ {NS}, {NA} }} ip6 saddr fe80::/10 ip6 daddr fe80::/10 drop"
 
 
 def _targets(rules: HostRules, ports: Iterable[Port]) -> dict[str, Set]:

@@ -150,6 +150,7 @@ def test_a_demo_that_is_kept_shows_its_traffic_in_a_browser_and_leaves_nothing(
         sender = page.get_by_role("row", name=re.compile(r"^mallory \S+ 1 [0-9.]+ Mb.s"))
         see(sender).to_be_visible(timeout=20_000)
         page.get_by_role("link", name="worker2").first.click()
+        page.get_by_role("heading", name="Flows").click()
         counted = (
             page.get_by_role("row", name=re.compile(" ip,in_port=4,.* job 106.0 of mallory")).locator("td").nth(-2)
         )

@@ -96,6 +96,27 @@ def test_a_connection_that_has_shown_a_token_outlives_those_that_have_not(runnin
                 opened.enter_context(running.connect())
 
 
+def test_a_stranger_that_goes_as_it_loses_its_place_stops_nobody(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "_key", lambda host: "" if host is None else host)
+    to_park = Admission.to_park
+
+    def and_gone(door: Admission) -> list[ClientConnection]:
+        chosen = to_park(door)
+        for channel in chosen:
+            channel.handle_close()
+        return chosen
+
+    monkeypatch.setattr(Admission, "to_park", and_gone)
+    with contextlib.ExitStack() as opened:
+        first = opened.enter_context(running.connect())
+        for _ in range(STRANGERS.address + 20):
+            opened.enter_context(running.connect())
+        assert closed(first)
+        assert running.get("/v1/switches")[0] == 200
+
+
 @pytest.mark.parametrize("begun", [b"", b"GET /healthz HT", b"POST /v1/jobs HTTP/1.1\r\nContent-Length: 100\r\n\r\nha"])
 def test_who_sends_nothing_more_is_closed(running: Running, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
     for name in ("HEAD_SECONDS", "REQUEST_SECONDS", "STRANGER_SECONDS"):

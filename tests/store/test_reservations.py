@@ -20,7 +20,7 @@ from lark_controller.jobs.job import JobState
 from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologySpec
 from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
 from lark_controller.qos.topology import Demand, Topology, asked_rate
-from lark_controller.store import Store, reservations
+from lark_controller.store import LEASE_EXPIRED, Store, reservations
 from lark_controller.store.database import connect
 from lark_controller.store.schema import runs
 from tests.fixtures.databases import NOW, a_run, at_once
@@ -171,7 +171,7 @@ def test_whatever_ends_a_job_ends_what_is_reserved_for_it(store: Store) -> None:
     assert out(store) == 40_000
     store.runs.register(a_run(4, slot="slot1@worker0", started=2000, host="worker0"), "", "", "hook", NOW)
     assert out(store) == 20_000
-    store.runs.register(a_run(5, ipv4=expired.ipv4), "", "", "hook", NOW + 2)
+    store.runs.end(expired.id, NOW + 2, LEASE_EXPIRED, "", "lark")
     assert store.reservations.use() == {}
     assert store.reservations.page(None, NOW, None, 10).reservations == ()
 

@@ -69,6 +69,7 @@ def test_fifty_posts_and_ends_take_as_many_statements_as_one_and_one_commit(stor
 
 def test_the_error_of_one_fails_no_other(store: Store) -> None:
     holder = store.runs.register(a_run(50), "", "", "hook", NOW).job
+    ending = store.runs.register(a_run(51), "", "", "hook", NOW).job
     book = booked(a_run(4), 2000)
     outcomes = store.runs.carry_out(
         [
@@ -78,13 +79,13 @@ def test_the_error_of_one_fails_no_other(store: Store) -> None:
             post(a_run(4), booking=book),
             post(a_run(5), ad="a NUL \0"),
             over(a_run(6)),
-            over(holder),
+            over(ending),
             post(a_run(7)),
         ]
     )
     kinds = [type(each) for each in outcomes]
     assert kinds == [StoredRun, AddressError, StoreError, CapacityError, StoreError, type(None), Job, StoredRun]
-    assert {job.id for job in store.runs.live()} == {a_run(1).id, a_run(7).id}
+    assert {job.id for job in store.runs.live()} == {holder.id, a_run(1).id, a_run(7).id}
     assert "Unicode" in str(outcomes[2])
     assert store.reservations.use() == {}
 

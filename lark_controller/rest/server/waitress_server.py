@@ -292,10 +292,13 @@ class Server:
     def _park(self, now: float) -> None:
         """Stop to read connections that have lost their places, and close those that wait no longer."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES
-        for channel in self._admission.to_park():
+        for parked in self._admission.to_park():
+            channel = cast("_Channel", parked)
+            if channel.socket is None:
+                continue  # its peer has closed it meanwhile
             # Descriptors are given out from the lowest.
-            if cast("_Channel", channel).socket.fileno() < most:
-                cast("_Channel", channel).del_channel(self._map)
+            if channel.socket.fileno() < most:
+                channel.del_channel(self._map)
                 self._parking.add(channel, now)
             else:
                 channel.handle_close()

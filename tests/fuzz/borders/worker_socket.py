@@ -65,6 +65,9 @@ class _Server:
     programs = Programs(frozenset(), frozenset())
     places = Places(8)
 
+    def log_refusal(self, _peer: Peer, _reason: CallerError) -> None:
+        """Nothing is logged."""
+
     class rates:  # noqa: N801  # stands for an attribute
         """Takes everybody."""
 
