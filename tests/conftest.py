@@ -11,8 +11,10 @@ own_network.enter()
 # A shell that starts this in the background has it ignore Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes depends on what else the machine does.
-settings.register_profile("lark", deadline=None)
+# How long an example takes depends on what else the machine does. Every machine tries the same examples;
+# `--hypothesis-profile=random` tries others each time.
+settings.register_profile("lark", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None)
 settings.load_profile("lark")
 
 pytest_plugins = [

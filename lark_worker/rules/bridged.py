@@ -34,7 +34,7 @@ def table(name: str, prefix: str, rules: HostRules, ports: Iterable[Port]) -> Ta
     """The table ``name`` of the bridge family for these jobs; ``prefix`` begins the names of all job devices."""
     ports = list(ports)
     maps, chains = render.gates(prefix, ports, ("prerouting", "postrouting"))
-    sliced = [str(address) for port in ports if port.rules.slice for address in port.ipv6]
+    sliced = [str(each) for port in ports if port.rules.slice for each in (*port.ipv6, link_local(port.rules.mac))]
     for port in ports:
         if port.rules.isolated:
             chains |= render.isolated(port)

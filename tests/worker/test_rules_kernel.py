@@ -317,8 +317,9 @@ def test_the_kernel_passes_what_the_edge_passes(
             assert all(len(found) == 1 for found in out.values()), shown
             own = link_local(own_mac(at)).packed
             # What asks for a job's link-local address an edge hands to that job alone, also where the job asks itself.
-            # From its link-local address a job reaches a sliced one of another worker, and none of its own.
-            near = frame[22:24] == b"\xfe\x80" and frame[38:54] in {job.ipv6.packed for job in jobs if job.ipv6}
+            # A job without a slice may ask for a sliced one of another worker, and for none of its own.
+            here = {each.packed for job in jobs for each in (job.ipv6, link_local(own_mac(job.number))) if each}
+            near = not here.isdisjoint((frame[38:54], frame[62:78]))
             if at and frame[:6] not in LOCAL_MACS and frame[62:78] != own and not near:
                 # A bridge floods where an edge hands over to one job alone, so what goes up is the sender's part: what
                 # an edge sends up where all others are elsewhere.

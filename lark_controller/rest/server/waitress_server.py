@@ -302,8 +302,8 @@ class Server:
                 self._parking.add(channel, now)
             else:
                 channel.handle_close()
-        for channel in self._parking.over(now):
-            channel.handle_close()
+        for over in self._parking.over(now):
+            over.handle_close()
 
     def _busy(self) -> bool:
         return any(
