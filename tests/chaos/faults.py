@@ -47,8 +47,9 @@ class Whole:
 def kinds(whole: Whole, *, own: bool) -> tuple[Kind, ...]:
     """The kinds of faults that can be done to it; ``own`` is whether it has a disk and a network of its own."""
     everywhere = (
-        Kind.KILL, Kind.PAUSE, Kind.AWAY, Kind.REBOOT, Kind.HANG, Kind.CUT_SWITCHES, Kind.LOSE_SWITCHES, Kind.CUT_HOOKS,
-        Kind.LOSE_HOOKS, Kind.CLOCK_BACK, Kind.CLOCK_AHEAD, Kind.POLICY, Kind.OVSDB_AWAY, Kind.OVSDB_HANG,
+        Kind.KILL, Kind.PAUSE, Kind.AWAY, Kind.REBOOT, Kind.HANG, Kind.CUT_SWITCHES, Kind.HALVE_SWITCHES,
+        Kind.LOSE_SWITCHES, Kind.CUT_HOOKS, Kind.LOSE_HOOKS, Kind.CLOCK_BACK, Kind.CLOCK_AHEAD, Kind.POLICY,
+        Kind.OVSDB_AWAY, Kind.OVSDB_HANG,
         *((Kind.LOSS,) if own else ()),
     )  # fmt: skip
     if isinstance(whole.database, Postgres):
@@ -89,6 +90,7 @@ def _steps(whole: Whole, fault: Fault) -> tuple[_Step, _Step]:
         Kind.REBOOT: (lambda: _switch_off(edge), edge.there.set),
         Kind.HANG: (edge.stall, edge.resume),
         Kind.CUT_SWITCHES: (whole.switches.cut, _nothing),
+        Kind.HALVE_SWITCHES: (lambda: whole.switches.halve(client=fault.chosen < 1 / 2), _nothing),
         Kind.LOSE_SWITCHES: (whole.switches.lose, whole.switches.restore),
         Kind.CUT_HOOKS: (whole.hooks.cut, _nothing),
         Kind.LOSE_HOOKS: (whole.hooks.lose, whole.hooks.restore),

@@ -28,6 +28,7 @@ class Kind(StrEnum):
     REBOOT = "a switch comes back empty"
     HANG = "a switch does not read"
     CUT_SWITCHES = "all connections of switches are cut"
+    HALVE_SWITCHES = "connections of switches end for one side alone"
     LOSE_SWITCHES = "nothing passes between controller and switches"
     CUT_HOOKS = "all connections of hooks are cut"
     LOSE_HOOKS = "nothing passes between hooks and controller"
@@ -52,6 +53,7 @@ _KINDS: Final[dict[Kind, tuple[int, float, float]]] = {
     Kind.REBOOT: (2, 0.2, 5.0),
     Kind.HANG: (3, 1.0, 10.0),
     Kind.CUT_SWITCHES: (2, 0.0, 0.0),
+    Kind.HALVE_SWITCHES: (2, 0.0, 0.0),
     Kind.LOSE_SWITCHES: (2, 0.5, 8.0),
     Kind.CUT_HOOKS: (3, 0.0, 0.0),
     Kind.LOSE_HOOKS: (2, 0.5, 6.0),

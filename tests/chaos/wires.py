@@ -1,11 +1,23 @@
-"""Wires between the controller and its clients, that can be cut and can lose everything for a while."""
+"""Wires between the controller and its clients, that can be cut, on one side alone too, and can lose everything for a
+while."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 _PIECE: Final = 65_536
+_Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@dataclass
+class _Connection:
+    """A client's side and the controller's; ``kept`` is the one that is not to notice the end of the other."""
+
+    client: _Side
+    controller: _Side
+    kept: _Side | None = None
 
 
 class Wire:
@@ -17,6 +29,7 @@ class Wire:
         self._passes = asyncio.Event()
         self._passes.set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._connections: list[_Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -38,6 +51,13 @@ class Wire:
         for writer in self._writers:
             writer.transport.abort()
 
+    def halve(self, *, client: bool) -> None:
+        """End all connections for the controller alone, or for the ``client`` alone. The other side's stands, and
+        whatever comes there is lost: as where the last packet of a connection is lost, and who sent it is no more."""
+        for each in self._connections:
+            ended, each.kept = (each.client, each.controller) if client else (each.controller, each.client)
+            ended[1].transport.abort()
+
     async def close(self) -> None:
         """End the connections, and take no more."""
         if self._server is not None:
@@ -57,7 +77,7 @@ class Wire:
             await self._passes.wait()
             theirs, others = await asyncio.open_connection("127.0.0.1", self._target)
             self._writers.add(others)
-            await asyncio.gather(self._pass(reader, others), self._pass(theirs, writer))
+            await self._carry(_Connection((reader, writer), (theirs, others)))
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -68,10 +88,24 @@ class Wire:
                     each.close()
             self._tasks.discard(task)
 
+    async def _carry(self, connection: _Connection) -> None:
+        """Pass both ways until one side ends, and then take what comes from the side that is kept, if one is."""
+        (reader, writer), (theirs, others) = connection.client, connection.controller
+        ways = [asyncio.create_task(self._pass(reader, others)), asyncio.create_task(self._pass(theirs, writer))]
+        self._connections.append(connection)
+        try:
+            # Either side's end is the connection's: neither OpenFlow nor the hooks go on in one direction.
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._connections.remove(connection)
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+        while connection.kept is not None and await connection.kept[0].read(_PIECE):
+            pass
+
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(_PIECE):
             await self._passes.wait()
             writer.write(data)
             await writer.drain()
-        # Either side's end is the connection's: neither OpenFlow nor the hooks go on in one direction.
-        raise ConnectionResetError
