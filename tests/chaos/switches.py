@@ -103,11 +103,11 @@ class Fleet:
             switch.disconnect()
 
     def counted(self) -> dict[Place, tuple[int, int]]:
-        """Bytes from and to each port of a job."""
+        """Bytes from and to each port of a job; they may grow meanwhile."""
         return {
             (edge.datapath, f"job{number - FIRST_PORT}"): (counters.rx_bytes, counters.tx_bytes)
             for edge in self.edges
-            for number, counters in edge.counted.items()
+            for number, counters in list(edge.counted.items())
         }
 
     async def _traffic(self) -> None:
@@ -130,8 +130,10 @@ def _more(before: PortCounters | None, number: int, packets: int, age: float) ->
 
 
 def as_texts(flows: dict[tuple[int, int, bytes], tuple[int, int, int, int, bytes]]) -> dict[str, str]:
-    """A switch's flows as the checker compares them."""
+    """A switch's flows as the checker compares them; they may change meanwhile."""
+    # Copied in one step: the switches' loop goes on beside the thread that looks.
+    held = flows.copy()
     return {
         f"table {table} priority {priority} match {match.hex()}": f"cookie {value[0]:x} {value[1:4]} {value[4].hex()}"
-        for (table, priority, match), value in flows.items()
+        for (table, priority, match), value in held.items()
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.chaos.switches import Played
+from tests.chaos.switches import Played, as_texts
 
 # Shorter than a real one, so that the tests need not wait; nothing is measured by it.
 PROBE = 0.05
@@ -80,3 +80,17 @@ def test_a_switch_that_does_not_read_asks_nothing_until_it_reads_again() -> None
             server.close()
 
     assert asyncio.run(connections()) == (0, 0)
+
+
+def test_flows_that_change_while_they_are_looked_at_are_those_of_one_moment() -> None:
+    flows: dict[tuple[int, int, bytes], tuple[int, int, int, int, bytes]] = {}
+
+    class Changing(bytes):
+        """A match at whose sight another flow comes."""
+
+        def hex(self, *_: object) -> str:
+            flows[2, 1, b""] = (0, 0, 0, 0, b"")
+            return "aa"
+
+    flows[1, 1, Changing(b"a")] = (0, 0, 0, 0, b"")
+    assert list(as_texts(flows)) == ["table 1 priority 1 match aa"]
