@@ -24,36 +24,53 @@ ZEROS: Final = array("Q", bytes(8 * SIZE))
 
 
 class Account:
-    """One job's sums and the readings that they go up to, in one array: 200,000 of them must fit beside the jobs."""
+    """One job's sums and the readings that they go up to, in one array: 200,000 of them must fit beside the jobs.
+
+    It has what its use is written under, which is fixed at the beginning, and no :class:`Job`: that changes without it.
+    """
 
     __slots__ = (
         "at",
+        "created",
+        "datapath",
         "final",
         "followed",
         "follows",
-        "job",
+        "global_job_id",
+        "group",
+        "host",
+        "id",
+        "number",
         "numbers",
-        "placed",
+        "owner",
+        "port_name",
         "rate",
+        "reported",
         "started",
-        "told",
         "treatment",
         "unwritten",
+        "user",
     )
 
     def __init__(self, job: Job, treatment: str) -> None:
-        # The owner of the use is fixed at the beginning; the job's place may come later.
-        self.job = self.placed = job
+        self.number, self.id, self.global_job_id = job.number, job.id, job.run.global_job_id
+        self.owner, self.user, self.group, self.host = job.owner, job.user, job.group, job.host
+        self.created = job.created
+        self.place(job)
         self.treatment = treatment
         self.at = 0.0
         self.unwritten = 0.0  # the reading at which the use begins that is not written
         self.rate = IDLE
         self.started = False  # the port was read before, so its readings can be compared
-        self.told = False  # the worker has posted its last counters: a switch's reading of the port is older
+        self.reported = False  # the worker has posted its last counters: a switch's reading of the port is older
         self.final = False
         # Another job is at the port already, or was until this one came and its last counters are not in.
         self.followed = self.follows = False
         self.numbers = ZEROS
+
+    def place(self, job: Job) -> None:
+        """Take the job's port, which may come later, or be another."""
+        self.datapath, self.port_name = job.datapath, job.port
 
     def opened(self) -> array[int]:
         """The numbers, to be changed: until then all accounts have the same zeros."""
@@ -64,12 +81,12 @@ class Account:
     @property
     def last(self) -> float:
         """The time of the last reading, or of the job's beginning."""
-        return self.at or self.job.created
+        return self.at or self.created
 
     @property
     def port(self) -> tuple[int | None, str | None]:
         """The datapath and the name of the job's port."""
-        return self.placed.datapath, self.placed.port
+        return self.datapath, self.port_name
 
     @property
     def sums(self) -> array[int]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lark_controller.jobs.job import Job
-
 
 class DropRate(NamedTuple):
     """Packets a second between the last two readings: by rules of the policy, and by the job's own queues."""
@@ -19,9 +17,13 @@ class DropRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dropping:
-    """A job whose packets are dropped, with its group of the policy, as of ``at`` (seconds since 1970)."""
+    """A job whose packets are dropped, with its group of the policy, as of ``at`` (seconds since 1970).
 
-    job: Job
+    ``number`` and ``job`` are the job's number and id.
+    """
+
+    number: int
+    job: str
     group: str
     rate: DropRate
     at: float

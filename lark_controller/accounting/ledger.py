@@ -103,7 +103,7 @@ class Ledger:
             account = self._accounts.get(job.number)
             if account is not None:
                 self._rated(account, IDLE, treatment)
-                account.placed = job
+                account.place(job)
                 return
             account = self._accounts[job.number] = Account(job, treatment)
             before, left = self._leaving.pop(account.port, None), self._ports.pop(account.port, None)
@@ -145,7 +145,7 @@ class Ledger:
                 return
             held = account.opened()[HELD:DROPS]
             before, first, last = account.sums, not account.started, account.last
-            if port is not None and not account.told:
+            if port is not None and not account.reported:
                 self._read_port(account, at, port, inf if account.follows else port_age)
             for reading in flows:
                 self._read_flow(account, reading)
@@ -212,7 +212,7 @@ class Ledger:
         """
         with self._lock:
             account = self._accounts.get(number)
-            if account is None or account.final or account.told:
+            if account is None or account.final or account.reported:
                 return False
             held = account.opened()[HELD:DROPS]
             before, first, last = account.sums, not account.started, account.last
@@ -230,7 +230,7 @@ class Ledger:
                 for place, value in zip(places, new, strict=True):
                     _add(account.numbers, _HELD.get(place, place), value)
             _settle(account, held)
-            account.told = final
+            account.reported = final
             self._timed(number, account, at, before, first)
             self._moved(number, account, before, last)
             return True
@@ -265,7 +265,7 @@ class Ledger:
             self._changed[number] = self._closed[number] = None
             if self._leaving.get(account.port) is account:
                 del self._leaving[account.port]
-            if account.port[1] is not None and account.started and not account.followed:
+            if account.port_name is not None and account.started and not account.followed:
                 while len(self._ports) >= _REMEMBERED:
                     del self._ports[next(iter(self._ports))]
                 self._ports[account.port] = PortReading(*account.numbers[PORT:FLOWS])
@@ -306,17 +306,17 @@ class Ledger:
             (rate.inward + rate.outward, rate, account) for account in accounts if (rate := account.rate) is not IDLE
         ]
         chosen = nlargest(limit, busy, key=itemgetter(0))
-        chosen.sort(key=lambda each: (-each[0], each[2].job.id))
+        chosen.sort(key=lambda each: (-each[0], each[2].id))
         return tuple(
-            Flowing(job.id, rate, 1, job.group, job.user, job.host, job.run.global_job_id)
-            for rate, job in ((rate, account.job) for _, rate, account in chosen)
+            Flowing(account.id, rate, 1, account.group, account.user, account.host, account.global_job_id)
+            for _, rate, account in chosen
         )
 
     def dropping(self, limit: int) -> list[Dropping]:
         """The jobs whose packets are dropped now, the ``limit`` with the most."""
         with self._lock:
             found = list(self._dropping.values())
-        return nsmallest(limit, found, key=lambda each: (-sum(each.rate), each.job.id))
+        return nsmallest(limit, found, key=lambda each: (-sum(each.rate), each.job))
 
     def drop_sum(self) -> DropSum:
         """The number of jobs whose packets are dropped now, and of these packets a second."""
@@ -339,7 +339,7 @@ class Ledger:
         """
         with self._lock:
             numbers = list(self._changed)
-        known = [(account.job.host, number) for number in numbers if (account := self._accounts.get(number))]
+        known = [(account.host, number) for number in numbers if (account := self._accounts.get(number))]
         return [number for _, number in sorted(known)]
 
     def ended(self) -> list[int]:
@@ -383,13 +383,13 @@ class Ledger:
 
     def _read_port(self, account: Account, at: float, port: PortReading, age: float | None) -> None:
         numbers = account.numbers
-        if not account.started and age is not None and age > at - account.job.created + MADE_FOR_IT:
+        if not account.started and age is not None and age > at - account.created + MADE_FOR_IT:
             # The port was there long before the job; its counts so far are another job's.
             new: Sequence[int] = (0,) * len(port)
         else:
             new = counted(numbers[PORT:FLOWS], port)
         if any(map(lt, port, numbers[PORT:FLOWS])):
-            self._must_be_written(account.job.number)
+            self._must_be_written(account.number)
         account.started = True
         numbers[PORT:FLOWS] = array("Q", port)
         for place, value in zip(_PORT_PLACES, new, strict=True):
@@ -433,7 +433,7 @@ class Ledger:
         dropped = array("Q", (numbers[place] for place in _DROPS))
         if dropped != numbers[DROPS:SIZE]:
             rates = DropRate(*((now - old) / elapsed for old, now in zip(numbers[DROPS:SIZE], dropped, strict=True)))
-            self._dropping[number] = Dropping(account.job, account.treatment, rates, at)
+            self._dropping[number] = Dropping(number, account.id, account.treatment, rates, at)
             numbers[DROPS:SIZE] = dropped
         else:
             self._dropping.pop(number, None)
@@ -445,7 +445,7 @@ class Ledger:
         if new is not IDLE:
             self._rates[treatment] = self._rates.get(treatment, IDLE).plus(new)
         if old is not IDLE or new is not IDLE:
-            self._flowing.change(account.job.group, account.job.user, account.job.host, old, new)
+            self._flowing.change(account.group, account.user, account.host, old, new)
         account.rate, account.treatment = new, treatment
 
     def _moved(self, number: int, account: Account, before: array[int], last: float | None = None) -> None:
@@ -464,7 +464,7 @@ class Ledger:
         numbers = account.opened()
         numbers[PORT : PORT + len(said["counters"])] = array("Q", said["counters"])
         numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
-        account.started, account.told, account.at = said["started"], said["told"], said["at"]
+        account.started, account.reported, account.at = said["started"], said["told"], said["at"]
         account.unwritten = account.at
         numbers[DROPS:SIZE] = array("Q", (numbers[place] for place in _DROPS))
 

@@ -15,6 +15,8 @@ from lark_controller.accounting.drops import Dropping
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.drops import Drop, DropList
 from lark_controller.flows.drop_sources import DropSource
+from lark_controller.flows.placement import Placed
+from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Because, Decision, Policy, RuleKind, WanAction
 from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
@@ -48,24 +50,25 @@ class Drops:
     def now(self, limit: int) -> DropList:
         """The drops of now, the most first."""
         chosen, whole = self._ledger.dropping(limit), self._ledger.drop_sum()
-        at = Counter((each.job.datapath, inward) for each in chosen for inward in _ways(each))
-        found = [drop for each in chosen for drop in self._of_job(each, at)]
-        policy = self._reconciler.desired.policy
+        desired = self._reconciler.desired
+        policy = desired.policy
+        live = [(each, placed) for each in chosen if (placed := desired.placed.get(each.number)) is not None]
+        at = Counter((placed.job.datapath, inward) for each, placed in live for inward in _ways(each))
+        found = [drop for each, placed in live for drop in self._of_job(each, placed, policy, at)]
         found += [_of_group(each, policy) for each in self._core_drops.now()]
         found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
         cores = sum(each.packets for each in self._core_drops.now())
         return DropList(tuple(found[:limit]), whole.jobs, whole.packets + cores)
 
-    def _of_job(self, dropping: Dropping, at: Counter[tuple[int | None, bool]]) -> Iterator[Drop]:
-        placed = self._reconciler.desired.placed.get(dropping.job.number)
-        if placed is None:
-            return
+    def _of_job(
+        self, dropping: Dropping, placed: Placed, policy: Policy, at: Counter[tuple[int | None, bool]]
+    ) -> Iterator[Drop]:
         job, rate = placed.job, dropping.rate
         counted = self._reconciler.drop_shares.of(job.datapath)
         for inward, packets in ((False, rate.policy_out), (True, rate.policy_in)):
             if not packets:
                 continue
-            reasons = list(_reasons(placed.decision, self._reconciler.desired.policy, inward)) or [_SOME]
+            reasons = list(_reasons(placed.decision, policy, inward)) or [_SOME]
             weights = [0 if each.source is None else counted.get(each.source, 0) for each in reasons]
             if not any(weights):
                 weights = [1] * len(reasons)
@@ -74,7 +77,7 @@ class Drops:
                 if weight:
                     share = packets * weight / sum(weights)
                     estimated = several and (not counted or at[job.datapath, inward] > 1)
-                    yield _drop(dropping, reason, share, inward, estimated)
+                    yield _drop(job, dropping, reason, share, inward, estimated)
         for inward, packets in ((False, rate.rate_out), (True, rate.rate_in)):
             if packets:
                 queue = (
@@ -82,7 +85,7 @@ class Drops:
                     if not inward
                     else ("its own queue is full: more is sent to it than its rate")
                 )
-                yield _drop(dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
+                yield _drop(job, dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
 
 
 def _ways(dropping: Dropping) -> Iterator[bool]:
@@ -133,8 +136,7 @@ def _rule(words: str, because: Because | None) -> str:
     return f"{words}{when} (policy line {because.line})"
 
 
-def _drop(dropping: Dropping, reason: _Reason, packets: float, inward: bool, estimated: bool) -> Drop:
-    job = dropping.job
+def _drop(job: Job, dropping: Dropping, reason: _Reason, packets: float, inward: bool, estimated: bool) -> Drop:
     own = f"job {job.cluster}.{job.proc} of {job.owner}"
     return Drop(
         packets_per_second=round(packets, 2),

@@ -122,7 +122,7 @@ class Registration:
             for job in live:
                 self._hold(blocks, policy, job)
             self._policy, self._names, self._blocks = policy, names, blocks
-            self._reservations.use(policy, live)
+            self._reservations.use(policy)
 
     def need(self, names: Names) -> None:
         """Add attributes that the facts of new jobs hold from now on."""

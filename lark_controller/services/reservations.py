@@ -68,21 +68,21 @@ class Reservations:
         # Reserved flows by id, and their ids by the jobs at either end.
         self._flows: dict[str, Reservation] = {}
         self._of_job: dict[str, set[str]] = {}
-        # The policy to go over to, and the jobs that lived then, until that is done.
-        self._coming: tuple[Policy, tuple[Job, ...]] | None = None
+        # The policy to go over to, until that is done.
+        self._coming: Policy | None = None
         # The speeds of workers' access links by machine ads, Mb/s; and workers that have registered a job.
         self._capacities: dict[str, float] = {}
         self._hosts: set[str] = set()
 
-    def use(self, policy: Policy, jobs: Iterable[Job]) -> None:
+    def use(self, policy: Policy) -> None:
         """Go over to a policy: every reservation counts on its links from now on, and what the policy promises to live
-        ``jobs``, whether there is room or not.
+        jobs, whether there is room or not.
 
         At the first policy StoreError is raised. Later, where the database is away, nothing is admitted until it is
         back and this was done.
         """
         with self._lock:
-            self._coming = policy, tuple(jobs)
+            self._coming = policy
             try:
                 self._go_over()
             except StoreError as error:
@@ -94,7 +94,7 @@ class Reservations:
         """Finish going over to a policy; nothing has changed where that fails. Raises StoreError."""
         if self._coming is None:
             return
-        policy, live = self._coming
+        policy, live = self._coming, self._feed.live()
         capacities = self._store.reservations.worker_capacities()
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
         promised = {} if topology is None else self._promised(policy, topology, live)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -14,6 +16,7 @@ from lark_common.errors import AddressError, NotFoundError
 from lark_controller.api.jobs import JobFilter
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.tables import Edge
+from lark_controller.jobs.job import Job
 from lark_controller.store import Store
 from tests.fixtures import frames
 from tests.fixtures.controllers import (
@@ -43,6 +46,21 @@ def test_a_post_is_enforced_once_the_edge_has_confirmed(tmp_path: Path, network:
         assert jobs_flows(edge) > 0
         controller.jobs.end(job.id, "hook")
         until(lambda: jobs_flows(edge) == 0)
+
+
+def test_a_job_that_is_posted_again_has_one_value_everywhere(tmp_path: Path, network: FakeNetwork) -> None:
+    """Its lease alone is another: no switch is concerned, and still no part of the controller keeps the old one."""
+
+    def keepers() -> list[object]:
+        old = [each for each in gc.get_objects() if type(each) is Job and each.id == job_id and each.lease_until != now]
+        return [each for each in gc.get_referrers(*old) if each is not old and not isinstance(each, FrameType)]
+
+    with running(tmp_path, policy=OPEN, counter_seconds=0) as controller:
+        connect(network, controller, an_edge())
+        job_id = post(controller, 1, started=4_242_001).job.id
+        assert controller.jobs.confirm(job_id, 20).job.state == "enforced"
+        now = post(controller, 1, started=4_242_001).job.lease_until
+        until(lambda: not keepers())
 
 
 def test_a_limit_that_a_job_meets_is_in_the_audit_trail_and_its_switchs_problems(
