@@ -138,7 +138,7 @@ def _ask(store: Store, url: str, name: str, chosen: UsageFilter, requests: int) 
         rows = len(store.usage.page(chosen, None, 1000).rows)
         took.append((time.perf_counter() - started) * 1000)
     took.sort()
-    query = jobs_query(chosen, None, 1000) if chosen.by == "job" else buckets_query(chosen, None, 1000)
+    query = jobs_query(chosen, (), None, 1000) if chosen.by == "job" else buckets_query(chosen, (), None, 1000)
     return {
         "question": name,
         "rows": rows,

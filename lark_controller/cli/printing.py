@@ -130,7 +130,7 @@ def _size(count: int) -> str:
 def rates(found: Sequence[Answer], by: str) -> None:
     """A table of rates, Mb/s."""
     more = {"group": (), "user": ("group",), "host": (), "job": ("user", "group", "host")}[by]
-    head = (by.upper(), *(name.upper() for name in more), "JOBS", "OUT", "IN", "WAN OUT", "WAN IN")
+    head = (by.upper(), *(name.upper() for name in more), "ACTIVE", "OUT", "IN", "WAN OUT", "WAN IN")
     rows = [
         (
             _subject(each, by),

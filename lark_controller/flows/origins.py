@@ -38,7 +38,7 @@ def origin(desired: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> 
             if placed is None:
                 return Origin(f"job number {parts.number}, which is over")
             job = placed.job
-            text = f"job {job.cluster}.{job.proc} of {job.owner} on {job.run.slot}"
+            text = f"job {job.called} of {job.owner} on {job.run.slot}"
             if placed.decision.quarantine:
                 text += f", quarantined: {placed.decision.quarantine}"
             elif placed.decision.isolated:
@@ -81,7 +81,7 @@ def origin(desired: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> 
             if counted is None:
                 return Origin("counts for a job that is over")
             job = counted.job
-            return Origin(f"counts for job {job.cluster}.{job.proc} of {job.owner} on {job.run.slot}", job.id)
+            return Origin(f"counts for job {job.called} of {job.owner} on {job.run.slot}", job.id)
         case Category.LEARNED:
             return Origin("learned station")
         case _:

@@ -123,6 +123,11 @@ class Job:
         return self.network_type in (NetworkType.OVS_BRIDGE, NetworkType.BRIDGE)
 
     @property
+    def called(self) -> str:
+        """CLUSTER.PROC, the job's name for HTCondor's users."""
+        return f"{self.cluster}.{self.proc}"
+
+    @property
     def live(self) -> bool:
         """True until the job has ended or was refused."""
         return self.state not in (JobState.ENDED, JobState.REFUSED)

@@ -93,7 +93,7 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
     job = find(text)
     if job is not None:
         if job.has_pool_address and not job.addresses:
-            raise PathError(f"job {job.id} has no address yet")
+            raise PathError(f"job {job.called} has no address yet")
         own = job.addresses if job.has_pool_address else ()
         return End(job.host.lower(), job, tuple(ip_network(address) for address in own))
     node = text.lower()

@@ -173,7 +173,7 @@ def _check_whole(desired: Desired, connected: Iterable[int]) -> None:
     for host in desired.ruled.hosts():
         for placed in desired.ruled_at(host):
             if why := unsupported(desired.policy, placed.job, placed.decision):
-                raise UnsupportedError(f"job {placed.job.id}: {why}")
+                raise UnsupportedError(f"job {placed.job.called}: {why}")
     for datapath in connected:
         switch = desired.switches[datapath]
         if switch.max_rules and desired.rules[datapath] > switch.max_rules:

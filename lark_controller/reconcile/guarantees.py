@@ -123,7 +123,7 @@ class Guarantees:
 
     def _called(self, job_id: str) -> str:
         job = self._loop.directory.by_id.get(job_id)
-        return f"job {job_id}" if job is None else f"job {job.cluster}.{job.proc} of {job.owner}"
+        return f"job {job_id}" if job is None else f"job {job.called} of {job.owner}"
 
     def _is_new(self, whose: str) -> bool:
         now = time.monotonic()

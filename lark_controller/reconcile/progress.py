@@ -11,7 +11,7 @@ from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.awaited import NO_SWITCH, Awaited, FlowsAt, NoSwitch, QueuesAt, RulesAt
 from lark_controller.reconcile.queues import BEING_MADE, Queues
 from lark_controller.reconcile.state import LoopState
-from lark_controller.reconcile.switch import SwitchState, dpid_text
+from lark_controller.reconcile.switch import SwitchState
 
 
 class Progress:
@@ -104,9 +104,8 @@ class Progress:
             case RulesAt(host):
                 return f"worker {host}"
             case FlowsAt(datapath) | QueuesAt(datapath):
-                state = self._loop.switches.get(datapath)
-                named = dpid_text(datapath) if state is None else state.label(self._loop.desired_of(datapath))
-                return f"switch {named}"
+                state = self._loop.switches.get(datapath) or SwitchState(datapath)
+                return f"switch {state.label(self._loop.desired_of(datapath))}"
 
 
 def state_of(

@@ -39,7 +39,8 @@ class SwitchState:
 
     ``told`` is True once the complete dump was compared, so that changes may follow. ``to_forget`` are addresses of
     jobs that ended while it was away, whose connections it still tracks. ``links`` says of its uplinks and LAN ports
-    whether they were up when last seen.
+    whether they were up when last seen. ``problems`` have happened; ``lacks`` (by sentence) and ``down`` (by the port's
+    name) are so now.
     """
 
     datapath: int
@@ -58,6 +59,8 @@ class SwitchState:
     to_forget: set[Address] = field(default_factory=set)
     links: dict[str, bool] | None = None
     problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
+    lacks: dict[str, SwitchProblem] = field(default_factory=dict)
+    down: dict[str, SwitchProblem] = field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -65,9 +68,14 @@ class SwitchState:
         return (self.description,) if self.description else ()
 
     def note_shortcomings(self, desired: Desired) -> None:
-        """Note each thing of the policy that this switch cannot do as a problem, logged once."""
-        for sentence in core.remarks(desired.switches[self.datapath], desired.policy):
-            self._note_once(sentence)
+        """Note each thing of the policy in force that this switch cannot do, in place of another policy's."""
+        switch, now = desired.switches[self.datapath], time.time()
+        self.lacks = {
+            sentence: self.lacks.get(sentence) or SwitchProblem(now, sentence)
+            for sentence in core.remarks(switch, desired.policy)
+        }
+        watched = {port.name for port in switch.wan} | self._watched(switch).keys()
+        self.down = {name: problem for name, problem in self.down.items() if name in watched}
 
     def note_wan(self, before: Switch | None, now: Switch) -> list[Happening]:
         """Note that a WAN port has gone down or come up: its traffic takes another way."""
@@ -75,6 +83,8 @@ class SwitchState:
         held = {} if before is None else {port.name: port for port in before.wan}
         names = sorted({*held, *(port.name for port in now.wan)})
         up = {port.name for port in now.wan if port.up}
+        for name in up:
+            self.down.pop(name, None)
         for name in names:
             was = name in held and held[name].up
             if was == (name in up) or (before is None and name in up):
@@ -86,18 +96,22 @@ class SwitchState:
                 noted.append(self._happening(LINK_UP, f"WAN port {name} of {now.name} is up again"))
             else:
                 event("WAN port down", level=WARNING, datapath=dpid_text(self.datapath), port=name, instead=by)
-                self.problems.append(SwitchProblem(time.time(), f"WAN port {name} is down; {by}"))
+                self.down[name] = SwitchProblem(time.time(), f"WAN port {name} is down; {by}")
                 noted.append(self._happening(LINK_DOWN, f"WAN port {name} of {now.name} is down; {by}"))
         return noted
 
     def note_links(self, link: SwitchLink, now: Switch) -> list[Happening]:
         """Note that an uplink or a LAN port has gone down or come up since it was seen last."""
         noted = []
-        kinds = {**dict.fromkeys(now.uplinks, "uplink"), **dict.fromkeys(now.lan, "LAN port")}
-        ports = {
-            port.name: (kinds[port.number], port.up) for port in link.features.ports.values() if port.number in kinds
-        }
-        before = self.links or {}
+        ports = self._watched(now)
+        there = {port.name for port in link.features.ports.values()}
+        # One that the policy calls neither any longer has gone nowhere.
+        before = {name: was for name, was in (self.links or {}).items() if name in ports or name not in there}
+        for name, (kind, up) in ports.items():
+            if up:
+                self.down.pop(name, None)
+            elif name not in self.down:
+                self.down[name] = SwitchProblem(time.time(), f"{kind} {name} of {now.name} is down")
         for name, was in before.items():
             kind, up = ports.get(name, ("port", False))
             if was == up:
@@ -105,10 +119,21 @@ class SwitchState:
             text = f"{kind} {name} of {now.name} is {'up again' if up else 'down' if name in ports else 'gone'}"
             event("link up again" if up else "link down", datapath=dpid_text(self.datapath), port=name)
             noted.append(self._happening(LINK_UP if up else LINK_DOWN, text))
-            if not up:
-                self.problems.append(SwitchProblem(time.time(), text))
+            if name not in ports:
+                self.down[name] = SwitchProblem(time.time(), text)
         self.links = {**dict.fromkeys(before, False), **{name: up for name, (_, up) in ports.items()}}
         return noted
+
+    def _watched(self, now: Switch) -> dict[str, tuple[str, bool]]:
+        """Its uplinks and LAN ports by name: the kind, and whether it is up."""
+        kinds = {**dict.fromkeys(now.uplinks, "uplink"), **dict.fromkeys(now.lan, "LAN port")}
+        ports = () if self.link is None else self.link.features.ports.values()
+        return {port.name: (kinds[port.number], port.up) for port in ports if port.number in kinds}
+
+    @property
+    def all_problems(self) -> list[SwitchProblem]:
+        """Its problems, the oldest first."""
+        return sorted((*self.problems, *self.lacks.values(), *self.down.values()), key=lambda each: each.at)
 
     def _happening(self, action: str, detail: str) -> Happening:
         return Happening(dpid_text(self.datapath), action, detail)

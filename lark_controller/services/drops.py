@@ -137,7 +137,7 @@ def _rule(words: str, because: Because | None) -> str:
 
 
 def _drop(job: Job, dropping: Dropping, reason: _Reason, packets: float, inward: bool, estimated: bool) -> Drop:
-    own = f"job {job.cluster}.{job.proc} of {job.owner}"
+    own = f"job {job.called} of {job.owner}"
     return Drop(
         packets_per_second=round(packets, 2),
         source=reason.other if inward else own,
@@ -149,7 +149,7 @@ def _drop(job: Job, dropping: Dropping, reason: _Reason, packets: float, inward:
         estimated=estimated,
         line=reason.line,
         job=job.id,
-        name=f"{job.cluster}.{job.proc}",
+        name=job.called,
         global_job_id=job.run.global_job_id,
         owner=job.owner,
         group=dropping.group,

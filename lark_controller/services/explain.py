@@ -30,7 +30,7 @@ from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import permits
-from lark_controller.jobs.job import Directory, Job
+from lark_controller.jobs.job import Directory, Job, JobState
 from lark_controller.policies.model import Because
 
 # A MAC that is in use nowhere stands for an unknown station (locally administered).
@@ -81,7 +81,7 @@ def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job |
     job = directory.by_id.get(what)
     if job is not None:
         if not job.addresses:
-            raise NotFoundError(f"job {what} has no address yet")
+            raise NotFoundError(f"job {job.called} has no address yet")
         return job.addresses, job
     try:
         address = ip_address(what)
@@ -127,7 +127,7 @@ def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
         job = next(each for each in rules.jobs if each.id == placed.job.id)
         why = permits(rules, job, other, sends=sends)
         where = f"worker {placed.job.host}"
-        steps.append(Step(where, why or f"the rules of job {job.id} let it pass"))
+        steps.append(Step(where, why or f"the rules of job {placed.job.called} let it pass"))
         if why:
             return "dropped", f"{where} drops it: {why}"
     source, target = ends.src_job, ends.dst_job
@@ -137,7 +137,7 @@ def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
         here = source is not None and source.job.host == target.job.host
         nat = source is not None and source.job.network_type is NetworkType.NAT
         if here and nat:
-            return "forwarded", f"worker {target.job.host} hands it to job {target.job.id}"
+            return "forwarded", f"worker {target.job.host} hands it to job {target.job.called}"
         return "dropped", f"nobody outside of worker {target.job.host} reaches a job behind its NAT"
     return None
 
@@ -145,19 +145,25 @@ def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
 def _who(address: Address, placed: Placed | None) -> list[Step]:
     if placed is None:
         return [Step("directory", f"{address} is no job's address")]
-    steps = [Step("directory", f"{address} is {describe(placed.job)}, {placed.job.state}")]
+    steps = [Step("directory", f"{address} is {describe(placed.job)}, {_state(placed)}")]
     if placed.decision.quarantine:
-        steps.append(Step("pool", f"job {placed.job.id} is quarantined: {placed.decision.quarantine}"))
+        steps.append(Step("pool", f"job {placed.job.called} is quarantined: {placed.decision.quarantine}"))
     if not placed.decision.because:
-        steps.append(Step("policy", f"no rule applies to job {placed.job.id}"))
-    steps += [Step("policy", f"job {placed.job.id}: {sentence(because)}") for because in placed.decision.because]
+        steps.append(Step("policy", f"no rule applies to job {placed.job.called}"))
+    steps += [Step("policy", f"job {placed.job.called}: {sentence(because)}") for because in placed.decision.because]
     return steps
+
+
+def _state(placed: Placed) -> str:
+    """The job's state; of one that has its rules, which let nothing pass, ``blocked``."""
+    job = placed.job
+    return "blocked" if placed.decision.isolated and job.state is JobState.ENFORCED else str(job.state)
 
 
 def describe(job: Job) -> str:
     """A job in a few words."""
     group = f" in {job.group}" if job.group else ""
-    return f"job {job.cluster}.{job.proc} ({job.id}) of {job.owner}{group} on {job.run.slot}"
+    return f"job {job.called} ({job.id}) of {job.owner}{group} on {job.run.slot}"
 
 
 def sentence(because: Because) -> str:
@@ -189,9 +195,9 @@ class _Walk:
                 return "dropped", f"{address} is for jobs and no live job has it: a port without a job passes nothing"
         for placed in (source, target):
             if placed is not None and placed.datapath is not None and placed.datapath not in self.tables:
-                return "unknown", f"the switch of job {placed.job.id} has not connected yet"
+                return "unknown", f"the switch of job {placed.job.called} has not connected yet"
             if placed is not None and placed.datapath is not None and placed.port is None:
-                return "unknown", f"job {placed.job.id} is at no port of its switch: {placed.job.reason}"
+                return "unknown", f"job {placed.job.called} is at no port of its switch: {placed.job.reason}"
         at, in_port = self._start()
         for datapath in self._path(at):
             here = self.tables[datapath]
@@ -204,7 +210,7 @@ class _Walk:
                 return self._verdict("dropped", self._dropped(here, result))
             if target is not None and datapath == target.datapath:
                 if target.port in result.ports:
-                    return self._verdict("forwarded", f"{here.switch.name} hands it to job {target.job.id}")
+                    return self._verdict("forwarded", f"{here.switch.name} hands it to job {target.job.called}")
                 if here.switch.is_edge and not set(result.ports) & set(here.switch.uplinks):
                     return self._verdict("dropped", f"{here.switch.name} does not hand it to the job")
             if not here.switch.is_edge and not self.local:

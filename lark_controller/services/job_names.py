@@ -80,11 +80,6 @@ def chosen(jobs: Iterable[Job]) -> list[Job]:
     return [job for job in found if job.run.started == last[job.run.global_job_id]]
 
 
-def number_of(job: Job) -> str:
-    """CLUSTER.PROC."""
-    return f"{job.cluster}.{job.proc}"
-
-
 def names_of(jobs: Iterable[Called]) -> dict[str, str]:
     """The names of jobs that are shown together, by id: CLUSTER.PROC, with the access point where two have it."""
     found = list(jobs)
@@ -102,5 +97,4 @@ def names_of(jobs: Iterable[Called]) -> dict[str, str]:
 def full_name(job: Job) -> str:
     """CLUSTER.PROC with the access point in front, as far as the GlobalJobId says it."""
     access_point, mark, _ = job.run.global_job_id.partition("#")
-    number = f"{job.cluster}.{job.proc}"
-    return f"{access_point}#{number}" if mark else number
+    return f"{access_point}#{job.called}" if mark else job.called

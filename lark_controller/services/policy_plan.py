@@ -76,7 +76,7 @@ def plan(
     ]
     plans = []
     refusals = [
-        f"job {placed.job.id}: {why}"
+        f"job {placed.job.called}: {why}"
         for host in after.ruled.hosts()
         for placed in after.ruled_at(host)
         if (why := unsupported(new, placed.job, placed.decision))

@@ -423,7 +423,7 @@ class Registration:
         if holder is not None and holder.id != job.id and holder.run.slot != job.run.slot:
             raise AddressError(
                 "LarkExternalInterface",
-                f"port {job.port} of {job.host} belongs to live job {holder.id} on {holder.run.slot}",
+                f"port {job.port} of {job.host} belongs to live job {holder.called} on {holder.run.slot}",
                 holder.id,
             )
 

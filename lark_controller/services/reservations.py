@@ -174,7 +174,7 @@ class Reservations:
                 raise PathError(f"{wish.source} is no live job; a job may reserve what it sends itself")
             destination = end_of(wish.destination, self._find, source.job, policy, topology)
             if destination.job is not None and not destination.networks:
-                raise PathError(f"job {destination.job.id} has no address of its own")
+                raise PathError(f"job {destination.job.called} has no address of its own")
             if wish.duration is None and source.job is None and destination.job is None:
                 raise PathError("a reservation between hosts needs a duration: no job ends it")
             self._check_new(source, destination)
@@ -310,7 +310,7 @@ class Reservations:
             if set(each.target) & set(destination.networks) or each.target == destination.networks:
                 raise PathError(f"reservation {each.id} is for the same flow; change that one")
         if len(sent) >= MOST_FLOWS:
-            raise PathError(f"job {job.id} has {len(sent)} reserved flows; at most {MOST_FLOWS} are accepted")
+            raise PathError(f"job {job.called} has {len(sent)} reserved flows; at most {MOST_FLOWS} are accepted")
 
     def _learn(self, node: str, available: float) -> None:
         """Keep the speed of a worker's access link from its machine ad, if new; also while no topology needs it."""

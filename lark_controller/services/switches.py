@@ -23,7 +23,6 @@ from lark_controller.services.explain import (
     ends_of,
     explain,
 )
-from lark_controller.services.job_names import number_of
 from lark_controller.switches.openflow.link import Dump
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -46,7 +45,8 @@ class Switches:
         )
 
     def find(self, datapath: str) -> SwitchStatus:
-        """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
+        """One switch, by datapath id (hexadecimal), name, or its host's name with or without the domain. Raises
+        NotFoundError."""
         return self._loop.call(lambda: _status(self._reconciler, _found(self._reconciler, datapath), ports=True))
 
     def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
@@ -113,7 +113,29 @@ def _found(loop: Reconciler, text: str) -> int:
         number = -1
     if number in loop.switches or number in loop.desired.policy.switches:
         return number
-    raise NotFoundError(f"no switch has the name or datapath id {text}")
+    found = _on_host(loop, text)
+    if len(found) > 1:
+        listed = ", ".join(map(dpid_text, found))
+        raise NotFoundError(f"{len(found)} switches are called {text} by their hosts: {listed}; accepted: one of these")
+    if not found:
+        raise NotFoundError(f"no switch has the name, datapath id or host {text}")
+    return found[0]
+
+
+def _on_host(loop: Reconciler, text: str) -> list[int]:
+    """The switches on the host of this name, or else on hosts whose names begin with it before the domain."""
+    hosts = {
+        datapath: _host(loop.desired_of(datapath), loop.switches.get(datapath) or SwitchState(datapath)).lower()
+        for datapath in sorted({*loop.switches, *loop.desired.policy.switches})
+    }
+    asked = text.lower()
+    whole = [datapath for datapath, host in hosts.items() if asked and host == asked]
+    return whole or [datapath for datapath, host in hosts.items() if asked and host.partition(".")[0] == asked]
+
+
+def _host(desired: Desired, state: SwitchState) -> str:
+    spec = desired.policy.switches.get(state.datapath)
+    return (spec.host if spec is not None else None) or state.description
 
 
 def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
@@ -129,7 +151,7 @@ def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
         connected=state.link is not None,
         in_sync=state.in_sync,
         address=state.address,
-        host=(spec.host if spec is not None else None) or state.description,
+        host=_host(desired, state),
         description=state.description,
         desired=desired.rules.get(datapath, 0),
         installed=state.installed,
@@ -147,10 +169,10 @@ def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
 
 
 def _problems(loop: Reconciler, state: SwitchState) -> tuple[SwitchProblem, ...]:
-    found = (*state.problems, *loop.queues.problems(state.datapath))
+    found = (*state.all_problems, *loop.queues.problems(state.datapath))
     live = loop.directory.by_id
     return tuple(
-        replace(each, job_name=number_of(job)) if each.job and (job := live.get(each.job)) else each for each in found
+        replace(each, job_name=job.called) if each.job and (job := live.get(each.job)) else each for each in found
     )
 
 
@@ -168,7 +190,7 @@ def _ports(desired: Desired, state: SwitchState, known: Switch) -> tuple[PortSta
             port.name,
             "job" if port.number in behind else roles.get(port.number, other),
             None if (job := behind.get(port.number)) is None else job.id,
-            None if job is None else number_of(job),
+            None if job is None else job.called,
         )
         for port in sorted(state.link.features.ports.values(), key=lambda port: port.number)
     )

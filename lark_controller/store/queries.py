@@ -153,7 +153,7 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
         if value is not None:
             query = query.where(column == value)
     if chosen.host is not None:
-        hosts = _hosts_meant(connection, chosen.host)
+        hosts = hosts_meant(connection, chosen.host)
         query = query.where(runs.c.host == hosts[0] if len(hosts) == 1 else runs.c.host.in_(hosts))
     if chosen.state == "live":
         query = query.where(LIVE)
@@ -168,7 +168,7 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
     return JobPage(jobs, cursor_for(jobs[-1].number) if len(rows) > limit else None)
 
 
-def _hosts_meant(connection: Connection, name: str) -> list[str]:
+def hosts_meant(connection: Connection, name: str) -> list[str]:
     """The host of that name, or where none has it those with this first part of theirs."""
     known = "." in name or connection.execute(select(runs.c.number).where(runs.c.host == name).limit(1)).first()
     return [name] if known else hosts_called(connection, name) or [name]

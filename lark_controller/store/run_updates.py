@@ -107,7 +107,7 @@ def lift(connection: Connection, job_id: str, reason: str, actor: str, now: floa
     if job is None or not job.live:
         return None
     if vouched and not job.quarantine:
-        raise StateError(f"job {job_id} is in no quarantine, so there is none to lift")
+        raise StateError(f"job {job.called} is in no quarantine, so there is none to lift")
     after = replace(job, quarantine="", vouched=job.vouched or vouched)
     if after == job:
         return job

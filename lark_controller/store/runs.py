@@ -263,7 +263,7 @@ def _free_addresses(connection: Connection, wanted: Job, actor: str, now: float)
         else:
             raise AddressError(
                 f"LarkInnerAddressIPv{address.version}",
-                f"{address} is held by the live job {holder.id} ({holder.run.global_job_id} on {holder.run.slot})",
+                f"{address} is held by the live job {holder.called} ({holder.run.global_job_id} on {holder.run.slot})",
                 holder.id,
             )
     return ended

@@ -27,6 +27,7 @@ from lark_controller.accounting.usage import JobUsage, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import bulk
 from lark_controller.store.cursors import cursor_of, parts_in
+from lark_controller.store.queries import hosts_meant
 from lark_controller.store.schema import USAGE_COLUMNS, usage, usage_jobs
 
 # When a job that lives has ended: a time that comes after all others (9999-12-31), so that an index over the end
@@ -116,22 +117,22 @@ def prune_jobs(connection: Connection, before: float, limit: int) -> int:
 
 
 def page(connection: Connection, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
-    """A page of use. Raises NotFoundError for a cursor that is none."""
+    """A page of use; a host may be named without its domain. Raises NotFoundError for a cursor that is none."""
+    hosts = () if chosen.host is None else hosts_meant(connection, chosen.host)
     if chosen.by == "job":
-        return _jobs_page(connection, chosen, cursor, limit)
-    return _buckets_page(connection, chosen, cursor, limit)
+        return _jobs_page(connection, chosen, hosts, cursor, limit)
+    return _buckets_page(connection, chosen, hosts, cursor, limit)
 
 
-def jobs_query(chosen: UsageFilter, cursor: str | None, limit: int) -> Select[Any]:
+def jobs_query(chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int) -> Select[Any]:
     """The jobs that lived in a stretch of time, in the order in which they ended; those that live come last."""
     columns = (
         usage_jobs.c.ended_at, usage_jobs.c.number, usage_jobs.c.id, usage_jobs.c.owner, usage_jobs.c.user_name,
         usage_jobs.c.group_name, usage_jobs.c.host, usage_jobs.c.since, usage_jobs.c.at,
     )  # fmt: skip
     query = select(*columns, *_JOB_SUMS).where(usage_jobs.c.ended_at >= chosen.start, usage_jobs.c.since < chosen.end)
-    for name, value in (("group", chosen.group), ("user", chosen.user), ("host", chosen.host)):
-        if value is not None:
-            query = query.where(_OF_JOB[name] == value)
+    for name, values in _wanted(chosen, hosts).items():
+        query = query.where(_one_of(_OF_JOB[name], values))
     order = (usage_jobs.c.ended_at, usage_jobs.c.number)
     if cursor is not None:
         ended_at, number = parts_in(cursor, (float, int))
@@ -139,8 +140,20 @@ def jobs_query(chosen: UsageFilter, cursor: str | None, limit: int) -> Select[An
     return query.order_by(*order).limit(limit + 1)
 
 
-def _jobs_page(connection: Connection, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
-    rows = connection.execute(jobs_query(chosen, cursor, limit)).all()
+def _wanted(chosen: UsageFilter, hosts: Sequence[str]) -> dict[str, Sequence[str]]:
+    """The names that are asked for, by subject."""
+    names = {"group": chosen.group, "user": chosen.user}
+    return {kind: (name,) for kind, name in names.items() if name is not None} | ({"host": hosts} if hosts else {})
+
+
+def _one_of(column: ColumnElement[str], values: Sequence[str]) -> ColumnElement[bool]:
+    return column == values[0] if len(values) == 1 else column.in_(values)
+
+
+def _jobs_page(
+    connection: Connection, chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int
+) -> UsagePage:
+    rows = connection.execute(jobs_query(chosen, hosts, cursor, limit)).all()
     found = [
         UsageRow(
             usage=Usage(*row[9:]),
@@ -159,7 +172,7 @@ def _jobs_page(connection: Connection, chosen: UsageFilter, cursor: str | None, 
     return UsagePage(tuple(found), chosen.start, chosen.end, None, following)
 
 
-def buckets_query(chosen: UsageFilter, cursor: str | None, limit: int) -> Select[Any]:
+def buckets_query(chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int) -> Select[Any]:
     """The buckets of a stretch of time by subject; without ``chosen.bucket`` one row a subject."""
     kind = chosen.by
     by_user = kind == "user"
@@ -169,9 +182,8 @@ def buckets_query(chosen: UsageFilter, cursor: str | None, limit: int) -> Select
     order = keys if chosen.bucket is None else [usage.c.start, *keys]
     sums = _SUMS if chosen.bucket is not None else tuple(func.sum(column).label(column.name) for column in _SUMS)
     query = select(start, usage.c.name, group, *sums).where(usage.c.kind == kind, _between(chosen))
-    name = {"group": chosen.group, "user": chosen.user, "host": chosen.host}[kind]
-    if name is not None:
-        query = query.where(usage.c.name == name)
+    if names := _wanted(chosen, hosts).get(kind):
+        query = query.where(_one_of(usage.c.name, names))
     if by_user and chosen.group is not None:
         query = query.where(usage.c.group_name == chosen.group)
     if chosen.bucket is None:
@@ -196,8 +208,10 @@ def _within(seconds: int, start: int, end: int) -> ColumnElement[bool]:
     return and_(usage.c.seconds == seconds, usage.c.start >= start, usage.c.start < end)
 
 
-def _buckets_page(connection: Connection, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
-    rows = connection.execute(buckets_query(chosen, cursor, limit)).all()
+def _buckets_page(
+    connection: Connection, chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int
+) -> UsagePage:
+    rows = connection.execute(buckets_query(chosen, hosts, cursor, limit)).all()
     found = tuple(_bucket_row(chosen, row) for row in rows[:limit])
     following = None
     if len(rows) > limit:

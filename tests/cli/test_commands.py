@@ -118,7 +118,7 @@ def test_top(served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert shown.split() == [
-        "GROUP", "JOBS", "OUT", "IN", "WAN", "OUT", "WAN", "IN", "group_cms", "2", "4.00", "8.00", "0.00", "2.00",
+        "GROUP", "ACTIVE", "OUT", "IN", "WAN", "OUT", "WAN", "IN", "group_cms", "2", "4.00", "8.00", "0.00", "2.00",
     ]  # fmt: skip
     assert cli.main(["top", "--json", "--by", "user"]) == cli.OK
     assert json.loads(capsys.readouterr().out)[0]["rate"]["inward"] == 8.0

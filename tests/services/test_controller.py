@@ -21,6 +21,7 @@ from lark_controller.store import Store
 from tests.fixtures import frames
 from tests.fixtures.controllers import (
     OPEN,
+    POLICY,
     a_core,
     an_edge,
     connect,
@@ -128,6 +129,23 @@ def test_the_reason_names_the_switch_that_is_waited_for(tmp_path: Path, network:
         until(
             lambda: controller.jobs.detail(other.id).job.reason == "switch fake 0000000000000002: it has no port absent"
         )
+
+
+def test_a_switch_has_its_name_before_it_has_connected_and_is_called_by_its_host(tmp_path: Path) -> None:
+    east = 'switches:\n  east: {datapath: "0000000000000001", role: edge, host: worker1.example}\n'
+    west = '  west: {datapath: "0000000000000002", role: edge, host: worker1.elsewhere}\n'
+    north = '  north: {datapath: "0000000000000003", role: edge, host: worker3}\n'
+    with running(tmp_path, POLICY.replace("switches:\n", east + west + north)) as controller:
+        job = post(controller, 1, datapath=3).job
+        until(lambda: controller.jobs.confirm(job.id, 0.05).job.state == "pending")
+        assert controller.jobs.detail(job.id).job.reason == "switch north: has not connected yet"
+        for word in ("east", "1", "worker1.example", "Worker1.Example"):
+            assert controller.switches.find(word).name == "east"
+        with pytest.raises(NotFoundError, match="2 switches are called worker1"):
+            controller.switches.find("worker1")
+        for word in ("worker", "worker1.", "", "east."):
+            with pytest.raises(NotFoundError, match="no switch has"):
+                controller.switches.find(word)
 
 
 def test_a_job_waits_for_its_switch_and_for_its_port(tmp_path: Path, network: FakeNetwork) -> None:

@@ -53,3 +53,7 @@ def test_explain_names_the_rule_that_takes_all_network_away(
             found = controller.switches.explain(*pair, 5)
             assert found.verdict == "dropped"
             assert f'by {kind} when Owner == "zoe" (policy line' in found.reason
+            # It is confirmed by its switch, and may nothing; and reasons name it as its user does.
+            (zoe,) = (step.text for step in found.steps if "10.64.0.3 is job 3.0 " in step.text)
+            assert zoe.endswith(", blocked")
+            assert any(step.text.startswith(f"job 3.0: {kind} rule ") for step in found.steps)

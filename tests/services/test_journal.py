@@ -75,8 +75,13 @@ def test_links_of_workers_and_cores_that_go_down_and_come_up(tmp_path: Path, net
             old = switch.ports[number]
             network.run(partial(switch.change_port, replace(old, up=False)))
             until(lambda subject=subject, noted=noted: len(lines(controller, subject)) >= noted - 1)  # type: ignore[misc]
+            if noted:
+                (problem,) = controller.switches.find(subject).problems
+                assert old.name in problem.problem or "WAN port wan" in problem.problem
+                assert "is down" in problem.problem
             network.run(partial(switch.change_port, old))
             until(lambda subject=subject, noted=noted: len(lines(controller, subject)) == noted)  # type: ignore[misc]
+            assert controller.switches.find(subject).problems == ()
         assert lines(controller, EDGE) == [
             ("link down", f"uplink uplink of {NAMED} is down"),
             ("link up", f"uplink uplink of {NAMED} is up again"),
@@ -87,7 +92,33 @@ def test_links_of_workers_and_cores_that_go_down_and_come_up(tmp_path: Path, net
             ("link down", "WAN port wan of core1 is down; nothing takes its place"),
             ("link up", "WAN port wan of core1 is up again"),
         ]
-        assert any("LAN port a of core1 is down" in each.problem for each in controller.switches.find(CORE).problems)
+
+
+def test_a_port_that_is_no_link_any_longer_has_neither_gone_nor_come(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY) as controller:
+        core = a_core()
+        connect(network, controller, core)
+        network.run(partial(core.change_port, replace(core.ports[3], up=False)))
+        until(lambda: len(controller.switches.find(CORE).problems) == 1)
+        controller.policy.put(POLICY.replace("ports: {lan: 1, wan: 2, wan-fast: 3}", "ports: {lan: 1, wan: 2}"), "test")
+        until(lambda: controller.switches.find(CORE).problems == ())
+        network.run(partial(core.change_port, replace(core.ports[2], up=False)))
+        until(lambda: len(controller.switches.find(CORE).problems) == 1)
+        until(lambda: len(lines(controller, CORE)) >= 2)
+        assert [detail for _, detail in lines(controller, CORE)] == [
+            "WAN port wan-fast of core1 is down; nothing takes its place",
+            "WAN port wan of core1 is down; nothing takes its place",
+        ]
+
+
+def test_what_another_policy_asked_in_vain_is_no_problem_any_longer(tmp_path: Path, network: FakeNetwork) -> None:
+    groups = "groups:\n  group_cms: {port: wan, guarantee: 50Mbit, ceiling: 100Mbit}\n"
+    with running(tmp_path, POLICY + groups) as controller:
+        connect(network, controller, a_core())
+        until(lambda: "guarantee 50 Mb/s is not given" in str(controller.switches.find(CORE).problems))
+        controller.policy.put(POLICY + groups.replace("50Mbit", "40Mbit"), "test")
+        until(lambda: "guarantee 40 Mb/s is not given" in str(controller.switches.find(CORE).problems))
+        assert len(controller.switches.find(CORE).problems) == 1
 
 
 def test_a_link_that_comes_and_goes_does_not_fill_the_trail(tmp_path: Path) -> None:

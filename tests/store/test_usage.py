@@ -95,6 +95,22 @@ def test_the_longest_names_fit_into_every_index(store: Store) -> None:
     assert asked(store, "user", DAY_ONE, DAY_ONE + DAY).rows[0].group == name
 
 
+@pytest.mark.parametrize("by", ["host", "job"])
+def test_a_host_is_asked_for_without_its_domain(store: Store, by: str) -> None:
+    for number, host in ((1, "worker1.example"), (2, "worker2.example"), (3, "worker1.elsewhere")):
+        job = store.runs.register(a_run(number, host=host), "", "", "hook", NOW).job
+        store.usage.write([entry(job.number, job_id=job.id, host=host)])
+
+    def hosts(word: str) -> set[str | None]:
+        rows = asked(store, by, DAY_ONE - DAY, DAY_ONE + DAY, host=word).rows
+        return {row.host for row in rows}
+
+    assert hosts("worker2") == hosts("worker2.example") == {"worker2.example"}
+    assert hosts("worker1") == {"worker1.example", "worker1.elsewhere"}
+    assert hosts("worker1.example") == {"worker1.example"}
+    assert hosts("worker") == set()
+
+
 def test_names_with_any_character_are_written_as_they_are(store: Store) -> None:
     name = "a\tb\\c\nd\re\\N 'x' \"ü\" 🐦 \\."
     for _ in range(2):

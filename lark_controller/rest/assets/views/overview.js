@@ -53,7 +53,7 @@ function content({ overview, groups, users, drops, waiting, events }) {
         users.length > 0 && section("Users that send and receive most", table("Users that send and receive most", [
           { head: "User", cell: (one) => userLink(one.user.split("@")[0]) },
           { head: "Group", narrow: false, cell: (one) => groupLink(one.group) },
-          { head: "Jobs", number: true, cell: (one) => count(one.jobs) },
+          { head: "Active jobs", number: true, cell: (one) => count(one.jobs) },
           { head: "Sent", number: true, cell: (one) => rate(one.rate.outward) },
           { head: "Received", number: true, cell: (one) => rate(one.rate.inward) },
           { head: "To the WAN", number: true, narrow: false, cell: (one) => rate(one.rate.wan_outward) },
@@ -77,10 +77,11 @@ function content({ overview, groups, users, drops, waiting, events }) {
 function figures({ jobs, switches, policy }) {
   const figure = (name, value, more, address) =>
     h("a", { class: "figure", href: address }, h("span", { class: "name" }, name), h("span", { class: "value" }, value), h("span", { class: "beside" }, more));
-  const blocked = jobs.isolated - jobs.quarantined;
+  // A job that has its rules and may do nothing is none that works.
+  const blocked = Math.max(0, Math.min(jobs.isolated - jobs.quarantined, jobs.enforced));
   const other = [blocked > 0 && `${count(blocked)} blocked`, jobs.quarantined && `${count(jobs.quarantined)} quarantined`, jobs.registering && `${count(jobs.registering)} registering`, jobs.pending && `${count(jobs.pending)} pending`].filter(Boolean);
   return h("div", { class: "figures" },
-    figure("Jobs enforced", count(jobs.enforced), other.join(", ") || "none waits", to("jobs")),
+    figure("Jobs enforced", count(jobs.enforced - blocked), other.join(", ") || "none waits", to("jobs")),
     figure("Switches in sync", `${count(switches.in_sync)} of ${count(switches.known)}`, `${count(switches.connected)} connected`, to("switches")),
     figure("Rules installed", count(switches.installed),
       switches.desired === switches.installed ? "as desired" : `${count(switches.desired)} desired`, to("switches")),
