@@ -149,7 +149,7 @@ class Ledger:
                 self._read_port(account, at, port, inf if account.follows else port_age)
             for reading in flows:
                 self._read_flow(account, reading)
-            _settle(account, held if port is not None else None)
+            _count_parts(account, held if port is not None else None)
             if port is not None:
                 self._timed(number, account, at, before, first)
             self._moved(number, account, before, last)
@@ -185,7 +185,7 @@ class Ledger:
             before = account.sums
             self._read_flow(account, reading)
             self._begin_anew(number, account, reading.kind)
-            _settle(account, None)
+            _count_parts(account, None)
             self._moved(number, account, before)
 
     def flows_there(self, number: int, at: float, flows: Sequence[FlowReading]) -> None:
@@ -202,7 +202,7 @@ class Ledger:
                 self._read_flow(account, reading)
             for kind in {*CountKind} - {reading.kind for reading in flows}:
                 self._begin_anew(number, account, kind)
-            _settle(account, None)
+            _count_parts(account, None)
             self._moved(number, account, before)
 
     def report(self, number: int, at: float, report: WorkerCounts, final: bool) -> bool:
@@ -229,7 +229,7 @@ class Ledger:
                 account.numbers[offset : offset + len(said)] = array("Q", said)
                 for place, value in zip(places, new, strict=True):
                     _add(account.numbers, _HELD.get(place, place), value)
-            _settle(account, held)
+            _count_parts(account, held)
             account.reported = final
             self._timed(number, account, at, before, first)
             self._moved(number, account, before, last)
@@ -469,7 +469,7 @@ class Ledger:
         numbers[DROPS:SIZE] = array("Q", (numbers[place] for place in _DROPS))
 
 
-def _settle(account: Account, before: array[int] | None) -> None:
+def _count_parts(account: Account, before: array[int] | None) -> None:
     """Count of each part that was read no more than its whole; the rest is held over, as flows may be ahead of ports.
 
     ``before`` is what was held before a reading that has the wholes too; None where it has not. After such a reading no

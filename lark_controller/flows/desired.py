@@ -21,7 +21,7 @@ from lark_controller.flows.edge.slices import slice_change, slice_flows
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, same_for_switches, same_frame
 from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
-from lark_controller.flows.relabel import Followed, Net, enter, relabel, settle, slice_at_port, slice_label
+from lark_controller.flows.relabel import Followed, Net, enter, move_blocks, relabel, slice_at_port, slice_label
 from lark_controller.flows.tags import LocalJobs, assign_tags
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import Ruled, host_rules
@@ -66,13 +66,13 @@ class Desired:
         self._edge_rules: dict[bool, tuple[Flow, ...]] = {}
         # Label sets in use that were taken over, and whether the labels in them were: see :meth:`following`.
         self._followed: list[Followed] = []
-        self._unsettled: list[int] = []
+        self._decided_anew: list[int] = []
 
     @classmethod
     def following(cls, policy: Policy, before: Desired) -> Desired:
         """The desired state of another policy, with all jobs and switches of ``before`` taken over, if
         :func:`.transition.places_alike`. They are copied, at a small part of the cost of putting every job again; each
-        job keeps the decision that it had until :meth:`decide_anew`, with :meth:`settle` after the last."""
+        job keeps the decision that it had until :meth:`decide_anew`, with :meth:`move_labels` after the last."""
         after = cls(policy, before)
         after.switches, after.placed, after.rules = dict(before.switches), dict(before.placed), dict(before.rules)
         after.groups, after.ruled, after.isolated = before.groups.copy(), before.ruled.copy(), before.isolated
@@ -104,15 +104,15 @@ class Desired:
         if decision != old.decision:
             new = self.where(old.job, decision)
             self._index(old, new)
-            self._unsettled.append(number)
+            self._decided_anew.append(number)
         for prefixes, label_of, kept in self._followed:
             if not kept:
                 enter(prefixes, new, label_of)
 
-    def settle(self) -> Iterator[None]:
+    def move_labels(self) -> Iterator[None]:
         """Move the jobs of which something else was decided to their labels, in steps that are a block's jobs each."""
-        yield from settle(self.placed, self._unsettled, self._followed)
-        self._followed, self._unsettled = [], []
+        yield from move_blocks(self.placed, self._decided_anew, self._followed)
+        self._followed, self._decided_anew = [], []
 
     # -- questions ---------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ def enter(prefixes: LabelledPrefixes, placed: Placed, label_of: LabelOf) -> None
         prefixes.put(address, block, label_of(placed))
 
 
-def settle(placed: Mapping[int, Placed], numbers: Iterable[int], followed: Iterable[Followed]) -> Iterator[None]:
+def move_blocks(placed: Mapping[int, Placed], numbers: Iterable[int], followed: Iterable[Followed]) -> Iterator[None]:
     """Put the addresses of jobs, which are there already, under the labels that they have now, in steps.
 
     A step is the jobs of one block, whose labels change together.

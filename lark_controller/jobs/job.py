@@ -188,7 +188,7 @@ class Directory:
         """The standing of a job."""
         return self.standings.get(number, _NEW)
 
-    def settle(self, number: int, state: JobState, reason: str = "") -> None:
+    def set_standing(self, number: int, state: JobState, reason: str = "") -> None:
         """Set a job's standing."""
         self.forget(number)
         if len(self._shared) >= _SHARED:

@@ -51,14 +51,14 @@ class LoopCalls:
         held: Future[T] = Future()
         loop = self._openflow.loop
 
-        def settle() -> None:
+        def resolve() -> None:
             # The waiting thread may have given up this moment.
             if held.set_running_or_notify_cancel():
                 _answer(answer, held)
 
         def waiter() -> None:
             # The state follows the last confirmation in the next turn of the loop; the answer comes after it.
-            loop.call_soon(loop.call_soon, settle)
+            loop.call_soon(loop.call_soon, resolve)
 
         def begin() -> None:
             try:

@@ -102,7 +102,7 @@ class DesiredPair:
         self._coming = (desired, decider)
         try:
             await _in_portions(self._decisions(desired, decider, follows=follows))
-            await _in_portions(desired.settle())
+            await _in_portions(desired.move_labels())
             connected = switches()
             for datapath, place in connected.items():
                 if not follows:

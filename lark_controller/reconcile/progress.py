@@ -55,7 +55,7 @@ class Progress:
         moving = all(self._moves(what, why) for what, why in waiting.items()) and not self._blocked(number)
         state, reason = state_of(job, waiting, moving=moving, label=self._label)
         if (state, reason) != self._loop.directory.standing(number):
-            self._loop.directory.settle(number, state, reason)
+            self._loop.directory.set_standing(number, state, reason)
             self._on_state(self._loop.directory.now(job))
 
     def lost(self, state: SwitchState) -> None:

@@ -90,7 +90,7 @@ class Reconciler(LoopState):
             self.refuse(job, str(refusal))
             return
         if old is None:
-            self.directory.settle(job.number, JobState.REGISTERING)
+            self.directory.set_standing(job.number, JobState.REGISTERING)
         elif same_for_switches(old, job):
             return
         self.counters.begin(self.desired.placed[job.number])
@@ -141,7 +141,7 @@ class Reconciler(LoopState):
         """Refuse a job and remove all of it from switches."""
         job = replace(job, state=JobState.REFUSED, reason=reason)
         self._remove(job.number)
-        self.directory.settle(job.number, job.state, reason)
+        self.directory.set_standing(job.number, job.state, reason)
         event("job refused", level=WARNING, job=job.id, reason=reason)
         self._on_state(job)
 

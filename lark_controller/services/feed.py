@@ -28,7 +28,7 @@ class Feed:
         """Take live jobs in, in the states that they have; from now on nothing is told until :meth:`open`."""
         self._open = False
         for job in jobs:
-            self.directory.settle(job.number, job.state, job.reason)
+            self.directory.set_standing(job.number, job.state, job.reason)
             self.put(job)
 
     def open(self) -> list[Job]:

@@ -83,10 +83,10 @@ def test_the_way_to_another_policy_equals_the_full_recompute(
     for number in waiting[place:]:
         if (placed := before.placed.get(number)) is not None:
             after.decide_anew(number, decider.of(placed.job))
-    for _, step in zip(after.settle(), (*early, *early), strict=False):
+    for _, step in zip(after.move_labels(), (*early, *early), strict=False):
         play(before, decided, [step], dict(live))
         play(after, decider, [step], live)
-    for _ in after.settle():
+    for _ in after.move_labels():
         pass
     transition = Transition(before, after)
     held = {datapath: apply(before.build(datapath), transition.changes(datapath)) for datapath in (1, CORE)}
@@ -126,7 +126,7 @@ def test_a_job_of_which_nothing_else_is_decided_stays_as_it_is() -> None:
     after, decider = Desired.following(new, before), Decider(new)
     for number, placed in before.placed.items():
         after.decide_anew(number, decider.of(placed.job))
-    assert len(list(after.settle())) == 1
+    assert len(list(after.move_labels())) == 1
     assert after.placed[5] is before.placed[5]
     changes = Transition(before, after).changes(1)
     touched = [parse(flow.data.cookie) for flow in changes.flows_set]
@@ -143,7 +143,7 @@ def test_steering_is_no_business_of_edges() -> None:
     before.put(job, decided.of(job))
     after = Desired.following(new, before)
     after.decide_anew(5, Decider(new).of(job))
-    assert len(list(after.settle())) == 1
+    assert len(list(after.move_labels())) == 1
     transition = Transition(before, after)
     assert not transition.changes(1)
     assert transition.changes(CORE)
@@ -168,7 +168,7 @@ def test_a_change_costs_what_it_changes_and_not_what_a_switch_holds() -> None:
         after, decider = Desired.following(load(text), before), Decider(load(text))
         for number, placed in list(before.placed.items()):
             after.decide_anew(number, decider.of(placed.job))
-        for _ in after.settle():
+        for _ in after.move_labels():
             pass
         # The rules that all switches share are calculated once.
         for desired in (before, after):

@@ -40,7 +40,7 @@ def test_indexes_follow_every_change(steps: list[tuple[int, int | None, bool, Jo
         else:
             assert directory.remove(job.id) == there.pop(job.id, None)
         if state is not None:
-            directory.settle(number, state, "why")
+            directory.set_standing(number, state, "why")
             far[number] = Standing(state, "why")
         else:
             directory.forget(number)
@@ -60,7 +60,7 @@ def test_a_job_that_is_replaced_is_found_as_it_is_now() -> None:
     later = replace(job, quarantine="the pool says so")
     assert directory.put(later) is job
     assert directory.by_id[job.id] is directory.by_address[IPv4Address("10.0.0.1")] is later
-    directory.settle(1, JobState.PENDING, "is away")
+    directory.set_standing(1, JobState.PENDING, "is away")
     found = directory.live(job.id)
     assert found == replace(later, state=JobState.PENDING, reason="is away")
 
