@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,11 @@ PURE = {"jobs", "policies", "qos", "flows"}
 INPUT_OUTPUT = {"socket", "time", "threading", "asyncio", "subprocess", "logging", "sqlalchemy", "flask"}
 ONE_ROOM = {"os_ken": "switches", "sqlalchemy": "store", "flask": "rest"}
 
+# Folders that are no room of the house: the tests see all of it.
+_OUTSIDE = {"tests", "build"}
+# The drawing of the house: so many rooms on so many floors, where a room stands above all that it imports.
+MOST_ROOMS, MOST_FLOORS = 26, 11
+
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
@@ -105,6 +112,69 @@ def test_imports_run_one_way(path: Path) -> None:
             assert parts[1] in MAY_IMPORT[own], f"{where}: {own} must not import {parts[1]}"
         if package == "lark_worker" and parts[1] != own:
             assert WORKER_ROOMS.index(parts[1]) < WORKER_ROOMS.index(own), f"{where}: {own} must not import {parts[1]}"
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the repository but the tests, by its full name."""
+    found: dict[str, Path] = {}
+    for folder in sorted(path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."):
+        for path in sorted(folder.rglob("*.py")) if folder.name not in _OUTSIDE else ():
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imported() -> dict[str, set[str]]:
+    """The modules of the repository that each imports; a package that is named to reach a module in it is none."""
+    known = modules()
+
+    def module_of(name: str) -> str:
+        while name and name not in known:
+            name = name.rpartition(".")[0]
+        return name
+
+    return {name: {other for _, each in imports(path) if (other := module_of(each))} for name, path in known.items()}
+
+
+def room_of(name: str) -> str:
+    """A folder or file at the top of the repository; of the controller, which is the house itself, one in it."""
+    return ".".join(name.split(".")[: 2 if name.startswith("lark_controller.") else 1])
+
+
+def floors(below: Mapping[str, set[str]]) -> dict[str, int]:
+    """The floor of each room: above all that it imports, the first is 1."""
+    found: dict[str, int] = {}
+    for room in TopologicalSorter(below).static_order():
+        found[room] = 1 + max((found[other] for other in below.get(room, ())), default=0)
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    try:
+        floors({name: others - {name} for name, others in imported().items()})
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_the_house_has_few_rooms_and_floors_and_no_arrow_upwards() -> None:
+    below: dict[str, set[str]] = {}
+    for name, others in imported().items():
+        # The controller's own __init__ has its version alone.
+        rooms = {room_of(other) for other in others} - {room_of(name), "lark_controller"}
+        below.setdefault(room_of(name), set()).update(rooms)
+    del below["lark_controller"]
+    floor = floors(below)  # no way leads back to a room: else this raises CycleError
+    assert all(floor[other] < floor[room] for room, others in below.items() for other in others)
+    # scripts/ is a room without an import.
+    assert len(floor) + 1 <= MOST_ROOMS, sorted(floor)
+    assert max(floor.values()) <= MOST_FLOORS, sorted(floor.items(), key=lambda each: each[1])
+
+
+def test_floors_stand_above_all_that_they_import() -> None:
+    assert floors({"cli": {"rest", "api"}, "rest": {"api"}, "api": set()}) == {"api": 1, "rest": 2, "cli": 3}
+    with pytest.raises(CycleError):
+        floors({"cli": {"rest"}, "rest": {"api"}, "api": {"cli"}})
 
 
 def test_the_controller_has_few_rooms() -> None:
