@@ -90,7 +90,7 @@ def _steps(whole: Whole, fault: Fault) -> tuple[_Step, _Step]:
         Kind.REBOOT: (lambda: _switch_off(edge), edge.there.set),
         Kind.HANG: (edge.stall, edge.resume),
         Kind.CUT_SWITCHES: (whole.switches.cut, _nothing),
-        Kind.HALVE_SWITCHES: (lambda: whole.switches.halve(client=fault.chosen < 1 / 2), _nothing),
+        Kind.HALVE_SWITCHES: (lambda: _halve(whole, fault), _nothing),
         Kind.LOSE_SWITCHES: (whole.switches.lose, whole.switches.restore),
         Kind.CUT_HOOKS: (whole.hooks.cut, _nothing),
         Kind.LOSE_HOOKS: (whole.hooks.lose, whole.hooks.restore),
@@ -143,6 +143,14 @@ async def _pause(whole: Whole, seconds: float) -> None:
     while not whole.controller.running and time.monotonic() < deadline:
         await asyncio.sleep(0.1)
     _signal(whole, signal.SIGSTOP)
+
+
+async def _halve(whole: Whole, fault: Fault) -> None:
+    # Another fault may have ended them all.
+    deadline = time.monotonic() + fault.seconds
+    while whole.switches.carries < len(whole.fleet.switches) / 2 and time.monotonic() < deadline:
+        await asyncio.sleep(0.1)
+    whole.switches.halve(client=fault.chosen < 1 / 2)
 
 
 def _each(servers: Sequence[Server], do: Callable[[Server], None]) -> None:

@@ -53,7 +53,7 @@ _KINDS: Final[dict[Kind, tuple[int, float, float]]] = {
     Kind.REBOOT: (2, 0.2, 5.0),
     Kind.HANG: (3, 1.0, 10.0),
     Kind.CUT_SWITCHES: (2, 0.0, 0.0),
-    Kind.HALVE_SWITCHES: (2, 0.0, 0.0),
+    Kind.HALVE_SWITCHES: (2, 2.0, 8.0),
     Kind.LOSE_SWITCHES: (2, 0.5, 8.0),
     Kind.CUT_HOOKS: (3, 0.0, 0.0),
     Kind.LOSE_HOOKS: (2, 0.5, 6.0),

@@ -72,9 +72,12 @@ def test_the_end_of_one_is_that_of_the_other() -> None:
 @pytest.mark.parametrize("client_ends", [True, False])
 def test_a_connection_that_ends_for_one_side_stands_for_the_other_which_is_answered_nothing(client_ends: bool) -> None:
     async def test(wire: Wire, client: Side, controller: Side) -> None:
+        assert wire.carries == 1
         wire.halve(client=client_ends)
         gone, kept = (client, controller) if client_ends else (controller, client)
         assert await ended(gone)
+        while wire.carries:
+            await asyncio.sleep(0.01)
         for _ in range(10):
             kept[1].write(b"are you there?" * 100_000)
             # Taken whole, though nobody reads it any more.

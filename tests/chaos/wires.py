@@ -51,6 +51,11 @@ class Wire:
         for writer in self._writers:
             writer.transport.abort()
 
+    @property
+    def carries(self) -> int:
+        """The number of connections that reach the other side."""
+        return len(self._connections)
+
     def halve(self, *, client: bool) -> None:
         """End all connections for the controller alone, or for the ``client`` alone. The other side's stands, and
         whatever comes there is lost: as where the last packet of a connection is lost, and who sent it is no more."""
