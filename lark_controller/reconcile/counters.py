@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from lark_common.errors import SwitchError
@@ -32,8 +31,8 @@ SHARE: Final = 10
 # Seconds for which a job that has ended waits for its last counters.
 LAST_SECONDS: Final = 5.0
 
-# A port's counters and a job's counting flows, as they come.
-_Answers = tuple[asyncio.Future[list[PortCounters]], asyncio.Future[list[FlowCount]]]
+# A port's counters and a job's counting flows, as they come, and the cookies of the counting flows that go meanwhile.
+_Answers = tuple[asyncio.Future[list[PortCounters]], asyncio.Future[list[FlowCount]], set[int]]
 
 # Jobs that are handled before other work gets its turn of the loop.
 _AT_ONCE: Final = 500
@@ -162,13 +161,14 @@ class CounterReader:
         if not asked:
             return
         self._asked.add(datapath)
+        removed = self._collect()
         try:
             # Flows first: the WAN's part is then no newer than the whole.
             flows_done = state.link.flow_counts(count_cookie(0), CATEGORY_MASK)
             ports_done = state.link.port_counters()
-            with self._removals() as removed:
-                await asyncio.gather(ports_done, flows_done, return_exceptions=True)
+            await asyncio.gather(ports_done, flows_done, return_exceptions=True)
         finally:
+            self._collected(removed)
             self._asked.discard(datapath)
         began, now = time.perf_counter(), time.time()
         ports = {counters.number: counters for counters in ports_done.result()}
@@ -206,20 +206,22 @@ class CounterReader:
         if found and not self._ledger.started(number):
             self._ledger.read(number, time.time(), _port(found[0]), (), found[0].age)
 
-    @staticmethod
-    def _ask(link: SwitchLink, number: int, port: int, timeout: float) -> _Answers:
-        """Ask for a job's port and counting flows; the requests are on their way when this returns."""
+    def _ask(self, link: SwitchLink, number: int, port: int, timeout: float) -> _Answers:
+        """Ask for a job's port and counting flows; the requests are on their way when this returns, and removals are
+        collected from then on until :meth:`_read` has taken the answers."""
         flows = link.flow_counts(count_cookie(number), _JOB_MASK, timeout)
-        return link.port_counters(port, timeout), flows
+        return link.port_counters(port, timeout), flows, self._collect()
 
     async def _last(self, number: int, port: int, answers: _Answers) -> None:
         await self._read(number, port, answers)
         self._ledger.close(number, time.time())
 
     async def _read(self, number: int, port: int, answers: _Answers) -> None:
-        ports, flows = answers
-        with self._removals() as removed:
+        ports, flows, removed = answers
+        try:
             await asyncio.gather(ports, flows, return_exceptions=True)
+        finally:
+            self._collected(removed)
         now = time.time()
         found = [] if ports.exception() else [counters for counters in ports.result() if counters.number == port]
         counted = () if flows.exception() else _by_job(flows.result(), removed).get(number, ())
@@ -228,15 +230,14 @@ class CounterReader:
         else:
             self._ledger.read(number, now, None, counted)
 
-    @contextmanager
-    def _removals(self) -> Iterator[set[int]]:
+    def _collect(self) -> set[int]:
         """Collect FLOW_REMOVED messages while an answer is under way: they are newer than the answer."""
         gone: set[int] = set()
         self._open.append(gone)
-        try:
-            yield gone
-        finally:
-            self._open = [other for other in self._open if other is not gone]
+        return gone
+
+    def _collected(self, gone: set[int]) -> None:
+        self._open = [other for other in self._open if other is not gone]
 
     def _start(self, work: Coroutine[Any, Any, None], told: Callable[[object], object] | None = None) -> None:
         task = asyncio.get_running_loop().create_task(work)
