@@ -293,7 +293,8 @@ def test_a_worker_renews_all_its_jobs_and_hears_of_those_that_are_not_its_own(ap
     assert answer.json["lease_until"] > job["lease_until"]
     assert renewed("elsewhere", asked).json["missing"] == [job["id"], "0" * 16]
     for wrong in ("[]", "{}", '{"jobs": "all"}', '{"jobs": [1]}', '{"jobs": [], "more": 1}'):
-        assert_problem(renewed("worker1", wrong), 400)
+        assert_problem(renewed("worker1", wrong), 422, "parameters")
+    assert_problem(renewed("worker1", "{"), 400, "json")
 
 
 def test_renew_end_and_end_again(api: Api) -> None:
@@ -449,14 +450,18 @@ def test_a_worker_gets_its_rules_and_confirms_them(api: Api) -> None:
         '{"revision": "a", "late": [1]}',
         '{"revision": "a", "uplinks": {"eth0": -1}}',
         '{"revision": "a", "uplinks": {"eth0": true}}',
+        '{"revision": "a", "uplinks": {"eth0": "1000"}}',
+        '{"revision": "a", "uplinks": {"eth0": 10000001}}',
+        json.dumps({"revision": "a", "uplinks": {f"eth{number}": 1 for number in range(65)}}),
+        json.dumps({"revision": "a", "refused": {"b": "x" * 1025}}),
         '{"revision": "a", "more": 1}',
-        "{",
+        '{"revision": "a", "late": null}',
     ],
 )
 def test_a_confirmation_that_is_none_is_refused(api: Api, sent: str) -> None:
     headers = bearer("hook") | {"Content-Type": "application/json"}
     answer = api.client.put("/v1/hosts/worker1/rules", data=sent, headers=headers)
-    assert answer.status_code == 400
+    assert_problem(answer, 422, "parameters")
     assert api.controls.workers.reports == []
 
 

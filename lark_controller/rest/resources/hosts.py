@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
+from typing import Any
 
 from flask import Response
 
@@ -12,53 +11,22 @@ from lark_controller.api.workers import Delivered, HostStatus
 from lark_controller.qos.delivery import Counters
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host
-from lark_controller.rest.bodies import read, read_json, refuse_malformed_json
+from lark_controller.rest.bodies import read_json
 from lark_controller.rest.context import actor, current
-from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.queries import RulesQuery
 from lark_controller.rest.schemas.times import iso
-from lark_controller.rest.schemas.worker_rules import DeliveredAnswerSchema, DeliveredSchema, HostSchema, RenewedSchema
+from lark_controller.rest.schemas.worker_rules import (
+    ConfirmationSchema,
+    DeliveredAnswerSchema,
+    DeliveredSchema,
+    HostSchema,
+    LeasesSchema,
+    RenewedSchema,
+)
 from lark_controller.rest.tokens import Scope
 from lark_controller.rest.written_jobs import written
 
 blueprint = resource("hosts", "The rules that workers enforce for their jobs without a port on a switch.")
-
-MAX_REASON: Final = 1024
-MAX_UPLINKS: Final = 64
-# 10 Tb/s: no link has more.
-MAX_SPEED: Final = 10_000_000
-
-_EXPECTED: Final = 'The body is not {"revision": …, "refused": {id: reason}, "late": [id, …], "uplinks": {name: Mb/s}}.'
-_CONFIRMATION: Final = {
-    "type": "object",
-    "properties": {
-        "revision": {"type": "string", "description": "The revision that is in place"},
-        "refused": {
-            "type": "object",
-            "additionalProperties": {"type": "string"},
-            "description": "Jobs that the worker cannot enforce the policy for: id, reason",
-        },
-        "late": {
-            "type": "array",
-            "items": {"type": "string"},
-            "description": "Ids of jobs whose networks are still to be made; they wait on",
-        },
-        "uplinks": {
-            "type": "object",
-            "additionalProperties": {"type": ["number", "null"]},
-            "description": "The worker's interfaces that lead away from it: name, speed in Mb/s (null: not known)",
-        },
-    },
-    "required": ["revision"],
-    "additionalProperties": False,
-}
-
-_LEASES: Final = {
-    "type": "object",
-    "properties": {"jobs": {"type": "array", "items": {"type": "string"}, "description": "Ids of the jobs that run"}},
-    "required": ["jobs"],
-    "additionalProperties": False,
-}
 
 
 @operation(
@@ -91,37 +59,17 @@ def show(query: dict[str, Any], host: str) -> dict[str, object]:
     "/hosts/<host>/rules",
     name="confirm_worker_rules",
     scopes=(Scope.HOOK,),
-    bodies={"application/json": _CONFIRMATION},
+    bodies={"application/json": ConfirmationSchema},
     answers={200: HostSchema},
-    problems=(400, 413, 415),
+    problems=(400, 413, 415, 422),
 )
 def confirm(host: str) -> dict[str, object]:
     """Confirm that a worker has a revision of its rules in place."""
     context = current()
     require_host(host)
-    body, _ = read(context.settings.max_ads_bytes, ("application/json",))
-    refuse_malformed_json(body)
-    given = json.loads(body)
-    if not isinstance(given, dict) or given.keys() - {"revision", "refused", "late", "uplinks"}:
-        raise Problem(400, _EXPECTED)
-    refused, late, uplinks = given.get("refused", {}), given.get("late", []), given.get("uplinks", {})
-    if (
-        not isinstance(given.get("revision"), str)
-        or not isinstance(refused, dict)
-        or not all(isinstance(reason, str) and len(reason) <= MAX_REASON for reason in refused.values())
-        or not isinstance(late, list)
-        or not all(isinstance(job_id, str) for job_id in late)
-        or not isinstance(uplinks, dict)
-        or len(uplinks) > MAX_UPLINKS
-        or not all(_is_speed(speed) for speed in uplinks.values())
-    ):
-        raise Problem(400, _EXPECTED)
-    return _answer(context.controls.workers.confirmed(host, given["revision"], refused, late, uplinks))
-
-
-def _is_speed(value: object) -> bool:
-    """True if a value is a speed in Mb/s, or null."""
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_SPEED)
+    sent = read_json(context.settings.max_ads_bytes, ConfirmationSchema())
+    report = sent["refused"], sent["late"], sent["uplinks"]
+    return _answer(context.controls.workers.confirmed(host, sent["revision"], *report))
 
 
 @operation(
@@ -130,9 +78,9 @@ def _is_speed(value: object) -> bool:
     "/hosts/<host>/leases",
     name="renew_worker_jobs",
     scopes=(Scope.HOOK,),
-    bodies={"application/json": _LEASES},
+    bodies={"application/json": LeasesSchema},
     answers={200: RenewedSchema},
-    problems=(400, 413, 415),
+    problems=(400, 413, 415, 422),
     direct=True,
 )
 def renew(host: str) -> Response:
@@ -142,13 +90,8 @@ def renew(host: str) -> Response:
     """
     context = current()
     require_host(host)
-    body, _ = read(context.settings.max_ads_bytes, ("application/json",))
-    refuse_malformed_json(body)
-    given = json.loads(body)
-    jobs = given.get("jobs") if isinstance(given, dict) and given.keys() == {"jobs"} else None
-    if not isinstance(jobs, list) or not all(isinstance(job_id, str) for job_id in jobs):
-        raise Problem(400, 'The body is not {"jobs": [id, …]}.')
-    renewed = context.controls.jobs.renew_all(host, jobs, actor())
+    sent = read_json(context.settings.max_ads_bytes, LeasesSchema())
+    renewed = context.controls.jobs.renew_all(host, sent["jobs"], actor())
     return written({"lease_until": iso(renewed.lease_until), "missing": list(renewed.missing)})
 
 
@@ -169,13 +112,13 @@ def delivered(host: str) -> dict[str, int]:
     """
     context = current()
     require_host(host)
-    said = read_json(context.settings.max_ads_bytes, DeliveredSchema())
-    at = said["at"] / 1000
+    sent = read_json(context.settings.max_ads_bytes, DeliveredSchema())
+    at = sent["at"] / 1000
     found = {
         (each["job"], each["queue"]): Delivered(
             each["promised"], Counters(at, each["sent"], each["dropped"], None, each["waited"] / 1000)
         )
-        for each in said["queues"]
+        for each in sent["queues"]
     }
     return {"missed": context.controls.workers.delivered(host, found)}
 

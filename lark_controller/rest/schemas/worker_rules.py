@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from marshmallow import Schema, fields, validate
+from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import NetworkType
 from lark_controller.rest.schemas.members import Count, a_flag, a_number, a_text, maybe_number, meta
 from lark_controller.rest.schemas.times import Time
+
+MAX_REASON: Final = 1024
+MAX_UPLINKS: Final = 64
+# 10 Tb/s: no link has more.
+MAX_SPEED: Final = 10_000_000
 
 
 class ShareSchema(Schema):
@@ -99,6 +104,45 @@ class HostSchema(Schema):
         RulesSchema, required=True, allow_none=True, metadata=meta("The rules; null where the revision is known")
     )
     waiting = fields.List(fields.String, required=True, metadata=meta("Ids of the jobs whose rules are not confirmed"))
+
+
+class Speed(fields.Float):
+    """A link's speed in Mb/s, and neither a text nor a truth that could be taken for one."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
+        if type(value) not in (int, float) or not 0 < value <= MAX_SPEED:
+            raise ValidationError(f"a number over 0, at most {MAX_SPEED} Mb/s, or null is accepted")
+        return float(value)
+
+
+class ConfirmationSchema(Schema):
+    """The worker's answer to a revision of its rules."""
+
+    revision = a_text("The revision that is in place")
+    refused = fields.Dict(
+        keys=fields.String(),
+        values=fields.String(validate=validate.Length(max=MAX_REASON)),
+        load_default=dict,
+        metadata=meta("Jobs that the worker cannot enforce the policy for: id, reason"),
+    )
+    late = fields.List(
+        fields.String,
+        load_default=list,
+        metadata=meta("Ids of jobs whose networks are still to be made; they wait on"),
+    )
+    uplinks = fields.Dict(
+        keys=fields.String(),
+        values=Speed(allow_none=True),
+        load_default=dict,
+        validate=validate.Length(max=MAX_UPLINKS),
+        metadata=meta("The worker's interfaces that lead away from it: name, speed in Mb/s (null: not known)"),
+    )
+
+
+class LeasesSchema(Schema):
+    """The jobs that run on a worker."""
+
+    jobs = fields.List(fields.String, required=True, metadata=meta("Ids of the jobs that run"))
 
 
 class RenewedSchema(Schema):
