@@ -13,6 +13,42 @@ from typing import Final
 _KEYS: Final = 4096
 
 
+class Bucket:
+    """A token bucket, full at first: fills at ``rate`` a second up to ``most``. For one thread; times are handed in."""
+
+    __slots__ = ("_left", "_most", "_rate", "_since")
+
+    def __init__(self, rate: float, most: float, now: float) -> None:
+        self._rate = rate
+        self._most = most
+        self._left = most
+        self._since = now
+
+    def left(self, now: float) -> float:
+        """The amount that is left now."""
+        self._left = min(self._most, self._left + (now - self._since) * self._rate)
+        self._since = now
+        return self._left
+
+    def take(self, amount: float, now: float) -> float:
+        """Take an amount, whether it is there or not; returns the seconds until something is there again."""
+        self._left = self.left(now) - amount
+        return max(0.0, -self._left / self._rate)
+
+    def until_one(self) -> float:
+        """The seconds from the last call until there is one; infinite where the rate is 0."""
+        if self._left >= 1.0:
+            return 0.0
+        return (1.0 - self._left) / self._rate if self._rate else math.inf
+
+    def take_one(self, now: float) -> bool:
+        """Take one if there is one."""
+        if self.left(now) < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
 class Buckets:
     """A token bucket for each key: ``burst`` at once, then ``rate`` a second; thread-safe.
 
@@ -27,21 +63,21 @@ class Buckets:
         self._keys = keys
         self._clock = clock
         self._lock = threading.Lock()
-        self._levels: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+        self._of: OrderedDict[Hashable, Bucket] = OrderedDict()
 
     def take(self, key: Hashable) -> float:
         """Take one; 0 where there was one, else the seconds until there is one."""
         with self._lock:
             # In the lock: a thread that waited for it must not come with a time from before another's.
             now = self._clock()
-            level, since = self._levels.get(key, (self._burst, now))
-            level = min(self._burst, level + (now - since) * self._rate)
-            short = 0.0 if level >= 1 else (1 - level) / self._rate if self._rate else math.inf
-            self._levels[key] = (level if short else level - 1, now)
-            self._levels.move_to_end(key)
-            if len(self._levels) > self._keys:
-                self._levels.popitem(last=False)
-        return short
+            bucket = self._of.get(key)
+            if bucket is None:
+                bucket = self._of[key] = Bucket(self._rate, self._burst, now)
+            taken = bucket.take_one(now)
+            self._of.move_to_end(key)
+            if len(self._of) > self._keys:
+                self._of.popitem(last=False)
+            return 0.0 if taken else bucket.until_one()
 
 
 class Places:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark_common.limits import Buckets, Places
+from lark_common.limits import Bucket, Buckets, Places
 
 
 @given(st.floats(0.5, 100), st.integers(1, 20), st.lists(st.floats(0, 3), max_size=60))
@@ -65,6 +65,17 @@ def test_a_bucket_that_is_never_filled_gives_its_burst_alone() -> None:
     assert [buckets.take("a") for _ in range(3)] == [0.0, 0.0, float("inf")]
     now[0] = 1e9
     assert buckets.take("a")
+
+
+def test_what_is_taken_beyond_a_bucket_is_waited_for() -> None:
+    bucket = Bucket(0.5, 1.0, 0.0)
+    assert bucket.take(1.0, 0.0) == 0.0
+    assert bucket.take(0.25, 0.0) == 0.5
+    assert bucket.take(0.0, 1.0) == 0.0
+    assert bucket.until_one() == 1.5
+    assert not bucket.take_one(2.0)
+    assert bucket.take_one(3.5)
+    assert bucket.left(100.0) == 1.0
 
 
 def test_a_place_is_there_again_when_it_is_given_back() -> None:

@@ -19,7 +19,6 @@ from lark_controller.switches.openflow.budgets import (
     COMMON_SHARE,
     NEW_AT_ONCE,
     TIME_AT_ONCE,
-    Allowance,
     PacketInBudget,
     SwitchTimes,
 )
@@ -117,14 +116,6 @@ def test_switches_beyond_their_time_share_what_is_left() -> None:
     # Who comes again finds no new budget; nor does a connection before it is a switch's.
     assert times.of(3, 0.0).take(0.01, 0.0, 0.0) > 0
     assert times.new(0.0).take(2 * NEW_AT_ONCE, 0.0, 0.0) > 0
-
-
-def test_what_is_taken_beyond_an_allowance_is_waited_for() -> None:
-    allowance = Allowance(0.5, 1.0, 0.0)
-    assert allowance.take(1.0, 0.0) == 0.0
-    assert allowance.take(0.25, 0.0) == 0.5
-    assert allowance.take(0.0, 1.0) == 0.0
-    assert not Allowance(1.0, 1.0, 0.0).take_one(0.0) or allowance.left(100.0) == 1.0
 
 
 def test_many_changes_of_ports_are_told_together() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from lark_common.limits import Bucket
+
 # Of the loop's time one switch may take so much with messages that nobody asked for, and as much with answers; so many
 # seconds of it at once. A dump of 3,500 flows takes 0.03 s.
 TIME_SHARE: Final = 0.2
@@ -34,49 +36,15 @@ _QUIET_SHARE: Final = 0.5
 _PORTS: Final = 65_536
 
 
-class Allowance:
-    """Fills at ``rate`` a second up to ``most``, and can be taken below nothing. Full at first; for one thread."""
-
-    __slots__ = ("_left", "_most", "_rate", "_since")
-
-    def __init__(self, rate: float, most: float, now: float) -> None:
-        self._rate = rate
-        self._most = most
-        self._left = most
-        self._since = now
-
-    def left(self, now: float) -> float:
-        """The amount that is left now."""
-        self._left = min(self._most, self._left + (now - self._since) * self._rate)
-        self._since = now
-        return self._left
-
-    def take(self, amount: float, now: float) -> float:
-        """Take an amount, whether it is there or not; answers the seconds until something is there again."""
-        self._left = self.left(now) - amount
-        return max(0.0, -self._left / self._rate)
-
-    def until_one(self) -> float:
-        """The seconds from the last question until there is one."""
-        return max(0.0, (1.0 - self._left) / self._rate)
-
-    def take_one(self, now: float) -> bool:
-        """Take one if there is one."""
-        if self.left(now) < 1.0:
-            return False
-        self._left -= 1.0
-        return True
-
-
 class SwitchTime:
     """The loop's time of one switch: ``unasked`` for messages that no request waits for, ``answers`` for the others.
     ``common`` is what all switches beyond their own time share."""
 
     __slots__ = ("_answers", "_unasked", "common")
 
-    def __init__(self, now: float, unasked: float, answers: float, common: Allowance) -> None:
-        self._unasked = Allowance(TIME_SHARE, unasked, now)
-        self._answers = Allowance(TIME_SHARE, answers, now)
+    def __init__(self, now: float, unasked: float, answers: float, common: Bucket) -> None:
+        self._unasked = Bucket(TIME_SHARE, unasked, now)
+        self._answers = Bucket(TIME_SHARE, answers, now)
         self.common = common
 
     def take(self, unasked: float, answers: float, now: float) -> float:
@@ -89,7 +57,7 @@ class SwitchTimes:
     """The times of all switches, which a switch finds again when it connects again."""
 
     def __init__(self) -> None:
-        self._common: Allowance | None = None
+        self._common: Bucket | None = None
         self._of: OrderedDict[int, SwitchTime] = OrderedDict()
 
     def new(self, now: float) -> SwitchTime:
@@ -104,9 +72,9 @@ class SwitchTimes:
             self._of.popitem(last=False)
         return found
 
-    def _shared(self, now: float) -> Allowance:
+    def _shared(self, now: float) -> Bucket:
         if self._common is None:
-            self._common = Allowance(COMMON_SHARE, NEW_AT_ONCE, now)
+            self._common = Bucket(COMMON_SHARE, NEW_AT_ONCE, now)
         return self._common
 
 
@@ -118,9 +86,9 @@ class PacketInBudget:
     """
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._all = Allowance(rate, burst, now)
-        self._for_quiet = Allowance(rate * _QUIET_SHARE, max(1.0, burst * _QUIET_SHARE), now)
-        self._ports: dict[bytes, Allowance] = {}
+        self._all = Bucket(rate, burst, now)
+        self._for_quiet = Bucket(rate * _QUIET_SHARE, max(1.0, burst * _QUIET_SHARE), now)
+        self._ports: dict[bytes, Bucket] = {}
         self._refused_until: dict[bytes, float] = {}
         self.dropped = 0
 
@@ -137,7 +105,7 @@ class PacketInBudget:
         if own is None:
             if len(self._ports) >= _PORTS:
                 port = b""
-            own = self._ports.setdefault(port, Allowance(_QUIET_RATE, _QUIET_BURST, now))
+            own = self._ports.setdefault(port, Bucket(_QUIET_RATE, _QUIET_BURST, now))
         quiet = own.take_one(now)
         if self._all.take_one(now) or (quiet and self._for_quiet.take_one(now)):
             return True

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from lark_common.limits import Bucket
 from lark_common.log import failure
 from lark_common.runs import Address
 from lark_controller.flows import cookies
@@ -26,7 +27,7 @@ from lark_controller.switches.openflow.applies import (
     Step,
     steps_of,
 )
-from lark_controller.switches.openflow.budgets import Allowance, PacketInBudget
+from lark_controller.switches.openflow.budgets import PacketInBudget
 from lark_controller.switches.openflow.connection import Connection
 from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.replies import (
@@ -149,7 +150,7 @@ class SwitchLink:
         self._applies = Applies(connection)
         now = asyncio.get_running_loop().time()
         self._packet_ins = PacketInBudget(connection.options.packet_in_rate, connection.options.packet_in_burst, now)
-        self._stray_errors = Allowance(_STRAY_ERRORS, _STRAY_ERRORS_AT_ONCE, now)
+        self._stray_errors = Bucket(_STRAY_ERRORS, _STRAY_ERRORS_AT_ONCE, now)
         # Changes of ports that are not reported yet: the port, or None for one that is gone.
         self._ports: dict[int, PortInfo | None] = {}
         self._ports_timer: asyncio.TimerHandle | None = None
