@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol
 
@@ -60,6 +61,17 @@ class SwitchStatus:
     reason: Annotated[str, "Reason why it is not in sync"] = ""
     ports: Annotated[tuple[PortStatus, ...], "Its ports"] = ()
     problems: Annotated[tuple[SwitchProblem, ...], "Refusals and shortcomings, latest first"] = ()
+
+
+class PortLoad(NamedTuple):
+    """A core's port to the WAN or to the site, and all that passes it, Mb/s; None where that is not known."""
+
+    name: Annotated[str, "Its name: of a WAN port in the policy, else the interface's"]
+    wan: Annotated[bool, "It leads to the WAN"]
+    up: Annotated[bool, "It is up"]
+    outward: Annotated[float | None, "Present rate in the direction of the WAN, Mb/s; null until it was read twice"]
+    inward: Annotated[float | None, "Present rate in the direction of the site, Mb/s; null until it was read twice"]
+    capacity: Annotated[float | None, "Its speed, Mb/s, as declared or reported; null where neither is known"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +158,10 @@ class SwitchControls(Protocol):
         """All switches that are declared or have been connected."""
 
     def find(self, datapath: str) -> SwitchStatus:
-        """One switch, by datapath id (hexadecimal) or name. Raises NotFoundError."""
+        """One switch, by datapath id (hexadecimal) name, or its host's name. Raises NotFoundError."""
+
+    def core_ports(self) -> Mapping[str, tuple[PortLoad, ...]]:
+        """The ports of connected cores with their load, by datapath id."""
 
     def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
         """A page of a switch's flows, desired and installed. Raises NotFoundError, also for a cursor that is none."""

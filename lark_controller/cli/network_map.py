@@ -13,10 +13,14 @@ Answer = Mapping[str, Any]
 def show(found: Answer) -> None:
     """Print switches with their load, then which users reach each other and the WAN."""
     wan = found["wan"]
-    rows: list[tuple[object, ...]] = [("WAN", "", "", *_load(wan["rate"], "wan_"), _capacity(wan["capacity"]))]
-    for each in (*found["cores"], *found["edges"]):
+    rows: list[tuple[object, ...]] = [("WAN", "", "", *_load(wan["rate"], "wan_"), _capacity(wan))]
+    for each in found["cores"]:
         name = each["name"] or each["datapath"]
-        rows.append((name, _state(each), each["jobs"], *_load(each["rate"]), _capacity(each["capacity"])))
+        rows.append((name, _state(each), "", "", "", ""))
+        rows += [(f"{name} {port['name']}", _link(port), "", *_load(port), _capacity(port)) for port in each["ports"]]
+    for each in found["edges"]:
+        name = each["name"] or each["datapath"]
+        rows.append((name, _state(each), each["jobs"], *_load(each["rate"]), _capacity(each)))
     rows += [
         (f"{each['switches']} more", _state(each), each["jobs"], *_load(each["rate"]), "") for each in found["rest"]
     ]
@@ -39,9 +43,14 @@ def _state(switch: Answer) -> str:
     return "in sync" if switch["in_sync"] else "not in sync"
 
 
-def _load(rate: Answer, part: str = "") -> tuple[str, str]:
-    return f"{rate[f'{part}outward']:.1f}", f"{rate[f'{part}inward']:.1f}"
+def _link(port: Answer) -> str:
+    return f"{'WAN' if port['wan'] else 'site'}, {'up' if port['up'] else 'down'}"
 
 
-def _capacity(megabits: float | None) -> str:
-    return "" if megabits is None else f"{megabits:g}"
+def _load(rate: Answer, part: str = "") -> tuple[str, ...]:
+    """Out and in; empty where a port was not read twice yet."""
+    return tuple("" if (known := rate[part + way]) is None else f"{known:.1f}" for way in ("outward", "inward"))
+
+
+def _capacity(link: Answer) -> str:
+    return "" if link["capacity"] is None else f"{link['capacity']:g}"

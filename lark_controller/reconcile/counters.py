@@ -18,6 +18,7 @@ from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading
 from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, count_cookie, counted_by
 from lark_controller.flows.placement import Placed
+from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.drop_shares import DropShares
 from lark_controller.reconcile.switch import SwitchState
 from lark_controller.switches.openflow.link import Dump, SwitchLink
@@ -48,11 +49,13 @@ class CounterReader:
         switches: Mapping[int, SwitchState],
         jobs_at: Callable[[int], list[Placed]],
         drop_shares: DropShares,
+        core_ports: CorePorts,
     ) -> None:
         self._ledger = ledger
         self._switches = switches
         self._jobs_at = jobs_at
         self._drop_shares = drop_shares
+        self._core_ports = core_ports
         self._asked: set[int] = set()
         # For each answer that is under way, the cookies of the counting flows that went meanwhile.
         self._open: list[set[int]] = []
@@ -128,7 +131,8 @@ class CounterReader:
             self._ledger.queues(number, reading)
 
     def gone(self, datapath: int) -> None:
-        """Note that a switch is gone: its jobs' rates are not known."""
+        """Note that a switch is gone: its rates and its jobs' are not known."""
+        self._core_ports.gone(datapath)
         self._ledger.quiet(placed.job.number for placed in self._jobs_at(datapath))
 
     # -- periodic reading
@@ -157,15 +161,17 @@ class CounterReader:
         state = self._switches.get(datapath)
         if state is None or state.link is None or not state.told or datapath in self._asked:
             return
-        asked = self._ports_of(datapath)
-        if not asked:
-            return
+        link = state.link
         self._asked.add(datapath)
         removed = self._collect()
         try:
+            await self._core_ports.look(datapath)
+            asked = self._ports_of(datapath)
+            if not asked:
+                return
             # Flows first: the WAN's part is then no newer than the whole.
-            flows_done = state.link.flow_counts(count_cookie(0), CATEGORY_MASK)
-            ports_done = state.link.port_counters()
+            flows_done = link.flow_counts(count_cookie(0), CATEGORY_MASK)
+            ports_done = link.port_counters()
             await asyncio.gather(ports_done, flows_done, return_exceptions=True)
         finally:
             self._collected(removed)

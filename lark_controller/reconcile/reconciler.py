@@ -26,6 +26,7 @@ from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import Policy
 from lark_controller.qos.reservation import Reservation
 from lark_controller.qos.worker_queues import Claim
+from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.desired_pair import PairChanges
 from lark_controller.reconcile.drop_shares import DropShares
@@ -65,8 +66,13 @@ class Reconciler(LoopState):
         self._sending = Sending(self, self.workers, self._reactions, metrics)
         self.queues = Queues(self, self._sending, driver, ovsdb)
         self.drop_shares = DropShares(self)
+        self.core_ports = CorePorts(self.switches, lambda datapath: self.desired_of(datapath).switches.get(datapath))
         self.counters = CounterReader(
-            ledger, self.switches, lambda datapath: self.desired_of(datapath).jobs_at(datapath), self.drop_shares
+            ledger,
+            self.switches,
+            lambda datapath: self.desired_of(datapath).jobs_at(datapath),
+            self.drop_shares,
+            self.core_ports,
         )
         self._progress = Progress(self, self.queues, on_state)
         self.events = SwitchEvents(self, self._progress, self._sending, self.queues, self.counters, self._reactions)

@@ -132,8 +132,8 @@ class SwitchState:
 
     @property
     def all_problems(self) -> list[SwitchProblem]:
-        """Its problems, the oldest first."""
-        return sorted((*self.problems, *self.lacks.values(), *self.down.values()), key=lambda each: each.at)
+        """Its problems: those that have happened, and those that are so now."""
+        return [*self.problems, *self.lacks.values(), *self.down.values()]
 
     def _happening(self, action: str, detail: str) -> Happening:
         return Happening(dpid_text(self.datapath), action, detail)

@@ -7,7 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lark_common.errors import NotFoundError, SwitchError
-from lark_controller.api.switches import Explanation, FlowFilter, FlowPage, PortStatus, SwitchProblem, SwitchStatus
+from lark_controller.api.switches import (
+    Explanation,
+    FlowFilter,
+    FlowPage,
+    PortLoad,
+    PortStatus,
+    SwitchProblem,
+    SwitchStatus,
+)
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.placement import Switch
@@ -48,6 +56,13 @@ class Switches:
         """One switch, by datapath id (hexadecimal), name, or its host's name with or without the domain. Raises
         NotFoundError."""
         return self._loop.call(lambda: _status(self._reconciler, _found(self._reconciler, datapath), ports=True))
+
+    def core_ports(self) -> dict[str, tuple[PortLoad, ...]]:
+        """The ports of connected cores with their load, by datapath id."""
+        loop = self._reconciler
+        return self._loop.call(
+            lambda: {dpid_text(dp): found for dp in sorted(loop.switches) if (found := loop.core_ports.loads(dp))}
+        )
 
     def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
         """A page of a switch's flows, desired and installed. Raises NotFoundError, SwitchError."""
@@ -169,7 +184,8 @@ def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
 
 
 def _problems(loop: Reconciler, state: SwitchState) -> tuple[SwitchProblem, ...]:
-    found = (*state.all_problems, *loop.queues.problems(state.datapath))
+    problems = (*state.all_problems, *loop.queues.problems(state.datapath))
+    found = sorted(problems, key=lambda each: each.at, reverse=True)
     live = loop.directory.by_id
     return tuple(
         replace(each, job_name=job.called) if each.job and (job := live.get(each.job)) else each for each in found

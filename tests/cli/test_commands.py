@@ -173,7 +173,12 @@ def test_map(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     head, wan, *rows = [line.split() for line in switches.splitlines()]
     assert head == ["SWITCH", "STATE", "JOBS", "OUT", "IN", "MBIT/S"]
     assert wan[0] == "WAN"
-    assert [row[:3] for row in rows] == [["core1", "away", "0"], ["worker1", "in", "sync"]]
+    assert rows[:3] == [
+        ["core1", "away"],
+        ["core1", "wan", "WAN,", "up", "8.0", "4.0", "1000"],
+        ["core1", "eth1", "site,", "down"],
+    ]
+    assert [row[:3] for row in rows[3:]] == [["worker1", "in", "sync"]]
     assert [line.split() for line in users.splitlines()] == [
         ["FROM", "JOBS", "WAN", "TO", "alice", "TO", "bob"],
         ["alice", "2", "all", "all", "none"],

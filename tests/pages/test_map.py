@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.fixtures.browser import POLICY, WORKER2, Reader, Site, panel
+from tests.fixtures.browser import CORE, POLICY, WORKER2, Reader, Site, panel
 
 pytestmark = pytest.mark.browser
 
@@ -38,9 +38,50 @@ def test_a_thousand_workers_are_one_picture_of_the_same_size(reader: Reader, sit
     )
     site.lark.put_policy(POLICY.replace("policies:\n", lines + "policies:\n", 1))
     found = site.lark.get("/v1/map")
+    # Nearly all are away: those that work are drawn all the same.
+    assert [each["name"] for each in found["edges"] if each["connected"]] == ["worker1", "worker2"]
     assert len(found["edges"]) == 12
     assert sum(each["switches"] for each in found["rest"]) == 1003 - 12
     page = reader.log_in(site.reader, "#/map")
     picture = page.get_by_role("img", name="The WAN, 1 core switch, 1,003 workers")
     expect(picture.locator("a", has_text="workers more").first).to_be_visible()
     assert picture.locator("a").count() <= 1 + 12 + 3
+
+
+def test_a_core_shows_the_load_of_its_links_against_their_capacity(reader: Reader, site: Site) -> None:
+    site.lark.put_policy(POLICY.replace("wan: 2,", "wan: {port: 2, speed: 1Gbit},"))
+    page = reader.log_in(site.reader, "#/map")
+    core = page.get_by_role("img", name="The WAN, 1 core switch, 3 workers").locator("a", has_text="core1")
+    expect(core).to_contain_text("wan: ↑ 0 b/s ↓ 0 b/s of 1.00 Gb/s")
+    carries = re.compile(r"wan: ↑ [1-9][0-9.]* .b/s\s+↓ [1-9][0-9.]* .b/s of 1.00 Gb/s")
+    # A rate is that of the last moments, so the port goes on until the page has asked again.
+    for _ in range(450):
+        site.grows(CORE, 2, sent=10**7, received=5 * 10**6)
+        if carries.search(core.text_content() or ""):
+            break
+        page.wait_for_timeout(100)
+    else:
+        pytest.fail("the page shows no load")
+    (found,) = site.lark.get("/v1/map")["cores"]
+    assert [(each["name"], each["wan"], each["up"], each["capacity"]) for each in found["ports"]] == [
+        ("wan", True, True, 1000.0), ("wan-fast", True, True, None), ("lan0", False, True, None),
+    ]  # fmt: skip
+    site.goes_down(CORE, 2)
+    expect(core).to_contain_text("wan: down")
+
+
+def test_on_a_phone_the_picture_is_as_wide_as_the_window(reader: Reader, site: Site) -> None:
+    for owner in ("alice", "bob", "carol", "mallory"):
+        site.run(owner)
+    page = reader.log_in(site.reader, "#/map")
+    page.set_viewport_size({"width": 390, "height": 800})
+    picture = page.locator("svg.narrow")
+    # It is drawn anew when it is asked for anew.
+    expect(picture.locator("a", has_text="worker1")).to_contain_text("in sync, 4 jobs")
+    box = picture.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    size = picture.locator("text.line").first.evaluate("text => text.getBoundingClientRect().height")
+    assert size >= 11

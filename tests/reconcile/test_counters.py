@@ -15,6 +15,7 @@ from lark_controller.flows.model import FlowKey
 from lark_controller.flows.placement import Placed
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
+from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.switch import SwitchState
 from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters
@@ -58,7 +59,8 @@ def test_a_flow_that_goes_while_its_answer_is_under_way_counts_once(reading: str
     async def scenario() -> None:
         link = Link()
         switches = {1: SwitchState(1, link=cast("Any", link), told=True)}
-        reader = CounterReader(ledger, switches, lambda _datapath: [placed], cast("Any", None))
+        cores = CorePorts(switches, lambda _datapath: None)
+        reader = CounterReader(ledger, switches, lambda _datapath: [placed], cast("Any", None), cores)
         ledger.begin(job, "")
         tasks = []
         if reading == "last":

@@ -13,7 +13,7 @@ from marshmallow import Schema, fields
 from lark_controller.accounting.usage import IDLE, Rate
 from lark_controller.api.described import Dpid
 from lark_controller.api.reservations import LinkStatus
-from lark_controller.api.switches import SwitchStatus
+from lark_controller.api.switches import PortLoad, SwitchStatus
 from lark_controller.policies.reach import Party
 from lark_controller.policies.topology import ACCESS
 from lark_controller.rest.api import operation, resource
@@ -35,12 +35,22 @@ _WAN: Final = "wan"
 
 
 @dataclass(frozen=True, slots=True)
-class MapSwitch:
-    """A switch in the picture. ``capacity`` is that of its host's access link, Mb/s."""
+class MapCore:
+    """A core switch in the picture, with its links to the WAN and to the site."""
 
     datapath: Annotated[Dpid, "Datapath id"]
     name: Annotated[str, "Its name"]
-    role: Annotated[str, "edge or core"]
+    connected: Annotated[bool, "Connected now"]
+    in_sync: Annotated[bool, "It holds exactly the desired flows"]
+    ports: Annotated[tuple[PortLoad, ...], "Its ports to the WAN, then those to the site; none while it is away"]
+
+
+@dataclass(frozen=True, slots=True)
+class MapSwitch:
+    """A worker's switch in the picture. ``capacity`` is that of its host's access link, Mb/s."""
+
+    datapath: Annotated[Dpid, "Datapath id"]
+    name: Annotated[str, "Its name"]
     connected: Annotated[bool, "Connected now"]
     in_sync: Annotated[bool, "It holds exactly the desired flows"]
     jobs: Annotated[int, "Jobs attached to it"]
@@ -61,10 +71,11 @@ class MapRest:
 
 @dataclass(frozen=True, slots=True)
 class MapWan:
-    """The way out of the site. ``capacity`` is that of the topology's links to the WAN, Mb/s."""
+    """The way out of the site. ``capacity`` is that of the topology's links to the WAN, else of the cores' WAN ports
+    that are up, Mb/s."""
 
     rate: Annotated[Rate, "Present rate of all jobs"]
-    capacity: Annotated[float | None, "Capacity of the links to the WAN, Mb/s"]
+    capacity: Annotated[float | None, "Capacity of the links to the WAN, Mb/s; null where one is not known"]
     reserved: Annotated[float, "Its reserved part towards the WAN, Mb/s"]
 
 
@@ -79,6 +90,8 @@ class MapLink:
     reserved: Annotated[float, "Its reserved part, Mb/s"]
 
 
+PortLoadSchema = schema_of(PortLoad, "PortLoadSchema")
+MapCoreSchema = schema_of(MapCore, "MapCoreSchema")
 MapSwitchSchema = schema_of(MapSwitch, "MapSwitchSchema")
 MapRestSchema = schema_of(MapRest, "MapRestSchema")
 MapWanSchema = schema_of(MapWan, "MapWanSchema")
@@ -95,13 +108,13 @@ class MapSchema(Schema):
 
     at = Time("Time of these values")
     wan = fields.Nested(MapWanSchema, required=True, metadata=_meta("The way out of the site"))
-    cores = fields.List(
-        fields.Nested(MapSwitchSchema), required=True, metadata=_meta(f"The first {CORES} core switches")
-    )
+    cores = fields.List(fields.Nested(MapCoreSchema), required=True, metadata=_meta(f"The first {CORES} core switches"))
     edges = fields.List(
         fields.Nested(MapSwitchSchema),
         required=True,
-        metadata=_meta(f"At most {DRAWN} switches of workers: with problems first, then by rate"),
+        metadata=_meta(
+            f"At most {DRAWN} switches of workers: half of them or more by rate, before them some with problems"
+        ),
     )
     rest = fields.List(fields.Nested(MapRestSchema), required=True, metadata=_meta("The other switches of workers"))
     links = fields.List(fields.Nested(MapLinkSchema), required=True, metadata=_meta(f"The first {LINKS} links"))
@@ -119,15 +132,20 @@ def show() -> dict[str, object]:
     links = controls.reservations.links()
     access = {link.name.removeprefix(ACCESS): link.capacity for link in links if link.name.startswith(ACCESS)}
     trunks = [link for link in links if not link.name.startswith(ACCESS)]
-    drawn = [_drawn(each, rates, access) for each in switches]
-    edges = sorted((each for each in drawn if each.role != "core"), key=_rank)
+    loads = controls.switches.core_ports()
+    cores = [
+        MapCore(each.datapath, each.name, each.connected, each.in_sync, loads.get(each.datapath, ()))
+        for each in switches
+        if each.role == "core"
+    ]
+    drawn, others = _chosen([_drawn(each, rates, access) for each in switches if each.role != "core"])
     reach = controls.policy.reach()
     return {
         "at": time.time(),
-        "wan": _wan(rates.values(), trunks),
-        "cores": [each for each in drawn if each.role == "core"][:CORES],
-        "edges": edges[:DRAWN],
-        "rest": _summed(edges[DRAWN:]),
+        "wan": _wan(rates.values(), trunks, [port for each in cores for port in each.ports if port.wan and port.up]),
+        "cores": cores[:CORES],
+        "edges": drawn,
+        "rest": _summed(others),
         "links": [
             MapLink(each.name, each.source, each.target, each.capacity, each.reserved) for each in trunks[:LINKS]
         ],
@@ -141,7 +159,6 @@ def _drawn(switch: SwitchStatus, rates: Mapping[str, Rate], access: Mapping[str,
     return MapSwitch(
         switch.datapath,
         switch.name,
-        switch.role,
         switch.connected,
         switch.in_sync,
         switch.jobs,
@@ -150,8 +167,18 @@ def _drawn(switch: SwitchStatus, rates: Mapping[str, Rate], access: Mapping[str,
     )
 
 
+def _chosen(edges: Iterable[MapSwitch]) -> tuple[list[MapSwitch], list[MapSwitch]]:
+    """The switches to be drawn, and the others. Many with problems leave room for those that carry most."""
+    ranked = sorted(edges, key=_rank)
+    well = next((at for at, each in enumerate(ranked) if each.connected and each.in_sync), len(ranked))
+    troubled = min(well, max(DRAWN // 2, DRAWN - (len(ranked) - well)))
+    end = well + DRAWN - troubled
+    return ranked[:troubled] + ranked[well:end], ranked[troubled:well] + ranked[end:]
+
+
 def _rank(switch: MapSwitch) -> tuple[bool, bool, float, str]:
-    return switch.connected, switch.in_sync, -(switch.rate.inward + switch.rate.outward), switch.name
+    in_sync = switch.connected and switch.in_sync
+    return in_sync, switch.connected, -(switch.rate.inward + switch.rate.outward), switch.name
 
 
 def _summed(switches: Iterable[MapSwitch]) -> list[MapRest]:
@@ -164,9 +191,10 @@ def _summed(switches: Iterable[MapSwitch]) -> list[MapRest]:
     ]
 
 
-def _wan(rates: Iterable[Rate], trunks: Sequence[LinkStatus]) -> MapWan:
+def _wan(rates: Iterable[Rate], trunks: Sequence[LinkStatus], ports: Sequence[PortLoad]) -> MapWan:
     out = [link for link in trunks if link.target == _WAN]
-    capacity = sum(link.capacity for link in out) if out else None
+    known: list[float | None] = [link.capacity for link in out] if out else [port.capacity for port in ports]
+    capacity = sum(each or 0.0 for each in known) if known and None not in known else None
     return MapWan(_sum(rates), capacity, sum(link.reserved for link in out))
 
 

@@ -5,9 +5,12 @@ import { h } from "../dom.js";
 import { count, rate, several } from "../format.js";
 import { bar, headed, link, to, userLink } from "../parts.js";
 
-const WIDTH = 1040;
-const ROW = 4;
-const BOX = { width: 236, height: 84, gap: 24 };
+// The picture for a window, and the one for a phone, at whose width the other would be a fifth of itself.
+const WIDE = { width: 1040, row: 4, box: 236, height: 84, gap: 24, letters: 28 };
+const NARROW = { width: 356, row: 2, box: 168, height: 102, gap: 16, letters: 19 };
+const LINE = 17;
+// Ports of a core that have a line each.
+const PORTS = 6;
 const MARKS = { all: ["✓", "all"], some: ["◐", "some"], none: ["✕", "none"] };
 
 function state(one) {
@@ -25,58 +28,94 @@ function wire(x1, y1, x2, y2, part, key) {
   return h("line", { key, class: `wire${kind}`, x1, y1, x2, y2, "stroke-width": part === null ? 2 : 2 + 8 * Math.min(1, part) });
 }
 
-function box(x, y, { key, kind, title, lines, part, href, width = BOX.width }) {
+// The load of a core's port, in the direction that has more.
+function portLoad(port) {
+  return port.outward === null ? null : load(port, port.capacity);
+}
+
+function box(x, y, { key, kind, title, lines, part, href, width, height }) {
   const content = [
-    h("rect", { class: `box ${kind}`, x, y, width, height: BOX.height, rx: 6 }),
+    h("rect", { class: `box ${kind}`, x, y, width, height, rx: 6 }),
     h("text", { class: "name", x: x + 12, y: y + 22 }, title),
-    lines.map((line, at) => h("text", { key: at, class: "line", x: x + 12, y: y + 42 + 17 * at }, line)),
+    lines.map((line, at) => h("text", { key: at, class: "line", x: x + 12, y: y + 42 + LINE * at }, line)),
     part !== null && part !== undefined && [
-      h("rect", { class: "track", x: x + 12, y: y + BOX.height - 10, width: width - 24, height: 5, rx: 1 }),
-      h("rect", { class: part >= 0.9 ? "fill full" : "fill", x: x + 12, y: y + BOX.height - 10, width: (width - 24) * Math.min(1, part), height: 5, rx: 1 })],
+      h("rect", { class: "track", x: x + 12, y: y + height - 10, width: width - 24, height: 5, rx: 1 }),
+      h("rect", { class: part >= 0.9 ? "fill full" : "fill", x: x + 12, y: y + height - 10, width: (width - 24) * Math.min(1, part), height: 5, rx: 1 })],
   ];
   return href ? h("a", { key, href }, content) : h("g", { key }, content);
 }
 
 const ways = (one) => `↑ ${rate(one.outward)}  ↓ ${rate(one.inward)}`;
-const short = (text) => (text.length > 28 ? `${text.slice(0, 27)}…` : text);
 
-function picture(found) {
+function portLine({ name, up, outward, inward, capacity }) {
+  const full = capacity === null ? "" : ` of ${rate(capacity)}`;
+  return `${name}: ${!up ? "down" : outward === null ? "up" : ways({ outward, inward })}${full}`;
+}
+
+function coreBox(each, { width, letters }) {
+  const ports = each.ports.slice(0, PORTS).map((port) => short(portLine(port), 2 * letters + 8));
+  if (each.ports.length > PORTS) ports.push(`${several(each.ports.length - PORTS, "port")} more`);
+  return { key: each.datapath, kind: state(each)[0], href: to("switches", each.datapath), width, part: null,
+    title: short(each.name || each.datapath, letters), lines: [`core switch, ${state(each)[1]}`, ...ports],
+    height: 52 + LINE * (ports.length + 1) };
+}
+
+const short = (text, letters) => (text.length > letters ? `${text.slice(0, letters - 1)}…` : text);
+const most = (parts) => parts.reduce((found, each) => (each === null ? found : Math.max(found ?? 0, each)), null);
+
+function picture(found, shape) {
+  const { width, row, gap } = shape;
+  const narrow = shape === NARROW;
   const wanRate = { inward: found.wan.rate.wan_inward, outward: found.wan.rate.wan_outward };
-  const wanPart = load(wanRate, found.wan.capacity);
-  const middle = WIDTH / 2;
+  const middle = width / 2;
+  const rates = (one) => (narrow ? [`↑ ${rate(one.outward)}`, `↓ ${rate(one.inward)}`] : [ways(one)]);
   const boxes = [
-    ...found.edges.map((each) => ({ key: each.datapath, kind: state(each)[0], title: short(each.name || each.datapath), href: to("switches", each.datapath),
-      lines: [`${state(each)[1]}, ${several(each.jobs, "job")}${each.capacity ? `, ${rate(each.capacity)}` : ""}`, ways(each.rate)],
+    ...found.edges.map((each) => ({ key: each.datapath, kind: state(each)[0], title: short(each.name || each.datapath, shape.letters), href: to("switches", each.datapath),
+      lines: [`${state(each)[1]}, ${several(each.jobs, "job")}${each.capacity && !narrow ? `, ${rate(each.capacity)}` : ""}`, ...rates(each.rate)],
       part: load(each.rate, each.capacity) })),
     ...found.rest.map((each) => ({ key: state(each)[1], kind: `${state(each)[0]} many`, title: `${several(each.switches, "worker")} more`, href: "#/switches",
-      lines: [`${state(each)[1]}, ${several(each.jobs, "job")}`, ways(each.rate)], part: null })),
-  ];
-  const cores = found.cores.map((each) => ({ key: each.datapath, kind: state(each)[0], title: short(each.name || each.datapath),
-    href: to("switches", each.datapath), lines: [`core switch, ${state(each)[1]}`], part: null }));
-  const coreRows = Math.ceil(cores.length / ROW);
-  const site = 130 + coreRows * (BOX.height + 22);
-  const rows = Math.ceil(boxes.length / ROW);
-  const height = site + 60 + rows * (BOX.height + BOX.gap);
-  const at = (index, length, top) => {
-    const here = Math.min(ROW, length - ROW * Math.floor(index / ROW));
-    const left = middle - (here * BOX.width + (here - 1) * BOX.gap) / 2;
-    return [left + (index % ROW) * (BOX.width + BOX.gap), top + Math.floor(index / ROW) * (BOX.height + BOX.gap)];
+      lines: [`${state(each)[1]}, ${several(each.jobs, "job")}`, ...rates(each.rate)], part: null })),
+  ].map((each) => ({ ...each, width: shape.box, height: shape.height }));
+  // Cores need room for the rates of their ports: one to a row on a phone, two elsewhere.
+  const coreRow = narrow ? 1 : Math.min(2, Math.max(1, found.cores.length));
+  const cores = found.cores.map((each) => coreBox(each, { width: narrow ? width - 16 : 380, letters: shape.letters }));
+  const coreHeight = Math.max(0, ...cores.map((each) => each.height));
+  const coreRows = Math.ceil(cores.length / coreRow);
+  const top = 122;
+  const site = top + 8 + coreRows * (coreHeight + 22);
+  const rows = Math.ceil(boxes.length / row);
+  const height = site + 60 + rows * (shape.height + gap);
+  const at = (index, length, per, { width: wide, height: high, gap: apart, from }) => {
+    const here = Math.min(per, length - per * Math.floor(index / per));
+    const left = middle - (here * wide + (here - 1) * apart) / 2;
+    return [left + (index % per) * (wide + apart), from + Math.floor(index / per) * (high + apart)];
   };
-  return h("svg", { class: "map", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": words(found) },
-    wire(middle, 100, middle, site, wanPart, "wan-wire"),
+  const corePlace = (index) => at(index, cores.length, coreRow, { width: cores[index].width, height: coreHeight, gap: 22, from: top });
+  const edgePlace = (index) => at(index, boxes.length, row, { width: shape.box, height: shape.height, gap, from: site + 60 });
+  const wanPart = load(wanRate, found.wan.capacity);
+  const ports = found.cores.flatMap((each) => each.ports);
+  const wanLoad = most(ports.filter((each) => each.wan).map(portLoad)) ?? wanPart;
+  const siteLoad = most(ports.filter((each) => !each.wan).map(portLoad)) ?? wanLoad;
+  return h("svg", { class: `map${narrow ? " narrow" : ""}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words(found) },
+    cores.length ? cores.map((each, index) => {
+      const [x, y] = corePlace(index);
+      const there = x + each.width / 2 + 14 * Math.floor(index / coreRow);
+      const own = (wan) => most(found.cores[index].ports.filter((port) => port.wan === wan).map(portLoad));
+      return [wire(there, 100, there, y, own(true) ?? wanPart, `wan-wire ${each.key}`), wire(there, y, there, site, own(false) ?? siteLoad, `lan-wire ${each.key}`)];
+    }) : wire(middle, 100, middle, site, wanPart, "wan-wire"),
     boxes.map((each, index) => {
-      const [x, y] = at(index, boxes.length, site + 60);
+      const [x, y] = edgePlace(index);
       // Those of several rows stand side by side.
-      const there = x + BOX.width / 2 + 14 * Math.floor(index / ROW);
+      const there = x + each.width / 2 + 14 * Math.floor(index / row);
       return wire(there, site, there, y, each.part, `wire ${each.key}`);
     }),
-    box(middle - 170, 16, { key: "wan", kind: "wan", width: 340, title: "WAN", part: wanPart, lines: [
-      ways(wanRate) + (found.wan.capacity ? ` of ${rate(found.wan.capacity)}` : ""),
+    box(narrow ? 8 : middle - 400, 16, { key: "wan", kind: "wan", width: narrow ? width - 16 : 800, height: 84, title: "WAN", part: wanPart, lines: [
+      `jobs: ${ways(wanRate)}${found.wan.capacity ? ` of ${rate(found.wan.capacity)}` : ""}`,
       found.wan.reserved ? `${rate(found.wan.reserved)} reserved` : "outside of the site"] }),
-    cores.map((each, index) => box(...at(index, cores.length, 122), each)),
-    h("rect", { class: "site", x: 20, y: site, width: WIDTH - 40, height: 24, rx: 4 }),
+    cores.map((each, index) => box(...corePlace(index), each)),
+    h("rect", { class: "site", x: 8, y: site, width: width - 16, height: 24, rx: 4 }),
     h("text", { class: "line on-site", x: middle, y: site + 17, "text-anchor": "middle" }, "the site’s network"),
-    boxes.map((each, index) => box(...at(index, boxes.length, site + 60), each)));
+    boxes.map((each, index) => box(...edgePlace(index), each)));
 }
 
 function words(found) {
@@ -105,11 +144,12 @@ function linkList(links) {
 
 export function open({ paint, live }) {
   paint("Map", h("p", { class: "empty" }, "Loading…"));
+  const phone = matchMedia("(max-width: 720px)");
   live(5, (signal) => get(["map"], {}, signal), (found) => {
     paint("Map",
-      h("div", { class: "panel", key: "map" }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Map" }, picture(found)),
-        h("p", { class: "reason" }, "A line is as thick as its load; a bar shows the load against the capacity, where the policy’s topology has one. ",
-          "↑ is what jobs send, ↓ what they receive.")),
+      h("div", { class: "panel", key: "map" }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Map" }, picture(found, phone.matches ? NARROW : WIDE)),
+        h("p", { class: "reason" }, "A line is as thick as its load against its capacity, a bar as long. ↑ is towards the WAN, ↓ towards the jobs: at a core’s ports all ",
+          "that passes, elsewhere what jobs send and receive. Capacities are those of the policy’s topology, and the speeds of a core’s ports.")),
       headed("Who reaches whom", link("Explain one case", "explain"), found.parties.length ? [reachTable(found),
         h("p", { class: "reason" }, "✓ all jobs, ◐ some of them or to some addresses, ✕ none. By the policy and its decisions for live jobs; ",
           found.other_owners ? `${several(found.other_owners, "other user")} with ${several(found.other_jobs, "job")} are not shown.` : "every user is shown.")]
