@@ -24,8 +24,8 @@ from lab.settings import LabSettings, from_environment
 
 WITH, WITHOUT = "worker1", "worker2"
 STARTER_LOG: Final = "/var/log/condor/StarterLog.slot1_1"
-_CONFIG: Final = "/etc/condor/config.d/90-bench.conf"
-_PLAIN: Final = "STARTER_JOB_HOOK_KEYWORD =\nUSER_JOB_WRAPPER =\n"
+CONFIG: Final = "/etc/condor/config.d/90-bench.conf"
+PLAIN: Final = "STARTER_JOB_HOOK_KEYWORD =\nUSER_JOB_WRAPPER =\n"
 _LINE: Final = re.compile(r"(\d\d/\d\d/\d\d \d\d:\d\d:\d\d\.\d+) (.*)")
 # The first line of a starter's log that begins so is the moment.
 _MOMENTS: Final = {
@@ -56,8 +56,8 @@ def measure(rounds: int, settings: LabSettings) -> dict[str, Any]:
     with Lab.start(settings) as lab:
         lab.start_pool()
         for worker in (WITH, WITHOUT):
-            text = "STARTER_DEBUG = D_SUB_SECOND\n" + (_PLAIN if worker == WITHOUT else "")
-            lab.write(worker, _CONFIG, text)
+            text = "STARTER_DEBUG = D_SUB_SECOND\n" + (PLAIN if worker == WITHOUT else "")
+            lab.write(worker, CONFIG, text)
             lab.on(worker, "condor_reconfig")
         for worker in (WITH, WITHOUT):
             one(lab, worker)  # what is done once is no job's cost

@@ -8,10 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from experiments.result import Result, Series
+from experiments.result import Check, Result, Series
 
 BEGIN: Final = "<!-- results: written by `python -m experiments` -->"
 END: Final = "<!-- end of results -->"
+# Behind a value of which no measurement was sound.
+MARK: Final = "†"
 # Seconds of a stream that do not count where its rate over time is put into a few numbers.
 SETTLED: Final = 3.0
 
@@ -47,17 +49,43 @@ def _section(result: Result, pictures: str) -> Iterator[str]:
         yield "| aim | found | met |"
         yield "| --- | --- | --- |"
         for check in result.checks:
-            yield f"| {check.aim} | {check.found} | {'yes' if check.met else '**no**'} |"
+            yield f"| {check.aim} | {check.found} | {_met(check)} |"
     yield ""
     yield from _over_time(result) if result.over_time else _table(result)
+    if any(point.marked for each in result.series for point in each.points):
+        yield ""
+        yield f"{MARK} Nothing sound was measured here: the reference stream was off by more than 1 % each time."
+    yield ""
+    yield _beside(result)
     if result.setting:
         yield ""
         yield "Run with " + ", ".join(f"{name} {_shown(value)}" for name, value in result.setting.items()) + "."
 
 
+def _met(check: Check) -> str:
+    if check.marked:
+        return "not judged"
+    return "yes" if check.met else "**no**"
+
+
+def _beside(result: Result) -> str:
+    """A sentence about the reference streams and the processors."""
+    made = f"Measured on {result.made}" if result.made else "Measured"
+    found = result.beside
+    if found is None:
+        return f"{made} without a reference stream beside it."
+    return (
+        f"{made}, {found.sound} of {found.taken} measurements sound; the reference stream beside those that count had "
+        f"{found.low:.3f} to {found.high:.3f} of its rate, while {found.steal:.1%} of the machine's processors was "
+        f"taken away, they worked for {found.outside:.0%} of the time, and the lab's for {found.inside:.0%}."
+    )
+
+
 def _table(result: Result) -> Iterator[str]:
-    yield f"| {result.x_label} | {' | '.join(map(_named, result.series))} |"
-    yield f"| {':---' if result.places else '---:'} |" + " ---: |" * len(result.series)
+    judged = any(point.reference is not None for each in result.series for point in each.points)
+    beside = ["reference stream, of its rate", "processors taken away"] if judged else []
+    yield f"| {result.x_label} | {' | '.join([*map(_named, result.series), *beside])} |"
+    yield f"| {':---' if result.places else '---:'} |" + " ---: |" * (len(result.series) + len(beside))
     for x in sorted({point.x for each in result.series for point in each.points}):
         cells = []
         for each in result.series:
@@ -65,11 +93,21 @@ def _table(result: Result) -> Iterator[str]:
             if point is None:
                 cells.append("")
             elif point.low is None or point.high is None or _digits(point.low) == _digits(point.high):
-                cells.append(_digits(point.y))
+                cells.append(_digits(point.y) + (MARK if point.marked else ""))
             else:
-                cells.append(f"{_digits(point.y)} ({_digits(point.low)} to {_digits(point.high)})")
+                mark = MARK if point.marked else ""
+                cells.append(f"{_digits(point.y)} ({_digits(point.low)} to {_digits(point.high)}){mark}")
+        if judged:
+            here = [point for each in result.series for point in each.points if point.x == x]
+            cells += [_range([point.reference for point in here], "{:.3f}"), _range([p.steal for p in here], "{:.1%}")]
         first = " ".join(result.places[round(x) - 1].split()) if result.places else f"{x:g}"
         yield f"| {first} | {' | '.join(cells)} |"
+
+
+def _range(values: Iterable[float | None], shown: str) -> str:
+    """The ends of what is there."""
+    ends = [shown.format(each) for each in sorted(value for value in values if value is not None)]
+    return "" if not ends else ends[0] if ends[0] == ends[-1] else f"{ends[0]} to {ends[-1]}"
 
 
 def _over_time(result: Result) -> Iterator[str]:
@@ -78,10 +116,11 @@ def _over_time(result: Result) -> Iterator[str]:
     yield "| :--- | ---: | ---: |"
     for each in result.series:
         begin = min(point.x for point in each.points)
-        rates = sorted(point.y for point in each.points if each.paper or point.x > begin + SETTLED)
+        rates = sorted(point.y for point in each.points if not each.measured or point.x > begin + SETTLED)
         cut = len(rates) // 10
-        spread = "" if each.paper else f"{_digits(rates[cut])} to {_digits(rates[-1 - cut])}"
-        yield f"| {_named(each)} | {_digits(fmean(rates))} | {spread} |"
+        spread = "" if not each.measured else f"{_digits(rates[cut])} to {_digits(rates[-1 - cut])}"
+        mark = MARK if any(point.marked for point in each.points) else ""
+        yield f"| {_named(each)} | {_digits(fmean(rates))}{mark} | {spread} |"
 
 
 def _named(series: Series) -> str:

@@ -30,7 +30,7 @@ def plot(result: Result, directory: Path) -> tuple[Path, Path]:
     """Draw a result as ``NAME.png`` and ``NAME.svg``; answers their paths."""
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
     try:
-        ordered = sorted(result.series, key=lambda series: series.paper)
+        ordered = sorted(result.series, key=lambda series: not series.measured)
         for number, series in enumerate(ordered):
             colour = COLOURS[number % len(COLOURS)]
             if result.places:
@@ -74,7 +74,7 @@ def _height(axes: Axes, result: Result) -> None:
 
 def _line(axes: Axes, series: Series, colour: str, over_time: bool) -> None:
     points = list(series.points)
-    if over_time and not series.paper:
+    if over_time and series.measured:
         # Between one job and the next there is no line.
         points = [
             each
@@ -86,8 +86,8 @@ def _line(axes: Axes, series: Series, colour: str, over_time: bool) -> None:
     axes.plot(
         xs, ys,
         color=colour, label=_named(series), linewidth=1.4,
-        linestyle="--" if series.paper else "-",
-        marker=None if over_time else ("D" if series.paper else "o"), markersize=4,
+        linestyle="-" if series.measured else "--",
+        marker=None if over_time else ("o" if series.measured else "D"), markersize=4,
     )  # fmt: skip
     if any(point.low is not None for point in series.points):
         low, high = zip(*map(_ends, series.points), strict=True)
@@ -101,7 +101,7 @@ def _bars(axes: Axes, series: Series, colour: str, number: int, of: int) -> None
     ys = [point.y for point in series.points]
     low, high = zip(*map(_ends, series.points), strict=True)
     ends = ([y - least for y, least in zip(ys, low, strict=True)], [most - y for y, most in zip(ys, high, strict=True)])
-    axes.bar(xs, ys, width * 0.9, color=colour, label=_named(series), alpha=0.45 if series.paper else 0.9)
+    axes.bar(xs, ys, width * 0.9, color=colour, label=_named(series), alpha=0.9 if series.measured else 0.45)
     axes.errorbar(xs, ys, ends, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
     for x, y, top in zip(xs, ys, high, strict=True):
         axes.annotate(f"{y:.3g}", (x, top), (0, 2), textcoords="offset points", ha="center", fontsize=7)

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from experiments.cable import wire
+from experiments import reference
+from experiments.beside import Meanwhile, Processors, Taken
+from experiments.cable import MODULES, REFERENCE_PORT, wire
 from experiments.result import Point
 from lab import controller, submit
 from lab.boot import Lab
-from lab.inside.topology import BY_NAME, JOBS, LOCAL, MACHINES, OPERATOR_TOKEN, REST_PORT, Machine, cable
-from lab.jobs import Running, Wish
+from lab.inside.topology import (
+    BY_NAME,
+    DOMAIN,
+    JOBS,
+    LOCAL,
+    MACHINES,
+    OPERATOR_TOKEN,
+    REST_PORT,
+    UPLINK,
+    Machine,
+    cable,
+)
+from lab.jobs import Running, Wish, remove
 from lab.jobs import running as running_jobs
 from lab.run import LabError
 from lab.settings import from_environment
@@ -30,6 +44,10 @@ SETTLED: Final = 2.0
 INTERVAL: Final = 0.5
 SITE, WAN = "dhcp", "wan1"
 JOB_TIMEOUT: Final = 300
+RESTART_TIMEOUT: Final = 90
+# What a worker's startd reads beside its own configuration for a while, and the program that it asks for bandwidth.
+TRIAL: Final = "/etc/condor/config.d/90-experiment.conf"
+INVENTORY: Final = "/usr/local/libexec/lark/lark-bandwidth"
 # Linux's own limit (GSO_MAX_SEGS) to the segments that an interface is given in one piece.
 MOST_SEGMENTS: Final = 65535
 # Seconds until jobs have been told to begin: one, and each more.
@@ -94,8 +112,8 @@ class Load:
     """One job: whose, what it asks for, and what it sends or receives for how long.
 
     ``attributes`` are lines of its submit file. ``server`` is a machine of the lab, ``port`` its iperf3 server's.
-    Without ``size`` (bytes of payload) the stream lasts ``seconds``. iperf3 counts in blocks of ``block`` bytes; its
-    own 128 KiB are a second of 1 Mb/s.
+    Without ``size`` (bytes of payload) the stream lasts ``seconds``; with it, ``seconds`` are about how long it takes.
+    iperf3 counts in blocks of ``block`` bytes; its own 128 KiB are a second of 1 Mb/s.
     """
 
     user: str
@@ -125,6 +143,7 @@ class Pool:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
+        self._reference: reference.Way | None = None
 
     def put_policy(self, text: str) -> None:
         """Put a policy in force, and wait until every switch has it. Raises LabError with what the controller says."""
@@ -161,13 +180,13 @@ class Pool:
         end = cable(machine, machine.nics[nic])
         self._lab.run(["sh", "-c", _unlimited(end)])
         lines = [
-            "modprobe -a ifb act_mirred cls_matchall sch_netem sch_ingress 2>/dev/null || true",
+            f"modprobe -a {' '.join(MODULES)} 2>/dev/null || true",
             f"ip link add i-{end} type ifb",
             f"ip link set i-{end} up",
             f"tc qdisc add dev {end} clsact",
             f"tc filter add dev {end} ingress matchall action mirred egress redirect dev i-{end}",
-            wire(end, rate),
-            wire(f"i-{end}", rate),
+            *wire(end, rate),
+            *wire(f"i-{end}", rate),
         ]
         self._lab.run(["sh", "-ec", "\n".join(lines)])
         self._join(machine.nics[nic].segment, 1)
@@ -184,6 +203,60 @@ class Pool:
                 if nic.segment == segment:
                     self._lab.on(machine.name, "ip", "link", "set", "dev", nic.name, "gso_max_segs", str(segments))
 
+    def refer(self, way: reference.Way) -> None:
+        """Let a reference stream go this way beside all that is measured from now on. Raises LabError."""
+        for script in way.before:
+            self._lab.run(["sh", "-ec", script])
+        self._lab.on(way.server, "sh", "-c", reference.server(REFERENCE_PORT))
+        self._reference = way
+
+    def measured(self, loads: Sequence[Load], jobs: Sequence[Running] | None = None) -> Taken[list[Stream]]:
+        """The same as :meth:`streams`, with the reference stream beside them and what the processors did meanwhile.
+
+        Raises LabError where a stream fails, or where no way is named (:meth:`refer`).
+        """
+        if jobs is None:
+            with self.jobs(loads) as started:
+                return self.measured(loads, started)
+        if self._reference is None:
+            raise LabError("no way for the reference stream is named")
+        begin = self.begin(jobs)
+        seconds = max(load.seconds for load in loads)
+        with self.watched(begin, seconds) as watched:
+            found = self._run(loads, jobs, begin)
+        return Taken(found, watched())
+
+    @contextmanager
+    def watched(self, begin: float, seconds: float) -> Iterator[Callable[[], Meanwhile]]:
+        """Let the reference stream run for some seconds from ``begin`` (since 1970, by the lab's clock).
+
+        Gives a function that says, after the block, what went on in it. Raises LabError where the stream fails.
+        """
+        way = self._reference
+        if way is None:
+            raise LabError("no way for the reference stream is named")
+        waiting = f"while [ $(date +%s%N) -lt {round(begin * 1e9)} ]; do sleep 0.1; done\n"
+        script = waiting + "exec " + way.client(REFERENCE_PORT, seconds, INTERVAL)
+        timeout = seconds + STREAM_TIMEOUT
+        with ThreadPoolExecutor(1) as thread:
+            beside = thread.submit(self._lab.run, [*way.inside, "sh", "-c", script], timeout=timeout, check=False)
+            before = self._processors()
+            # Where the block raises, what went on does not matter.
+            yield lambda: self._meanwhile(way, printed, before, after)
+            printed = beside.result().stdout
+            after = self._processors()
+
+    def _meanwhile(
+        self, way: reference.Way, printed: str, before: Sequence[Processors], after: Sequence[Processors]
+    ) -> Meanwhile:
+        (outside, steal), (inside, _) = (one.shares(other) for one, other in zip(before, after, strict=True))
+        return Meanwhile(stream(printed).mean() * PAYLOAD / FRAME / way.rate, steal, outside, inside)
+
+    def _processors(self) -> tuple[Processors, Processors]:
+        """Those of this machine and those of the lab's kernel."""
+        outside = Processors.of(Path("/proc/stat").read_text())
+        return outside, Processors.of(self._lab.run(["cat", "/proc/stat"]).stdout)
+
     @contextmanager
     def jobs(self, loads: Sequence[Load]) -> Iterator[list[Running]]:
         """A job for each load, all of them running and enforced. Raises LabError where one is not."""
@@ -199,9 +272,18 @@ class Pool:
         if jobs is None:
             with self.jobs(loads) as started:
                 return self.streams(loads, started)
+        return self._run(loads, jobs, self.begin(jobs))
+
+    def begin(self, jobs: Sequence[Running]) -> float:
+        """The time at which streams may begin in all of the jobs, by the lab's clock, seconds since 1970."""
         self._wait_until_enforced({job.id for job in jobs})
-        # The lab's clock counts, and however many jobs there are, all are ready by then.
-        begin = float(self._lab.run(["date", "+%s.%N"]).stdout) + READY + READY_EACH * len(jobs)
+        return self.now() + READY + READY_EACH * len(jobs)
+
+    def now(self) -> float:
+        """The lab's clock, seconds since 1970."""
+        return float(self._lab.run(["date", "+%s.%N"]).stdout)
+
+    def _run(self, loads: Sequence[Load], jobs: Sequence[Running], begin: float) -> list[Stream]:
         with ThreadPoolExecutor(len(jobs)) as threads:
             found = [
                 threads.submit(job.run, load.script(begin), load.seconds + STREAM_TIMEOUT)
@@ -216,11 +298,62 @@ class Pool:
                 raise LabError(f"jobs are not enforced: {[(job['state'], job['reason']) for job in waiting]}")
             time.sleep(0.3)
 
-    def output(self, user: str, script: str, attributes: Mapping[str, str] | None = None) -> str:
-        """Run one job; what it printed."""
-        job = submit.submit(self._lab, user, script, attributes)
-        submit.wait(self._lab, job, JOB_TIMEOUT)
-        return submit.output(self._lab, job)
+    def queued(self, loads: Sequence[Load]) -> list[str]:
+        """Submit a job for each load at once, wait until all have left the queue, and answer what each printed.
+
+        HTCondor decides which run at the same time. Raises LabError where one stays in the queue.
+        """
+        with ThreadPoolExecutor(8) as threads:
+            submitted = list(
+                threads.map(lambda load: submit.submit(self._lab, load.user, load.script(0), load.attributes), loads)
+            )
+        try:
+            for jobs in submitted:
+                submit.wait(self._lab, jobs, JOB_TIMEOUT)
+            return [submit.output(self._lab, jobs) for jobs in submitted]
+        except LabError:
+            remove(self._lab, submitted)
+            raise
+
+    @contextmanager
+    def bandwidth(self, worker: str, rate: int) -> Iterator[None]:
+        """Let a worker advertise ``rate`` Mb/s for a while. Raises LabError where it does not come back with it."""
+        before = self._advertised(worker, "Bandwidth")
+        self._lab.write(worker, TRIAL, f"MACHINE_RESOURCE_INVENTORY_Bandwidth = {INVENTORY} {UPLINK} {rate}\n")
+        self._restart(worker, str(rate))
+        try:
+            yield
+        finally:
+            self._lab.on(worker, "rm", "-f", TRIAL)
+            self._restart(worker, before)
+
+    def _restart(self, worker: str, wanted: str) -> None:
+        """Start a worker's startd anew, since it asks for its resources at its start alone."""
+        self._lab.on(worker, "condor_restart", "-startd")
+        self.advertises(worker, "Bandwidth", wanted)
+
+    def advertises(self, worker: str, attribute: str, wanted: str) -> None:
+        """Wait until the pool has this value of a worker's attribute. Raises LabError after a while."""
+        deadline = time.monotonic() + RESTART_TIMEOUT
+        while (found := self._advertised(worker, attribute)) != wanted:
+            if time.monotonic() > deadline:
+                raise LabError(f"{worker} advertises {attribute} {found!r}, not {wanted!r}")
+            time.sleep(0.5)
+
+    def _advertised(self, worker: str, attribute: str) -> str:
+        """The attribute as ``condor_status`` prints it; empty where the pool does not know the worker."""
+        constraint = f'Machine == "{worker}.{DOMAIN}" && SlotType == "Partitionable"'
+        return self._lab.on("central", "condor_status", "-constraint", constraint, "-af", attribute).stdout.strip()
+
+    def counted(self, name: str) -> float:
+        """A counter of the controller's, of its metrics. Raises LabError where it has none of that name."""
+        address = BY_NAME["controller"].address
+        ask = f'exec curl -sS --fail --max-time 30 -H "Authorization: Bearer $(cat {OPERATOR_TOKEN})" '
+        shown = self._lab.on("controller", "sh", "-c", f"{ask} http://{address}:{REST_PORT}/metrics").stdout
+        for line in shown.splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        raise LabError(f"the controller counts no {name}")
 
     def on(self, machine: str, script: str) -> str:
         """Run a shell script on a machine as root; what it printed."""

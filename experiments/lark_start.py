@@ -1,0 +1,124 @@
+"""Lark's experiment on start-up: a job's network with DHCP, with a cached lease, and without DHCP.
+
+Jobs with and without Lark, measured as ``python -m bench.start`` does it: one worker has Lark, the other one's HTCondor
+has neither hook nor wrapper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from bench import start
+from experiments import paper, reference
+from experiments.beside import Kept, Taken, repeat
+from experiments.options import Options
+from experiments.pool import READY, SITE, Pool
+from experiments.result import Beside, Check, Point, Result, Series
+from lab import kernel
+from lab.boot import Lab
+from lab.settings import LabSettings, from_environment
+
+CONFIG: Final = "/etc/condor/config.d/90-experiment.conf"
+# The worker service's record of each slot's last lease.
+LEASES: Final = "/var/lib/lark-worker/leases"
+# Starts of each kind, and seconds that one takes about.
+STARTS: Final = 5
+SECONDS: Final = 6.0
+KINDS: Final = ("without Lark", "address by the controller", "DHCP, new lease", "DHCP, cached lease")
+
+
+def settings() -> LabSettings:
+    """The lab's, natively where it would be User Mode Linux: there a system call costs several times what it does."""
+    found = from_environment()
+    if found.kind == "auto" and kernel.choose("auto").kind != "native":
+        return replace(found, kind="userspace")
+    return found
+
+
+def run(options: Options) -> tuple[Result, ...]:
+    """Every kind, in one lab."""
+    chosen = settings()
+    with Lab.start(chosen) as lab:
+        lab.start_pool()
+        pool = Pool(lab)
+        pool.refer(reference.to_worker(reference.LEAST, SITE, start.WITH))
+        for worker, more in ((start.WITH, ""), (start.WITHOUT, start.PLAIN)):
+            lab.write(worker, start.CONFIG, f"STARTER_DEBUG = D_SUB_SECOND\n{more}")
+            lab.on(worker, "condor_reconfig")
+        found = {kind: _of_kind(lab, pool, kind, 2 if options.quick else STARTS) for kind in KINDS}
+        return (overhead(found, lab.choice.kind),)
+
+
+def _of_kind(lab: Lab, pool: Pool, kind: str, number: int) -> Kept[Mapping[str, float]]:
+    worker = start.WITHOUT if kind == KINDS[0] else start.WITH
+    wanted = "dhcp" if "DHCP" in kind else "controller"
+    lab.write(start.WITH, CONFIG, f'AddressType = "{wanted}"\n')
+    lab.on(start.WITH, "condor_reconfig")
+    pool.advertises(start.WITH, "AddressType", wanted)
+    # What is done once is no job's cost, and leaves a lease.
+    start.one(lab, worker)
+
+    def measure() -> Taken[Mapping[str, float]]:
+        if kind == KINDS[2]:
+            lab.on(worker, "sh", "-c", f"rm -f {LEASES}/*")
+        with pool.watched(pool.now() + READY, SECONDS) as watched:
+            stages = start.stages(start.one(lab, worker))
+        return Taken(stages, watched())
+
+    return repeat(measure, number)
+
+
+def overhead(found: Mapping[str, Kept[Mapping[str, float]]], lab: str) -> Result:
+    """What each kind adds to the medians of a job without Lark, in seconds."""
+    points = {
+        stage: [
+            Point.judged(place, kept, lambda stages, stage=stage: stages[stage] / 1000)  # type: ignore[misc]
+            for place, kept in enumerate(found.values(), 1)
+        ]
+        for stage in ("batch", "start")
+    }
+    added = {
+        stage: [(one.y - several[0].y, one.marked or several[0].marked) for one in several]
+        for stage, several in points.items()
+    }
+    fresh, cached = paper.OVERHEAD_S
+    return Result(
+        name="lark-start",
+        title="Run time of an empty job, with and without a network of its own",
+        source="Lark, section VII.B.1",
+        x_label="network",
+        y_label="seconds, medians",
+        series=(
+            Series("starter's begin to its end", tuple(points["batch"])),
+            Series("hook's start to the job's first instruction", tuple(points["start"])),
+        ),
+        checks=(
+            Check.of(
+                f"with a new lease at most the paper's {fresh:g} s more than without Lark",
+                added["batch"][2:3],
+                lambda more: more <= fresh,
+                "{} s more",
+            ),
+            Check.of(
+                f"with a cached lease at most the paper's {cached:g} s more",
+                added["batch"][3:],
+                lambda more: more <= cached,
+                "{} s more",
+            ),
+        ),
+        setting={"starts of each kind": len(found[KINDS[0]].values), "lab": lab},
+        notes=(
+            f"The paper's batch jobs take about {fresh:g} s more with DHCP, and {cached:g} s with the lease cached.",
+            "More than without Lark here, from the starter's begin to its end: "
+            + ", ".join(
+                f"{kind} {more:+.2f} s" for kind, (more, _) in list(zip(found, added["batch"], strict=True))[1:]
+            )
+            + ".",
+            "Natively, since in User Mode Linux system calls are most of it. Where the machine's kernel lacks Open "
+            "vSwitch's module, its userspace datapath carries the packets, those of the reference stream too.",
+        ),
+        places=tuple(found),
+        beside=Beside.of(each for kept in found.values() for each in kept.taken),
+    )

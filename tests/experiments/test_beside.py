@@ -1,0 +1,158 @@
+"""Measurements beside a reference stream: those that count, are made again or marked; and the scale that is chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments import beside, page, plot
+from experiments.beside import TOLERANCE, TRIES, Meanwhile, Processors, Taken, keep, repeat, wants_more
+from experiments.result import Beside, Check, Point, Result, Series, read, write
+
+references = st.floats(0, 1.2, allow_nan=False)
+measurements = st.lists(st.builds(Taken, st.floats(0, 1000), st.builds(Meanwhile, references)), min_size=1, max_size=20)
+
+
+def taken(value: float, reference: float = 1.0, steal: float = 0.0) -> Taken[float]:
+    return Taken(value, Meanwhile(reference, steal, 0.5, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("reference", "sound"),
+    [(1.0, True), (0.991, True), (1.009, True), (0.989, False), (1.011, False), (0.0, False), (0.45, False)],
+)
+def test_a_measurement_is_sound_if_its_reference_has_its_rate_within_one_percent(reference: float, sound: bool) -> None:
+    assert Meanwhile(reference).sound is sound
+
+
+@given(measurements)
+def test_what_is_not_sound_is_never_averaged_with_what_is(several: list[Taken[float]]) -> None:
+    kept = keep(several)
+    sound = tuple(each.value for each in several if abs(each.meanwhile.reference - 1) <= TOLERANCE)
+    assert kept.values == (sound or tuple(each.value for each in several))
+    assert kept.marked is not bool(sound)
+    assert kept.taken == tuple(several)
+    point = Point.judged(1, kept, lambda value: value)
+    assert point.marked is kept.marked
+    assert min(kept.values) <= point.y <= max(kept.values)
+    if not kept.marked:
+        assert point.reference is not None
+        assert Meanwhile(point.reference).sound
+
+
+@given(st.lists(references, min_size=60, max_size=60), st.integers(1, 10))
+def test_a_measurement_is_repeated_until_enough_are_sound_and_not_for_ever(rates: list[float], wanted: int) -> None:
+    later = iter(rates)
+    kept = repeat(lambda: taken(1.0, next(later)), wanted)
+    sound = sum(each.meanwhile.sound for each in kept.taken)
+    assert wanted <= len(kept.taken) <= wanted * TRIES
+    assert sound == wanted or len(kept.taken) == wanted * TRIES
+    assert sound <= wanted
+    assert not wants_more(kept.taken, wanted)
+
+
+def test_what_nobody_measured_cannot_be_kept() -> None:
+    with pytest.raises(ValueError, match="nothing was measured"):
+        keep([])
+
+
+@pytest.mark.parametrize(
+    ("tried", "chosen"),
+    [
+        ({2.0: [1.0, 1.0, 1.0]}, (2.0, True)),
+        ({2.0: [0.9, 1.0, 0.9], 1.0: [1.0, 0.5, 0.995]}, (1.0, True)),
+        ({2.0: [0.9] * 3, 1.0: [0.98] * 3, 0.2: [0.9, 0.9, 1.0]}, (0.2, False)),
+        ({1.0: [1.0, 0.9]}, (1.0, False)),
+        ({1.0: []}, (1.0, False)),
+    ],
+)
+def test_the_greatest_scale_that_is_carried_is_chosen(
+    tried: dict[float, list[float]], chosen: tuple[float, bool]
+) -> None:
+    assert beside.scale(tried) == chosen
+
+
+@given(st.dictionaries(st.sampled_from(beside.SCALES), st.lists(references, min_size=1, max_size=5), min_size=1))
+def test_no_scale_above_the_chosen_one_is_carried(tried: dict[float, list[float]]) -> None:
+    chosen, carried = beside.scale(tried)
+    assert chosen in tried
+    assert carried is any(map(beside.is_carried, tried.values()))
+    assert not any(beside.is_carried(several) for factor, several in tried.items() if carried and factor > chosen)
+
+
+def test_without_a_trial_no_scale_is_chosen() -> None:
+    with pytest.raises(ValueError, match="no scale was tried"):
+        beside.scale({})
+
+
+def test_with_every_scale_of_calibration_jobs_ask_for_whole_megabits() -> None:
+    assert all(round(factor * each, 6) == round(factor * each) for factor in beside.SCALES for each in (5, 15, 30))
+
+
+def test_processors_are_read_as_the_kernel_counts_them() -> None:
+    # Guests' time is part of user's, and waiting for a disk is no work.
+    first = Processors.of("cpu  100 10 50 800 20 5 5 10 60 0\ncpu0 1 2 3\n")
+    assert first == Processors(busy=170, stolen=10, total=1000)
+    later = Processors.of("cpu  140 10 60 830 30 5 5 20 90 0\n")
+    assert first.shares(later) == (0.5, 0.1)
+    assert first.shares(first) == (0, 0)
+    assert Processors.of(Path("/proc/stat").read_text()).total > 0
+
+
+@pytest.mark.parametrize("text", ["", "cpu", "intr 1 2 3 4 5 6 7 8", "cpu 1 2 3"])
+def test_what_is_no_proc_stat_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not the first line of /proc/stat"):
+        Processors.of(text)
+
+
+def test_an_aim_is_held_against_sound_values_alone_and_says_what_was_left_out() -> None:
+    check = Check.of("within 5 %", [(1.01, False), (0.5, True)], lambda ratio: abs(ratio - 1) <= 0.05)
+    assert check == Check("within 5 %", "1.010 to 1.010 of it (1 of 2 marked)", met=True)
+    check = Check.of("within 5 %", [(0.5, True)], lambda ratio: abs(ratio - 1) <= 0.05, "{} of it")
+    assert check == Check("within 5 %", "0.500 of it (1 of 1 marked)", met=False, marked=True)
+    with pytest.raises(ValueError, match="nothing was measured for: an aim"):
+        Check.of("an aim", [], bool)
+
+
+RESULT = Result(
+    name="sweep",
+    title="Delivered against configured",
+    source="Lark, Fig. 11",
+    x_label="configured, Mb/s",
+    y_label="delivered, Mb/s",
+    series=(
+        Series(
+            "Lark",
+            (
+                Point.judged(10, keep([taken(9.9, 0.995, 0.01), taken(9.7, 0.999), taken(5.0, 0.6, 0.3)]), float),
+                Point.judged(20, keep([taken(12, 0.62, 0.25), taken(13, 0.7, 0.35)]), float),
+            ),
+        ),
+        Series("configured", (Point(10, 10), Point(20, 20)), aim=True),
+    ),
+    checks=(Check("0.98 to 1.00", "0.62", met=False, marked=True),),
+    beside=Beside.of([taken(9.9, 0.995, 0.01), taken(9.7, 0.999), taken(5.0, 0.6, 0.3)]),
+    made="2026-01-02",
+)
+
+
+def test_the_page_shows_each_result_beside_its_reference_and_marks_what_is_not_sound(tmp_path: Path) -> None:
+    shown = page.text([read(write(RESULT, tmp_path))], "pictures")
+    for part in (
+        "| configured, Mb/s | Lark | configured | reference stream, of its rate | processors taken away |",
+        "| 10 | 9.80 (9.70 to 9.90) | 10.0 | 0.995 | 1.0% |",
+        "| 20 | 12.5 (12.0 to 13.0)† | 20.0 | 0.620 | 35.0% |",
+        "† Nothing sound was measured here",
+        "| 0.98 to 1.00 | 0.62 | not judged |",
+        "Measured on 2026-01-02, 2 of 3 measurements sound",
+        "had 0.995 to 0.999 of its rate",
+    ):
+        assert part in shown, shown
+
+
+def test_a_result_with_references_is_read_as_it_was_written_and_drawn(tmp_path: Path) -> None:
+    assert read(write(RESULT, tmp_path)) == RESULT
+    assert "<svg" in plot.plot(RESULT, tmp_path)[1].read_text()

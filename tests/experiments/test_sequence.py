@@ -1,0 +1,85 @@
+"""Figures that are reckoned from several jobs' streams: who ran beside whom, how long an upload took."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments import lark_latency, sequence, uploads
+from experiments.beside import Meanwhile, Taken, keep
+from experiments.options import Options
+from experiments.pool import Stream, policy
+from experiments.sequence import Transfer
+from experiments.uploads import Upload
+
+ASKED = {"A": 5, "B": 15, "C": 30}
+
+
+def stream(began: float, seconds: float, rate: float) -> Stream:
+    return Stream(began, tuple((half / 2, rate) for half in range(1, round(seconds * 2) + 1)), rate)
+
+
+def result(*transfers: Transfer, reference: float = 1.0) -> dict[str, tuple[bool, bool]]:
+    """Whether each aim of Figure 8c is met, and whether it is marked."""
+    found = sequence.figure_8c(keep([Taken(transfers, Meanwhile(reference))]), ASKED, Options())
+    return {check.aim.split()[0]: (check.met, check.marked) for check in found.checks}
+
+
+GOOD = (
+    Transfer("A", stream(0, 8, 5.0)),
+    Transfer("B", stream(0, 8, 15.0)),
+    Transfer("C", stream(1, 8, 30.0)),
+    Transfer("C", stream(12, 8, 29.8)),
+)
+
+
+def test_figure_8c_is_met_by_jobs_that_each_get_what_they_ask_for() -> None:
+    assert result(*GOOD) == {"every": (True, False), "jobs": (True, False)}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Transfer("A", None),
+        Transfer("A", Stream(0.0, (), 0.0)),
+        Transfer("A", stream(0, 8, 0.0)),
+        Transfer("A", stream(0, 8, 4.5)),
+        Transfer("A", stream(0, 8, 5.5)),
+        Transfer("A", stream(0, 2, 5.0)),
+    ],
+)
+def test_figure_8c_is_missed_by_a_job_that_gets_nothing_or_too_little_or_too_much(bad: Transfer) -> None:
+    assert result(bad, *GOOD[1:])["every"] == (False, False)
+    assert result(bad, *GOOD[1:], reference=0.9)["every"] == (False, True)
+
+
+def test_jobs_that_ask_for_more_than_the_link_beside_each_other_are_seen() -> None:
+    assert sequence.most_at_once(GOOD, ASKED) == 50
+    both = (*GOOD[:3], Transfer("C", stream(3, 8, 30.0)))
+    assert sequence.most_at_once(both, ASKED) == 80
+    assert sequence.that_waited(GOOD) == 1
+    assert sequence.that_waited(both) == 0
+    assert sequence.most_at_once((Transfer("A", None),), ASKED) == 0
+
+
+def test_table_3_is_the_ratio_of_the_times_of_uploads_that_count() -> None:
+    managed = keep([Taken(Upload(4.0, 45.0), Meanwhile(1.0)), Taken(Upload(9.0, 20.0), Meanwhile(0.5))])
+    unmanaged = keep([Taken(Upload(seconds, 9.0), Meanwhile(0.995, 0.02)) for seconds in (18.0, 20.0, 25.0)])
+    point = uploads.speed_up(4, managed, unmanaged)
+    assert (point.y, point.low, point.high, point.reference, point.steal) == (5.0, 4.5, 6.25, 0.995, 0.02)
+    assert not point.marked
+    assert uploads.speed_up(4, managed, keep([Taken(Upload(20.0, 9.0), Meanwhile(0.9))])).marked
+
+
+@pytest.mark.parametrize("scale", [0.2, 1.0, 2.0])
+def test_uploads_take_as_long_at_any_scale_and_are_repeated_five_times(scale: float) -> None:
+    options = Options(scale=scale)
+    assert uploads.expected(0, options) == pytest.approx(uploads.expected(0, Options()))
+    assert uploads.expected(15, options) == pytest.approx(16 * uploads.expected(0, options))
+    assert uploads.repetitions(options) >= 5
+
+
+def test_the_reactive_policy_names_no_network_of_jobs() -> None:
+    assert "  jobs: " in policy()
+    assert "  jobs: " not in lark_latency.reactive()
+    assert "  local: " in lark_latency.reactive()
+    assert "slice: {by: Owner}" in lark_latency.reactive()
