@@ -45,7 +45,7 @@ demo: setup ## Show the whole controller at work: three real switches, six jobs,
 bench: setup ## Measure, and write docs/benchmarks.md (minutes)
 	@$(BIN)/python -m bench
 
-experiments: setup ## Run the papers' experiments in the lab, and write docs/experiments.md (root; nearly an hour)
+experiments: setup ## Run the papers' experiments in the lab, and write docs/experiments.md (root; some hours)
 	$(BIN)/python -m experiments $(EXPERIMENTS_ARGS)
 
 docs: setup ## Build the documentation into site/

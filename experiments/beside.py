@@ -51,7 +51,7 @@ class Processors:
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
-    """What went on while something was measured.
+    """The machine and the reference stream while something was measured.
 
     ``reference`` is what the reference stream delivered, as a part of its rate. ``steal`` is the share of the
     machine's processors that others took away, ``outside`` the share that worked, ``inside`` the share of the lab's own

@@ -456,7 +456,7 @@ def measure(request: Request) -> dict[str, list[dict[str, Any]]]:
 
 
 def of_json(found: dict[str, Any], steal: float = 0.0, outside: float = 0.0) -> Taken[list[float]]:
-    """What :func:`taken` answers, with what is known of the machine's processors outside."""
+    """Read what :func:`taken` answers, with what is known of the machine's processors outside."""
     return Taken(found["seconds"], Meanwhile(found["reference"], steal, outside, found["inside"]))
 
 

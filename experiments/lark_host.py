@@ -218,7 +218,7 @@ def _over_time(runs: Kept[Streams], options: Options) -> tuple[Series, ...]:
 
 
 def _targets(streams: Streams, options: Options) -> tuple[Series, ...]:
-    """What each asks for, by the paper, scaled."""
+    """The requests of the paper, scaled."""
     return tuple(
         Series(
             f"{name}'s request", (Point(0, rate * options.part), Point(_end(streams), rate * options.part)), paper=True

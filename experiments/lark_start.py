@@ -71,7 +71,7 @@ def _of_kind(lab: Lab, pool: Pool, kind: str, number: int) -> Kept[Mapping[str, 
 
 
 def overhead(found: Mapping[str, Kept[Mapping[str, float]]], lab: str) -> Result:
-    """What each kind adds to the medians of a job without Lark, in seconds."""
+    """Show the medians of each kind and hold what it adds to a job without Lark to the paper's, in seconds."""
     points = {
         stage: [
             Point.judged(place, kept, lambda stages, stage=stage: stages[stage] / 1000)  # type: ignore[misc]

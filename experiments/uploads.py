@@ -138,7 +138,7 @@ def figure_12(managed: Uploads, unmanaged: Uploads, options: Options) -> Result:
 
 
 def speed_up(number: int, managed: Kept[Upload], unmanaged: Kept[Upload]) -> Point:
-    """How many times as fast the upload is with management, from the medians of its times."""
+    """The ratio of the medians of the upload's times: as many times as fast is it with management."""
     with_, without = (Point.judged(number, kept, lambda one: one.seconds) for kept in (managed, unmanaged))
     references = [each.reference for each in (with_, without) if each.reference is not None]
     return Point(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from experiments import beside, page, plot
 from experiments.beside import TOLERANCE, TRIES, Meanwhile, Processors, Taken, keep, repeat, wants_more
 from experiments.result import Beside, Check, Point, Result, Series, read, write
+from tests.lab.beside import Rates
 
 references = st.floats(0, 1.2, allow_nan=False)
 measurements = st.lists(st.builds(Taken, st.floats(0, 1000), st.builds(Meanwhile, references)), min_size=1, max_size=20)
@@ -52,6 +53,25 @@ def test_a_measurement_is_repeated_until_enough_are_sound_and_not_for_ever(rates
     assert sound == wanted or len(kept.taken) == wanted * TRIES
     assert sound <= wanted
     assert not wants_more(kept.taken, wanted)
+
+
+@pytest.mark.parametrize(
+    ("found", "reference", "kept"),
+    [
+        ((10, 30), 1.0, True),
+        ((8.6, 30), 1.0, True),
+        ((8.4, 30), 1.0, False),
+        ((10, 0), 1.0, False),
+        # Half of a machine is enough for half of a rate, and for no less.
+        ((4.3, 13), 0.5, True),
+        ((4.2, 13), 0.5, False),
+        ((8.4, 30), 1.2, False),
+    ],
+)
+def test_the_labs_tests_hold_rates_against_what_the_reference_got(
+    found: tuple[float, float], reference: float, kept: bool
+) -> None:
+    assert Rates(found, reference).have((10, 30)) is kept
 
 
 def test_what_nobody_measured_cannot_be_kept() -> None:

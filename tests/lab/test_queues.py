@@ -1,7 +1,7 @@
 """What queues do to real TCP in the kernel datapath: rates, latency, shares; on workers and on the core.
 
-Rates are L2 frame bytes: what iperf3 counts is payload, 1448 of 1514 bytes a frame at an MTU of 1500. Margins are
-those of a machine that does other things meanwhile; docs/design/queues.md has what was measured.
+Rates are L2 frame bytes: what iperf3 counts is payload, 1448 of 1514 bytes a frame at an MTU of 1500. They are held
+against a reference stream of the same moment (tests/lab/beside.py); docs/design/queues.md has what was measured.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -22,13 +22,13 @@ from lab import controller
 from lab.boot import Lab
 from lab.inside.topology import BY_NAME, WAN_ADDRESSES
 from lab.jobs import Running, Wish, running
+from tests.lab import beside
+from tests.lab.beside import MOST
 
 pytestmark = pytest.mark.kernel_datapath
 
 PAYLOAD = 1448 / 1514
 SECONDS = 6
-# Of one stream's rate: below 1 for a machine that is late, above for what late timers make up for in a short window.
-LEAST, MOST = 0.85, 1.05
 SERVER = BY_NAME["central"].address
 PORTS = range(5301, 5309)
 
@@ -78,17 +78,6 @@ def together(*tries: tuple[Running, str], server: str = SERVER) -> list[float]:
         return list(threads.map(lambda one: rate(one[0][0], one[1], *one[0][1].split(), server=server), jobs))
 
 
-def settled(measure: Callable[[], list[float]], least: Sequence[float], tries: int = 6) -> list[float]:
-    """What is measured, again while it is below ``least``: a machine that is late can only give less."""
-    found: list[float] = []
-    for _ in range(tries):
-        found = measure()
-        print("Mb/s:", *(f"{one:.2f}" for one in found))
-        if all(one >= wanted for one, wanted in zip(found, least, strict=True)):
-            break
-    return found
-
-
 def pings(job: Running, count: int = 40) -> float:
     """The median round trip in ms."""
     printed = job.run(f"ping -n -c {count} -i 0.1 {SERVER}", 30.0).stdout
@@ -136,9 +125,10 @@ def test_a_job_gets_what_it_requests_and_no_more(lab: Lab) -> None:
         assert [job.record["state"] for job in jobs] == ["enforced"] * len(rates)
         for options in ("", "-R"):
             measure = partial(together, *((job, options) for job in jobs))
-            found = settled(measure, [LEAST * wanted for wanted in rates])
-            for got, wanted in zip(found, rates, strict=True):
-                assert LEAST <= got / wanted <= MOST, (wanted, options, found)
+            found = beside.measured(lab, beside.site(), SECONDS, measure, rates)
+            assert found.have(rates), (options, found)
+            for got, wanted in zip(found.found, rates, strict=True):
+                assert got <= MOST * wanted, (wanted, options, found)
         # Many streams are one job's.
         assert rate(jobs[2], PORTS[0], "--parallel", "8") <= 100 * MOST
     # Nothing is left of jobs that have ended.
@@ -165,17 +155,18 @@ def test_what_is_left_is_shared_in_proportion_and_nobody_starves(lab: Lab) -> No
     slow = ("{uplink: eth0}}\n  worker2", "{uplink: {port: eth0, speed: 100Mbit}}}\n  worker2")
     mode = {"+BandwidthMode": '"guarantee"'}
     with policy(lab, slow), running(lab, [asks("alice", 60, **mode), asks("bob", 10, **mode)]) as (large, small):
-        found = settled(lambda: together((large, ""), (small, "")), [60 * LEAST, 10 * LEAST])
-        assert sum(found) <= 100 * MOST
+        measure = partial(together, (large, ""), (small, ""))
+        found = beside.measured(lab, beside.site(), SECONDS, measure, (60, 10))
+        assert found.have((60, 10)), found
+        assert sum(found.found) <= 100 * MOST
         # 60 and 10 are guaranteed; of the other 30, six to one, not one to one (75 to 25).
-        assert found[0] / found[1] >= 4.5, found
+        assert found.found[0] / found.found[1] >= 4.5, found
         with running(lab, [Wish("carol", worker="worker1")]) as (unlimited,):
             # Towards jobs nobody is let to have more than what is left.
             for way in ("", "-R "):
                 tries = ((large, way), (small, f"{way}--parallel 4"), (unlimited, f"{way}--parallel 16"))
-                found = settled(partial(together, *tries), [60 * LEAST, 10 * LEAST, 0])
-                assert found[0] >= 60 * LEAST, (way, found)
-                assert found[1] >= 10 * LEAST, (way, found)
+                found = beside.measured(lab, beside.site(), SECONDS, partial(together, *tries), (60, 10, 0))
+                assert found.have((60, 10, 0)), (way, found)
 
 
 @pytest.mark.parametrize("direction", ["", "-R"])
@@ -203,8 +194,9 @@ def test_groups_share_a_wan_port_as_they_were_promised(lab: Lab, direction: str)
             found = together(*tries, server=WAN_ADDRESSES[1][0])
             return [sum(found[:2]), sum(found[2:])]
 
-        shares = settled(measure, [25 * LEAST, 10 * LEAST])
-        assert LEAST <= shares[0] / 25 <= MOST, shares
-        assert LEAST <= shares[1] / 10 <= MOST, shares
+        shares = beside.measured(lab, beside.wan(), SECONDS, measure, (25, 10))
+        assert shares.have((25, 10)), shares
+        assert shares.found[0] <= 25 * MOST, shares
+        assert shares.found[1] <= 10 * MOST, shares
         said = " ".join(each["problem"] for each in controller.api(lab, "/v1/switches/core1")["problems"])
         assert "is not known" not in said, said
