@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,25 +17,11 @@ from typing import Any, Final
 
 from bench import report
 from bench.percentiles import median, percentile
-from lab import kernel, submit
+from lab import kernel
 from lab.boot import Lab
 from lab.settings import LabSettings, from_environment
+from lab.starts import CONFIG, DEBUG, PLAIN, WITH, WITHOUT, one, stages
 
-WITH, WITHOUT = "worker1", "worker2"
-STARTER_LOG: Final = "/var/log/condor/StarterLog.slot1_1"
-CONFIG: Final = "/etc/condor/config.d/90-bench.conf"
-PLAIN: Final = "STARTER_JOB_HOOK_KEYWORD =\nUSER_JOB_WRAPPER =\n"
-_LINE: Final = re.compile(r"(\d\d/\d\d/\d\d \d\d:\d\d:\d\d\.\d+) (.*)")
-# The first line of a starter's log that begins so is the moment.
-_MOMENTS: Final = {
-    "begin": "** condor_starter (CONDOR_STARTER) STARTING UP",
-    "guided": "Starting job as guided...",
-    "hook": "PREPARE_JOB",
-    "hooked": "Job ",
-    "made": "Create_Process succeeded",
-    "exited": "Process exited",
-    "end": "**** condor_starter (condor_STARTER) pid",
-}
 STAGES: Final = {
     "hook": "from the hook's start to its end: the job registered, its network made, its switches' confirmation",
     "wrapper": "from the process's start to the job's first instruction: the way into the namespace",
@@ -48,15 +33,13 @@ BEGIN: Final = "<!-- start: written by `python -m bench.start` -->"
 END: Final = "<!-- end of start -->"
 PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
-Moments = Mapping[str, float]
-
 
 def measure(rounds: int, settings: LabSettings) -> dict[str, Any]:
     """Run ``rounds`` jobs on each worker, by turns. Raises LabError where the lab does not do it."""
     with Lab.start(settings) as lab:
         lab.start_pool()
         for worker in (WITH, WITHOUT):
-            text = "STARTER_DEBUG = D_SUB_SECOND\n" + (PLAIN if worker == WITHOUT else "")
+            text = DEBUG + (PLAIN if worker == WITHOUT else "")
             lab.write(worker, CONFIG, text)
             lab.on(worker, "condor_reconfig")
         for worker in (WITH, WITHOUT):
@@ -66,42 +49,6 @@ def measure(rounds: int, settings: LabSettings) -> dict[str, Any]:
             for worker in (WITH, WITHOUT) if number % 2 else (WITHOUT, WITH):
                 found[worker].append(stages(one(lab, worker)))
         return {"kind": lab.choice.kind, "rounds": rounds, "with": _sums(found[WITH]), "without": _sums(found[WITHOUT])}
-
-
-def one(lab: Lab, worker: str) -> Moments:
-    """The moments of one job on a worker, in seconds since 1970."""
-    where = {"requirements": f'Machine == "{worker}.lab.test"'}
-    jobs = submit.submit(lab, "alice", "date +%s.%N", where)
-    submit.wait(lab, jobs, 120)
-    wait = f"until tail -n 1 {STARTER_LOG} | grep -q EXITING; do sleep 0.1; done; tail -n 200 {STARTER_LOG}"
-    log = lab.on(worker, "sh", "-c", wait, timeout=60).stdout
-    return {**moments(log), "first": float(submit.output(lab, jobs))}
-
-
-def moments(log: str) -> Moments:
-    """The time of each event of the last starter in a log."""
-    last = log[log.rindex(_MOMENTS["begin"]) - 32 :]
-    found: dict[str, float] = {}
-    for line in last.splitlines():
-        match = _LINE.search(line)
-        if match is None:
-            continue
-        for name, text in _MOMENTS.items():
-            if name not in found and match[2].startswith(text) and (name != "hooked" or "set to execute" in match[2]):
-                at = datetime.strptime(match[1], "%m/%d/%y %H:%M:%S.%f").replace(tzinfo=UTC)
-                found[name] = at.timestamp()
-    return found
-
-
-def stages(at: Moments) -> dict[str, float]:
-    """The stages of a job, in milliseconds; without Lark the hook takes none."""
-    return {
-        "hook": 1000 * (at["hooked"] - at["guided"]),
-        "wrapper": 1000 * (at["first"] - at["made"]),
-        "start": 1000 * (at["first"] - at["guided"]),
-        "end": 1000 * (at["end"] - at["exited"]),
-        "batch": 1000 * (at["end"] - at["begin"]),
-    }
 
 
 def _sums(found: list[dict[str, float]]) -> dict[str, dict[str, float]]:

@@ -61,6 +61,9 @@ def run(options: Options) -> tuple[Result, ...]:
                 several(lambda back=back: times(_run(job, _through_a_full_queue(host, ready, back))))  # type: ignore[misc]
                 for back in ("", " --reverse")
             )
+        # Without the jobs' networks there is nothing that the controller could assign addresses from.
+        pool.configure(WORKER, 'AddressType = "dhcp"\n')
+        pool.advertises(WORKER, "AddressType", "dhcp")
         pool.put_policy(reactive())
         with pool.jobs([_load({})]) as (job,):
             decided = several(lambda: _decided(pool, job), lambda: _forget(pool, job))

@@ -10,17 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from bench import start
 from experiments import paper, reference
 from experiments.beside import Kept, Taken, repeat
 from experiments.options import Options
 from experiments.pool import READY, SITE, Pool
 from experiments.result import Beside, Check, Point, Result, Series
-from lab import kernel
+from lab import kernel, starts
 from lab.boot import Lab
 from lab.settings import LabSettings, from_environment
 
-CONFIG: Final = "/etc/condor/config.d/90-experiment.conf"
 # The worker service's record of each slot's last lease.
 LEASES: Final = "/var/lib/lark-worker/leases"
 # Starts of each kind, and seconds that one takes about.
@@ -43,28 +41,27 @@ def run(options: Options) -> tuple[Result, ...]:
     with Lab.start(chosen) as lab:
         lab.start_pool()
         pool = Pool(lab)
-        pool.refer(reference.to_worker(reference.LEAST, SITE, start.WITH))
-        for worker, more in ((start.WITH, ""), (start.WITHOUT, start.PLAIN)):
-            lab.write(worker, start.CONFIG, f"STARTER_DEBUG = D_SUB_SECOND\n{more}")
+        pool.refer(reference.to_worker(reference.LEAST, SITE, starts.WITH))
+        for worker, more in ((starts.WITH, ""), (starts.WITHOUT, starts.PLAIN)):
+            lab.write(worker, starts.CONFIG, starts.DEBUG + more)
             lab.on(worker, "condor_reconfig")
         found = {kind: _of_kind(lab, pool, kind, 2 if options.quick else STARTS) for kind in KINDS}
         return (overhead(found, lab.choice.kind),)
 
 
 def _of_kind(lab: Lab, pool: Pool, kind: str, number: int) -> Kept[Mapping[str, float]]:
-    worker = start.WITHOUT if kind == KINDS[0] else start.WITH
+    worker = starts.WITHOUT if kind == KINDS[0] else starts.WITH
     wanted = "dhcp" if "DHCP" in kind else "controller"
-    lab.write(start.WITH, CONFIG, f'AddressType = "{wanted}"\n')
-    lab.on(start.WITH, "condor_reconfig")
-    pool.advertises(start.WITH, "AddressType", wanted)
+    pool.configure(starts.WITH, f'AddressType = "{wanted}"\n')
+    pool.advertises(starts.WITH, "AddressType", wanted)
     # What is done once is no job's cost, and leaves a lease.
-    start.one(lab, worker)
+    starts.one(lab, worker)
 
     def measure() -> Taken[Mapping[str, float]]:
         if kind == KINDS[2]:
             lab.on(worker, "sh", "-c", f"rm -f {LEASES}/*")
         with pool.watched(pool.now() + READY, SECONDS) as watched:
-            stages = start.stages(start.one(lab, worker))
+            stages = starts.stages(starts.one(lab, worker))
         return Taken(stages, watched())
 
     return repeat(measure, number)

@@ -315,16 +315,21 @@ class Pool:
             remove(self._lab, submitted)
             raise
 
+    def configure(self, worker: str, text: str) -> None:
+        """Let HTCondor on a worker have this configuration beside its own; empty for none."""
+        self._lab.write(worker, TRIAL, text)
+        self._lab.on(worker, "condor_reconfig")
+
     @contextmanager
     def bandwidth(self, worker: str, rate: int) -> Iterator[None]:
         """Let a worker advertise ``rate`` Mb/s for a while. Raises LabError where it does not come back with it."""
         before = self._advertised(worker, "Bandwidth")
-        self._lab.write(worker, TRIAL, f"MACHINE_RESOURCE_INVENTORY_Bandwidth = {INVENTORY} {UPLINK} {rate}\n")
+        self.configure(worker, f"MACHINE_RESOURCE_INVENTORY_Bandwidth = {INVENTORY} {UPLINK} {rate}\n")
         self._restart(worker, str(rate))
         try:
             yield
         finally:
-            self._lab.on(worker, "rm", "-f", TRIAL)
+            self.configure(worker, "")
             self._restart(worker, before)
 
     def _restart(self, worker: str, wanted: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench import start
+from lab import starts
 
 LOG = """\
 11/21/26 07:40:20.000 Process exited, pid=1, status=0
@@ -22,13 +23,13 @@ FIRST = 1795246826.160  # 07:40:26.160
 
 
 def test_the_last_job_of_a_log_is_split_into_stages() -> None:
-    found = start.stages({**start.moments(LOG), "first": FIRST})
+    found = starts.stages({**starts.moments(LOG), "first": FIRST})
     assert found == pytest.approx({"hook": 460, "wrapper": 60, "start": 528, "end": 44, "batch": 1636}, abs=0.5)
 
 
 def test_a_job_without_a_hook_has_the_same_stages() -> None:
     plain = "".join(line for line in LOG.splitlines(keepends=True) if "PREPARE_JOB" not in line)
-    assert start.stages({**start.moments(plain), "first": FIRST})["hook"] == pytest.approx(460, abs=0.5)
+    assert starts.stages({**starts.moments(plain), "first": FIRST})["hook"] == pytest.approx(460, abs=0.5)
 
 
 def test_the_table_names_differences_and_ratios_of_one_run() -> None:
