@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import changes, full, hostile, ovsdb, posts, reactive, report, scale, usage, views
+from bench import changes, hostile, ovsdb, posts, reactive, report, scale, usage, views
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 
-SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "full", "views", "usage", "ovsdb", "scale", "hostile")
+SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "views", "usage", "ovsdb", "scale", "hostile")
 
 
 def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
@@ -30,7 +30,6 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "posts": lambda: posts.measure(8, 1000),
             "calculated": lambda: [changes.measure_calculated(3, 22, (1_000, 20_000))],
             "whole": lambda: [changes.measure_whole(3, 22, (1_000, 20_000))],
-            "full": lambda: full.measure(20_000, 20),
             "views": lambda: views.measure(5_000, 10, 10),
             "usage": lambda: usage.measure(1, 2_000, 5, minute_days=0.02),
             "ovsdb": lambda: ovsdb.measure(50, 20, 3.0),
@@ -50,7 +49,6 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             changes.measure_whole(7, 22),
             changes.measure_whole(5, None, (1_000, 20_000), fresh=20),
         ],
-        "full": lambda: full.measure(200_000, 100),
         "views": lambda: views.measure(200_000, 100, 100),
         "usage": lambda: usage.measure(30, 200_000, 20),
         "ovsdb": lambda: ovsdb.measure(1000, 300),

@@ -85,8 +85,8 @@ def replace(page: Path, text: str, begins: str = BEGIN, ends: str = END) -> None
 
 def _rows(found: dict[str, Any]) -> Iterator[Row]:
     for name, rows in (
-        ("reactive", _reactive), ("posts", _posts), ("calculated", _calculated), ("whole", _whole), ("full", _full),
-        ("views", _views), ("usage", _usage), ("ovsdb", _ovsdb), ("scale", _scale),
+        ("reactive", _reactive), ("posts", _posts), ("calculated", _calculated), ("whole", _whole), ("views", _views),
+        ("usage", _usage), ("ovsdb", _ovsdb), ("scale", _scale),
     ):  # fmt: skip
         if name in found:
             yield from rows(found[name])
@@ -155,37 +155,6 @@ def _whole(found: list[dict[str, Any]]) -> Iterator[Row]:
             f"{_each(run['millis'], 2)} ms",
             f"ratio {run['ratio']:.2f}",
         )
-
-
-def _full(found: dict[str, Any]) -> Iterator[Row]:
-    size = f"{found['jobs']:,} jobs"
-    yield f"start with {size} in the store", "", f"{found['start_seconds']:.1f} s", ""
-    yield (
-        f"memory with {size}: loaded; {found['connected']} switches in sync; after a policy reload; at most",
-        "aim: 1 GB",
-        f"{found['memory_loaded']:.0f}, {found['memory']:.0f}, {found['memory_after_reload']:.0f}, "
-        f"{found['memory_peak']:.0f} MiB",
-        "",
-    )
-    yield (
-        f"bringing {found['connected']} empty switches up to date with {size}", "",
-        f"{found['connect_seconds']:.1f} s for {found['switch_flows']:,} flows", "",
-    )  # fmt: skip
-    reload = found["reload"]
-    yield (
-        f"policy reload with {size}", "",
-        f"{reload['seconds']:.1f} s; meanwhile /healthz p50 {reload['health']['p50']:.0f} ms, worst "
-        f"{reload['health']['worst']:.0f} ms; posts p50 {reload['posts']['p50']:.0f} ms, worst "
-        f"{reload['posts']['worst']:.0f} ms",
-        "all answered" if set(reload["statuses"]) <= {200, 201} else f"statuses {reload['statuses']}",
-    )  # fmt: skip
-    first = found["first_packets"]
-    yield (
-        "PacketIns for first packets of registered jobs",
-        "0",
-        f"{first['packet_ins']} for {first['frames']:,} packets, of which {first['passed']:,} passed",
-        "met" if first["packet_ins"] == 0 else "missed",
-    )
 
 
 def _views(found: dict[str, Any]) -> Iterator[Row]:

@@ -99,21 +99,8 @@ async def serve(port: int, first: int, count: int) -> None:
                     "packet_ins": sum(switch.packet_ins for switch in everyone),
                 }
             )
-        elif command == "frames":
-            say(send_frames(switches, json.loads(arguments[0])))
     for task in tasks:
         task.cancel()
-
-
-def send_frames(switches: dict[int, CountingSwitch], pairs: list[list[Any]]) -> dict[str, int]:
-    """Let frames (datapath, port, hexadecimal) come in; how many of them left the switch again, and PacketIns."""
-    before = sum(switch.packet_ins for switch in switches.values())
-    passed = sum(bool(switches[datapath].inject(port, bytes.fromhex(frame))) for datapath, port, frame in pairs)
-    return {
-        "frames": len(pairs),
-        "passed": passed,
-        "packet_ins": sum(switch.packet_ins for switch in switches.values()) - before,
-    }
 
 
 def say(found: dict[str, Any]) -> None:

@@ -8,11 +8,10 @@ import pstats
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench import attacks, changes, full, hostile, load, ovsdb, posts, reactive, report, scale, usage, views
+from bench import attacks, changes, hostile, load, ovsdb, posts, reactive, report, scale, usage, views
 from bench.changes import Calculated
 from bench.population import CORE
 from fake_switch import switchside
@@ -97,28 +96,13 @@ def test_a_job_as_a_whole_is_measured_at_every_size() -> None:
     assert found["ratio"] > 0
 
 
-@pytest.fixture(scope="module")
-def whole_controller() -> dict[str, Any]:
-    return full.measure(1_500, 40, frames=60)
-
-
-def test_no_first_packet_of_a_registered_job_is_asked_about_and_a_reload_answers_all_who_ask(
-    whole_controller: dict[str, Any],
-) -> None:
-    found = whole_controller
-    assert found["first_packets"] == {"frames": 60, "passed": 60, "packet_ins": 0}
-    assert set(found["reload"]["statuses"]) <= {200, 201}
-    assert found["switch_core"] > 0
-    assert 0 < found["memory_loaded"] <= found["memory_peak"]
-
-
-def test_the_table_is_put_between_its_marks(tmp_path: Path, whole_controller: dict[str, Any]) -> None:
+def test_the_table_is_put_between_its_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    text = report.table({"machine": report.machine(), "full": whole_controller})
+    text = report.table({"machine": report.machine(), "whole": [changes.measure_whole(1, 22, (1_000,), fresh=1)]})
     report.replace(page, text)
     assert "old" not in page.read_text()
-    assert "| PacketIns for first packets of registered jobs | 0 | 0 for 60 packets" in page.read_text()
+    assert "| one job from its ads to the switch's barrier, addresses in blocks of /22" in page.read_text()
     assert page.read_text().startswith("before\n")
     assert page.read_text().endswith("after\n")
     page.write_text("no marks")

@@ -18,6 +18,7 @@ from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.tables import Edge
 from lark_controller.jobs.job import Job
 from lark_controller.store import Store
+from lark_controller.switches.openflow.replies import PacketIn
 from tests.fixtures import frames
 from tests.fixtures.controllers import (
     OPEN,
@@ -47,6 +48,24 @@ def test_a_post_is_enforced_once_the_edge_has_confirmed(tmp_path: Path, network:
         assert jobs_flows(edge) > 0
         controller.jobs.end(job.id, "hook")
         until(lambda: jobs_flows(edge) == 0)
+
+
+def test_no_first_packet_of_a_registered_job_is_asked_about(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither to a job of the same user nor to the WAN."""
+    questions: list[PacketIn] = []
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        monkeypatch.setattr(edge, "packet_in", questions.append)
+        connect(network, controller, edge)
+        for number in (1, 2):
+            assert controller.jobs.confirm(post(controller, number).job.id, 20).job.state == "enforced"
+        to_job = frames.udp("02:00:00:00:00:01", "02:00:00:00:00:02", "10.64.0.1", "10.64.0.2")
+        to_wan = frames.udp("02:00:00:00:00:01", "02:00:00:00:00:fe", "10.64.0.1", "198.51.100.1")
+        assert [port for port, _ in network.run(lambda: edge.inject(11, to_job))] == [12]
+        assert [port for port, _ in network.run(lambda: edge.inject(11, to_wan))] == [1]
+        assert questions == []
 
 
 def test_a_job_that_is_posted_again_has_one_value_everywhere(tmp_path: Path, network: FakeNetwork) -> None:
