@@ -79,7 +79,7 @@ class Reservation:
 class Evidence:
     """What was seen while nothing was asked. ``used`` are bytes from and to a job by its number, ``counted`` those of
     a port since it was made; ``sums`` what the database holds of each table of use, of every column. ``running`` is
-    whether there is a controller."""
+    whether there is a controller, and answers."""
 
     rows: tuple[Row, ...] = ()
     reservations: tuple[Reservation, ...] = ()
@@ -109,7 +109,7 @@ def check(log: Log, seen: Evidence, now: float) -> list[Violation]:
 def runs(seen: Evidence) -> Iterator[Violation]:
     """The controller itself."""
     if not seen.running:
-        yield Violation(Promise.RUNS, "its process has ended, and again whenever it was started")
+        yield Violation(Promise.RUNS, "its process has ended, or does not answer renewals")
 
 
 def ads(log: Log, rows: Iterable[Row], now: float) -> Iterator[Violation]:

@@ -106,6 +106,7 @@ async def _run(
         while not (controller.running and controller.rest):
             await asyncio.sleep(0.1)
         workload.start()
+        await _at_work(whole, log)
         lengths = [ROUND] * int(seconds // ROUND) + ([rest_of] if (rest_of := seconds % ROUND) >= 5.0 else [])
         for faults in rounds(seed, lengths or [seconds], kinds(whole, own=own)):
             result.rounds += 1
@@ -154,6 +155,17 @@ async def _in_time(whole: Whole, faults: Sequence[Fault]) -> None:
     await asyncio.gather(*map(at, faults))
 
 
+async def _at_work(whole: Whole, log: Log) -> None:
+    """Wait, before the first fault, until there is something of everything that is judged: on a slow machine nothing
+    might be acknowledged in a short run otherwise."""
+    while True:
+        await asyncio.sleep(LOOK)
+        with contextlib.suppress(LarkError, OSError, psycopg.Error, sqlite3.Error):
+            seen = await asyncio.to_thread(gather, whole.database.url, whole.fleet, whole.servers, log)
+            if all(_judged(log, seen).values()):
+                return
+
+
 async def _at_rest(whole: Whole, log: Log) -> tuple[Rest, Evidence]:
     """What is broken once nothing changes any more, and what was seen last. Raises what the databases raise."""
     looked, seen = Rest(), Evidence()
@@ -161,9 +173,11 @@ async def _at_rest(whole: Whole, log: Log) -> tuple[Rest, Evidence]:
         await asyncio.sleep(LOOK)
         broken: list[Violation] | None = None
         unseen: Exception | None = None
+        # What is renewed lives for certain, and a controller that does not answer has not come back.
+        answered = await whole.workload.renew()
         try:
             seen = await asyncio.to_thread(gather, whole.database.url, whole.fleet, whole.servers, log)
-            seen = replace(seen, running=whole.controller.running)
+            seen = replace(seen, running=answered and whole.controller.running)
             broken = check(log, seen, time.monotonic())
         except (LarkError, OSError, psycopg.Error, sqlite3.Error) as error:
             unseen = error

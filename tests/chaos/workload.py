@@ -20,6 +20,8 @@ RENEW_EVERY: Final = 10.0
 # Seconds between a slot's requests, on average, and the runs of a slot that may have the same address.
 IDLE: Final = 6.0
 ATTEMPTS: Final = 4
+# Of so many workers one has a job that lives to the end, so that there is one however little is answered.
+STAYING: Final = 5
 
 
 class Workload:
@@ -40,6 +42,10 @@ class Workload:
         self._runs: dict[str, Run] = {}
         self._ids: dict[str, str] = {}
         self._turn = 0
+        # Rounds of renewals that have ended, whether the last one was answered whole, and whether the next is due.
+        self._rounds = 0
+        self._answered = False
+        self._due = asyncio.Event()
 
     def start(self) -> None:
         """Begin."""
@@ -62,6 +68,15 @@ class Workload:
         self._posting.clear()
         while self._under_way:
             await asyncio.sleep(0.05)
+
+    async def renew(self) -> bool:
+        """Renew every run that workers have, now; whether each renewal was answered, with a yes or a no."""
+        # One that is under way may have begun before.
+        last = self._rounds + 2
+        while self._rounds < last:
+            self._due.set()
+            await asyncio.sleep(0.05)
+        return self._answered
 
     def go_on(self) -> None:
         """Ask again."""
@@ -94,6 +109,8 @@ class Workload:
             self.log.begin(run)
             if not await self._post(run, draw):
                 continue
+            if number == 1 and worker % STAYING == 0:
+                return
             await self._live(run, draw)
             if draw.random() < 0.7:
                 await self._end(run)
@@ -127,9 +144,10 @@ class Workload:
                 self._runs[run.slot] = run
                 return True
             if entry.done or entry.refused:
+                self._forget(run)
                 break
             await asyncio.sleep(draw.uniform(0.5, 4.0))
-        self._forget(run)
+        # Where nobody has answered, a run that was taken in before is renewed on.
         return False
 
     async def _end(self, run: Run) -> None:
@@ -142,17 +160,22 @@ class Workload:
             await asyncio.sleep(0.5)
 
     async def _keep(self) -> None:
-        """Renew every run that workers have."""
+        """Renew every run that workers have, again and again."""
         while True:
             began = time.monotonic()
+            answered = (await self.look("/v1/switches")).status == 200
             for run in list(self._runs.values()):
                 job_id = self._ids.get(run.name)
                 if job_id is not None and self._runs.get(run.slot) is run:
                     entry = await self._ask(Asked.RENEW, run.name, "POST", f"/v1/jobs/{job_id}/renew")
+                    answered = answered and (entry.done or entry.status == 404)
                     if entry.status == 404:
                         self._forget(run)
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(max(0.5, began + RENEW_EVERY - time.monotonic()))
+            self._answered, self._rounds = answered, self._rounds + 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), max(0.5, began + RENEW_EVERY - time.monotonic()))
+            self._due.clear()
 
     def _forget(self, run: Run) -> None:
         if self._runs.get(run.slot) is run:
