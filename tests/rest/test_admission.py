@@ -117,6 +117,25 @@ def test_a_stranger_that_goes_as_it_loses_its_place_stops_nobody(
         assert running.get("/v1/switches")[0] == 200
 
 
+def test_an_unexpected_error_of_the_connections_thread_ends_no_service(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    due = Admission.due
+    failed: list[float] = []
+
+    def fails_once(door: Admission, now: float) -> list[ClientConnection]:
+        if not failed:
+            failed.append(now)
+            raise RuntimeError("out of order")
+        return due(door, now)
+
+    monkeypatch.setattr(Admission, "due", fails_once)
+    assert running.get("/v1/switches")[0] == 200
+    assert running.get("/v1/switches")[0] == 200
+    assert failed
+    assert "out of order" in str([record.__dict__ for record in caplog.records])
+
+
 @pytest.mark.parametrize("begun", [b"", b"GET /healthz HT", b"POST /v1/jobs HTTP/1.1\r\nContent-Length: 100\r\n\r\nha"])
 def test_who_sends_nothing_more_is_closed(running: Running, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
     for name in ("HEAD_SECONDS", "REQUEST_SECONDS", "STRANGER_SECONDS"):

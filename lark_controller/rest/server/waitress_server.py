@@ -38,6 +38,8 @@ BACKLOG: Final = 1024
 _ACCEPTED: Final = 32
 # Where the process has no descriptor left, the next connection is taken in after so many seconds.
 ACCEPT_SECONDS: Final = 1.0
+# After an unexpected error the connections are served again so many seconds later.
+_AFTER_ERROR: Final = 0.2
 # Descriptors that connections without a place leave to others.
 _SPARE_FILES: Final = 256
 HEADER_BYTES: Final = 32768
@@ -273,11 +275,12 @@ class Server:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            # Between two polls: a descriptor that is closed within one may be another's in its end.
-            for channel in self._admission.due(time.time()):
-                channel.handle_close()
-            self._park(time.monotonic())
-            wasyncore.loop(timeout=1.0, use_poll=True, map=self._map, count=1)
+            try:
+                self._turn()
+            except Exception as error:
+                # An unexpected error must not stop this thread: nothing else answers.
+                log.failure("REST connections could not be served", error)
+                self._stopping.wait(_AFTER_ERROR)
         for channel in self._parking.all():
             channel.handle_close()
         for server in self._listeners:
@@ -288,6 +291,14 @@ class Server:
         while self._busy() and time.monotonic() < deadline:
             wasyncore.loop(timeout=0.1, use_poll=True, map=self._map, count=1)
         wasyncore.close_all(self._map, ignore_all=True)
+
+    def _turn(self) -> None:
+        """Serve the connections once, or wait for them."""
+        # Between two polls: a descriptor that is closed within one may be another's in its end.
+        for channel in self._admission.due(time.time()):
+            channel.handle_close()
+        self._park(time.monotonic())
+        wasyncore.loop(timeout=1.0, use_poll=True, map=self._map, count=1)
 
     def _park(self, now: float) -> None:
         """Stop to read connections that have lost their places, and close those that wait no longer."""
