@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Lark, section VII.A.1, Fig. 8: what jobs of users A, B and C request, Mb/s, on a worker's link of 1,000.
+# Lark, section VII.A.1, Fig. 8: the requests of jobs of users A, B and C, Mb/s, on a worker's link of 1,000.
 HOST_RATES: Final = {"A": 100.0, "B": 300.0, "C": 600.0}
 HOST_LINK: Final = 1000.0
 
@@ -17,10 +17,7 @@ HOST_LINK: Final = 1000.0
 WAN_QUEUES: Final = {"cms": 250.0, "other": 100.0}
 WAN_LINK: Final = 1000.0
 
-# Lark, section VII.B.2, Fig. 11: throughput is "comparable to" the configured limit, 30 s of iperf each.
-SWEEP: Final = (10.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0)
-
-# Lark, section VII.C, Fig. 12: the high-priority job's and the others' queue, Mb/s.
+# Lark, section VII.C, Fig. 12: the allocations of the high-priority job and of all others together, Mb/s.
 PRIORITY_RATES: Final = (900.0, 100.0)
 # Lark, Table III: how many times faster the high-priority job is with management, by number of other jobs.
 SPEED_UP: Final = {

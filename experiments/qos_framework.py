@@ -266,8 +266,8 @@ def at_once(nodes: int, together: Sequence[Sequence[float]], times: Times, optio
         notes=(
             "In the paper Integer Sort on four nodes takes "
             f"{paper.SORT_SECONDS_ALONE[5.0]:g} s at 5 MB/s and {paper.SORT_SECONDS_ALONE[8.0]:g} s at 8 MB/s alone, "
-            f"{paper.SORT_SECONDS_PAIR[5.0]:g} s and {paper.SORT_SECONDS_PAIR[8.0]:g} s at the same time. Its text has "
-            "no other pairs or triples; those here are ours.",
+            f"{paper.SORT_SECONDS_PAIR[5.0]:g} s and {paper.SORT_SECONDS_PAIR[8.0]:g} s at the same time. The "
+            "text has no values of other pairs or triples; those here are ours.",
         ),
         places=tuple(places),
         beside=_all(times, "alone", "together", "free"),

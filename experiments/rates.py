@@ -1,4 +1,4 @@
-"""The rates of the experiments: the papers', or those of a YAML or JSON file (``--rates FILE``).
+"""The rates of the experiments: the papers' where they say them, or those of a YAML or JSON file (``--rates FILE``).
 
 Lark's rates are Mb/s of L2 bytes, the QoS framework's MB/s; all are multiplied by the scale.
 """
@@ -15,6 +15,8 @@ import yaml
 from experiments import paper
 from lab.run import LabError
 
+# Limits of Fig. 11, Mb/s. The paper shows its own in a picture alone; these are ours.
+SWEEP: Final = (10.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0)
 # Jobs that the lab's two workers can run beside one.
 MOST_OTHERS: Final = 15
 MOST_NODES: Final = 16
@@ -32,7 +34,7 @@ class Rates:
 
     host_link: float = paper.HOST_LINK
     host_rates: Mapping[str, float] = field(default_factory=lambda: paper.HOST_RATES)
-    sweep: tuple[float, ...] = paper.SWEEP
+    sweep: tuple[float, ...] = SWEEP
     wan_link: float = paper.WAN_LINK
     wan_queues: Mapping[str, float] = field(default_factory=lambda: paper.WAN_QUEUES)
     priority: tuple[float, ...] = paper.PRIORITY_RATES

@@ -108,7 +108,7 @@ def figure_8c(kept: Kept[Transfers], asked: Mapping[str, int], options: Options)
         series=tuple(each for each in series if each.points),
         checks=(
             Check.of(
-                f"every job's rate between {LEAST} and {MOST:.2f} of what it requested",
+                f"every job's rate between {LEAST} and {MOST} of what it requested",
                 [(each.ratio(asked), kept.marked) for each in transfers],
                 lambda ratio: LEAST <= ratio <= MOST,
             ),

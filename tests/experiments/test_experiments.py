@@ -138,7 +138,7 @@ def test_other_rates_come_from_a_file_and_what_it_leaves_out_is_the_papers(tmp_p
     file.write_text("host_link: 200\nhost_rates: {A: 20, B: 60, C: 120}\nothers: [1, 4]\nnodes: [3]\n")
     found = rates.read(file)
     assert (found.host_link, found.host_rates["C"], found.others, found.nodes) == (200, 120, (1, 4), (3,))
-    assert (found.sweep, found.wan_queues) == (paper.SWEEP, paper.WAN_QUEUES)
+    assert (found.sweep, found.wan_queues) == (rates.SWEEP, paper.WAN_QUEUES)
 
 
 @pytest.mark.parametrize(
