@@ -183,7 +183,7 @@ function planContent(plan) {
       { head: "Rules then", number: true, cell: (each) => rules({ desired: each.total, max_rules: each.max_rules }) },
     ], plan.switches, { key: (each) => each.datapath }),
     plan.switches.map((each) => h("details", { key: each.datapath }, h("summary", {}, `Flows on ${each.name || each.datapath}`),
-      h("pre", { class: "diff", tabindex: "0" }, each.sample.map((line, at) => h("span", { key: at, class: line.startsWith("+") ? "added" : "gone" }, `${line}\n`))),
+      h("pre", { class: "diff", tabindex: "0" }, each.sample.map((line, at) => h("span", { key: at, class: line.startsWith("+") ? "added" : "removed" }, `${line}\n`))),
       each.added + each.changed + each.removed > each.sample.length && h("p", { class: "reason" }, `The first ${each.sample.length}.`)))),
   ];
 }
@@ -203,7 +203,7 @@ function plannedJobs(plan) {
 export function difference(lines, equal = "The text is the one in force.") {
   if (!lines) return h("p", { class: "reason" }, "The texts differ too much to be shown line by line.");
   if (lines.every((line) => line.sign === " ")) return h("p", { class: "empty" }, equal);
-  const kind = { "+": "added", "-": "gone", " ": null };
+  const kind = { "+": "added", "-": "removed", " ": null };
   return h("pre", { class: "diff", tabindex: "0", "aria-label": "Difference of the texts" }, condensed(lines).map((line, at) => (line.gap
     ? h("span", { key: at, class: "gap" }, `${several(line.gap, "line")} unchanged\n`)
     : h("span", { key: at, class: kind[line.sign] }, h("span", { class: "line" }, String(line.now ?? line.old).padStart(4)), ` ${line.sign} ${line.text}\n`))));
