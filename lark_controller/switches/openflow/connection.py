@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from lark_common.limits import Bucket
 from lark_common.log import failure
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.budgets import LEAST_PAUSE, READ_SECONDS, SwitchTimes
@@ -23,6 +24,13 @@ from lark_controller.switches.openflow.oxm import WireError
 _PORTION: Final = 128
 _PORTION_SECONDS: Final = 0.002
 _DROPPED_AT_ONCE: Final = 64
+# Bytes that are read at a time, and of a connection that is no switch's yet. Its messages that are longer are not kept:
+# none that it needs to become one is.
+READ_BYTES: Final = 1 << 18
+_NEW_BYTES: Final = 4096
+# Payload of echo requests that is sent back, in bytes a second and at once. Whoever asks for more gets no answer to it.
+_ECHO_RATE: Final = 16384.0
+_ECHO_AT_ONCE: Final = 131_072.0
 # Where the port stands in a PacketIn, whose match begins with it.
 _IN_PORT: Final = 28, 36
 _MAX_XID: Final = 0xFFFFFFFF
@@ -58,7 +66,7 @@ class OpenFlowOptions:
     packet_in_burst: int = 20_000
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """The transport of one switch. ``receive`` gets every whole message (type, xid, bytes) but echoes.
 
     ``receive`` answers whether a request waited for the message. A switch that has used up its ``time`` is not read
@@ -66,7 +74,8 @@ class Connection(asyncio.Protocol):
     it. An exception from ``receive``
     closes this connection with one log record and touches no other. ``lost`` is called once, with the reason, when the
     connection is gone. ``writable`` is called when the outbox has emptied again. ``tls_name`` is the common name in the
-    switch's certificate, ``""`` without one.
+    switch's certificate, ``""`` without one. All connections of the loop are read into one ``buffer``. ``known`` is
+    whether this one belongs to a switch; until then little of it is kept.
     """
 
     def __init__(
@@ -74,8 +83,10 @@ class Connection(asyncio.Protocol):
         options: OpenFlowOptions,
         opened: Callable[[Connection], None],
         lost: Callable[[Connection, str], None],
+        buffer: bytearray | None = None,
     ) -> None:
         self.options = options
+        self.known = False
         self.receive: Callable[[int, int, bytes], bool] = lambda _kind, _xid, _message: False
         self.writable: Callable[[], None] = lambda: None
         self.drops: Callable[[bytes, float], bool] = lambda _port, _now: False
@@ -87,8 +98,10 @@ class Connection(asyncio.Protocol):
         self._opened = opened
         self._lost = lost
         self._greeted = False
+        self._buffer = memoryview(bytearray(READ_BYTES) if buffer is None else buffer)
         self._pending = bytearray()
         self._needed = 8
+        self._skipped = 0
         self._portion_due = False
         self._held = b""
         self._held_at = 0
@@ -100,7 +113,7 @@ class Connection(asyncio.Protocol):
         self._keepalive: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
@@ -116,6 +129,7 @@ class Connection(asyncio.Protocol):
         self.tls_name = _common_name(transport.get_extra_info("peercert"))
         self._last_received = self._loop.time()
         self.time = SwitchTimes().new(self._last_received)
+        self._echoes = Bucket(_ECHO_RATE, _ECHO_AT_ONCE, self._last_received)
         self._keepalive = self._loop.call_later(self.options.echo_interval, self._keep_alive)
         self._opened(self)
         self.write(wire.hello(self.next_xid()))
@@ -129,12 +143,24 @@ class Connection(asyncio.Protocol):
             self.closed_because = "closed by the switch in the middle of a message"
         self._lost(self, self.closed_because)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Called by the loop."""
+        return self._buffer if self.known else self._buffer[:_NEW_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the loop."""
+        self.data_received(bytes(self._buffer[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        """Handle bytes of the switch; the rest of an incomplete message is kept."""
         if self.closed_because:
             return
         self._last_received = self._loop.time()
         self._read += len(data)
+        if self._skipped:
+            skipped = min(self._skipped, len(data))
+            self._skipped -= skipped
+            data = data[skipped:]
         if self._pending or self._portion_due:
             self._pending += data
             if self._portion_due or len(self._pending) < self._needed:
@@ -166,7 +192,8 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Put bytes in the outbox; after the connection was closed, nothing happens."""
-        if self.closed_because:
+        # A transport that failed is closing, and logs each further write until the loop reports its loss.
+        if self.closed_because or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() + len(data) > self.options.outbox_bytes:
             self.close(f"outbox of {self.options.outbox_bytes} bytes is full: the switch reads too slowly")
@@ -208,7 +235,10 @@ class Connection(asyncio.Protocol):
                 self.close(f"garbage: a message of OpenFlow version 0x{version:02x}")
                 return
             if size - position < length:
-                self._needed = length
+                if not self.known and length > _NEW_BYTES:
+                    self._skipped, position = length - (size - position), size
+                else:
+                    self._needed = length
                 break
             if handled == _PORTION or now - started >= _PORTION_SECONDS:
                 # The rest stays where it is, so that many small portions copy nothing.
@@ -277,7 +307,7 @@ class Connection(asyncio.Protocol):
         if kind == ofp.OFPT_HELLO:
             self._greeted = True
         elif kind == ofp.OFPT_ECHO_REQUEST:
-            self.write(wire.echo_reply(xid, message[8:]))
+            self._answer_echo(xid, message[8:])
             return False
         elif kind == ofp.OFPT_ECHO_REPLY:
             return False
@@ -289,6 +319,13 @@ class Connection(asyncio.Protocol):
             failure("a switch's message could not be handled", error, address=self.address, type=kind)
             self.close(f"internal error on message type {kind}: {error}")
         return False
+
+    def _answer_echo(self, xid: int, payload: bytes) -> None:
+        now = self._loop.time()
+        if payload and self._echoes.left(now) < len(payload):
+            return
+        self._echoes.take(len(payload), now)
+        self.write(wire.echo_reply(xid, payload))
 
     def _keep_alive(self) -> None:
         options = self.options

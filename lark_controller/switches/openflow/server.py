@@ -18,7 +18,7 @@ from lark_common.log import (
 )
 from lark_controller.flows.model import Changes
 from lark_controller.switches.openflow.budgets import SwitchTimes
-from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
+from lark_controller.switches.openflow.connection import READ_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake, identify
 from lark_controller.switches.openflow.link import MORE_FLOWS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.requests import ReplyRoom
@@ -70,6 +70,7 @@ class Server:
         self._handshakes: dict[SwitchLink, asyncio.Task[None]] = {}
         self._refused = 0
         self._unfinished: Counter[tuple[str, str]] = Counter()
+        self._buffer = bytearray(READ_BYTES)
         self._turns = Turns(_TURNS, handler.waited_for)
 
     async def start(self) -> None:
@@ -119,7 +120,7 @@ class Server:
         return tuple(bound)
 
     def _connection(self) -> Connection:
-        return Connection(self.options, self._opened, self._lost)
+        return Connection(self.options, self._opened, self._lost, self._buffer)
 
     def _opened(self, connection: Connection) -> None:
         connection.time = self._times.new(asyncio.get_running_loop().time())
@@ -150,6 +151,7 @@ class Server:
         turn: Turn | None = None
         try:
             known = await identify(link)
+            link.connection.known = True
             link.connection.time = self._times.of(link.datapath, asyncio.get_running_loop().time())
             turn = await self._turns.take(link.datapath)
             await handshake(link, known)
