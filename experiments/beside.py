@@ -17,6 +17,8 @@ Value = TypeVar("Value")
 
 # How far the reference may be from its rate.
 TOLERANCE: Final = 0.01
+# The share of the machine's processors above which a program is taken to have waited for one.
+CROWDED: Final = 0.95
 # Calibration tries these factors of the experiments' rates. With each, the jobs of Figure 8 ask for whole Mb/s.
 SCALES: Final = (2.0, 1.0, 0.8, 0.6, 0.4, 0.2)
 # Reference streams that decide about a factor, and how many measurements are made at most for each that is to count.
@@ -55,18 +57,20 @@ class Meanwhile:
 
     ``reference`` is what the reference stream delivered, as a part of its rate. ``steal`` is the share of the
     machine's processors that others took away, ``outside`` the share that worked, ``inside`` the share of the lab's own
-    processor that worked (the same as ``outside`` where the lab has no kernel of its own).
+    processor that worked (the same as ``outside`` where the lab has no kernel of its own). ``programs`` is true where
+    the time of programs is measured, which wait for a processor that is never idle while a stream still has its rate.
     """
 
     reference: float
     steal: float = 0.0
     outside: float = 0.0
     inside: float = 0.0
+    programs: bool = False
 
     @property
     def sound(self) -> bool:
-        """True if the reference had its rate."""
-        return abs(self.reference - 1) <= TOLERANCE
+        """True if the reference had its rate and, beside programs, the processors had time left."""
+        return abs(self.reference - 1) <= TOLERANCE and not (self.programs and self.outside > CROWDED)
 
 
 @dataclass(frozen=True, slots=True)

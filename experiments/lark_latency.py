@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -98,7 +99,7 @@ def _beside(pool: Pool, measure: Callable[[], Times], before: Callable[[], objec
         found = measure()
     if not found:
         raise LabError("no ping was answered")
-    return Taken(found, watched())
+    return Taken(found, replace(watched(), programs=True))
 
 
 def reactive() -> str:

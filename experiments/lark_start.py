@@ -62,7 +62,7 @@ def _of_kind(lab: Lab, pool: Pool, kind: str, number: int) -> Kept[Mapping[str, 
             lab.on(worker, "sh", "-c", f"rm -f {LEASES}/*")
         with pool.watched(pool.now() + READY, SECONDS) as watched:
             stages = starts.stages(starts.one(lab, worker))
-        return Taken(stages, watched())
+        return Taken(stages, replace(watched(), programs=True))
 
     return repeat(measure, number)
 

@@ -29,6 +29,16 @@ def test_a_measurement_is_sound_if_its_reference_has_its_rate_within_one_percent
     assert Meanwhile(reference).sound is sound
 
 
+@pytest.mark.parametrize(
+    ("programs", "outside", "sound"), [(False, 1.0, True), (True, 0.95, True), (True, 0.96, False), (True, 0.1, True)]
+)
+def test_the_time_of_programs_is_sound_where_the_processors_had_time_left(
+    programs: bool, outside: float, sound: bool
+) -> None:
+    assert Meanwhile(1.0, 0.0, outside, 0.5, programs).sound is sound
+    assert not Meanwhile(0.9, 0.0, outside, 0.5, programs).sound
+
+
 @given(measurements)
 def test_what_is_not_sound_is_never_averaged_with_what_is(several: list[Taken[float]]) -> None:
     kept = keep(several)
