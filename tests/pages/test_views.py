@@ -239,6 +239,8 @@ def test_the_one_field_finds_jobs_addresses_users_hosts_and_switches(reader: Rea
         ("worker1", "Switch worker1"),
         ("alice", "User alice"),
         ("worker1.example", "Jobs"),
+        # A host that has had no job has its switch all the same.
+        ("worker3.example", "Switch worker3"),
         ("core1", "Switch core1"),
         (f"{CORE:016x}", "Switch core1"),
         ("group_cms", "Group group_cms"),

@@ -27,7 +27,9 @@ export async function find(text) {
   if (HEX16.test(text) && (await known(["jobs", text.toLowerCase()]))) return to("jobs", text.toLowerCase());
   if (JOB.test(text)) return to("jobs", (await get(["jobs", text])).id);
   const one = await known(["switches", text]);
-  if (one) return to("switches", one.datapath);
+  // A host's name means its jobs where it has had any: they are more than what is at its switch now.
+  const byHost = one && one.name !== text && one.host.split(".")[0].toLowerCase() === text.split(".")[0].toLowerCase();
+  if (one && !byHost) return to("switches", one.datapath);
   for (const [filter, place] of [
     ["owner", () => to("users", text)],
     ["host", () => to("jobs", { host: text })],
@@ -36,6 +38,7 @@ export async function find(text) {
     const page = await known(["jobs"], { [filter]: text, state: "any", order: "newest", limit: 1 });
     if (page?.jobs.length) return place(page.jobs[0]);
   }
+  if (one) return to("switches", one.datapath);
   const groups = await get(["groups"]);
   if (groups.groups.some((group) => group.name === text)) return to("groups", text);
   // Last, for users, hosts and groups may be called as an id begins.
