@@ -244,6 +244,27 @@ def test_a_worker_counts_what_no_switch_sees() -> None:
     assert used(ledger)[:10] == (600, 1000, 6, 10, 400, 600, 4, 6, 7, 8)
 
 
+def test_the_counts_of_flows_and_of_a_worker_are_kept_beside_each_other() -> None:
+    ledger = opened()
+    flows = [FlowReading(kind, 3 + kind, 300) for kind in CountKind]
+    ledger.read(1, NOW + 10, PortReading(100, 10_000, 100, 10_000), flows, port_age=10.0)
+    ledger.queues(1, QueueReading(1, 2, 3, 4))
+    before = used(ledger)
+    assert ledger.report(1, NOW + 20, WorkerCounts(PortReading(100, 10_000, 100, 10_000), (0,) * 4, (0, 0)), False)
+    ledger.read(1, NOW + 30, PortReading(100, 10_000, 100, 10_000), flows)
+    ledger.queues(1, QueueReading(1, 2, 3, 4))
+    assert used(ledger) == before
+
+
+def test_no_part_of_use_is_more_than_its_whole() -> None:
+    parts = {"wan_bytes_in": 9, "wan_bytes_out": 1, "wan_packets_in": 9, "wan_packets_out": 1}
+    more = Usage(5, 6, 7, 8, **parts)
+    bounded = {"wan_bytes_in": 5, "wan_bytes_out": 1, "wan_packets_in": 7, "wan_packets_out": 1}
+    assert more.bounded() == Usage(5, 6, 7, 8, **bounded)
+    other = Usage(5, 6, 7, 8, wan_bytes_in=1, wan_bytes_out=9, wan_packets_in=1, wan_packets_out=9)
+    assert other.bounded() == Usage(5, 6, 7, 8, wan_bytes_in=1, wan_bytes_out=6, wan_packets_in=1, wan_packets_out=8)
+
+
 def test_a_flow_that_went_is_counted_to_its_end_and_the_next_begins_at_nothing() -> None:
     ledger = opened()
     ledger.read(1, NOW, None, [FlowReading(CountKind.WAN_IN, 5, 500), FlowReading(CountKind.DROP_IN, 3, 300)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lark_controller.flows.model import (
@@ -294,6 +294,8 @@ POOL = [
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(POOL), st.integers(0, 4)), max_size=40))
+# The highest of three flows with the same terms goes; one with other terms is between the two that stay.
+@example([(True, POOL[1], 4), (True, POOL[1], 3), (True, POOL[1], 1), (True, POOL[0], 2), (False, POOL[1], 4)])
 def test_look_up_is_the_linear_search(history: list[tuple[bool, Match, int]]) -> None:
     one = Tables()
     for add, fields, priority in history:
@@ -408,7 +410,19 @@ def test_track_recirculates_with_state_and_keeps_metadata() -> None:
     assert run(program, 2, back, ports(), ct).ports == (1,)
     assert run(program, 2, frames.udp(B, A, "10.0.0.2", "10.0.0.1", 2, 9), ports(), ct).dropped
     looping = tables(flow(0, 1, (), Track(7, 0)))
-    assert run(looping, 1, out, ports(), ct).dropped
+    endless = run(looping, 1, out, ports(), ct)
+    assert endless.dropped
+    assert len(endless.trace) == 64
+
+
+def test_a_packet_that_opens_no_connection_marks_none() -> None:
+    ct = ConnectionTable()
+    syn = frames.tcp(A, B, "10.0.0.1", "10.0.0.2", 5, 80)
+    reply = frames.tcp(B, A, "10.0.0.2", "10.0.0.1", 80, 5, frames.SYN | frames.ACK)
+    assert ct.track(7, reply, commit=True, mark=3) & CT_INV
+    assert (ct.mark(7, syn), ct.mark(7, reply)) == (0, 0)
+    ct.track(7, syn, commit=True, mark=4)
+    assert (ct.mark(7, syn), ct.mark(7, reply)) == (4, 4)
 
 
 def test_fields_of_the_pipeline_outlive_a_tag() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.transition import Transition, places_alike
-from lark_controller.jobs.job import Job
+from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
+from lark_controller.qos.worker_queues import Claim
 from tests.flows.test_desired import CORE, EDGES, FULL, QUEUES, a_job, a_switch, apply, jobs, numbers, steps
 
 BLOCK = """  - block: {when: 'Owner == "mallory"'}\n"""
@@ -132,6 +134,24 @@ def test_a_job_of_which_nothing_else_is_decided_stays_as_it_is() -> None:
     touched = [parse(flow.data.cookie) for flow in changes.flows_set]
     assert {each.number for each in touched if each.category == Category.JOB} == {6}
     assert [pair[1] for pair in Transition(before, after).changed(1)] == [after.placed[6]]
+
+
+def test_other_local_networks_change_reserved_flows_alone() -> None:
+    new = load(FULL.replace("local: [10.0.0.0/8", "local: [10.0.0.0/9"))
+    before, decided = Desired(load(FULL)), Decider(load(FULL))
+    before.set_switch(a_switch(FULL, 1), ("worker1",))
+    job = a_job(5)
+    before.put(job, decided.of(job))
+    after = Desired.following(new, before)
+    after.decide_anew(5, Decider(new).of(job))
+    assert after.networks != before.networks
+    assert Transition(before, after).changed(1) == []
+    flow = ReservedFlow(1, 1000)
+    before.put(replace(job, reserved=(flow,)), decided.of(job))
+    before.set_queue(Claim.of_flow(1), 7, 5)
+    after = Desired.following(new, before)
+    after.decide_anew(5, Decider(new).of(job))
+    assert [pair[1] for pair in Transition(before, after).changed(1)] == [after.placed[5]]
 
 
 def test_steering_is_no_business_of_edges() -> None:

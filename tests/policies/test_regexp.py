@@ -109,6 +109,11 @@ def test_a_predicate_without_a_bound_is_refused(text: str, reason: str, monkeypa
     assert [reason in mistake.problem for mistake in caught.value.mistakes] == [True, True]
 
 
+@pytest.mark.parametrize("pattern", ["(" + "a" * 99, "((a{0,100}){0,9}b)" + "c" * 60])
+def test_a_refused_pattern_is_named_by_its_first_sixty_characters(pattern: str) -> None:
+    assert f"the pattern {pattern[:60]!r} of regexp()" in predicate.problem(f'regexp("{pattern}", Owner)')
+
+
 def test_a_match_is_evaluated_for_each_job() -> None:
     for owner, expected in (("bob", True), ("eve", False), ("rob", True)):
         ads = predicate.ads_of(Facts((("owner", f'"{owner}"'),), ()))
