@@ -73,6 +73,11 @@ class Meanwhile:
         return abs(self.reference - 1) <= TOLERANCE and not (self.programs and self.outside > CROWDED)
 
 
+def worse(first: Meanwhile, second: Meanwhile) -> Meanwhile:
+    """The one whose reference was further from its rate."""
+    return max(first, second, key=lambda one: abs(one.reference - 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[Value]):
     """One measurement, and what went on meanwhile."""

@@ -13,7 +13,7 @@ from experiments import beside, reference
 from experiments.beside import Taken
 from experiments.cable import MARGIN
 from experiments.options import Options
-from experiments.pool import READY, SITE, Pool, running
+from experiments.pool import SITE, Pool, running
 from experiments.result import Beside, Check, Point, Result, Series
 from lab.inside.topology import BY_NAME
 
@@ -41,10 +41,8 @@ def run(options: Options) -> tuple[Options, Result]:
 def _stream(pool: Pool, link: float) -> Taken[None]:
     """One reference stream alone; what is measured is the stream itself."""
     pool.limit(BY_NAME[WORKER], 0, link * MARGIN)
-    pool.refer(replace(reference.to_worker(link, SITE, WORKER), rate=link * SPARE))
-    with pool.watched(pool.now() + READY, SECONDS) as watched:
-        pass
-    return Taken(None, watched())
+    pool.refer(reference.to_worker(link, SITE, WORKER))
+    return Taken(None, pool.alone(link * SPARE, SECONDS))
 
 
 def result(tried: dict[float, list[Taken[None]]], chosen: float, carried: bool, options: Options) -> Result:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from typing import Final
 
 from experiments import reference, sequence
-from experiments.beside import Kept, Taken, repeat
+from experiments.beside import Kept, Taken, repeat, worse
 from experiments.cable import MARGIN
 from experiments.options import Options
 from experiments.pool import FIRST_PORT, SITE, Load, Pool, Stream, policy, running
 from experiments.result import TIME, Beside, Check, Point, Result, Series, marked
 from lab.inside.topology import BY_NAME
+from lab.jobs import Running
 
 WORKER: Final = "worker1"
 HERE: Final = {"requirements": f'Machine == "{WORKER}.lab.test"'}
@@ -172,7 +174,7 @@ def sweep(pool: Pool, rates: Sequence[float], options: Options) -> Result:
         pool.refer(reference.to_worker(rate, SITE, WORKER))
         with pool.jobs([loads["from the job"]]) as jobs:
             for name, load in loads.items():
-                kept = repeat(lambda load=load: pool.measured([load], jobs), options.fewer)  # type: ignore[misc]
+                kept = repeat(partial(_at_rate, pool, load, jobs, rate), options.fewer)
                 points[name].append(Point.judged(rate, kept, lambda streams: streams[0].mean()))
                 every += kept.taken
     ratios = [(point.y / point.x, point.marked) for found in points.values() for point in found]
@@ -204,6 +206,12 @@ def sweep(pool: Pool, rates: Sequence[float], options: Options) -> Result:
         ),
         beside=Beside.of(every),
     )
+
+
+def _at_rate(pool: Pool, load: Load, jobs: Sequence[Running], rate: float) -> Taken[list[Stream]]:
+    """One stream, and at once after it a reference at the same rate, without a queue."""
+    taken = pool.measured([load], jobs)
+    return Taken(taken.value, worse(taken.meanwhile, pool.alone(rate)))
 
 
 def _over_time(runs: Kept[Streams], options: Options) -> tuple[Series, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +53,8 @@ MOST_SEGMENTS: Final = 65535
 # Seconds until jobs have been told to begin: one, and each more.
 READY: Final = 0.8
 READY_EACH: Final = 0.3
+# Seconds of a reference stream that runs alone.
+ALONE: Final = 5.0
 # Seconds that a stream may take beyond its own time, on a machine that does other work.
 STREAM_TIMEOUT: Final = 60
 
@@ -245,6 +247,21 @@ class Pool:
             yield lambda: self._meanwhile(way, printed, before, after)
             printed = beside.result().stdout
             after = self._processors()
+
+    def alone(self, rate: float, seconds: float = ALONE) -> Meanwhile:
+        """Let the reference stream run alone at ``rate`` Mb/s, as much as was measured: a machine may be fast enough
+        for a small stream and not for that. Raises LabError.
+        """
+        way = self._reference
+        if way is None:
+            raise LabError("no way for the reference stream is named")
+        try:
+            self._reference = replace(way, rate=rate)
+            with self.watched(self.now() + READY, seconds) as watched:
+                pass
+            return watched()
+        finally:
+            self._reference = way
 
     def _meanwhile(
         self, way: reference.Way, printed: str, before: Sequence[Processors], after: Sequence[Processors]

@@ -15,6 +15,8 @@ from lab.inside.topology import BY_NAME, WAN_ADDRESSES
 # The rate as a part of what the cable carries, and the least, Mb/s of payload.
 PART: Final = 0.1
 LEAST: Final = 2.0
+# Up to this rate, Mb/s, iperf3 sends small blocks.
+FINE: Final = 100.0
 # A host of its own on the gateway's cable, beyond the core's queues.
 _HOST: Final = "reference"
 _ADDRESS: Final = "10.0.0.77/16"
@@ -37,8 +39,10 @@ class Way:
 
     def client(self, port: int, seconds: float, interval: float) -> str:
         """The command that sends, with iperf3's measurement as JSON."""
+        # Small blocks are counted finely; large ones cost the sender less.
+        block = 4096 if self.rate <= FINE else 131072
         return (
-            f"iperf3 --json --client {self.address} --port {port} --time {seconds:g} --length 4096"
+            f"iperf3 --json --client {self.address} --port {port} --time {seconds:g} --length {block}"
             f" --fq-rate {self.rate:g}M --interval {interval:g} --get-server-output"
         )
 

@@ -39,6 +39,12 @@ def test_the_time_of_programs_is_sound_where_the_processors_had_time_left(
     assert not Meanwhile(0.9, 0.0, outside, 0.5, programs).sound
 
 
+def test_of_two_references_the_worse_one_judges() -> None:
+    near, far = Meanwhile(0.995), Meanwhile(1.02)
+    assert beside.worse(near, far) is far
+    assert beside.worse(far, near) is far
+
+
 @given(measurements)
 def test_what_is_not_sound_is_never_averaged_with_what_is(several: list[Taken[float]]) -> None:
     kept = keep(several)
