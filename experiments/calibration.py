@@ -55,7 +55,7 @@ def result(tried: dict[float, list[Taken[None]]], chosen: float, carried: bool, 
     return Result(
         name="calibration",
         title="The scale that this machine's lab carries",
-        source="no paper",
+        source="",
         x_label="rates of the paper times",
         y_label="delivered to a reference stream, of its rate",
         series=(

@@ -240,7 +240,7 @@ def _end(streams: Streams) -> float:
 
 
 def _listed(options: Options) -> str:
-    *most, last = (f"{rate:g}" for rate in options.rates.host_rates.values())
+    *most, last = (f"{rate:g}" for rate in host_rates(options).values())
     return f"{', '.join(most)} and {last}"
 
 

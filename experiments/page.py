@@ -41,7 +41,7 @@ def _order(name: str) -> tuple[tuple[str, int], ...]:
 def _section(result: Result, pictures: str) -> Iterator[str]:
     yield f"## {result.title}"
     yield ""
-    yield f"After {result.source}. " + " ".join(result.notes)
+    yield " ".join([f"After {result.source}."] * bool(result.source) + list(result.notes))
     yield ""
     yield f"![{result.title}: {result.y_label} over {result.x_label}]({pictures}/{result.name}.svg)"
     if result.checks:
@@ -74,8 +74,11 @@ def _beside(result: Result) -> str:
     found = result.beside
     if found is None:
         return f"{made} without a reference stream beside it."
+    count = f"{found.sound} of {found.taken} measurements sound; the reference stream beside those"
+    if not found.sound:
+        count = f"none of {found.taken} measurements sound; the reference stream"
     return (
-        f"{made}, {found.sound} of {found.taken} measurements sound; the reference stream beside those that count had "
+        f"{made}, {count} had "
         f"{found.low:.3f} to {found.high:.3f} of its rate, while {found.steal:.1%} of the machine's processors was "
         f"taken away, they worked for {found.outside:.0%} of the time, and the lab's for {found.inside:.0%}."
     )
