@@ -43,7 +43,9 @@ class ControlsCollector(Collector):
         jobs = GaugeMetricFamily("lark_jobs", "Live jobs, by state.", labels=("state",))
         for state in (JobState.REGISTERING, JobState.ENFORCED, JobState.PENDING, JobState.QUARANTINED):
             jobs.add_metric((str(state),), counts.get(state, 0))
-        return [jobs]
+        isolated = self._controls.jobs.isolated_count()
+        text = "Live jobs of which nothing passes, by a rule of the policy or by quarantine."
+        return [jobs, GaugeMetricFamily("lark_jobs_isolated", text, isolated)]
 
     def _switches(self) -> list[Metric]:
         switches = self._controls.switches.all()

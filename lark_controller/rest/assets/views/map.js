@@ -85,6 +85,7 @@ function picture(found, shape) {
   const site = top + 8 + coreRows * (coreHeight + 22);
   const rows = Math.ceil(boxes.length / row);
   const height = site + 60 + rows * (shape.height + gap);
+  const aside = Math.min(14, shape.box / 2 / (rows + 1));
   const at = (index, length, per, { width: wide, height: high, gap: apart, from }) => {
     const here = Math.min(per, length - per * Math.floor(index / per));
     const left = middle - (here * wide + (here - 1) * apart) / 2;
@@ -106,7 +107,7 @@ function picture(found, shape) {
     boxes.map((each, index) => {
       const [x, y] = edgePlace(index);
       // Those of several rows stand side by side.
-      const there = x + each.width / 2 + 14 * Math.floor(index / row);
+      const there = x + each.width / 2 + aside * Math.floor(index / row);
       return wire(there, site, there, y, each.part, `wire ${each.key}`);
     }),
     box(narrow ? 8 : middle - 400, 16, { key: "wan", kind: "wan", width: narrow ? width - 16 : 800, height: 84, title: "WAN", part: wanPart, lines: [
