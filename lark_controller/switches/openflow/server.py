@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from lark_common.errors import SettingError, SwitchError
@@ -22,6 +23,7 @@ from lark_controller.switches.openflow.connection import READ_BYTES, Connection,
 from lark_controller.switches.openflow.handshake import handshake, identify
 from lark_controller.switches.openflow.link import MORE_FLOWS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.requests import ReplyRoom
+from lark_controller.switches.openflow.tls_gate import TlsGate
 from lark_controller.switches.openflow.turns import Turn, Turns
 
 # Switches that are asked and compared at a time: what one holds and should hold takes megabytes meanwhile.
@@ -66,6 +68,7 @@ class Server:
         self._times = SwitchTimes()
         self._handler = handler
         self._servers: list[asyncio.Server] = []
+        self._gate: TlsGate | None = None
         self._open: dict[Connection, SwitchLink] = {}
         self._handshakes: dict[SwitchLink, asyncio.Task[None]] = {}
         self._refused = 0
@@ -75,10 +78,13 @@ class Server:
 
     async def start(self) -> None:
         """Listen on all addresses, or on none: raises SettingError naming the address at fault."""
-        context = tls_context(self.options) if self.options.tls_listen else None
+        if self.options.tls_listen:
+            context = tls_context(self.options)
+            self._gate = TlsGate(context, self._connection, self._not_taken_in, self.options.handshake_timeout)
         try:
-            self.addresses = await self._listen(self.options.listen, None)
-            self.tls_addresses = await self._listen(self.options.tls_listen, context)
+            self.addresses = await self._listen(self.options.listen, self._connection)
+            if self._gate is not None:
+                self.tls_addresses = await self._listen(self.options.tls_listen, self._gate.arriving)
         except SettingError:
             await self.stop()
             raise
@@ -87,6 +93,8 @@ class Server:
         """Close the listeners and every connection; nothing is changed on the switches."""
         for server in self._servers:
             server.close()
+        if self._gate is not None:
+            await self._gate.stop()
         for connection in list(self._open):
             connection.close(_STOPS)
         tasks = list(self._handshakes.values())
@@ -96,21 +104,14 @@ class Server:
         self._servers.clear()
 
     async def _listen(
-        self, addresses: tuple[tuple[str, int], ...], context: ssl.SSLContext | None
+        self, addresses: tuple[tuple[str, int], ...], made: Callable[[], asyncio.BaseProtocol]
     ) -> tuple[tuple[str, int], ...]:
         loop = asyncio.get_running_loop()
         bound: list[tuple[str, int]] = []
         for host, port in addresses:
             try:
-                server = await loop.create_server(
-                    self._connection,
-                    host,
-                    port,
-                    ssl=context,
-                    # asyncio takes in as many at a time, before anything else gets its turn.
-                    backlog=_ACCEPTED,
-                    ssl_handshake_timeout=self.options.handshake_timeout if context else None,
-                )
+                # asyncio takes in as many at a time as its backlog says, before anything else gets its turn.
+                server = await loop.create_server(made, host, port, backlog=_ACCEPTED)
             except (OSError, OverflowError) as error:
                 raise SettingError(f"cannot listen for switches on {host} port {port}: {error}") from error
             self._servers.append(server)
@@ -243,12 +244,15 @@ class Server:
 
     def _no_switch(self, connection: Connection, reason: str) -> None:
         """Log that a connection ended before it belonged to a switch."""
+        self._not_taken_in(connection.host, reason, connection.address)
+
+    def _not_taken_in(self, host: str, reason: str, address: str = "") -> None:
         if len(self._unfinished) >= _REASONS:
             self._unfinished.clear()
-        self._unfinished[connection.host, reason] += 1
-        times = self._unfinished[connection.host, reason]
+        self._unfinished[host, reason] += 1
+        times = self._unfinished[host, reason]
         if _is_told(times):
-            event("no switch", level=WARNING, address=connection.address, reason=reason, times=times)
+            event("no switch", level=WARNING, address=address or host, reason=reason, times=times)
 
 
 def _let_wait(descriptor: int, count: int) -> None:

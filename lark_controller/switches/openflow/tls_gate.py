@@ -1,0 +1,126 @@
+"""TLS handshakes of switches that connect, a bounded number at a time.
+
+A connection whose handshake is not over takes a third of a megabyte and is nobody's yet, so few have a place for
+theirs. The others wait as bare sockets, and the oldest of the host that has most places makes room for another host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, cast
+
+from lark_common.exhausted import exhausted
+
+# Handshakes at a time, and sockets that wait for theirs.
+PLACES: Final = 64
+_WAITING: Final = 1024
+
+
+class TlsGate:
+    """Takes connections in over TLS: ``made`` makes the protocol of each, ``refused`` is called with host and reason
+    where there is no handshake. ``limit`` is the seconds for one."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        made: Callable[[], asyncio.BaseProtocol],
+        refused: Callable[[str, str], None],
+        limit: float,
+        places: int = PLACES,
+    ) -> None:
+        self._context = context
+        self._made = made
+        self._refused = refused
+        self._limit = limit
+        self._places = places
+        self._under_way: dict[asyncio.Task[bool], str] = {}
+        self._waiting: deque[tuple[socket.socket, str]] = deque()
+
+    def arriving(self) -> asyncio.Protocol:
+        """The protocol of a connection that is accepted now."""
+        return _Arriving(self._arrived)
+
+    async def stop(self) -> None:
+        """Close every connection that is not taken in yet."""
+        while self._waiting:
+            self._waiting.popleft()[0].close()
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _arrived(self, plain: socket.socket, host: str) -> None:
+        if len(self._under_way) < self._places or self._make_room(host):
+            self._begin(plain, host)
+        elif len(self._waiting) < _WAITING:
+            self._waiting.append((plain, host))
+        else:
+            plain.close()
+            self._refused(host, "too many unfinished TLS handshakes")
+
+    def _make_room(self, host: str) -> bool:
+        """End the oldest handshake of the host that has most of them, unless it is this one."""
+        most, count = Counter(self._under_way.values()).most_common(1)[0]
+        if most == host or count == 1:
+            return False
+        oldest = next(task for task, whose in self._under_way.items() if whose == most)
+        del self._under_way[oldest]
+        oldest.cancel()
+        self._refused(most, "too many unfinished TLS handshakes of its host")
+        return True
+
+    def _begin(self, plain: socket.socket, host: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._secure(plain, host))
+        self._under_way[task] = host
+        task.add_done_callback(partial(self._over, plain))
+
+    def _over(self, plain: socket.socket, task: asyncio.Task[bool]) -> None:
+        if task.cancelled() or not task.result():
+            plain.close()
+        self._under_way.pop(task, None)
+        if self._waiting and len(self._under_way) < self._places:
+            self._begin(*self._next())
+
+    def _next(self) -> tuple[socket.socket, str]:
+        """The first that waits, of the hosts that have fewest places."""
+        taken = Counter(self._under_way.values())
+        place = min(range(len(self._waiting)), key=lambda place: taken[self._waiting[place][1]])
+        found = self._waiting[place]
+        del self._waiting[place]
+        return found
+
+    async def _secure(self, plain: socket.socket, host: str) -> bool:
+        """Make one handshake; False where it came to no end."""
+        taking = asyncio.get_running_loop().connect_accepted_socket
+        try:
+            await taking(self._made, plain, ssl=self._context, ssl_handshake_timeout=self._limit)
+        except OSError as error:
+            self._refused(host, f"TLS: {getattr(error, 'reason', None) or str(error) or 'no handshake'}")
+            return False
+        return True
+
+
+class _Arriving(asyncio.Protocol):
+    """Hands the socket of an accepted connection on, so that its handshake begins when there is a place for it."""
+
+    def __init__(self, arrived: Callable[[socket.socket, str], None]) -> None:
+        self._arrived = arrived
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        peer = transport.get_extra_info("peername")
+        try:
+            plain = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError as error:
+            exhausted("OpenFlow over TLS", error)
+        else:
+            plain.setblocking(False)
+            self._arrived(plain, str(peer[0]) if peer else "?")
+        # The loop closes its own descriptor alone.
+        cast(asyncio.Transport, transport).abort()
