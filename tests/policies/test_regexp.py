@@ -114,6 +114,16 @@ def test_a_refused_pattern_is_named_by_its_first_sixty_characters(pattern: str) 
     assert f"the pattern {pattern[:60]!r} of regexp()" in predicate.problem(f'regexp("{pattern}", Owner)')
 
 
+@pytest.mark.parametrize(
+    "function",
+    ["time", "currentTime", "random", "eval", "evalInEachContext", "countMatches", "daytime", "timezoneOffset"],
+)
+def test_a_predicate_may_not_ask_for_the_moment(function: str) -> None:
+    assert predicate.problem(f"{function}() > 1") == (
+        f"{function}() cannot be used: a decision may depend on the two ads alone"
+    )
+
+
 def test_a_match_is_evaluated_for_each_job() -> None:
     for owner, expected in (("bob", True), ("eve", False), ("rob", True)):
         ads = predicate.ads_of(Facts((("owner", f'"{owner}"'),), ()))
