@@ -387,10 +387,10 @@ class FakeSwitch(asyncio.Protocol):
 
     def _passed(self, result: simulate.Result, in_port: int, frame: bytes) -> tuple[tuple[int, bytes], ...]:
         self.tables.count(result.flows, len(frame))
-        for told in result.to_controller:
-            metadata = _metadata_at(result, told.table)
-            data = told.frame[: told.max_len]
-            self.packet_in(PacketIn(told.cookie, told.table, told.reason, in_port, metadata, data))
+        for sent in result.to_controller:
+            metadata = _metadata_at(result, sent.table)
+            data = sent.frame[: sent.max_len]
+            self.packet_in(PacketIn(sent.cookie, sent.table, sent.reason, in_port, metadata, data))
         return result.outputs
 
 

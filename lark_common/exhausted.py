@@ -15,16 +15,16 @@ EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 LOG_SECONDS: Final = 10.0
 
 _lock: Final = threading.Lock()
-_told: Final[dict[str, tuple[float, int]]] = {}
+_logged: Final[dict[str, tuple[float, int]]] = {}
 
 
 def exhausted(listener: str, error: OSError) -> None:
     """Log that a listener cannot accept a connection, with how often that was so since it was logged last."""
     now = time.monotonic()
     with _lock:
-        last, times = _told.get(listener, (-LOG_SECONDS, 0))
+        last, times = _logged.get(listener, (-LOG_SECONDS, 0))
         due = now - last >= LOG_SECONDS
-        _told[listener] = (now, 0) if due else (last, times + 1)
+        _logged[listener] = (now, 0) if due else (last, times + 1)
     if due:
         log.event(
             "no connection can be accepted",

@@ -66,7 +66,7 @@ class Controller:
         self._lease, self._read_seconds = lease_seconds, keeping.read_seconds
         in_force = load(policy.text)
         ovsdb = ovsdb or OvsdbOptions()
-        self._ovsdb = Ovsdb(ovsdb, self._queues_told)
+        self._ovsdb = Ovsdb(ovsdb, self._queues_reported)
         ledger = Ledger()
         self._journal = Journal(store.trail)
         self._reconciler = Reconciler(
@@ -186,5 +186,5 @@ class Controller:
     def _state_changed(self, job: Job) -> None:
         self._upkeep.state_changed(job)
 
-    def _queues_told(self, report: Report) -> None:
-        self._openflow.tell(self._reconciler.queues_told, report)
+    def _queues_reported(self, report: Report) -> None:
+        self._openflow.tell(self._reconciler.queues_reported, report)

@@ -134,7 +134,7 @@ def change_bridge(settings: Settings, given: argparse.Namespace) -> int:
         moved = bridges.undo(given.bridge)
     else:
         moved = bridges.make(given.bridge, given.interface, given.kind, given.datapath_id, given.wait)
-    for line in own_bridge.told(moved, made=given.step == "make"):
+    for line in own_bridge.messages(moved, made=given.step == "make"):
         print(line)
     return 0
 

@@ -53,8 +53,8 @@ class WorkerCollector(Collector):
             jobs.add_metric(labels, count)
         yield jobs
         waiting = sum(bool(record.pending) for record in records)
-        told = "Jobs of which the controller is still to be told something."
-        yield GaugeMetricFamily("lark_worker_undelivered_jobs", told, waiting)
+        meaning = "Jobs of which the controller is still to be told something."
+        yield GaugeMetricFamily("lark_worker_undelivered_jobs", meaning, waiting)
         yield GaugeMetricFamily("lark_worker_problems", "Problems that need an operator.", len(self._worker.problems()))
         yield GaugeMetricFamily(
             "lark_worker_controller_answer_timestamp_seconds",

@@ -117,7 +117,7 @@ class Ledger:
                 account.opened()[PORT:FLOWS] = array("Q", left)
                 account.started = True
 
-    def knows(self, number: int) -> bool:
+    def has_open(self, number: int) -> bool:
         """True if a job of that number has an account that is not closed."""
         account = self._accounts.get(number)
         return account is not None and not account.final
@@ -218,15 +218,15 @@ class Ledger:
             before, first, last = account.sums, not account.started, account.last
             # The worker made the port for this job.
             self._read_port(account, at, report.port, 0.0)
-            said = (*(report.wan or ()), *(report.policy_drops or ()))
-            if said:
-                places = _WORKER_PLACES[: len(said)] if report.wan else _WORKER_PLACES[4:]
+            counts = (*(report.wan or ()), *(report.policy_drops or ()))
+            if counts:
+                places = _WORKER_PLACES[: len(counts)] if report.wan else _WORKER_PLACES[4:]
                 offset = WORKER if report.wan else WORKER + 4
-                old = account.numbers[offset : offset + len(said)]
-                new = counted(old, said)
-                if any(map(lt, said, old)):
+                old = account.numbers[offset : offset + len(counts)]
+                new = counted(old, counts)
+                if any(map(lt, counts, old)):
                     self._must_be_written(number)
-                account.numbers[offset : offset + len(said)] = array("Q", said)
+                account.numbers[offset : offset + len(counts)] = array("Q", counts)
                 for place, value in zip(places, new, strict=True):
                     _add(account.numbers, _HELD.get(place, place), value)
             _count_parts(account, held)
@@ -460,11 +460,11 @@ class Ledger:
         self._sums[account.treatment] = Usage(*map(add, sums, map(sub, now, before)))
 
     def _restore(self, account: Account, readings: str, usage: Usage) -> None:
-        said = json.loads(readings)
+        stored = json.loads(readings)
         numbers = account.opened()
-        numbers[PORT : PORT + len(said["counters"])] = array("Q", said["counters"])
+        numbers[PORT : PORT + len(stored["counters"])] = array("Q", stored["counters"])
         numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
-        account.started, account.reported, account.at = said["started"], said["told"], said["at"]
+        account.started, account.reported, account.at = stored["started"], stored["told"], stored["at"]
         account.unwritten = account.at
         numbers[DROPS:SIZE] = array("Q", (numbers[place] for place in _DROPS))
 

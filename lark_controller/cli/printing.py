@@ -323,9 +323,9 @@ def plan(found: Answer, jobs: bool = False, flows: bool = False) -> None:
         such = "such as " if effect["jobs"] > 1 else ""
         example = f"{such}{effect['example']} of {effect['example_owner']}"
         print(_clean(f"  {whose} ({example}): {'; '.join(effect['changes'])}"))
-    told = sum(effect["jobs"] for effect in found["effects"])
-    if changed > told:
-        print(f"  … and {_several(changed - told, 'job')} with other changes")
+    listed = sum(effect["jobs"] for effect in found["effects"])
+    if changed > listed:
+        print(f"  … and {_several(changed - listed, 'job')} with other changes")
     if jobs:
         _planned_jobs(found)
     _planned_flows(found["switches"], flows)

@@ -92,11 +92,11 @@ class CoreDrops:
         if queues:
             ports = {port.number: port.name for port in link.features.ports.values()}
             # Queues that are maintained on their host drop inside, which Open vSwitch does not count.
-            told = self._loop.queues.dropped(link.datapath)
+            dropped = self._loop.queues.dropped(link.datapath)
             for queue in await link.queue_stats():
                 if queue.queue in queues and queue.port in ports:
                     place = _Place(ports[queue.port], queue.queue)
-                    found[place] = queues[queue.queue], max(queue.errors, told.get((place.port, place.number), 0))
+                    found[place] = queues[queue.queue], max(queue.errors, dropped.get((place.port, place.number), 0))
         if meters:
             for number, meter in (await link.meter_stats()).items():
                 if number in meters:

@@ -56,7 +56,7 @@ class CounterReader:
         self._jobs_at = jobs_at
         self._drop_shares = drop_shares
         self._core_ports = core_ports
-        self._asked: set[int] = set()
+        self._being_read: set[int] = set()
         # For each answer that is under way, the cookies of the counting flows that went meanwhile.
         self._open: list[set[int]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,7 +80,7 @@ class CounterReader:
                 await asyncio.sleep(0)
             if (each := placed.get(number)) is None or not each.decision.accounted:
                 continue
-            if self._ledger.knows(number):
+            if self._ledger.has_open(number):
                 # What was not read yet is read in the next round: no request for each job of the pool.
                 self._ledger.begin(each.job, each.decision.group)
             else:
@@ -88,7 +88,7 @@ class CounterReader:
 
     def end(self, number: int, placed: Placed | None) -> None:
         """Close the account of a job that is over; called before its flows are taken away."""
-        if not self._ledger.knows(number):
+        if not self._ledger.has_open(number):
             return
         self._ledger.leaves(number)
         link = None if placed is None else self._link(placed)
@@ -101,7 +101,7 @@ class CounterReader:
     async def read(self, placed: Placed, timeout: float) -> None:
         """Read a job's own counters now, as far as its switch answers within ``timeout`` seconds."""
         link = self._link(placed)
-        if link is not None and placed.port is not None and self._ledger.knows(placed.job.number):
+        if link is not None and placed.port is not None and self._ledger.has_open(placed.job.number):
             number = placed.job.number
             await self._read(number, placed.port, self._ask(link, number, placed.port, timeout))
 
@@ -147,7 +147,7 @@ class CounterReader:
         places = asyncio.Semaphore(IN_FLIGHT)
         while True:
             began = asyncio.get_running_loop().time()
-            datapaths = [datapath for datapath, state in self._switches.items() if state.told]
+            datapaths = [datapath for datapath, state in self._switches.items() if state.compared]
             for datapath in datapaths:
                 await places.acquire()
                 self._spent = 0.0
@@ -159,15 +159,15 @@ class CounterReader:
     async def poll(self, datapath: int) -> None:
         """Read one switch now. Raises SwitchError."""
         state = self._switches.get(datapath)
-        if state is None or state.link is None or not state.told or datapath in self._asked:
+        if state is None or state.link is None or not state.compared or datapath in self._being_read:
             return
         link = state.link
-        self._asked.add(datapath)
+        self._being_read.add(datapath)
         removed = self._collect()
         try:
             await self._core_ports.look(datapath)
-            asked = self._ports_of(datapath)
-            if not asked:
+            ports_read = self._ports_of(datapath)
+            if not ports_read:
                 return
             # Flows first: the WAN's part is then no newer than the whole.
             flows_done = link.flow_counts(count_cookie(0), CATEGORY_MASK)
@@ -175,24 +175,24 @@ class CounterReader:
             await asyncio.gather(ports_done, flows_done, return_exceptions=True)
         finally:
             self._collected(removed)
-            self._asked.discard(datapath)
+            self._being_read.discard(datapath)
         began, now = time.perf_counter(), time.time()
         ports = {counters.number: counters for counters in ports_done.result()}
         flows = _by_job(flows_done.result(), removed)
         # A port number that went to another job while the answer was under way says nothing of either.
         for port, number in self._ports_of(datapath).items():
             counters = ports.get(port)
-            if asked.get(port) == number and counters is not None:
+            if ports_read.get(port) == number and counters is not None:
                 self._ledger.read(number, now, _port(counters), flows.get(number, ()), counters.age)
         self._spent += time.perf_counter() - began
-        if self._ledger.drops_by_policy(asked.values()):
+        if self._ledger.drops_by_policy(ports_read.values()):
             await self._drop_shares.look(datapath)
 
     # -- internal
 
     def _link(self, placed: Placed) -> SwitchLink | None:
         state = None if placed.datapath is None else self._switches.get(placed.datapath)
-        return None if state is None or not state.told else state.link
+        return None if state is None or not state.compared else state.link
 
     def _ports_of(self, datapath: int) -> dict[int, int]:
         return {placed.port: placed.job.number for placed in self._jobs_at(datapath) if placed.port is not None}
@@ -245,12 +245,12 @@ class CounterReader:
     def _collected(self, gone: set[int]) -> None:
         self._open = [other for other in self._open if other is not gone]
 
-    def _start(self, work: Coroutine[Any, Any, None], told: Callable[[object], object] | None = None) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], then: Callable[[object], object] | None = None) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
-        if told is not None:
-            task.add_done_callback(told)
+        if then is not None:
+            task.add_done_callback(then)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -12,11 +12,11 @@ from lark_controller.reconcile.switch import dpid_text
 async def check(loop: Reconciler, datapath: int) -> int:
     """Compare a switch's dump with the desired state and send the difference; returns how many entries differed."""
     state = loop.switches.get(datapath)
-    if state is None or state.link is None or not state.told:
+    if state is None or state.link is None or not state.compared:
         return 0
     link, then = state.link, loop.desired_of(datapath).build(datapath)
     dump = await link.dump(foreign=False)
-    if state.link is not link or not state.told:
+    if state.link is not link or not state.compared:
         return 0
     now = loop.desired_of(datapath).build(datapath)
     if not dump.whole:

@@ -68,7 +68,7 @@ class Guarantees:
         self._metrics = metrics
         self._before: dict[int, _Look] = {}
         self._before_at: dict[str, _Told] = {}
-        self._told: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
 
     async def look(self, datapath: int) -> list[Missed]:
         """Compare what a switch's queues have sent since the last reading with their guarantees.
@@ -97,7 +97,7 @@ class Guarantees:
                     found.append(missed)
         return found
 
-    def told(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> tuple[int, list[Missed]]:
+    def reported(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> tuple[int, list[Missed]]:
         """Take in a reading of a worker's queues.
 
         Returns how many guarantees were missed since the last one, and those that were not returned for a while.
@@ -127,12 +127,12 @@ class Guarantees:
 
     def _is_new(self, whose: str) -> bool:
         now = time.monotonic()
-        if now - self._told.get(whose, -TELL_SECONDS) < TELL_SECONDS:
+        if now - self._reported_at.get(whose, -TELL_SECONDS) < TELL_SECONDS:
             return False
-        self._told.pop(whose, None)
-        while len(self._told) >= _REMEMBERED:
-            del self._told[next(iter(self._told))]
-        self._told[whose] = now
+        self._reported_at.pop(whose, None)
+        while len(self._reported_at) >= _REMEMBERED:
+            del self._reported_at[next(iter(self._reported_at))]
+        self._reported_at[whose] = now
         return True
 
     def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> Missed:

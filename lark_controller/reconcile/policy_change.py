@@ -121,7 +121,7 @@ class PolicyChange:
         """Send one switch the difference to the coming desired state; returns how many flows that are."""
         datapath, before, after = state.datapath, self._loop.desired, self._loop.pair.coming
         outcome, changes = None, Changes()
-        if state.told and (changes := transition.changes(datapath)):
+        if state.compared and (changes := transition.changes(datapath)):
             outcome = self._sending.send_to(datapath, changes, None)
         other: list[Placed] = []
         for placed in before.jobs_at(datapath):

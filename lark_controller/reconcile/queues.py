@@ -183,7 +183,7 @@ class Queues:
         for number in changed:
             self._loop.dirty.job(number)
 
-    def told(self, report: Report) -> None:
+    def reported(self, report: Report) -> None:
         """Take in a report of the queues that stand on a switch."""
         state = self._states.get(report.datapath)
         if state is None:

@@ -80,9 +80,9 @@ class Reconciler(LoopState):
             self, self._sending, self.queues, self.workers, self.counters, self._reactions
         )
 
-    def queues_told(self, report: Report) -> None:
+    def queues_reported(self, report: Report) -> None:
         """Take in a report of the queues that stand on a switch, and of their counters."""
-        self.queues.told(report)
+        self.queues.reported(report)
         self.counters.queues_seen(self.queues.of_jobs(report.datapath))
 
     def put(self, job: Job) -> None:

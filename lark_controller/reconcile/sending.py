@@ -58,7 +58,7 @@ class Sending:
         """Send one switch a change, if it takes changes now (None: it does not); ``number`` is the job that waits for
         it."""
         state = self._loop.switches.get(datapath)
-        if state is None or state.link is None or not state.told:
+        if state is None or state.link is None or not state.compared:
             if number is not None and state is not None:
                 self._loop.confirmations.blocked(number, FlowsAt(datapath), state.reason)
             return None
@@ -89,16 +89,16 @@ class Sending:
         switch = self._loop.desired_of(state.datapath).switches.get(state.datapath)
         if not gone or (switch is not None and not switch.tracks):
             return
-        if state.link is None or not state.told:
+        if state.link is None or not state.compared:
             state.to_forget |= gone
             return
 
-        def told(done: Future[Outcome]) -> None:
+        def kept(done: Future[Outcome]) -> None:
             if done.cancelled() or not done.result().confirmed:
                 state.to_forget |= gone
 
         forgotten = state.link.forget_connections(CT_ZONE, CT_ZONE_OTHERS, sorted(gone, key=str))
-        forgotten.add_done_callback(told)
+        forgotten.add_done_callback(kept)
 
     def applied(self, state: SwitchState, link: SwitchLink, number: int | None, outcome: Outcome) -> None:
         """Handle a switch's answer to a change; ``number`` is the job that waited for it."""

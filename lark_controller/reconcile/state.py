@@ -50,4 +50,4 @@ class LoopState:
     def connected(self, datapath: int) -> bool:
         """True while a switch is connected and takes changes."""
         state = self.switches.get(datapath)
-        return state is not None and state.told
+        return state is not None and state.compared

@@ -102,7 +102,7 @@ class SwitchEvents:
         loop = self._loop
         state = loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
         left = state.since
-        state.link, state.told, state.in_sync = link, False, False
+        state.link, state.compared, state.in_sync = link, False, False
         state.since = time.time()
         state.reason = "is being compared"
         self._place(state, link)
@@ -135,7 +135,7 @@ class SwitchEvents:
             self._progress.lost(state)
             return
         state.note_shortcomings(desired)
-        state.told = True
+        state.compared = True
         state.reason = "is being brought up to date"
         changes = diff(program, dump.program)
         event(
@@ -183,7 +183,7 @@ class SwitchEvents:
         state = self._state_of(link)
         if state is None:
             return
-        state.link, state.told, state.in_sync = None, False, False
+        state.link, state.compared, state.in_sync = None, False, False
         state.since = time.time()
         state.reason = f"is not connected ({reason})"
         text = f"{state.label(self._loop.desired)}: {reason}"
@@ -207,7 +207,7 @@ class SwitchEvents:
         known = holds.switches.get(link.datapath)
         for desired, _ in loop.pair.all():
             changes = desired.set_switch(placed_switch(desired.policy, link), state.hosts)
-            if desired is holds and state.told and changes:
+            if desired is holds and state.compared and changes:
                 arrived = [n for n in waiting if (p := desired.placed.get(n)) is not None and p.port is not None]
                 for number in arrived:
                     self._counters.begin(desired.placed[number])

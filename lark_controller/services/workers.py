@@ -56,7 +56,7 @@ class Workers:
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
         """A worker's own queues have delivered this; returns how many of its guarantees were missed. Raises
         StoreError."""
-        missed, new = self._loop.call(lambda: self._guarantees.told(host, queues))
+        missed, new = self._loop.call(lambda: self._guarantees.reported(host, queues))
         record_missed(self._trail, new)
         return missed
 

@@ -193,8 +193,8 @@ class Database:
         end = "" if said.endswith(("?", "!")) else "."
         return StoreError(f"{self.place}: {said.rstrip('.')}{end}{_advice(said)}")
 
-    def told(self, error: Exception) -> Exception:
-        """An error as callers of the store see it: a StoreError in the place of one of SQLAlchemy or a driver."""
+    def as_store_error(self, error: Exception) -> Exception:
+        """The error for callers of the store: a StoreError in the place of one of SQLAlchemy or a driver."""
         return self.failure(error) if isinstance(error, _FAILURES) else error
 
     def _again(self, error: BaseException, attempt: int) -> bool:

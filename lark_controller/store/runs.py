@@ -333,9 +333,9 @@ def _update(connection: Connection, post: Post, stored: Job, wanted: Job) -> Non
         .values(job_ad=post.job_ad, machine_ad=post.machine_ad)
     )
     named = [item.name for item in fields(Job) if getattr(stored, item.name) != getattr(wanted, item.name)]
-    told = [name for name in named if name not in _UNAUDITED] + (["ads"] if ads.rowcount else [])
-    if told:
-        record(connection, post.now, post.actor, "update", wanted.id, ", ".join(told))
+    audited = [name for name in named if name not in _UNAUDITED] + (["ads"] if ads.rowcount else [])
+    if audited:
+        record(connection, post.now, post.actor, "update", wanted.id, ", ".join(audited))
 
 
 def _stillborn(connection: Connection, post: Post, stored: Job | None, wanted: Job, newer: Job) -> Job:

@@ -50,7 +50,7 @@ class Runs(Subject):
             found = self.database.write(partial(together.at_once, asked=asked))
         except together.NotAtOnceError:
             found = self.database.write(partial(together.one_by_one, asked=asked))
-        return [self.database.told(each) if isinstance(each, Exception) else each for each in found]
+        return [self.database.as_store_error(each) if isinstance(each, Exception) else each for each in found]
 
 
 class Reservations(Subject):

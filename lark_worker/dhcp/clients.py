@@ -51,7 +51,7 @@ class _Running:
     namespace: str
     client: Client
     first: Future[Lease] = field(default_factory=Future)
-    told: Lease | None = None
+    reported: Lease | None = None
     channel: Channel | None = None
 
 
@@ -112,7 +112,7 @@ class Clients:
         client = Client(
             bytes.fromhex(mac.replace(":", "")), SystemRandom(), cached, held=held and cached is not None
         )  # fmt: skip
-        running = _Running(job, mac, namespace, client, told=client.lease)
+        running = _Running(job, mac, namespace, client, reported=client.lease)
         with self._lock:
             if self._closed:
                 return running.first
@@ -197,7 +197,7 @@ class Clients:
                 case Lost(reason):
                     self._cache.remove(running.mac)
                     log.event("lease lost", level=log.WARNING, job=running.job, mac=running.mac, reason=reason)
-                    running.told = None
+                    running.reported = None
                     self._tell(running)
         if not running.client.waits_for_answers:
             self._close(running)
@@ -223,8 +223,8 @@ class Clients:
             "lease", job=running.job, mac=running.mac, address=lease.address, server=lease.server,
             seconds=round(lease.expires - self._clock()) if lease.expires < float("inf") else None,
         )  # fmt: skip
-        if running.told is None or not lease.same_network(running.told):
-            running.told = lease
+        if running.reported is None or not lease.same_network(running.reported):
+            running.reported = lease
             self._tell(running)
         if not running.first.done():
             running.first.set_result(lease)

@@ -50,7 +50,7 @@ class OvsConnections:
         self._limits = {CT_ZONE: total, CT_ZONE_OTHERS: max(1, total // _OTHERS)}
         self._tell = tell
         # When each job's loss was told last.
-        self._told: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
         self._wrong = ""
         self._thread = StoppableThread("ovs connections", self._run)
 
@@ -108,11 +108,11 @@ class OvsConnections:
     def _tell_of(self, lost: dict[str, int]) -> None:
         """Report each job's loss, and not again for a while: such a job loses its connections every second."""
         now = time.monotonic()
-        self._told = {job: at for job, at in self._told.items() if now - at < _TELL_SECONDS}
+        self._reported_at = {job: at for job, at in self._reported_at.items() if now - at < _TELL_SECONDS}
         for job, count in lost.items():
-            if job in self._told:
+            if job in self._reported_at:
                 continue
-            self._told[job] = now
+            self._reported_at[job] = now
             text = f"too many connections at the switch (at most {self._most} while they are short): lost {count}"
             try:
                 self._tell(job, text)

@@ -236,7 +236,7 @@ def _answering(moved: Moved, patience: float) -> None:
     raise NetworkError(f"no router ({', '.join(moved.routers)}) answers over {moved.bridge}; all is as it was")
 
 
-def told(moved: Moved, *, made: bool) -> Iterable[str]:
+def messages(moved: Moved, *, made: bool) -> Iterable[str]:
     """Lines for the operator about a bridge that was made or taken apart."""
     to = moved.bridge if made else moved.interface
     yield f"{moved.interface} is {'a port' if made else 'no longer a port'} of {moved.bridge}"

@@ -38,7 +38,7 @@ class UsageReports:
         self._records = records
         self._seconds = seconds
         self._tell_queues = tell_queues
-        self._told: dict[str, dict[str, int]] = {}
+        self._sent: dict[str, dict[str, int]] = {}
         # What the controller was not told yet, by job.
         self._limited: dict[str, str] = {}
         self._thread = StoppableThread("counters", self._run)
@@ -119,15 +119,15 @@ class UsageReports:
             self._link.delivered(live[0].machine, time.monotonic(), queues)
 
     def _tell(self, counted: dict[str, dict[str, int]]) -> None:
-        self._told = {job_id: said for job_id, said in self._told.items() if job_id in counted}
-        for job_id, said in counted.items():
-            if self._told.get(job_id) == said:
+        self._sent = {job_id: counts for job_id, counts in self._sent.items() if job_id in counted}
+        for job_id, counts in counted.items():
+            if self._sent.get(job_id) == counts:
                 continue
             try:
-                self._link.counters(job_id, said)
+                self._link.counters(job_id, counts)
             except AwayError:
                 raise
             except Exception as error:  # an error about one job must not cost the others their reports
                 log.failure("a job's counters are not reported; the next report includes them", error, job=job_id)
                 continue
-            self._told[job_id] = said
+            self._sent[job_id] = counts

@@ -58,7 +58,7 @@ def test_a_flow_that_goes_while_its_answer_is_under_way_counts_once(reading: str
 
     async def scenario() -> None:
         link = Link()
-        switches = {1: SwitchState(1, link=cast("Any", link), told=True)}
+        switches = {1: SwitchState(1, link=cast("Any", link), compared=True)}
         cores = CorePorts(switches, lambda _datapath: None)
         reader = CounterReader(ledger, switches, lambda _datapath: [placed], cast("Any", None), cores)
         ledger.begin(job, "")

@@ -32,8 +32,8 @@ def _megabits(meaning: str) -> fields.Float:
 
 def counts(usage: Usage) -> dict[str, int | float]:
     """The sums as JSON has them."""
-    told: dict[str, int | float] = {name: getattr(usage, name) for name in _COUNTS}
-    return {**told, "throttled_seconds": usage.throttled / 1000}
+    counts: dict[str, int | float] = {name: getattr(usage, name) for name in _COUNTS}
+    return {**counts, "throttled_seconds": usage.throttled / 1000}
 
 
 class UsageSchema(Schema):

@@ -185,16 +185,16 @@ class Applies:
         for job in jobs:
             self._finish(job, Outcome(False, tuple(job.errors), f"switch is gone ({reason})"))
 
-    def when_idle(self, told: Callable[[], None]) -> None:
-        """Calls ``told`` once nothing waits to be sent or confirmed (at once if that is so now)."""
-        self._idle.append(told)
+    def when_idle(self, then: Callable[[], None]) -> None:
+        """Calls ``then`` once nothing waits to be sent or confirmed (at once if that is so now)."""
+        self._idle.append(then)
         self._tell_idle()
 
     def _tell_idle(self) -> None:
         if not self._queue and not self._by_barrier:
             idle, self._idle = self._idle, []
-            for told in idle:
-                told()
+            for then in idle:
+                then()
 
     def _expired(self, job: _Job, timeout: float) -> None:
         if not job.started:

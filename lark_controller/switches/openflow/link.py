@@ -182,9 +182,9 @@ class SwitchLink:
         """
         return self._submit(steps_of(changes), timeout)
 
-    def when_idle(self, told: Callable[[], None]) -> None:
-        """Calls ``told`` once no change is under way: confirmed, or the switch is gone (at once if that is so now)."""
-        self._applies.when_idle(told)
+    def when_idle(self, then: Callable[[], None]) -> None:
+        """Calls ``then`` once no change is under way: confirmed, or the switch is gone (at once if that is so now)."""
+        self._applies.when_idle(then)
 
     def send(self, steps: list[Step], timeout: float | None = None) -> asyncio.Future[Outcome]:
         """Send single messages in order, then a barrier; errors are tied to the subject given with each."""
@@ -196,7 +196,7 @@ class SwitchLink:
         A switch too old to forget single addresses forgets both zones whole.
         """
 
-        def told(done: asyncio.Future[Outcome]) -> None:
+        def refused(done: asyncio.Future[Outcome]) -> None:
             if not done.cancelled() and done.result().errors:
                 self.send([(None, lambda xid: connections.flush_zone(xid, zone))])
 
@@ -208,7 +208,7 @@ class SwitchLink:
         ]
         steps.append((None, lambda xid: connections.flush_zone(xid, others)))
         sent = self.send(steps)
-        sent.add_done_callback(told)
+        sent.add_done_callback(refused)
         return sent
 
     def packet_out(self, in_port: int, actions: tuple[Action, ...], data: bytes) -> None:

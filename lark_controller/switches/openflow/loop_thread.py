@@ -99,7 +99,7 @@ class OpenFlow:
         self._handler = handler
         self._app: LarkSwitches | None = None
         self._telling = threading.Lock()
-        self._told: list[tuple[Callable[[Any], object], Any]] = []
+        self._handed_over: list[tuple[Callable[[Any], object], Any]] = []
 
     def start(self) -> None:
         """Start the application under os-ken's AppManager. Raises SettingError."""
@@ -166,20 +166,20 @@ class OpenFlow:
         """Hand a value to the loop's thread, from any thread; values arrive in the order of the calls, and nothing
         waits. A loop that has ended has no use for it."""
         with self._telling:
-            self._told.append((work, value))
-            first = len(self._told) == 1
+            self._handed_over.append((work, value))
+            first = len(self._handed_over) == 1
         if first:
             # Waking the loop costs more than most of what it is told: whoever comes before it has woken joins in.
             try:
                 self.loop.call_soon_threadsafe(self._listen)
             except RuntimeError:
-                self._told.clear()
+                self._handed_over.clear()
 
     def _listen(self) -> None:
         """Take in what was told, on the loop's thread."""
         with self._telling:
-            told, self._told = self._told, []
-        for work, value in told:
+            handed, self._handed_over = self._handed_over, []
+        for work, value in handed:
             try:
                 work(value)
             except Exception as error:

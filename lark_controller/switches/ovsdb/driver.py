@@ -131,10 +131,10 @@ class _Wanted:
 
 
 class Ovsdb:
-    """The databases of all switches. ``told`` is called on the driver's thread with every new :class:`Report`."""
+    """The databases of all switches. ``on_report`` is called on the driver's thread with every new :class:`Report`."""
 
-    def __init__(self, options: OvsdbOptions, told: Callable[[Report], None]) -> None:
-        self._told = told
+    def __init__(self, options: OvsdbOptions, on_report: Callable[[Report], None]) -> None:
+        self._on_report = on_report
         self._mail: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
         self._switches: dict[int, _Switch] = {}
         # When switches are to be looked at, with those that have another time by now.
@@ -240,7 +240,7 @@ class Ovsdb:
             report = switch.broken(f"internal error: {error}")
         heappush(self._due, (switch.deadline, datapath))
         if report is not None:
-            self._told(report)
+            self._on_report(report)
 
 
 class _Waits:
@@ -287,7 +287,7 @@ class _Switch:
         self._given_up: dict[str, PortQueues] = {}
         self._txn: Any = None
         self._awaited: int | None = None
-        self._since = self._heard = time.monotonic()
+        self._since = self._answered = time.monotonic()
         self._retry_at = 0.0
         self._seen = -1
         # The replica for which the last report was the last word; None as long as there is something to do.
@@ -342,9 +342,9 @@ class _Switch:
         if not self._connected():
             # A transaction that was under way has ended, one way or the other; the new replica will show which.
             self._txn, self._seen, self._settled = None, -1, None
-            away = time.monotonic() - self._heard > PATIENCE
+            away = time.monotonic() - self._answered > PATIENCE
             return self._report(f"its database at {self.address} cannot be reached" if away else CONNECTING)
-        self._heard = time.monotonic()
+        self._answered = time.monotonic()
         if self._last is not None and self._settled == self._idl.change_seqno:
             return self._last
         self._settled = None
