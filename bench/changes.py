@@ -132,7 +132,7 @@ def sqlite_in(directory: Path) -> str:
 
 
 def fill(url: str, text: str, chosen: Iterable[Job]) -> str:
-    """Write a store as a controller leaves it that has these live jobs; answers its URL."""
+    """Write a store as a controller leaves it that has these live jobs; returns its URL."""
     store = Store.open(url)
     store.migrate()
     policy = load(text)

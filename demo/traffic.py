@@ -27,7 +27,7 @@ TICK: Final = 0.02
 
 
 def start(topology: Topology, senders: Mapping[str, tuple[tuple[str, float], ...]]) -> list[subprocess.Popen[str]]:
-    """Start the senders, by host: each sends to some addresses at so many Mb/s on average. Answers the processes."""
+    """Start the senders, by host: each sends to some addresses at so many Mb/s on average; returns the processes."""
     program = [sys.executable, str(Path(__file__).resolve())]
     hosts = topology.net.hosts
     answering = sorted({address for targets in senders.values() for address, _ in targets})

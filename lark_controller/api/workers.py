@@ -50,5 +50,5 @@ class WorkerControls(Protocol):
         yet; ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
 
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
-        """A worker's own queues, by the job's id and the queue's name, have delivered this; answers how many of its
-        guarantees were missed. Raises StoreError."""
+        """Take in the deliveries of a worker's own queues, by the job's id and the queue's name; returns the number of
+        guarantees that were missed. Raises StoreError."""

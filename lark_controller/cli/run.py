@@ -32,7 +32,7 @@ _SWITCH_SECONDS: Final = 0.001
 
 
 def run(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; SIGHUP reads the policy file again. Answers the exit status.
+    """Run until SIGTERM or SIGINT; SIGHUP reads the policy file again. Returns the exit status.
 
     Raises SettingError, PolicyError or StoreError where it cannot start.
     """

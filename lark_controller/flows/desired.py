@@ -253,7 +253,7 @@ class Desired:
     def set_switch(self, switch: Switch, hosts: Iterable[str] = ()) -> Changes:
         """Adds a switch, or takes its changed ports. ``hosts`` are the names by which jobs may name its worker.
 
-        Answers what changes on that switch (of a switch that was not known before: everything that it should hold).
+        Returns the changes on that switch (of a switch that was not known before: everything that it should hold).
         """
         known = self.switches.get(switch.datapath)
         if known is not None and same_frame(known, switch):
@@ -265,7 +265,7 @@ class Desired:
     def place_switch(self, switch: Switch, hosts: Iterable[str] = ()) -> set[int]:
         """As :meth:`set_switch`, without calculating what changes, for callers that need the whole program or none.
 
-        Answers the numbers of the jobs whose switch was not known until now. ``rules`` has the switch at once only
+        Returns the numbers of the jobs whose switch was not known until now. ``rules`` has the switch at once only
         where its rules are limited, else from :meth:`program` on.
         """
         self.switches[switch.datapath] = switch
@@ -307,7 +307,7 @@ class Desired:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     def put(self, job: Job, decision: Decision) -> dict[int, Changes]:
-        """Admit a job, or change it; answers what changes on each known switch."""
+        """Admit a job, or change it; returns the changes of each known switch."""
         return self._change(job.number, self.where(job, decision))
 
     def remove(self, number: int) -> dict[int, Changes]:
@@ -319,7 +319,7 @@ class Desired:
         return self._change(number, None)
 
     def set_queue(self, claim: Claim, queue: int | None, job: int | None) -> dict[int, Changes]:
-        """A queue at a worker's uplinks stands (None: no longer); answers what changes on each switch.
+        """A queue at a worker's uplinks stands (None: no longer); returns the changes of each switch.
 
         ``job`` is the number of the job that sends through it, which may not be put yet; None where it is over.
         """
@@ -333,7 +333,7 @@ class Desired:
         return {} if placed is None else self.put(placed.job, placed.decision)
 
     def set_group_queues(self, datapath: int, dscps: frozenset[int]) -> Changes:
-        """The queues of these groups stand on a core, and no others; answers what changes there."""
+        """The queues of these groups stand on a core, and no others; returns the changes there."""
         if self.group_queues.get(datapath, frozenset()) == dscps:
             return Changes()
         if datapath not in self.switches:

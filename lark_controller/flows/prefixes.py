@@ -254,7 +254,7 @@ class LabelledPrefixes:
     def put(
         self, address: tuple[int, int], block: Prefix | None, label: Hashable | None
     ) -> list[tuple[Hashable, Delta]]:
-        """Add an address (version, value), or change its block and label; answers how the covers changed.
+        """Add an address (version, value), or change its block and label; returns the changes of the covers.
 
         Raises ValueError for a block that does not hold the address.
         """
@@ -298,7 +298,7 @@ class LabelledPrefixes:
             self._change(before, self._elements(region))
 
     def discard(self, address: tuple[int, int]) -> list[tuple[Hashable, Delta]]:
-        """Take an address out; answers how the covers changed. Nothing for an address that is not there."""
+        """Take an address out; returns the changes of the covers. Nothing for an address that is not there."""
         single = Prefix(address[0], address[1], _FULL[address[0]])
         key = _pack(single)
         if key not in self._labels:

@@ -37,7 +37,7 @@ class Net:
 
 
 def relabel(prefixes: LabelledPrefixes, old: Placed | None, new: Placed | None, label_of: LabelOf) -> dict[object, Net]:
-    """Move a job's addresses to their new label; answers the prefixes that came and went for each label.
+    """Move a job's addresses to their new label; returns the prefixes that came and went for each label.
 
     Addresses without a label count too: a block that holds one is not a single prefix of the others' label.
     """

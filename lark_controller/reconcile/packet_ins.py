@@ -132,7 +132,7 @@ class Reactions:
 
     def _make_room(self, datapath: int, memory: _Memory, number: int) -> FlowKey | None:
         """Forget the oldest decision of a job at its limit, or of the job that has most where the switch is at its
-        own; answers the flow to delete, None where there is room."""
+        own; returns the flow to delete, None where there is room."""
         own = memory.asked.get(number)
         if own is None or len(own) < MAX_OF_JOB:
             if memory.count < MAX_DECISIONS:

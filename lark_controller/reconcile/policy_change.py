@@ -137,7 +137,7 @@ class PolicyChange:
 
 
 async def _room(outstanding: set[asyncio.Future[Outcome]]) -> set[asyncio.Future[Outcome]]:
-    """Wait until few enough changes are under way; answers those that are."""
+    """Wait until few enough changes are under way; returns those that are."""
     outstanding = {each for each in outstanding if not each.done()}
     if len(outstanding) < _AT_ONCE:
         return outstanding

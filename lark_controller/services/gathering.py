@@ -16,10 +16,10 @@ MOST: Final = 64
 class _Call(Generic[A, R]):
     """One call: its thread sleeps on ``wake`` until there is an outcome, or until it is to carry out what waits."""
 
-    __slots__ = ("asked", "keys", "leads", "outcome", "wake")
+    __slots__ = ("keys", "leads", "outcome", "request", "wake")
 
-    def __init__(self, asked: A, keys: Collection[Hashable]) -> None:
-        self.asked = asked
+    def __init__(self, request: A, keys: Collection[Hashable]) -> None:
+        self.request = request
         self.keys = keys
         self.wake = threading.Lock()
         self.wake.acquire()
@@ -41,9 +41,9 @@ class Gathering(Generic[A, R]):
         self._busy = False
         self._waiting: list[_Call[A, R]] = []
 
-    def ask(self, asked: A, keys: Collection[Hashable]) -> R:
+    def ask(self, request: A, keys: Collection[Hashable]) -> R:
         """Carry out a call; returns its result or raises its error. To be called without locks that ``work`` takes."""
-        call: _Call[A, R] = _Call(asked, keys)
+        call: _Call[A, R] = _Call(request, keys)
         with self._lock:
             self._waiting.append(call)
             call.leads, self._busy = not self._busy, True
@@ -61,7 +61,7 @@ class Gathering(Generic[A, R]):
         with self._lock:
             calls = self._next()
         try:
-            outcomes: Sequence[R | BaseException] = self._work([call.asked for call in calls])
+            outcomes: Sequence[R | BaseException] = self._work([call.request for call in calls])
         except BaseException as error:
             # Every call must have an end; the leader's own raises it.
             outcomes = [error] * len(calls)

@@ -67,7 +67,7 @@ class _End:
 class _Prepared:
     """A post that may be stored: the job as it is to be, what it books, and the addresses that it was given for it."""
 
-    asked: _Post
+    post: _Post
     policy: Policy
     job: Job
     booking: Booking | None
@@ -99,7 +99,7 @@ class Registration:
         self._why_kept = why_kept
         self.clock = clock or LeaseClock()
         self._lock = feed.lock
-        self._asked: Gathering[_Post | _End, Registered | Job] = Gathering(self._carry_out)
+        self._gathering: Gathering[_Post | _End, Registered | Job] = Gathering(self._carry_out)
         self._leases: dict[str, float] = {}
         # The id of the live job at each switch port: two jobs at one port could not be told apart by the switch.
         self._ports: dict[Place, dict[str, str]] = {}
@@ -146,23 +146,23 @@ class Registration:
         keys += [address for address in (machine_ad.ipv4, machine_ad.ipv6) if address is not None]
         if machine_ad.port is not None:
             keys += [(where, machine_ad.port) for where in (machine_ad.machine.lower(), machine_ad.datapath)]
-        registered = self._asked.ask(_Post(job_ad, machine_ad, actor), keys)
+        registered = self._gathering.ask(_Post(job_ad, machine_ad, actor), keys)
         assert isinstance(registered, Registered)
         return registered
 
     def end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
         """End a job. Idempotent. Raises NotFoundError for an id never seen, StoreError."""
-        ended = self._asked.ask(_End(job_id, actor, why, exit_ad), (job_id,))
+        ended = self._gathering.ask(_End(job_id, actor, why, exit_ad), (job_id,))
         assert isinstance(ended, Job)
         return ended
 
-    def _carry_out(self, asked: Sequence[_Post | _End]) -> list[Registered | Job | Exception]:
+    def _carry_out(self, requests: Sequence[_Post | _End]) -> list[Registered | Job | Exception]:
         """Posts and ends that concern different runs, slots, ports and addresses, in one transaction."""
         with self._lock:
             now = time.time()
             found: dict[int, Registered | Job | Exception] = {}
             steps: list[tuple[int, _Prepared | _End]] = []
-            for place, each in enumerate(asked):
+            for place, each in enumerate(requests):
                 try:
                     steps.append((place, each if isinstance(each, _End) else self._prepared(each, now)))
                 except Exception as error:
@@ -176,25 +176,25 @@ class Registration:
                     found[place] = self._taken_in(step, outcome, now)
                 except Exception as error:
                     found[place] = error
-            return [found[place] for place in range(len(asked))]
+            return [found[place] for place in range(len(requests))]
 
-    def _prepared(self, asked: _Post, now: float, given_up: Job | None = None) -> _Prepared:
+    def _prepared(self, post: _Post, now: float, given_up: Job | None = None) -> _Prepared:
         """Check a post, and give it its addresses: those of a run that was ``given_up``, if it was. The caller holds
         the lock."""
         policy = self._policy
         if policy is None:
             raise AddressError("", "the controller has no policy yet")
-        job = described(asked.job_ad, asked.machine_ad, self._names, now, self.clock() + self._lease)
+        job = described(post.job_ad, post.machine_ad, self._names, now, self.clock() + self._lease)
         check_networks(policy, job)
         check_switch(policy, job)
         self._check_port(job)
-        booking = self._reservations.booking(job, asked.machine_ad.available_bandwidth)
+        booking = self._reservations.booking(job, post.machine_ad.available_bandwidth)
         known = self._live.get(job.id)
         assigned: tuple[Address, ...] = ()
         if job.address_type is AddressType.CONTROLLER and job.has_pool_address:
             job, assigned = self._addressed(policy, job, known, given_up)
         # A run whose lease has ended it may have addresses already: the store is to tell before it gets others.
-        return _Prepared(asked, policy, job, booking, assigned, unseen=bool(assigned) and given_up is None)
+        return _Prepared(post, policy, job, booking, assigned, unseen=bool(assigned) and given_up is None)
 
     def _outcomes(self, steps: Sequence[_Prepared | _End], now: float) -> Sequence[Outcome]:
         """Write posts and ends to the store. The caller holds the lock."""
@@ -218,16 +218,16 @@ class Registration:
             return self._over(step, outcome)
         if isinstance(outcome, Job):
             self._give_back(step)
-            again = self._prepared(step.asked, now, outcome)
+            again = self._prepared(step.post, now, outcome)
             return self._taken_in(again, self._outcomes([again], now)[0], now)
         assert outcome is not None
         for old in outcome.superseded:
             self._release(old)
             self._feed.remove(old.id)
             self._reservations.ended(old.id)
-        job, machine_ad = outcome.job, step.asked.machine_ad
+        job, machine_ad = outcome.job, step.post.machine_ad
         if machine_ad.lease_over and job.live and job.ipv4 is not None:
-            actor = step.asked.actor
+            actor = step.post.actor
             job = self._store.runs.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
         if job.live:
             if (known := self._live.get(job.id)) is not None:
@@ -259,16 +259,16 @@ class Registration:
         for address in step.assigned if isinstance(step, _Prepared) else ():
             self._blocks.release(address)
 
-    def _over(self, asked: _End, job: Job | None) -> Job:
+    def _over(self, end: _End, job: Job | None) -> Job:
         """Take an ended job out of memory and the loop. The caller holds the lock. Raises NotFoundError."""
         if job is None:
-            raise NotFoundError(f"no job has the id {asked.job_id}")
-        live = self._feed.remove(asked.job_id)
+            raise NotFoundError(f"no job has the id {end.job_id}")
+        live = self._feed.remove(end.job_id)
         if live is not None:
             self._release(live)
-            self._reservations.ended(asked.job_id)
-            event("job ended", job=asked.job_id, why=asked.why)
-        self._leases.pop(asked.job_id, None)
+            self._reservations.ended(end.job_id)
+            event("job ended", job=end.job_id, why=end.why)
+        self._leases.pop(end.job_id, None)
         return job
 
     def renew(self, job_id: str) -> Job:
@@ -451,8 +451,8 @@ class Registration:
 def _stored(step: _Prepared | _End, now: float, digest: str) -> Post | Finish:
     if isinstance(step, _End):
         return Finish(step.job_id, now, step.why, step.exit_ad, step.actor)
-    ads = step.asked.job_ad.text, step.asked.machine_ad.text
-    return Post(step.job, *ads, step.asked.actor, now, digest, step.booking, step.unseen)
+    ads = step.post.job_ad.text, step.post.machine_ad.text
+    return Post(step.job, *ads, step.post.actor, now, digest, step.booking, step.unseen)
 
 
 def _with_facts(taken: Facts, job: Job) -> Job:

@@ -41,15 +41,15 @@ class Runs(Subject):
     page = Reads(queries.page)
     expired = Reads(queries.expired)
 
-    def carry_out(self, asked: Sequence[together.Asked]) -> list[together.Outcome]:
+    def carry_out(self, requests: Sequence[together.Request]) -> list[together.Outcome]:
         """Carry out posts and ends in one transaction; the error of one is its outcome, and fails no other.
 
         Raises StoreError where none was written.
         """
         try:
-            found = self.database.write(partial(together.at_once, asked=asked))
+            found = self.database.write(partial(together.at_once, requests=requests))
         except together.NotAtOnceError:
-            found = self.database.write(partial(together.one_by_one, asked=asked))
+            found = self.database.write(partial(together.one_by_one, requests=requests))
         return [self.database.as_store_error(each) if isinstance(each, Exception) else each for each in found]
 
 

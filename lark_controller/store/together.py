@@ -65,7 +65,7 @@ class Finish:
     actor: str
 
 
-Asked = Post | Finish
+Request = Post | Finish
 # For a post a registration, or the unseen run that was left as it is; for an end the job (None: there is none). Or the
 # error, and then nothing of it was done.
 Outcome = StoredRun | Job | None | Exception
@@ -75,46 +75,46 @@ class NotAtOnceError(Exception):
     """One of them holds something that no database takes; which one, shows when each is carried out by itself."""
 
 
-def at_once(connection: Connection, asked: Sequence[Asked]) -> list[Outcome]:
+def at_once(connection: Connection, requests: Sequence[Request]) -> list[Outcome]:
     """Carry out all, ends first, in the transaction. Raises NotAtOnceError; then nothing of it may be committed."""
     found: dict[int, Outcome] = {}
     lines: list[dict[str, Any]] = []
     alone: list[int] = []
     try:
-        _finish(connection, _places(asked, Finish), found, lines, alone)
-        _register(connection, _places(asked, Post), found, lines, alone)
+        _finish(connection, _places(requests, Finish), found, lines, alone)
+        _register(connection, _places(requests, Post), found, lines, alone)
         record_all(connection, lines)
     except Exception as error:
         if _of_the_data(error):
             raise NotAtOnceError from error
         raise
     for place in sorted(alone):
-        found[place] = _by_itself(connection, asked[place])
-    return [found[place] for place in range(len(asked))]
+        found[place] = _by_itself(connection, requests[place])
+    return [found[place] for place in range(len(requests))]
 
 
-def one_by_one(connection: Connection, asked: Sequence[Asked]) -> list[Outcome]:
+def one_by_one(connection: Connection, requests: Sequence[Request]) -> list[Outcome]:
     """As :func:`at_once`, each in a savepoint, ends first: the error of one is its outcome."""
-    turns = sorted(range(len(asked)), key=lambda place: isinstance(asked[place], Post))
-    found = {place: _by_itself(connection, asked[place]) for place in turns}
-    return [found[place] for place in range(len(asked))]
+    turns = sorted(range(len(requests)), key=lambda place: isinstance(requests[place], Post))
+    found = {place: _by_itself(connection, requests[place]) for place in turns}
+    return [found[place] for place in range(len(requests))]
 
 
-def _places(asked: Sequence[Asked], kind: type) -> list[tuple[int, Any]]:
-    return [(place, each) for place, each in enumerate(asked) if isinstance(each, kind)]
+def _places(requests: Sequence[Request], kind: type) -> list[tuple[int, Any]]:
+    return [(place, each) for place, each in enumerate(requests) if isinstance(each, kind)]
 
 
-def _by_itself(connection: Connection, asked: Asked) -> Outcome:
+def _by_itself(connection: Connection, request: Request) -> Outcome:
     work: Callable[[], StoredRun | Job | None]
-    if isinstance(asked, Post):
-        post = asked
+    if isinstance(request, Post):
+        post = request
 
         def work() -> StoredRun | Job:
             left = runs.given_up(connection, post.job.id) if post.unseen else None
             return left or runs.register_post(connection, post)
 
     else:
-        finish = asked
+        finish = request
 
         def work() -> Job | None:
             return runs.end(connection, finish.job_id, finish.now, finish.why, finish.exit_ad, finish.actor)
@@ -143,18 +143,18 @@ def _of_the_data(error: Exception) -> bool:
 
 def _finish(
     connection: Connection,
-    asked: Collection[tuple[int, Finish]],
+    requests: Collection[tuple[int, Finish]],
     found: dict[int, Outcome],
     lines: list[dict[str, Any]],
     alone: list[int],
 ) -> None:
-    if not asked:
+    if not requests:
         return
-    ids = sorted({finish.job_id for _, finish in asked})
+    ids = sorted({finish.job_id for _, finish in requests})
     known = {job.id: job for job in map(job_from, connection.execute(_FIND, {"ids": ids}))}
     ended: list[tuple[Job, Finish]] = []
     seen: set[str] = set()
-    for place, finish in asked:
+    for place, finish in requests:
         job = known.get(finish.job_id)
         if job is None:
             found[place] = None
@@ -177,16 +177,16 @@ def _finish(
 
 def _register(
     connection: Connection,
-    asked: Collection[tuple[int, Post]],
+    requests: Collection[tuple[int, Post]],
     found: dict[int, Outcome],
     lines: list[dict[str, Any]],
     alone: list[int],
 ) -> None:
-    if not asked:
+    if not requests:
         return
-    taken = _taken(connection, [post.job for _, post in asked])
+    taken = _taken(connection, [post.job for _, post in requests])
     fresh: list[tuple[int, Post]] = []
-    for place, post in asked:
+    for place, post in requests:
         claims = _claims(post.job)
         if post.booking is not None or not post.job.live or not taken.isdisjoint(claims):
             alone.append(place)

@@ -39,7 +39,7 @@ class SiteScript:
             log.event("the site's program failed at a job's end", level=log.WARNING, job=record.id, reason=why)
 
     def _run(self, action: str, record: Record) -> str:
-        """Run the program; answers why it failed."""
+        """Run the program; returns the reason if it failed."""
         if self._path is None:
             return ""
         environment = {

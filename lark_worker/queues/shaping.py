@@ -187,7 +187,7 @@ class Shaping:
         return {DEFAULT: (uplink.rest, None), **shares}
 
     def _make(self, device: str, rate: int | None, queues: _Wanted) -> str:
-        """Make a device's classes as they should be; answers why that cannot be."""
+        """Make a device's classes as they should be; returns the reason if that cannot be."""
         number = index(device)
         if number is None:
             return f"interface {device} is not there"

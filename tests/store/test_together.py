@@ -17,7 +17,7 @@ from lark_controller.jobs.job import Job, JobState
 from lark_controller.qos.reservation import Booking, ReservationKind
 from lark_controller.qos.topology import Channel
 from lark_controller.store import LEASE_EXPIRED, Finish, Post, Store, StoredRun
-from lark_controller.store.together import Asked
+from lark_controller.store.together import Request
 from tests.fixtures.databases import LEASE, NOW, a_run
 
 
@@ -59,7 +59,7 @@ def test_fifty_posts_and_ends_take_as_many_statements_as_one_and_one_commit(stor
     with counted() as alone:
         store.runs.carry_out([post(a_run(0)), over(a_run(100), exit_ad="ExitCode = 0")])
     with counted() as many:
-        asked: list[Asked] = [post(a_run(number)) for number in range(1, 51)]
+        asked: list[Request] = [post(a_run(number)) for number in range(1, 51)]
         outcomes = store.runs.carry_out([*asked, *(over(a_run(101 + number), exit_ad="x") for number in range(50))])
     assert len(many) == len(alone)
     assert many.count("COMMIT") == 1
@@ -155,9 +155,9 @@ def test_histories_are_the_same_together_and_one_by_one(tmp_path: Path, seed: in
         store.close()
 
 
-def _batch(draw: random.Random, now: float) -> list[Asked]:
+def _batch(draw: random.Random, now: float) -> list[Request]:
     """Posts and ends of different runs, slots and addresses; many concern runs of batches before."""
-    asked: list[Asked] = []
+    asked: list[Request] = []
     numbers = draw.sample(range(30), 12)
     slots, addresses = draw.sample(range(14), 12), draw.sample(range(25), 12)
     for number, slot, address in zip(numbers, slots, addresses, strict=True):

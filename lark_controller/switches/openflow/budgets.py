@@ -48,7 +48,7 @@ class SwitchTime:
         self.common = common
 
     def take(self, unasked: float, answers: float, now: float) -> float:
-        """Take time; answers the seconds for which the switch is not to be read."""
+        """Take time; returns the seconds for which the switch is not to be read."""
         pause = max(self._unasked.take(unasked, now), self._answers.take(answers, now))
         return max(pause, self.common.take(unasked + answers, now)) if pause > 0 else 0.0
 

@@ -300,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _message(self, kind: int, xid: int, message: bytes) -> bool:
-        """Handle one message; answers whether it was waited for or paid for otherwise."""
+        """Handle one message; returns True if it was waited for or paid for otherwise."""
         if not self._greeted and kind != ofp.OFPT_HELLO:
             self.close(f"garbage: message type {kind} before HELLO")
             return False

@@ -34,7 +34,7 @@ class Parser:
         self._done = False
 
     def feed(self, text: str) -> int:
-        """Take the next piece; answers how many of its characters belong to the value (or before it)."""
+        """Take the next piece; returns the number of its characters that belong to the value (or stand before it)."""
         if not self._pieces:
             stripped = text.lstrip()
             if not stripped:
