@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,8 @@ OK: Final = 0
 NO: Final = 1
 USAGE: Final = 2
 UNREACHABLE: Final = 3
+# As for a program that SIGPIPE ends. It is no answer: "forwarded" is 0.
+UNREAD: Final = 128 + signal.SIGPIPE
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
@@ -51,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     run: Callable[[Arguments], int] = arguments.run
     try:
-        return run(arguments)
+        status = run(arguments)
+        # What is still in the buffer would fail after the exit code is settled.
+        sys.stdout.flush()
+        return status
     except UnreachableError as error:
         return _say(error, UNREACHABLE)
     except SettingError as error:
@@ -65,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of the output has closed it; the interpreter must not complain about it while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+        return UNREAD
     except KeyboardInterrupt:
         return 130
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
 import sys
 import time
 import types
@@ -165,6 +167,18 @@ def test_explain(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert "dropped: 10.0.0.1 to 10.0.0.2: Different users." in capsys.readouterr().out
     assert cli.main(["explain", "here", "there"]) == cli.NO
     assert "an address is accepted too" in capsys.readouterr().err
+
+
+def test_an_answer_that_is_not_read_to_its_end_has_a_code_of_its_own(served: Api) -> None:
+    # 0 would be "forwarded", whatever the answer is.
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "lark_controller.cli.main", "explain", "10.0.0.1", "10.0.0.2"]
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (cli.UNREAD, "")
 
 
 def test_map(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
