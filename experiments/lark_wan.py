@@ -17,6 +17,8 @@ from lab.inside.topology import BY_NAME
 SECONDS: Final = 10.0
 # A WAN of 20 ms round trip is longer in slow start than a LAN.
 SETTLED: Final = 3.0
+# Jobs of Figure 10, two in each group.
+JOBS_OF_GROUPS: Final = 4
 CMS: Final = {"accounting_group": "group_cms", "accounting_group_user": "alice"}
 # The site's end of the WAN's cable: the gateway's inner interface.
 GATEWAY: Final = "gateway-wan"
@@ -38,7 +40,7 @@ def run(options: Options) -> tuple[Result, ...]:
     numbers = (1, 5) if options.quick else options.rates.others
     wan = options.rates.wan_link * options.part
     with running() as pool:
-        pool.serve(WAN, max(numbers) + 1)
+        pool.serve(WAN, max(*numbers, JOBS_OF_GROUPS - 1) + 1)
         pool.limit(BY_NAME[GATEWAY], 0, wan * MARGIN)
         pool.refer(reference.to_wan(wan, WAN))
         pool.put_policy(policy(groups=groups(options.rates.wan_queues, options.part), wan=wan))
