@@ -109,6 +109,14 @@ def stream(text: str) -> Stream:
     )  # fmt: skip
 
 
+def delivered(printed: str) -> float:
+    """The Mb/s of payload of a reference stream; none where it failed: what stands beside it is not sound."""
+    try:
+        return stream(printed).mean() * PAYLOAD / FRAME
+    except (LabError, ValueError):
+        return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """One job: whose, what it asks for, and what it sends or receives for how long.
@@ -232,7 +240,7 @@ class Pool:
     def watched(self, begin: float, seconds: float) -> Iterator[Callable[[], Meanwhile]]:
         """Let the reference stream run for some seconds from ``begin`` (since 1970, by the lab's clock).
 
-        Gives a function that says, after the block, what went on in it. Raises LabError where the stream fails.
+        Gives a function that says, after the block, what went on in it.
         """
         way = self._reference
         if way is None:
@@ -267,7 +275,7 @@ class Pool:
         self, way: reference.Way, printed: str, before: Sequence[Processors], after: Sequence[Processors]
     ) -> Meanwhile:
         (outside, steal), (inside, _) = (one.shares(other) for one, other in zip(before, after, strict=True))
-        return Meanwhile(stream(printed).mean() * PAYLOAD / FRAME / way.rate, steal, outside, inside)
+        return Meanwhile(delivered(printed) / way.rate, steal, outside, inside)
 
     def _processors(self) -> tuple[Processors, Processors]:
         """Those of this machine and those of the lab's kernel."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import beside, page, plot
+from experiments import beside, page, plot, pool
 from experiments.beside import TOLERANCE, TRIES, Meanwhile, Processors, Taken, keep, repeat, wants_more
 from experiments.result import Beside, Check, Point, Result, Series, read, write
 from tests.lab.beside import Rates
@@ -37,6 +37,12 @@ def test_the_time_of_programs_is_sound_where_the_processors_had_time_left(
 ) -> None:
     assert Meanwhile(1.0, 0.0, outside, 0.5, programs).sound is sound
     assert not Meanwhile(0.9, 0.0, outside, 0.5, programs).sound
+
+
+@pytest.mark.parametrize("printed", ["", "{", '{"error": "the server is busy"}'])
+def test_a_reference_that_failed_delivers_nothing_so_what_stands_beside_it_is_not_sound(printed: str) -> None:
+    assert pool.delivered(printed) == 0
+    assert not Meanwhile(pool.delivered(printed) / 2).sound
 
 
 def test_of_two_references_the_worse_one_judges() -> None:
