@@ -62,6 +62,10 @@ def test_a_core_shows_the_load_of_its_links_against_their_capacity(reader: Reade
         page.wait_for_timeout(100)
     else:
         pytest.fail("the page shows no load")
+    # Nobody has told the speed of the port to the site, so its load has no part of it.
+    lines = page.locator("svg.map line.wire")
+    expect(lines.nth(0)).to_have_class("wire used")
+    expect(lines.nth(1)).to_have_class("wire")
     (found,) = site.lark.get("/v1/map")["cores"]
     assert [(each["name"], each["wan"], each["up"], each["capacity"]) for each in found["ports"]] == [
         ("wan", True, True, 1000.0), ("wan-fast", True, True, None), ("lan0", False, True, None),

@@ -94,15 +94,12 @@ function picture(found, shape) {
   const corePlace = (index) => at(index, cores.length, coreRow, { width: cores[index].width, height: coreHeight, gap: 22, from: top });
   const edgePlace = (index) => at(index, boxes.length, row, { width: shape.box, height: shape.height, gap, from: site + 60 });
   const wanPart = load(wanRate, found.wan.capacity);
-  const ports = found.cores.flatMap((each) => each.ports);
-  const wanLoad = most(ports.filter((each) => each.wan).map(portLoad)) ?? wanPart;
-  const siteLoad = most(ports.filter((each) => !each.wan).map(portLoad)) ?? wanLoad;
   return h("svg", { class: `map${narrow ? " narrow" : ""}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words(found) },
     cores.length ? cores.map((each, index) => {
       const [x, y] = corePlace(index);
       const there = x + each.width / 2 + 14 * Math.floor(index / coreRow);
       const own = (wan) => most(found.cores[index].ports.filter((port) => port.wan === wan).map(portLoad));
-      return [wire(there, 100, there, y, own(true) ?? wanPart, `wan-wire ${each.key}`), wire(there, y, there, site, own(false) ?? siteLoad, `lan-wire ${each.key}`)];
+      return [wire(there, 100, there, y, own(true) ?? wanPart, `wan-wire ${each.key}`), wire(there, y, there, site, own(false), `lan-wire ${each.key}`)];
     }) : wire(middle, 100, middle, site, wanPart, "wan-wire"),
     boxes.map((each, index) => {
       const [x, y] = edgePlace(index);
