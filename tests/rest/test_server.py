@@ -23,7 +23,7 @@ from lark_common.errors import SettingError
 from lark_controller import settings as table
 from lark_controller.rest.app import create_app
 from lark_controller.rest.server import admission
-from lark_controller.rest.server.waitress_server import Server
+from lark_controller.rest.server.waitress_server import PIPELINED, Server
 from lark_controller.rest.tokens import Tokens
 from lark_controller.settings import Settings
 from tests.fixtures.fake_controls import (
@@ -251,6 +251,23 @@ def test_tls_reads_several_requests_of_one_connection(encrypted: tuple[Running, 
         assert answer.status == 200
         assert len(json.loads(answer.read())["switches"]) == 2
     connection.close()
+
+
+def test_of_many_requests_in_a_row_few_are_answered(running: Running) -> None:
+    """Else a connection that reads no answer keeps a thread waiting, once its answers fill the buffer."""
+    with running.connect() as many:
+        many.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 60)
+        answered = b""
+        while part := many.recv(65536):
+            answered += part
+    assert answered.count(b"HTTP/1.1 200") == PIPELINED
+    assert answered.count(b"Connection: close") == 1
+    with running.connect() as two:
+        two.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+        answered = b""
+        while answered.count(b"HTTP/1.1 200") < 2:
+            answered += two.recv(65536)
+        assert b"Connection: close" not in answered
 
 
 def test_an_address_in_use_and_a_bad_certificate_are_setting_errors(running: Running, tmp_path: Path) -> None:

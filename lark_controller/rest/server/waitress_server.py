@@ -43,6 +43,9 @@ _AFTER_ERROR: Final = 0.2
 # Descriptors that connections without a place leave to others.
 _SPARE_FILES: Final = 256
 HEADER_BYTES: Final = 32768
+# Requests that a connection may send before it has its answers. Whoever reads none of them fills waitress's buffer for
+# a connection by a few dozen, and then the thread that answers waits for that connection.
+PIPELINED: Final = 2
 # Users of the socket's group may connect; the token decides what they may do.
 SOCKET_MODE: Final = 0o660
 
@@ -80,6 +83,11 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
     since: float | None = None
     admission: Admission
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        # What came in is looked at before its first request is answered: waitress's own lock is taken once more.
+        self.requests_lock = threading.RLock()
+
     @property
     def answering(self) -> bool:
         return bool(self.requests)
@@ -103,6 +111,17 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
             self.since = None
         elif self.since is None:
             self.since = time.time()
+
+    def received(self, data: bytes) -> bool:
+        """Take requests in; those beyond :data:`PIPELINED` get no answer, and the connection is closed behind the last
+        that gets one, as a server may at any time (RFC 9112, section 9.3.2)."""
+        with self.requests_lock:
+            taken = bool(super().received(data))
+            for request in self.requests[PIPELINED:]:
+                request.close()
+                self.requests[PIPELINED - 1].headers["CONNECTION"] = "close"
+            del self.requests[PIPELINED:]
+        return taken
 
     def del_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002  # waitress's name
         super().del_channel(map)
