@@ -222,8 +222,8 @@ class Client:
         """Confirm a worker's revision of its rules, but for jobs that it refuses (id, reason) and jobs that are late,
         since their networks are still to be made. ``uplinks`` are its interfaces that lead away, with
         their speeds in Mb/s."""
-        said = {"revision": revision, "refused": dict(refused or {}), "late": sorted(late)}
-        body = json.dumps({**said, "uplinks": dict(uplinks or {})})
+        report = {"revision": revision, "refused": dict(refused or {}), "late": sorted(late)}
+        body = json.dumps({**report, "uplinks": dict(uplinks or {})})
         return self._json("PUT", f"/v1/hosts/{_part(host)}/rules", None, body, "application/json")
 
     def delivered(self, host: str, at: int, queues: Iterable[Mapping[str, str | int]]) -> Answer:

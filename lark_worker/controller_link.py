@@ -155,7 +155,7 @@ class ControllerLink:
     def delivered(self, host: str, at: float, queues: Mapping[tuple[str, str], Seen]) -> None:
         """Report the delivery of jobs' queues at this worker's uplinks until ``at`` (seconds of any clock that only
         grows), by the job's id and the queue's name."""
-        said: list[dict[str, str | int]] = [
+        reports: list[dict[str, str | int]] = [
             {
                 "job": job_id,
                 "queue": name,
@@ -166,7 +166,7 @@ class ControllerLink:
             }
             for (job_id, name), each in queues.items()
         ]
-        self._ask(lambda client: client.delivered(host, round(1000 * at), said))
+        self._ask(lambda client: client.delivered(host, round(1000 * at), reports))
 
     def passed(self, call: Callable[[Client], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
         """Passes a job's own request on: 200 and the answer, or status and problem document."""

@@ -196,13 +196,13 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
     """The demands of the policy that a core switch cannot meet, in sentences for the operator."""
     if switch.is_edge:
         return ()
-    said = list(qos_shortcomings(policy, switch.max_meter, switch.group_control))
+    sentences = list(qos_shortcomings(policy, switch.max_meter, switch.group_control))
     for rule in policy.wans:
         if rule.action is WanAction.STEER and switch.wan_instead(rule.port or "") is None:
             declared = policy.switches.get(switch.datapath)
             if declared is not None and rule.port in declared.ports:
-                said.append(f"wan rule in line {rule.line}: the switch has no port {rule.port} as it is declared")
-    return tuple(said)
+                sentences.append(f"wan rule in line {rule.line}: the switch has no port {rule.port} as it is declared")
+    return tuple(sentences)
 
 
 def remarks(switch: Switch, policy: Policy) -> tuple[str, ...]:

@@ -201,10 +201,10 @@ def place_switch(
 
 
 def _speeds(
-    policy: Policy, said: Mapping[int, float], uplinks: Iterable[int], declared: Mapping[int, float]
+    policy: Policy, reported: Mapping[int, float], uplinks: Iterable[int], declared: Mapping[int, float]
 ) -> Mapping[int, float]:
     edges = {} if policy.edge_speed is None else dict.fromkeys(uplinks, policy.edge_speed)
-    return MappingProxyType({**said, **edges, **declared})
+    return MappingProxyType({**reported, **edges, **declared})
 
 
 def _declared(spec: SwitchSpec, ports: Mapping[str, int]) -> dict[str, int]:

@@ -110,8 +110,8 @@ def _same_job(job: Job, slot: Slot, fresh: Callable[[Slot], bool]) -> Verdict:
         reason = f"in the pool, the job on {slot.name} is {slot.owner}'s, it is registered as {job.owner}'s"
         return Verdict(Word.CONTRADICTS, reason)
     if slot.group is not None and slot.group != job.group:
-        said, registered = slot.group or "no group", job.group or "no group"
-        reason = f"in the pool, the job on {slot.name} is in {said}, it is registered in {registered}"
+        in_pool, registered = slot.group or "no group", job.group or "no group"
+        reason = f"in the pool, the job on {slot.name} is in {in_pool}, it is registered in {registered}"
         return Verdict(Word.CONTRADICTS, reason)
     if slot.started and job.run.started and slot.started != job.run.started:
         if fresh(slot):

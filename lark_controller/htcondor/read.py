@@ -34,8 +34,8 @@ def read_pool(collector: str, timeout: float) -> Reading:
     except OSError as error:
         raise PoolError(f"the collector {collector} cannot be asked: {error.strerror}") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise PoolError(said or f"the collector {collector} cannot be asked: status {done.returncode}")
+        message = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise PoolError(message or f"the collector {collector} cannot be asked: status {done.returncode}")
     lines = done.stdout.decode(errors="replace").splitlines()
     try:
         return reading(at, float(lines[0]), _slots(lines[1:]))

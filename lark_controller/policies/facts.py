@@ -29,7 +29,7 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
     AcctGroup, User and the attributes of connectivity are those that ``job_ad`` says, and machine attributes are found
     with or without the prefix Lark.
     """
-    said: dict[str, Any] = {
+    known: dict[str, Any] = {
         "acctgroup": job_ad.group or None,
         "user": job_ad.user,
         "inboundconnectivity": job_ad.inbound,
@@ -38,7 +38,7 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
     room = Room()
     job = []
     for name in sorted(names[0]):
-        value = said[name] if name in said else _value(job_ad.ad, name, machine_ad.ad)
+        value = known[name] if name in known else _value(job_ad.ad, name, machine_ad.ad)
         if value is not None:
             job.append((name, room.fact(value)))
     machine = []

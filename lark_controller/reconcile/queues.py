@@ -266,14 +266,14 @@ class Queues:
         return () if state is None else tuple(SwitchProblem(at, text) for text, at in state.problems.items())
 
     def _note_problems(self, datapath: int, state: _State) -> None:
-        said: tuple[str, ...] = ()
+        sentences: tuple[str, ...] = ()
         if state.plan.ports and not state.requested:
-            said = (NO_DATABASE,)
+            sentences = (NO_DATABASE,)
         elif state.plan.ports and state.report is not None:
             report = state.report
-            said = (report.reason, report.ineffective, *report.problems.values())
+            sentences = (report.reason, report.ineffective, *report.problems.values())
         before, state.problems = state.problems, {}
-        for text in said:
+        for text in sentences:
             if text and text not in (CONNECTING, READING):
                 state.problems[text] = before.get(text, time.time())
                 if text not in before:

@@ -225,8 +225,8 @@ def add_all(
 
 def _yaml(value: object) -> str:
     """A value in one line of YAML."""
-    said = yaml.dump(value, Dumper=_DUMPER, default_flow_style=True, sort_keys=False, width=1 << 20)
-    return str(said).partition("\n")[0]
+    dumped = yaml.dump(value, Dumper=_DUMPER, default_flow_style=True, sort_keys=False, width=1 << 20)
+    return str(dumped).partition("\n")[0]
 
 
 def _replace(path: Path, text: str) -> None:

@@ -187,11 +187,11 @@ class Database:
             cause = error.orig
         if isinstance(cause, UnicodeError):
             return StoreError(f"{self.place}: text that is not valid Unicode (a lone surrogate) cannot be stored.")
-        said = " ".join(str(cause).split()) or type(cause).__name__
+        message = " ".join(str(cause).split()) or type(cause).__name__
         if self._password:
-            said = said.replace(self._password, "***")
-        end = "" if said.endswith(("?", "!")) else "."
-        return StoreError(f"{self.place}: {said.rstrip('.')}{end}{_advice(said)}")
+            message = message.replace(self._password, "***")
+        end = "" if message.endswith(("?", "!")) else "."
+        return StoreError(f"{self.place}: {message.rstrip('.')}{end}{_advice(message)}")
 
     def as_store_error(self, error: Exception) -> Exception:
         """The error for callers of the store: a StoreError in the place of one of SQLAlchemy or a driver."""
@@ -213,7 +213,7 @@ def _write_nothing(connection: Connection) -> None:
         connection.execute(text("UPDATE runs SET live = live WHERE number < 0"))
 
 
-def _advice(said: str) -> str:
+def _advice(message: str) -> str:
     """Advice on the failures that operators meet."""
     for sign, advice in (
         ("database is locked", "Another process has held it for 10 s; stop that process."),
@@ -237,7 +237,7 @@ def _advice(said: str) -> str:
         ("failed to resolve host", "Correct the host in LARK_DATABASE_URL."),
         ("No such file or directory", "Start the server, or correct host and port in LARK_DATABASE_URL."),
     ):
-        if sign in said:
+        if sign in message:
             return f" {advice}"
     return ""
 

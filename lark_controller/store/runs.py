@@ -219,29 +219,29 @@ def _lock_slot(connection: Connection, slot: str) -> None:
         connection.execute(_LOCK_SLOT, {"name": slot})
 
 
-def _merged(stored: Job, said: Job) -> Job:
+def _merged(stored: Job, posted: Job) -> Job:
     """The stored run with the values of a later post; what the post leaves out (None) stays as it was."""
-    ipv4, ipv4_block = said.ipv4, said.ipv4_block
+    ipv4, ipv4_block = posted.ipv4, posted.ipv4_block
     if ipv4 is None or (ipv4 == stored.ipv4 and ipv4_block is None):
         ipv4, ipv4_block = stored.ipv4, stored.ipv4_block
-    ipv6, ipv6_block = said.ipv6, said.ipv6_block
+    ipv6, ipv6_block = posted.ipv6, posted.ipv6_block
     if ipv6 is None or (ipv6 == stored.ipv6 and ipv6_block is None):
         ipv6, ipv6_block = stored.ipv6, stored.ipv6_block
     return replace(
-        said,
+        posted,
         number=stored.number,
         created=stored.created,
         ipv4=ipv4,
         ipv4_block=ipv4_block,
         ipv6=ipv6,
         ipv6_block=ipv6_block,
-        datapath=stored.datapath if said.datapath is None else said.datapath,
-        port=stored.port if said.port is None else said.port,
-        mac=stored.mac if said.mac is None else said.mac,
-        vlan=stored.vlan if said.vlan is None else said.vlan,
-        state=stored.state if stored.live else said.state,
-        reason=stored.reason if stored.live else said.reason,
-        lease_until=max(stored.lease_until, said.lease_until),
+        datapath=stored.datapath if posted.datapath is None else posted.datapath,
+        port=stored.port if posted.port is None else posted.port,
+        mac=stored.mac if posted.mac is None else posted.mac,
+        vlan=stored.vlan if posted.vlan is None else posted.vlan,
+        state=stored.state if stored.live else posted.state,
+        reason=stored.reason if stored.live else posted.reason,
+        lease_until=max(stored.lease_until, posted.lease_until),
         quarantine=stored.quarantine,
         vouched=stored.vouched,
     )

@@ -166,12 +166,12 @@ class Client:
         had = self.lease is not None
         self.lease = self._cached = None
         self._refusals += 1
-        said = self._discover(now)
+        outcomes = self._discover(now)
         if self._refusals > 1:
             # A server that offers and then refuses is not asked for ever.
             self.wakes = now + min(_DISCOVER_LONGEST, 2.0**self._refusals)
-            said = []
-        return [Lost("the server refuses the lease"), *said] if had else said
+            outcomes = []
+        return [Lost("the server refuses the lease"), *outcomes] if had else outcomes
 
     def _discover(self, now: float) -> list[Outcome]:
         self._enter(State.SELECTING, now)

@@ -144,8 +144,8 @@ class LocalStartd:
         found = self._query("SlotID == 1 || SlotID == 0", ["HasJobNetworking"])
         if not found:
             raise StartdError("the startd has no slot yet")
-        said = found[0].get("HasJobNetworking")
-        return said if isinstance(said, bool) else None
+        advertised = found[0].get("HasJobNetworking")
+        return advertised if isinstance(advertised, bool) else None
 
     def _query(self, constraint: str, projection: Sequence[str] = ()) -> Sequence[classad2.ClassAd]:
         try:

@@ -80,13 +80,15 @@ def _compare(given: classad2.ClassAd, own: classad2.ClassAd) -> None:
     for name in COMPARED:
         if name not in given:
             continue
-        said, known = given.lookup(name), own.get(name)
+        value, known = given.lookup(name), own.get(name)
         if known is None:
             # A group that is not in the startd's ad is claimed without proof.
-            reason = f"the ad says {_shown(said)}, and the startd knows of none (its STARTD_JOB_ATTRS must hold {name})"
+            reason = (
+                f"the ad says {_shown(value)}, and the startd knows of none (its STARTD_JOB_ATTRS must hold {name})"
+            )
             raise ForgedError(name, reason)
-        if repr(said) != literal(known):
-            raise ForgedError(name, f"the ad says {_shown(said)}, the startd {literal(known)}")
+        if repr(value) != literal(known):
+            raise ForgedError(name, f"the ad says {_shown(value)}, the startd {literal(known)}")
 
 
 def _shown(value: object) -> str:

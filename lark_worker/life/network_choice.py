@@ -138,8 +138,8 @@ def _script(script: Path, job: classad2.ClassAd, machine: classad2.ClassAd) -> c
     except OSError as error:
         raise RefusedError(f"{script} cannot be run: {error.strerror}") from None
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise RefusedError(said[-1][:200] if said else f"{script} ended with status {done.returncode}")
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise RefusedError(lines[-1][:200] if lines else f"{script} ended with status {done.returncode}")
     if len(done.stdout) > MAX_OUTPUT:
         raise RefusedError(f"{script} printed more than {MAX_OUTPUT} bytes")
     try:

@@ -65,5 +65,5 @@ class SiteScript:
             return f"{self._path} cannot be run: {error.strerror}"
         if not done.returncode:
             return ""
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return said[-1][:_REASON] if said else f"{self._path} {action} ended with status {done.returncode}"
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:_REASON] if lines else f"{self._path} {action} ended with status {done.returncode}"

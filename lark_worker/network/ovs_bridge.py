@@ -37,15 +37,15 @@ class Bridge:
         """
         # ovs-vsctl waits for Open vSwitch, and prints on standard error where a device could not be used.
         # One process, as each costs some milliseconds of the job's start.
-        said = self._vsctl(
+        output = self._vsctl(
             "--may-exist", "add-port", self.name, port, "--",
             "set", "interface", port, f"external_ids:lark-job={job_id}", "--",
             "get", "bridge", self.name, "datapath_id",
             complaints=True,
         )  # fmt: skip
-        if port in said:
+        if port in output:
             raise NetworkError(f"port {port} of {self.name}: Open vSwitch cannot use this device")
-        return said.strip().strip('"')
+        return output.strip().strip('"')
 
     def del_ports(self, ports: list[str]) -> None:
         """Detach devices, as far as they are there."""

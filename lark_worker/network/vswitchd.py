@@ -32,14 +32,14 @@ def ask(directory: Path, method: str, *params: str, timeout: float = 1.0) -> str
             if part and not part.endswith(b"}"):
                 continue
             try:
-                said: Any = json.loads(answer)
+                reply: Any = json.loads(answer)
             except ValueError:
                 if not part:
                     raise
                 continue
-            if said.get("error") is not None:
-                raise ValueError(str(said["error"]).strip())
-            return str(said.get("result") or "")
+            if reply.get("error") is not None:
+                raise ValueError(str(reply["error"]).strip())
+            return str(reply.get("result") or "")
         raise ValueError(f"ovs-vswitchd answers {method} by more than {_MOST} bytes")
 
 

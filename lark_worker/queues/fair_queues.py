@@ -150,7 +150,7 @@ class FairQueues:
         with self._lock:
             self._waited = {uuid: self._waited.get(uuid, 0.0) for uuid in rows}
             self._dropped = {uuid: self._dropped.get(uuid, 0) for uuid in rows}
-            self._written = {uuid: said for uuid, said in self._written.items() if uuid in rows}
+            self._written = {uuid: counts for uuid, counts in self._written.items() if uuid in rows}
         for port, here in sorted(self._ports.items()):
             attached, trouble = attach_leaves(tc.classes(here.device))
             if trouble:
@@ -182,13 +182,13 @@ class FairQueues:
     def _write(self) -> None:
         with self._lock:
             seen = {uuid: (round(self._waited[uuid]), self._dropped.get(uuid, 0)) for uuid in self._waited}
-            changed = {uuid: said for uuid, said in seen.items() if said != self._written.get(uuid, (0, 0))}
+            changed = {uuid: counts for uuid, counts in seen.items() if counts != self._written.get(uuid, (0, 0))}
             if not changed:
                 return
             command: list[str] = []
             for uuid, (waited, dropped) in changed.items():
-                said = (f"external_ids:{WAITED}={waited}", f"external_ids:{DROPPED}={dropped}")
-                command += ["--", "--if-exists", "set", "queue", uuid, *said]
+                counts = (f"external_ids:{WAITED}={waited}", f"external_ids:{DROPPED}={dropped}")
+                command += ["--", "--if-exists", "set", "queue", uuid, *counts]
             run(["ovs-vsctl", "--timeout=10", "--no-wait", f"--db={self._database}", *command[1:]])
             self._written |= changed
 

@@ -16,17 +16,17 @@ class StateLock:
     """
 
     def __init__(self, state_dir: Path) -> None:
-        said = f"LARK_WORKER_STATE_DIR={state_dir}"
+        setting = f"LARK_WORKER_STATE_DIR={state_dir}"
         try:
             state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise SettingError(f"{said}: cannot be used: {error.strerror}") from None
+            raise SettingError(f"{setting}: cannot be used: {error.strerror}") from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._fd)
-            raise SettingError(f"{said}: another worker service uses it") from None
+            raise SettingError(f"{setting}: another worker service uses it") from None
 
     def release(self) -> None:
         """Release the lock. Idempotent."""

@@ -81,10 +81,10 @@ def _admit_ipv6(port: Port, go: str, spoofed: str) -> Iterator[str]:
     yield f"icmpv6 type {NA} ip6 saddr fe80::/10 ip6 daddr {_GLOBAL} {spoofed}"
     for address in (*port.ipv6, local):
         for kind, option, about in ((NS, 1, ""), (NA, 2, f"{_target(address)} ")):
-            said = f"icmpv6 type {kind} ip6 saddr {address} {about}"
+            advertisement = f"icmpv6 type {kind} ip6 saddr {address} {about}"
             # A link-layer option that names another MAC would poison the receiver's cache; none is nothing to believe.
-            yield f"{said}ip6 length 24 {go}"
-            yield f"{said}ip6 length 32 @th,192,8 {option} @th,208,48 {_hexadecimal(port.rules.mac)} {go}"
+            yield f"{advertisement}ip6 length 24 {go}"
+            yield f"{advertisement}ip6 length 32 @th,192,8 {option} @th,208,48 {_hexadecimal(port.rules.mac)} {go}"
         # Duplicate address detection asks from the unspecified address.
         yield f"icmpv6 type {NS} ip6 saddr :: {_target(address)} {go}"
     # To all routers alone: sent to a job, nothing would tell from whom it is.

@@ -166,9 +166,9 @@ class RulesFeed:
         applied = self._firewall.apply(given.rules, live, shaped)
         if not live:
             self._shaping.remove()
-        said = (given.revision, applied.late, tuple(applied.uplinks.items()))
-        if self._confirmed == said:
+        confirmation = (given.revision, applied.late, tuple(applied.uplinks.items()))
+        if self._confirmed == confirmation:
             return
         self._link.rules_confirmed(given.host, given.revision, applied)
-        self._confirmed = said
+        self._confirmed = confirmation
         log.event("rules in place", revision=given.revision, jobs=len(given.rules.jobs) - len(applied.refused))

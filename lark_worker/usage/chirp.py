@@ -45,9 +45,9 @@ def set_attributes(starter: int, attributes: Mapping[str, float]) -> None:
                 for line in lines:
                     stream.write(line.encode("ascii") + b"\n")
                     stream.flush()
-                    said = stream.readline(_LONGEST)
-                    if said.strip() != b"0":
-                        raise StarterError(f"{line.split()[0]}: starter {starter} answers {said!r}")
+                    reply = stream.readline(_LONGEST)
+                    if reply.strip() != b"0":
+                        raise StarterError(f"{line.split()[0]}: starter {starter} answers {reply!r}")
     except OSError as error:
         raise StarterError(f"starter {starter} cannot be told: {error}") from None
 

@@ -75,11 +75,11 @@ class UsageReports:
         """
         if is_ruled(record):
             try:
-                said = self._firewall.counters(record).report()
+                report = self._firewall.counters(record).report()
             except NetworkError as error:
                 log.event("a job's WAN part is unknown", level=log.WARNING, job=record.id, reason=error)
                 return None
-            return said["wan_bytes_in"], said["wan_bytes_out"]
+            return report["wan_bytes_in"], report["wan_bytes_out"]
         if not quiet:
             self._devices.push_statistics()
         return self._link.wan(record.id, fresh=True)

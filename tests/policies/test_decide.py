@@ -236,6 +236,12 @@ def test_group(job: str, want: str) -> None:
     assert without == ("" if want == "default" else want)
 
 
+@pytest.mark.parametrize(("job", "place"), [('AcctGroup = "group_cms.prod"', 3), ("JobPrio = 11", 2), ("", 4)])
+def test_a_group_is_named_by_its_place_in_the_file(job: str, place: int) -> None:
+    (because,) = [each for each in decided(GROUPS, job).because if each.kind is RuleKind.GROUP]
+    assert because.position == place
+
+
 def test_equal_facts_share_one_decision() -> None:
     decider = Decider(policy(SLICES))
     one, two = (Facts((("owner", '"bob"'),)) for _ in range(2))

@@ -171,21 +171,21 @@ def counters(job_id: str) -> dict[str, bool]:
     """
     known = known_job(job_id)
     require_host_of(current(), known)
-    said = read_json(_MAX_COUNTERS, CountersSchema())
+    sent = read_json(_MAX_COUNTERS, CountersSchema())
     for names in (_WAN, _POLICY, _QUEUES):
-        given = [name for name in names if name in said]
+        given = [name for name in names if name in sent]
         if given and len(given) < len(names):
-            wrong = [{"parameter": name, "problem": "needed beside " + given[0]} for name in names if name not in said]
+            wrong = [{"parameter": name, "problem": "needed beside " + given[0]} for name in names if name not in sent]
             raise Problem(422, f"{wrong[0]['parameter']}: {wrong[0]['problem']}", "parameters", errors=wrong)
     port = PortReading(
-        said["packets_out"], said["bytes_out"], said["packets_in"], said["bytes_in"],
-        said.get("rate_drops_out", 0), said.get("rate_drops_in", 0),
+        sent["packets_out"], sent["bytes_out"], sent["packets_in"], sent["bytes_in"],
+        sent.get("rate_drops_out", 0), sent.get("rate_drops_in", 0),
     )  # fmt: skip
-    wan = (said[_WAN[0]], said[_WAN[1]], said[_WAN[2]], said[_WAN[3]]) if _WAN[0] in said else None
-    drops = (said[_POLICY[0]], said[_POLICY[1]]) if _POLICY[0] in said else None
-    queues = QueueReading(*(said[name] for name in _QUEUES)) if _QUEUES[0] in said else None
+    wan = (sent[_WAN[0]], sent[_WAN[1]], sent[_WAN[2]], sent[_WAN[3]]) if _WAN[0] in sent else None
+    drops = (sent[_POLICY[0]], sent[_POLICY[1]]) if _POLICY[0] in sent else None
+    queues = QueueReading(*(sent[name] for name in _QUEUES)) if _QUEUES[0] in sent else None
     counts = WorkerCounts(port, wan, drops, queues)
-    return {"counted": current().controls.usage.counted(known, counts, said["final"])}
+    return {"counted": current().controls.usage.counted(known, counts, sent["final"])}
 
 
 def _chosen(query: dict[str, Any]) -> UsageFilter:
