@@ -54,7 +54,7 @@ def _section(result: Result, pictures: str) -> Iterator[str]:
     yield from _over_time(result) if result.over_time else _table(result)
     if any(point.marked for each in result.series for point in each.points):
         yield ""
-        yield f"{MARK} Nothing sound was measured here: the machine was late each time."
+        yield f"{MARK} Nothing sound was measured here: the machine was late or busy each time."
     yield ""
     yield _beside(result)
     if result.setting:
