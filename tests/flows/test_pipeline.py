@@ -272,6 +272,7 @@ def test_addresses_and_neighbours_are_asked_for_whichever_way_is_open(inbound: b
         "DHCP": frames.udp(m, everyone, "0.0.0.0", "255.255.255.255", 68, 67),
         "DHCPv6": frames.udp(m, "33:33:00:01:00:02", local, "ff02::1:2", 546, 547),
         "router": frames.icmp(m, "33:33:00:00:00:02", local, "ff02::2", 133, rest=bytes(4)),
+        "router, without an address": frames.icmp(m, "33:33:00:00:00:02", "::", "ff02::2", 133, rest=bytes(4)),
         "neighbour": frames.nd(m, "33:33:ff:00:00:01", mine6, "ff02::1:ff00:1", router, sll=m),
         "own": frames.nd(m, GATEWAY, mine6, router, mine6, tll=m),
     }

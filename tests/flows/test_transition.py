@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.desired import Desired
+from lark_controller.flows.edge.program import alike
 from lark_controller.flows.transition import Transition, places_alike
 from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.decide import Decider
@@ -134,6 +135,17 @@ def test_a_job_of_which_nothing_else_is_decided_stays_as_it_is() -> None:
     touched = [parse(flow.data.cookie) for flow in changes.flows_set]
     assert {each.number for each in touched if each.category == Category.JOB} == {6}
     assert [pair[1] for pair in Transition(before, after).changed(1)] == [after.placed[6]]
+
+
+def test_jobs_at_other_ports_or_with_other_queues_have_other_flows() -> None:
+    desired = Desired(load(FULL))
+    desired.set_switch(a_switch(FULL, 1), ("worker1",))
+    job = a_job(5)
+    desired.put(job, Decider(load(FULL)).of(job))
+    placed = desired.placed[5]
+    assert alike(placed, replace(placed))
+    for change in ({"datapath": 2}, {"port": 99}, {"queue": 7}, {"reserved": (((), 7),)}):
+        assert not alike(placed, replace(placed, **change))
 
 
 def test_other_local_networks_change_reserved_flows_alone() -> None:

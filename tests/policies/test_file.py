@@ -360,3 +360,10 @@ def test_hosts_are_addresses_inside_job_networks() -> None:
     with pytest.raises(PolicyError) as caught:
         load("version: 1\nnetworks: {jobs: [10.64.0.0/16], hosts: [10.65.0.1, 10.64.0.0/17]}\n")
     assert [mistake.key for mistake in caught.value.mistakes] == ["networks.hosts[0]", "networks.hosts[1]"]
+
+
+def test_a_network_that_is_none_is_answered_by_those_that_are_accepted() -> None:
+    with pytest.raises(PolicyError) as caught:
+        load("version: 1\nnetworks: {jobs: [x], hosts: [y]}")
+    network = "a network such as 10.64.0.0/16 or 2001:db8::/32"
+    assert [each.accepted for each in caught.value.mistakes] == [network, f"{network}, or an address"]

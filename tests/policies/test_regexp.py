@@ -124,6 +124,11 @@ def test_a_predicate_may_not_ask_for_the_moment(function: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("text", "accepted"), [("true", True), ("False", True), ("1", False)])
+def test_true_and_false_are_the_only_constants_that_a_predicate_may_be(text: str, accepted: bool) -> None:
+    assert ("is a constant" not in predicate.problem(text)) == accepted
+
+
 def test_a_match_is_evaluated_for_each_job() -> None:
     for owner, expected in (("bob", True), ("eve", False), ("rob", True)):
         ads = predicate.ads_of(Facts((("owner", f'"{owner}"'),), ()))
