@@ -100,3 +100,15 @@ def test_a_value_without_an_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyP
         fed += parser.feed('["' + "x" * 98)
         assert fed < 2000
     assert parser.finish() == "more than 1000 characters in one value"
+
+
+def test_a_value_of_too_many_arrays_is_not_made() -> None:
+    parser = Parser()
+    parser.feed("[[1]")
+    for _ in range(100):
+        if parser.is_done():
+            break
+        parser.feed(",[]" * 20_000)
+    assert parser.is_done()
+    assert "arrays and objects" in parser.finish()
+    assert parser._length < 4 << 20

@@ -18,6 +18,8 @@ _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|(\\?)\Z)', re.DOTAL
 _NEXT: Final = re.compile(r"[}\]]\s*[{\[]")
 # The longest value that is read: a database has tens of thousands of ports and queues, a hostile one no end.
 _MOST: Final = 64 << 20
+# Arrays and objects in it: an empty one takes thirty times the memory of its text.
+_MOST_OPENED: Final = 1 << 20
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -28,6 +30,7 @@ class Parser:
         self._pieces: list[str] = []
         self._length = 0
         self._depth = 0
+        self._opened = 0
         # The beginning of a string without its end: a quotation mark, and the backslash that came last.
         self._open = ""
         self._value: Any = None
@@ -45,10 +48,14 @@ class Parser:
         before = self._length
         self._pieces.append(text)
         self._length += len(text)
-        if not self._complete(text):
-            if self._length > _MOST:
-                self._pieces.clear()
-                self._done, self._value = True, f"more than {_MOST} characters in one value"
+        complete = self._complete(text)
+        if self._length > _MOST or self._opened > _MOST_OPENED:
+            self._pieces.clear()
+            self._done = True
+            too_long = self._length > _MOST
+            what = f"{_MOST} characters" if too_long else f"{_MOST_OPENED} arrays and objects"
+            self._value = f"more than {what} in one value"
+        if self._done or not complete:
             return skipped + len(text)
         self._done = True
         whole = "".join(self._pieces)
@@ -86,6 +93,7 @@ class Parser:
         self._open = rest
         opened, closed = (outside.count(one) + outside.count(other) for one, other in ("{[", "}]"))
         self._depth += opened - closed
+        self._opened += opened
         return (self._depth <= 0 and not self._open) or _NEXT.search(outside) is not None
 
 
