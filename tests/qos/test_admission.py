@@ -238,3 +238,12 @@ def test_a_path_back_is_the_path_there(network: Topology, one: int, other: int) 
     assert {(each.link, each.source, each.target) for each in there} == {
         (each.link, each.target, each.source) for each in back
     }
+
+
+def test_a_link_is_declared_once_its_capacity_is_known() -> None:
+    """A host's by the policy or its machine ad, a worker's of the default by its machine ad alone."""
+    hosts = {"a": HostSpec("a", "core", None), "b": HostSpec("b", "core", 100.0)}
+    spec = TopologySpec(hosts=hosts, default=HostSpec("default", "core", None))
+    assert [link.capacity for link in Topology(spec, {}).declared(["c"])] == [100.0]
+    learned = Topology(spec, {"a": 300.0, "c": 200.0}).declared(["c", "d"])
+    assert sorted(link.capacity for link in learned) == [100.0, 200.0, 300.0]
