@@ -183,7 +183,8 @@ def test_a_whole_pool_is_measured_and_its_switches_hold_what_is_calculated_anew(
     assert found["restart_first_post_status"] == 201
     assert found["day"]["starts"] > 0
     assert found["day"]["statuses"] == [200, 201]
-    assert found["counters"]["share"] > 0
+    # The processor's time is counted in hundredths of a second, which a short form may not take.
+    assert found["counters"]["share"] >= 0
     assert "no_time_for" not in found
     rows = list(report._scale(found))
     assert len({row[0] for row in rows}) == len(rows)
