@@ -9,12 +9,12 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 from lark_common import log
 from lark_common.errors import LarkError
+from lark_common.signals import Signals
 from lark_worker import settings as settings_module
 from lark_worker.controller_link import ControllerLink
 from lark_worker.hook_socket import HookSocket
@@ -31,9 +31,8 @@ from lark_worker.worker import Worker
 def run(settings: Settings, startd: StartdView | None = None) -> int:
     """Run until SIGTERM or SIGINT. Raises SettingError or NetworkError where it cannot start."""
     log.configure(settings.log_level, settings.log_format)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    signals = Signals()
+    signals.catch(signal.SIGTERM, signal.SIGINT)
     fair_queues = FairQueues(settings.ovs_database)
     known = startd or LocalStartd(settings.startd_address_file)
     link = ControllerLink(settings)
@@ -46,7 +45,7 @@ def run(settings: Settings, startd: StartdView | None = None) -> int:
     fair_queues.start()
     if metrics is not None:
         metrics.start()
-    stop.wait()
+    signals.wait()
     log.event("stopping")
     if metrics is not None:
         metrics.stop()
@@ -59,12 +58,11 @@ def run(settings: Settings, startd: StartdView | None = None) -> int:
 def run_fair_queues(settings: Settings) -> int:
     """Run the fair queues of this host's Open vSwitch alone, until SIGTERM or SIGINT: for a core switch."""
     log.configure(settings.log_level, settings.log_format)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    signals = Signals()
+    signals.catch(signal.SIGTERM, signal.SIGINT)
     fair_queues = FairQueues(settings.ovs_database)
     fair_queues.start()
-    stop.wait()
+    signals.wait()
     fair_queues.stop()
     return 0
 

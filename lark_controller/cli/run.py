@@ -6,13 +6,13 @@ import gc
 import signal
 import stat
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from lark_common import log
 from lark_common.errors import SettingError
+from lark_common.signals import Signals
 from lark_controller.api.metrics import Metrics
 from lark_controller.cli.open_files import raise_open_files
 from lark_controller.controller import Controller
@@ -42,18 +42,15 @@ def run(settings: Settings) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    stop, asked = threading.Event(), threading.Event()
+    signals = Signals()
     # A start may take a while with many jobs; a SIGHUP in the meantime must not end it.
-    signal.signal(signal.SIGHUP, lambda _number, _frame: asked.set())
+    signals.catch(signal.SIGHUP)
     service = Service(settings)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
-    signal.signal(signal.SIGINT, lambda _number, _frame: stop.set())
+    signals.catch(signal.SIGTERM, signal.SIGINT)
     service.start()
-    signal.signal(signal.SIGHUP, lambda _number, _frame: service.policy_file.reload())
-    if asked.is_set():
-        service.policy_file.reload()
     try:
-        stop.wait()
+        while signals.wait() == signal.SIGHUP:
+            service.policy_file.reload()
     finally:
         log.event("stopping")
         service.stop()

@@ -76,7 +76,7 @@ class PolicyFile:
         return (self._thread,)
 
     def reload(self) -> None:
-        """Read the file now (once the watch has begun), whether it changed or not. For signal handlers, too."""
+        """Read the file now (once the watch has begun), whether it changed or not."""
         self._asked.set()
         self._wake.set()
 

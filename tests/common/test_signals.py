@@ -1,0 +1,43 @@
+"""Signals that come at the worst moment: no program waits for ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# Sends itself the signal at every line that its main thread carries out while it waits.
+PROGRAM = """
+import signal, sys
+from lark_common.signals import Signals
+
+signals, sent = Signals(), 0
+signals.catch(signal.SIGTERM, signal.SIGHUP)
+
+def interrupt(frame, event, _argument):
+    global sent
+    if event == "line" and sent < 10 and frame.f_code.co_name == "wait":
+        sent += 1
+        signal.raise_signal(signal.SIGTERM)
+    return interrupt
+
+sys.settrace(interrupt)
+assert signals.wait() == signal.SIGTERM
+sys.settrace(None)
+signal.raise_signal(signal.SIGHUP)
+while signals.wait() != signal.SIGHUP:
+    pass
+"""
+
+
+def test_a_signal_that_comes_as_its_program_begins_to_wait_is_taken() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+
+
+def test_signals_are_taken_in_their_order() -> None:
+    program = (
+        "import signal\nfrom lark_common.signals import Signals\n"
+        "signals = Signals()\nsignals.catch(signal.SIGHUP, signal.SIGTERM)\n"
+        "for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM): signal.raise_signal(number)\n"
+        "assert [signals.wait() for _ in range(3)] == [signal.SIGHUP, signal.SIGHUP, signal.SIGTERM]\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
