@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -55,12 +56,11 @@ def run(options: Options) -> tuple[Result, ...]:
         plain = several(lambda: times(pool.on(PLAIN, ready + ping)))
         on_worker = several(lambda: times(pool.on(WORKER, ready + ping)))
         with pool.jobs([_load({})]) as (job,):
-            in_job = several(lambda: times(_run(job, ready + ping)))
+            in_job = several(lambda: _pinged(job, ready + ping))
             first = several(lambda: _first(pool, job), lambda: _run(job, _to_each(3)))
         with pool.jobs([_load({"+RequestBandwidth": f"{FULL:g}"})]) as (job,):
             sent, received = (
-                several(lambda back=back: times(_run(job, _through_a_full_queue(host, ready, back))))  # type: ignore[misc]
-                for back in ("", " --reverse")
+                several(partial(_pinged, job, _through_a_full_queue(host, ready, back))) for back in ("", " --reverse")
             )
         # Without the jobs' networks there is nothing that the controller could assign addresses from.
         pool.configure(WORKER, 'AddressType = "dhcp"\n')
@@ -90,6 +90,10 @@ def _load(lines: Mapping[str, str]) -> Load:
 
 def _run(job: Running, script: str) -> str:
     return job.run(script, TIMEOUT).stdout
+
+
+def _pinged(job: Running, script: str) -> Times:
+    return times(_run(job, script))
 
 
 def _beside(pool: Pool, measure: Callable[[], Times], before: Callable[[], object]) -> Taken[Times]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from experiments import paper, reference
@@ -67,13 +68,14 @@ def _of_kind(lab: Lab, pool: Pool, kind: str, number: int) -> Kept[Mapping[str, 
     return repeat(measure, number)
 
 
+def _seconds(stage: str, stages: Mapping[str, float]) -> float:
+    return stages[stage] / 1000
+
+
 def overhead(found: Mapping[str, Kept[Mapping[str, float]]], lab: str) -> Result:
     """Show the medians of each kind and hold what it adds to a job without Lark to the paper's, in seconds."""
     points = {
-        stage: [
-            Point.judged(place, kept, lambda stages, stage=stage: stages[stage] / 1000)  # type: ignore[misc]
-            for place, kept in enumerate(found.values(), 1)
-        ]
+        stage: [Point.judged(place, kept, partial(_seconds, stage)) for place, kept in enumerate(found.values(), 1)]
         for stage in ("batch", "start")
     }
     added = {

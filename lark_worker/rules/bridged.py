@@ -5,7 +5,7 @@ Compare :mod:`lark_controller.flows.edge.program`: the same frames pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv6Address, IPv6Network, collapse_addresses
 from typing import Final
 
@@ -34,19 +34,18 @@ def table(name: str, prefix: str, rules: HostRules, ports: Iterable[Port]) -> Ta
     """The table ``name`` of the bridge family for these jobs; ``prefix`` begins the names of all job devices."""
     ports = list(ports)
     maps, chains = render.gates(prefix, ports, ("prerouting", "postrouting"))
-    sliced = [str(each) for port in ports if port.rules.slice for each in (*port.ipv6, link_local(port.rules.mac))]
     for port in ports:
         if port.rules.isolated:
             chains |= render.isolated(port)
             continue
         chains[port.chain("f")] = Chain(tuple(_admit(port)))
-        sent = (*_solicited(port, sliced), *render.decision(port, out=True, arp=True))
+        sent = (*_solicited(port), *render.decision(port, out=True, arp=True))
         out = (*sent, *render.set_dscp(port), *render.classed(port), *render.count_and_accept(port, out=True))
         chains[port.chain("o")] = Chain(out)
         chains[port.chain("t")] = Chain((*_deliver(port), "drop"))
         given = (*_solicits(port), *render.decision(port, out=False, arp=True))
         chains[port.chain("i")] = Chain((*given, *render.count_and_accept(port, out=False)))
-    sets = render.shared_sets(rules, ports, (), ()) | _targets(rules, ports)
+    sets = render.shared_sets(rules, ports, (), ()) | _targets(rules, ports) | _sliced(ports)
     return Table(FAMILY, name, render.counters(ports), sets | maps, chains)
 
 
@@ -119,16 +118,15 @@ def _deliver(port: Port) -> Iterator[str]:
             yield f"ether daddr {mac} ip6 daddr {address} {go}"
 
 
-def _solicited(port: Port, sliced: Sequence[str]) -> Iterator[str]:
+def _solicited(port: Port) -> Iterator[str]:
     """Rules for the addresses that a sliced job may ask for by multicast: as for those that it may send to, and no
     link-local one from its own (compare :mod:`lark_controller.flows.edge.slices`). A job without a slice sends nothing
-    to the worker's ``sliced`` addresses, from its link-local address neither."""
+    to the worker's sliced jobs, from its link-local address neither."""
     job = port.rules
     drop = f"{port.count('out_dropped')} drop"
-    if not job.slice and sliced:
-        yield f"ip6 daddr {braces(sliced)} {drop}"
-        for address in sliced:
-            yield f"icmpv6 type {NS} ip6 daddr ff00::/8 {_target(address)} {drop}"
+    if not job.slice:
+        yield f"ip6 daddr @sliced6 {drop}"
+        yield f"icmpv6 type {NS} ip6 daddr ff00::/8 {TARGET} @sliced_t {drop}"
     if job.slice:
         asks = f"icmpv6 type {NS} ip6 daddr ff00::/8"
         yield f"{asks} {TARGET} @jobs_t {TARGET} != @hosts_t {TARGET} != @s{job.slice}_t {drop}"
@@ -155,6 +153,15 @@ def _targets(rules: HostRules, ports: Iterable[Port]) -> dict[str, Set]:
         spans = tuple(f"0x{int(each[0]):032x}-0x{int(each[-1]):032x}" for each in six)
         found[f"{name.removesuffix('_')}_t"] = Set(f"typeof {TARGET}; flags interval;", spans)
     return found
+
+
+def _sliced(ports: Iterable[Port]) -> dict[str, Set]:
+    """The IPv6 addresses of the worker's sliced jobs, as destinations and as targets of solicitations."""
+    own = [each for port in ports if port.rules.slice for each in (*port.ipv6, link_local(port.rules.mac))]
+    return {
+        "sliced6": Set("type ipv6_addr;", tuple(str(each) for each in own)),
+        "sliced_t": Set(f"typeof {TARGET};", tuple(f"0x{int(each):032x}" for each in own)),
+    }
 
 
 def _target(address: object) -> str:
