@@ -50,3 +50,25 @@ def test_unfinished_tls_handshakes_are_bounded_and_keep_no_other_host_out(tmp_pa
             await recorder.link(3)
 
     scenario(play)
+
+
+def test_a_handshake_that_fails_unexpectedly_leaves_its_place() -> None:
+    refused: list[str] = []
+
+    async def play() -> None:
+        def fails() -> asyncio.BaseProtocol:
+            raise RuntimeError("out of order")
+
+        gate = tls_gate.TlsGate(ssl.create_default_context(), fails, lambda host, _: refused.append(host), 60.0, 1)
+        pairs = [socket.socketpair() for _ in range(3)]
+        with contextlib.ExitStack() as opened:
+            for ours, theirs in pairs:
+                opened.enter_context(theirs)
+                ours.setblocking(False)
+                gate._arrived(ours, "worker1")
+            while gate._waiting or gate._under_way:
+                await asyncio.sleep(0)
+            assert all(ours.fileno() == -1 for ours, _ in pairs)
+
+    scenario(play)
+    assert refused == []

@@ -69,13 +69,12 @@ class OpenFlowOptions:
 class Connection(asyncio.BufferedProtocol):
     """The transport of one switch. ``receive`` gets every whole message (type, xid, bytes) but echoes.
 
-    ``receive`` answers whether a request waited for the message. A switch that has used up its ``time`` is not read
-    for a while. ``drops`` is asked, with the port and the time, about each PacketIn before it is looked at: True drops
-    it. An exception from ``receive``
-    closes this connection with one log record and touches no other. ``lost`` is called once, with the reason, when the
-    connection is gone. ``writable`` is called when the outbox has emptied again. ``tls_name`` is the common name in the
-    switch's certificate, ``""`` without one. All connections of the loop are read into one ``buffer``. ``known`` is
-    whether this one belongs to a switch; until then little of it is kept.
+    ``receive`` returns True where a request waited for the message. A switch that has used up its ``time`` is not read
+    for a while. ``drops`` is called with the port and the time of each PacketIn before it is decoded: True drops it. An
+    exception from ``receive`` closes this connection with one log record and touches no other. ``lost`` is called once,
+    with the reason, when the connection is gone. ``writable`` is called when the outbox has emptied again. ``tls_name``
+    is the common name in the switch's certificate, ``""`` without one. All connections of the loop are read into one
+    ``buffer``. ``known`` is True once this one belongs to a switch; until then little of it is kept.
     """
 
     def __init__(

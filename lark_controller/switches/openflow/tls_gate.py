@@ -16,10 +16,11 @@ from functools import partial
 from typing import Final, cast
 
 from lark_common.exhausted import exhausted
+from lark_common.log import failure
 
-# Handshakes at a time, and sockets that wait for theirs.
+# Handshakes at a time, and sockets that wait for theirs: all switches of a large pool, when the controller is back.
 PLACES: Final = 64
-_WAITING: Final = 1024
+_WAITING: Final = 4096
 
 
 class TlsGate:
@@ -81,16 +82,23 @@ class TlsGate:
         task.add_done_callback(partial(self._over, plain))
 
     def _over(self, plain: socket.socket, task: asyncio.Task[bool]) -> None:
-        if task.cancelled() or not task.result():
-            plain.close()
         self._under_way.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            failure("a TLS handshake could not be made", error)
+        if task.cancelled() or error is not None or not task.result():
+            plain.close()
         if self._waiting and len(self._under_way) < self._places:
             self._begin(*self._next())
 
     def _next(self) -> tuple[socket.socket, str]:
         """The first that waits, of the hosts that have fewest places."""
         taken = Counter(self._under_way.values())
-        place = min(range(len(self._waiting)), key=lambda place: taken[self._waiting[place][1]])
+        # Mostly the first: each switch is a host of its own.
+        free = next((place for place, (_, host) in enumerate(self._waiting) if not taken[host]), None)
+        place = (
+            min(range(len(self._waiting)), key=lambda place: taken[self._waiting[place][1]]) if free is None else free
+        )
         found = self._waiting[place]
         del self._waiting[place]
         return found
