@@ -57,8 +57,9 @@ class CounterReader:
         self._drop_shares = drop_shares
         self._core_ports = core_ports
         self._being_read: set[int] = set()
-        # For each answer that is under way, the cookies of the counting flows that went meanwhile.
-        self._open: list[set[int]] = []
+        # For each answer that is under way, about a job or a whole switch (None), the cookies of the counting flows that
+        # went meanwhile: by job, so that many that end together are not gone through for each flow.
+        self._open: dict[int | None, list[set[int]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._spent = 0.0
 
@@ -121,7 +122,7 @@ class CounterReader:
         """Take in the last counters of a counting flow that is gone."""
         whose = counted_by(removed.cookie)
         if whose is not None:
-            for gone in self._open:
+            for gone in (*self._open.get(whose[0], ()), *self._open.get(None, ())):
                 gone.add(removed.cookie)
             self._ledger.flow_gone(whose[0], FlowReading(whose[1], removed.packets, removed.bytes))
 
@@ -163,7 +164,7 @@ class CounterReader:
             return
         link = state.link
         self._being_read.add(datapath)
-        removed = self._collect()
+        removed = self._collect(None)
         try:
             await self._core_ports.look(datapath)
             ports_read = self._ports_of(datapath)
@@ -174,7 +175,7 @@ class CounterReader:
             ports_done = link.port_counters()
             await asyncio.gather(ports_done, flows_done, return_exceptions=True)
         finally:
-            self._collected(removed)
+            self._collected(None, removed)
             self._being_read.discard(datapath)
         began, now = time.perf_counter(), time.time()
         ports = {counters.number: counters for counters in ports_done.result()}
@@ -216,7 +217,7 @@ class CounterReader:
         """Ask for a job's port and counting flows; the requests are on their way when this returns, and removals are
         collected from then on until :meth:`_read` has taken the answers."""
         flows = link.flow_counts(count_cookie(number), _JOB_MASK, timeout)
-        return link.port_counters(port, timeout), flows, self._collect()
+        return link.port_counters(port, timeout), flows, self._collect(number)
 
     async def _last(self, number: int, port: int, answers: _Answers) -> None:
         await self._read(number, port, answers)
@@ -227,7 +228,7 @@ class CounterReader:
         try:
             await asyncio.gather(ports, flows, return_exceptions=True)
         finally:
-            self._collected(removed)
+            self._collected(number, removed)
         now = time.time()
         found = [] if ports.exception() else [counters for counters in ports.result() if counters.number == port]
         counted = () if flows.exception() else _by_job(flows.result(), removed).get(number, ())
@@ -236,14 +237,16 @@ class CounterReader:
         else:
             self._ledger.read(number, now, None, counted)
 
-    def _collect(self) -> set[int]:
+    def _collect(self, number: int | None) -> set[int]:
         """Collect FLOW_REMOVED messages while an answer is under way: they are newer than the answer."""
         gone: set[int] = set()
-        self._open.append(gone)
+        self._open.setdefault(number, []).append(gone)
         return gone
 
-    def _collected(self, gone: set[int]) -> None:
-        self._open = [other for other in self._open if other is not gone]
+    def _collected(self, number: int | None, gone: set[int]) -> None:
+        left = [other for other in self._open.pop(number) if other is not gone]
+        if left:
+            self._open[number] = left
 
     def _start(self, work: Coroutine[Any, Any, None], then: Callable[[object], object] | None = None) -> None:
         task = asyncio.get_running_loop().create_task(work)
