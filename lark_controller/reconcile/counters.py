@@ -57,7 +57,7 @@ class CounterReader:
         self._drop_shares = drop_shares
         self._core_ports = core_ports
         self._being_read: set[int] = set()
-        # For each answer that is under way, about a job or a whole switch (None), the cookies of the counting flows that
+        # For each answer that is under way, about a job or a whole switch (None), the cookies of counting flows that
         # went meanwhile: by job, so that many that end together are not gone through for each flow.
         self._open: dict[int | None, list[set[int]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -121,7 +121,14 @@ class SwitchState:
             noted.append(self._happening(LINK_UP if up else LINK_DOWN, text))
             if name not in ports:
                 self.down[name] = SwitchProblem(time.time(), text)
-        self.links = {**dict.fromkeys(before, False), **{name: up for name, (_, up) in ports.items()}}
+        gone = [name for name in before if name not in ports]
+        # The switch names its ports, and may give each another name again and again.
+        for name in gone[:-KEPT_PROBLEMS]:
+            self.down.pop(name, None)
+        self.links = {
+            **dict.fromkeys(gone[-KEPT_PROBLEMS:], False),
+            **{name: up for name, (_, up) in ports.items()},
+        }
         return noted
 
     def _watched(self, now: Switch) -> dict[str, tuple[str, bool]]:

@@ -1,0 +1,46 @@
+"""Problems of a switch: those that are over go, and whatever a switch says takes bounded memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from lark_controller.flows.placement import Switch
+from lark_controller.policies.model import SwitchRole
+from lark_controller.reconcile.switch import KEPT_PROBLEMS, SwitchState
+from lark_controller.switches.openflow.replies import PortInfo
+
+EDGE = 1
+
+
+def look(state: SwitchState, *ports: PortInfo) -> list[str]:
+    """The events that a look at these ports leads to; each is an uplink."""
+    link = cast("Any", SimpleNamespace(features=SimpleNamespace(ports={port.number: port for port in ports})))
+    state.link = link
+    switch = Switch(EDGE, "worker1", SwitchRole.EDGE, uplinks=tuple(port.number for port in ports))
+    return [happening.detail for happening in state.note_links(link, switch)]
+
+
+def uplink(name: str, *, up: bool = True) -> PortInfo:
+    return PortInfo(1, name, "02:00:00:00:00:01", up, False)
+
+
+def test_a_link_that_is_up_again_is_no_problem_any_more() -> None:
+    state = SwitchState(EDGE)
+    assert look(state, uplink("eth0")) == []
+    assert look(state, uplink("eth0", up=False)) == ["uplink eth0 of worker1 is down"]
+    assert look(state) == []
+    assert [each.problem for each in state.all_problems] == ["uplink eth0 of worker1 is down"]
+    assert look(state, uplink("eth0")) == ["uplink eth0 of worker1 is up again"]
+    assert state.all_problems == []
+
+
+def test_a_port_that_is_renamed_again_and_again_takes_bounded_memory() -> None:
+    state = SwitchState(EDGE)
+    for number in range(3 * KEPT_PROBLEMS):
+        look(state, uplink(f"eth{number}"))
+    assert state.links is not None
+    assert len(state.links) == KEPT_PROBLEMS + 1
+    assert len(state.all_problems) == KEPT_PROBLEMS
+    # The newest are kept.
+    assert look(state, uplink(f"eth{3 * KEPT_PROBLEMS - 2}"))[0] == "uplink eth298 of worker1 is up again"
