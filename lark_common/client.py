@@ -295,8 +295,8 @@ class Client:
         hour, day, none) between two times (seconds since 1970, or a datetime). ``group``, ``user`` and ``host``
         choose. ``start`` and ``end`` of the rows are ISO 8601.
         """
-        asked = {"by": by, "from": _moment(start), "to": _moment(end), "bucket": bucket, **chosen}
-        return self._pages("/v1/usage", "rows", asked)
+        query = {"by": by, "from": _moment(start), "to": _moment(end), "bucket": bucket, **chosen}
+        return self._pages("/v1/usage", "rows", query)
 
     def rates(self, by: str = "group", limit: int = 100) -> list[Answer]:
         """The present rates of live jobs, by group, user, host or job, the highest first."""
@@ -371,11 +371,11 @@ class Client:
             headers["Content-Type"] = f"{kind}; charset=utf-8" if kind != "application/json" else kind
         target = self._base + path + (f"?{urlencode(query)}" if query else "")
         connection = self._connection(timeout)
-        asked = time.time()
+        sent_at = time.time()
         try:
             connection.request(method, target, None if body is None else body.encode("utf-8"), headers)
             answer = connection.getresponse()
-            self._ahead = _ahead(answer.getheader("Date"), asked)
+            self._ahead = _ahead(answer.getheader("Date"), sent_at)
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -403,7 +403,7 @@ def read_token(path: Path) -> str:
         raise SettingError(f"{path}: the token cannot be read: {error}") from None
 
 
-def _ahead(date: str | None, asked: float) -> float:
+def _ahead(date: str | None, sent_at: float) -> float:
     """Of an answer's Date (RFC 9110, section 6.6.1), which is of the request's arrival and a whole second."""
     try:
         at = parsedate_to_datetime(date or "")
@@ -411,7 +411,7 @@ def _ahead(date: str | None, asked: float) -> float:
         return 0.0
     # A date without a zone that is known is in UTC all the same.
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return at.timestamp() + 0.5 - asked
+    return at.timestamp() + 0.5 - sent_at
 
 
 def _moment(at: datetime | float | None) -> str | None:

@@ -77,8 +77,8 @@ class Controller:
         self._core_drops = CoreDrops(self._reconciler)
         self._openflow = OpenFlow(options, self._reconciler.events)
         self._loop = LoopCalls(self._openflow)
-        put = partial(self._openflow.tell, self._reconciler.put)
-        gone = partial(self._openflow.tell, self._reconciler.end)
+        put = partial(self._openflow.hand_over, self._reconciler.put)
+        gone = partial(self._openflow.hand_over, self._reconciler.end)
         self._feed = Feed(self._reconciler.directory, put, gone)
         self.reservations = Reservations(store, self._feed, self._holds)
         self._registration = Registration(store, lease_seconds, self._feed, self.reservations, self._why_kept)
@@ -187,4 +187,4 @@ class Controller:
         self._upkeep.state_changed(job)
 
     def _queues_reported(self, report: Report) -> None:
-        self._openflow.tell(self._reconciler.queues_reported, report)
+        self._openflow.hand_over(self._reconciler.queues_reported, report)

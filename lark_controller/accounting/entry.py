@@ -37,7 +37,7 @@ def entry_of(number: int, account: Account) -> Entry:
     readings = {
         "at": account.at,
         "started": account.started,
-        "told": account.reported,
+        "reported": account.reported,
         "counters": list(account.numbers[PORT:]),
     }
     return Entry(

@@ -464,7 +464,9 @@ class Ledger:
         numbers = account.opened()
         numbers[PORT : PORT + len(stored["counters"])] = array("Q", stored["counters"])
         numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
-        account.started, account.reported, account.at = stored["started"], stored["told"], stored["at"]
+        # Earlier versions wrote "reported" as "told".
+        reported = stored["reported"] if "reported" in stored else stored["told"]
+        account.started, account.reported, account.at = stored["started"], reported, stored["at"]
         account.unwritten = account.at
         numbers[DROPS:SIZE] = array("Q", (numbers[place] for place in _DROPS))
 

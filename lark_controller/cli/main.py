@@ -59,15 +59,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except UnreachableError as error:
-        return _say(error, UNREACHABLE)
+        return _print_error(error, UNREACHABLE)
     except SettingError as error:
-        return _say(error, USAGE)
+        return _print_error(error, USAGE)
     except ProblemError as error:
         for mistake in error.mistakes:
             print(printing.mistake(mistake, "policy"), file=sys.stderr)
-        return _say(error, NO)
+        return _print_error(error, NO)
     except LarkError as error:
-        return _say(error, NO)
+        return _print_error(error, NO)
     except BrokenPipeError:
         # The reader of the output has closed it; the interpreter must not complain about it while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -91,15 +91,15 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("file", type=Path)
     _with_json(check)
 
-    plan = _asking(commands, "plan", _plan, "Say what a policy file would change on the running pool.")
+    plan = _remote(commands, "plan", _plan, "Say what a policy file would change on the running pool.")
     plan.add_argument("file", type=Path)
     _with_details(plan)
 
-    explain = _asking(commands, "explain", _explain, "Say why a packet from SRC reaches DST, or does not.")
+    explain = _remote(commands, "explain", _explain, "Say why a packet from SRC reaches DST, or does not.")
     explain.add_argument("src", help=f"an address, or {_JOB}")
     explain.add_argument("dst", help=f"an address, or {_JOB}")
 
-    jobs = _asking(commands, "jobs", _jobs, "List jobs, or show one.")
+    jobs = _remote(commands, "jobs", _jobs, "List jobs, or show one.")
     jobs.add_argument("job", nargs="?", help=f"an address, or {_JOB}")
     for name in ("owner", "group", "host"):
         short = "; its name without the domain will do" if name == "host" else ""
@@ -108,27 +108,27 @@ def parser() -> argparse.ArgumentParser:
         "--state", help="registering, enforced, pending, quarantined, refused, ended, live (default) or any"
     )
 
-    lift = _asking(commands, "lift", _lift, "Let a quarantined job pass its traffic again, whatever the pool reports.")
+    lift = _remote(commands, "lift", _lift, "Let a quarantined job pass its traffic again, whatever the pool reports.")
     lift.add_argument("job", help=_JOB)
 
-    audit = _asking(commands, "audit", _audit, "Show who changed what, forged ads among it, the newest first.")
+    audit = _remote(commands, "audit", _audit, "Show who changed what, forged ads among it, the newest first.")
     audit.add_argument("subject", nargs="?", help=f"only what concerns this switch, policy, controller, or {_JOB}")
     audit.add_argument("--limit", type=int, default=50, help="how many [50]")
 
-    top_ = _asking(commands, "top", _top, "Show what live jobs send and receive now, the most first, again and again.")
+    top_ = _remote(commands, "top", _top, "Show what live jobs send and receive now, the most first, again and again.")
     top_.add_argument("--by", choices=("group", "user", "host", "job"), default="group", help="whose rates [group]")
     top_.add_argument("--limit", type=int, default=20, help="how many [20]")
     top_.add_argument("--interval", type=float, default=5.0, metavar="SECONDS", help="seconds between two looks [5]")
     top_.add_argument("--once", action="store_true", help="look once; so does --json")
 
-    drops = _asking(
+    drops = _remote(
         commands, "drops", _drops, "Show what is dropped now: from whom, to where, by which rule, how fast."
     )
     drops.add_argument("--limit", type=int, default=50, help="how many [50]")
 
-    _asking(commands, "map", _map, "Show the network: switches with their load, and which users reach each other.")
+    _remote(commands, "map", _map, "Show the network: switches with their load, and which users reach each other.")
 
-    switches = _asking(commands, "switches", _switches, "List switches, or show one.")
+    switches = _remote(commands, "switches", _switches, "List switches, or show one.")
     switches.add_argument("datapath", nargs="?", metavar="DPID", help="a datapath id or a name")
     switches.add_argument("--flows", action="store_true", help="its flows, with the policy that asked for each")
 
@@ -172,22 +172,22 @@ def _token_command(commands: Any) -> None:
 def _reserve_commands(commands: Any) -> None:
     reserve = commands.add_parser("reserve", help="Reserve bandwidth, or show what is reserved and what is left.")
     actions = reserve.add_subparsers(title="actions", metavar="ACTION", required=True)
-    add = _asking(actions, "add", _reserve_add, "Reserve bandwidth for what SRC sends to DST.")
+    add = _remote(actions, "add", _reserve_add, "Reserve bandwidth for what SRC sends to DST.")
     add.add_argument("src", help="a job (103.0, its id or address), or a host of the topology")
     add.add_argument("dst", help="the same, or wan, or an address or network")
     add.add_argument("rate", type=float, help="Mb/s of L2 bytes")
     add.add_argument("--seconds", type=float, help="how long [as long as its jobs live]")
-    listed = _asking(actions, "list", _reserve_list, "List reservations.")
+    listed = _remote(actions, "list", _reserve_list, "List reservations.")
     listed.add_argument("--job", help=f"only those of {_JOB}, and flows that go to it")
-    show = _asking(actions, "show", _reserve_show, "Show a reservation.")
+    show = _remote(actions, "show", _reserve_show, "Show a reservation.")
     show.add_argument("reservation")
-    change = _asking(actions, "change", _reserve_change, "Change a reservation; traffic is not interrupted.")
+    change = _remote(actions, "change", _reserve_change, "Change a reservation; traffic is not interrupted.")
     change.add_argument("reservation")
     change.add_argument("--rate", type=float, help="the new rate, Mb/s")
     change.add_argument("--seconds", type=float, help="it ends in so many seconds")
-    release = _asking(actions, "release", _reserve_release, "Release a reservation.")
+    release = _remote(actions, "release", _reserve_release, "Release a reservation.")
     release.add_argument("reservation")
-    _asking(actions, "links", _reserve_links, "Show what each link carries, and what is reserved and left.")
+    _remote(actions, "links", _reserve_links, "Show what each link carries, and what is reserved and left.")
 
 
 def _policy_commands(commands: Any) -> None:
@@ -195,16 +195,16 @@ def _policy_commands(commands: Any) -> None:
         "policy", help="Show the policy in force and those before it, or put another in force."
     )
     actions = policy.add_subparsers(title="actions", metavar="ACTION", required=True)
-    show = _asking(actions, "show", _policy_show, "Print the policy in force, or another version.")
-    put = _asking(actions, "put", _policy_put, "Put a policy file in force; a bad one changes nothing.")
+    show = _remote(actions, "show", _policy_show, "Print the policy in force, or another version.")
+    put = _remote(actions, "put", _policy_put, "Put a policy file in force; a bad one changes nothing.")
     put.add_argument("file", type=Path)
-    history = _asking(actions, "history", _policy_history, "List the versions of the policy, the newest first.")
+    history = _remote(actions, "history", _policy_history, "List the versions of the policy, the newest first.")
     history.add_argument("--limit", type=int, default=20, help="how many [20]")
     show.add_argument("version", type=int, nargs="?", help="another version than the one in force")
-    diff = _asking(actions, "diff", _policy_diff, "Show how two versions of the policy differ.")
+    diff = _remote(actions, "diff", _policy_diff, "Show how two versions of the policy differ.")
     diff.add_argument("old", type=int, metavar="OLD", help="a version")
     diff.add_argument("new", type=int, nargs="?", metavar="NEW", help="another one [the one in force]")
-    back = _asking(actions, "back", _policy_back, "Put an earlier version of the policy in force again.")
+    back = _remote(actions, "back", _policy_back, "Put an earlier version of the policy in force again.")
     back.add_argument("version", type=int)
     back.add_argument("--plan", action="store_true", help="change nothing; say what it would change, as `lark plan`")
     _with_details(back)
@@ -234,7 +234,7 @@ def _command(commands: Any, name: str, run: Callable[[Arguments], int], text: st
     return made
 
 
-def _asking(commands: Any, name: str, run: Callable[[Arguments], int], text: str) -> argparse.ArgumentParser:
+def _remote(commands: Any, name: str, run: Callable[[Arguments], int], text: str) -> argparse.ArgumentParser:
     """A command that calls a running controller."""
     made = _command(commands, name, run, text)
     made.add_argument("--url", default=os.environ.get("LARK_URL", DEFAULT_URL), help="the controller [LARK_URL]")
@@ -474,7 +474,7 @@ def _show(arguments: Arguments, found: Any, show: Callable[[Any], None], no: boo
     return NO if no else OK
 
 
-def _say(error: LarkError, code: int) -> int:
+def _print_error(error: LarkError, code: int) -> int:
     print(f"lark: {error}", file=sys.stderr)
     return code
 

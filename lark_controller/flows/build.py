@@ -90,7 +90,7 @@ def solicitation(target: int | tuple[int, int]) -> Fields:
     }
 
 
-def asked_fields(prefix: Prefix, side: str) -> Iterator[Fields]:
+def address_or_target_fields(prefix: Prefix, side: str) -> Iterator[Fields]:
     """As :func:`address_fields`; ``dst`` also where a Neighbor Solicitation, sent to a group, asks for the prefix."""
     yield from address_fields(prefix, side)
     if prefix.version == 6 and side == "dst":

@@ -366,13 +366,13 @@ class Desired:
             return {}
         edges = {dp for p in (old, new) if p is not None and (dp := p.datapath) is not None and dp in self.switches}
         touched = {dp: self._touched(dp, old, new) for dp in edges}
-        heard = any(placed is not None and announced(placed) for placed in (old, new))
-        before = {dp: list(self._part(dp, old, keys, heard)) for dp, keys in touched.items()}
+        announcing = any(placed is not None and announced(placed) for placed in (old, new))
+        before = {dp: list(self._part(dp, old, keys, announcing)) for dp, keys in touched.items()}
         self._index(old, new)
         slices = relabel(self._slices, old, new, slice_label) if self.policy.slices else {}
         classes = relabel(self._classes, old, new, self._class_label) if self._classed else {}
         inbound = relabel(self._inbound, old, new, self._group_label) if self._grouped else {}
-        after = {dp: list(self._part(dp, new, keys, heard)) for dp, keys in touched.items()}
+        after = {dp: list(self._part(dp, new, keys, announcing)) for dp, keys in touched.items()}
         changes: dict[int, Changes] = {}
         for key, net in slices.items():
             assert isinstance(key, SliceKey)
@@ -428,7 +428,9 @@ class Desired:
         tags = assign_tags(keys)
         return frozenset(key for key in keys | local.tags.keys() if tags.get(key) != local.tags.get(key))
 
-    def _part(self, datapath: int, changed: Placed | None, keys: frozenset[SliceKey], heard: bool) -> Iterator[Flow]:
+    def _part(
+        self, datapath: int, changed: Placed | None, keys: frozenset[SliceKey], announcing: bool
+    ) -> Iterator[Flow]:
         """The flows of an edge that a change may touch: the job's, those of the slices in ``keys``, announcements.
 
         Announcements go to all local jobs concerned, so they are left out where none of those changes.
@@ -444,7 +446,7 @@ class Desired:
             for placed in self.present_at(datapath):
                 if placed.decision.slice in keys and placed is not changed:
                     yield from self.job_flows(placed, switch)
-        if heard:
+        if announcing:
             yield from announcements(self.present_at(datapath), switch)
 
     def _index(self, old: Placed | None, new: Placed | None) -> None:

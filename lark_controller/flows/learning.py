@@ -29,7 +29,7 @@ IDLE_TIMEOUT: Final = 300  # seconds (IEEE 802.1D-2004, table 7-5, ageing time)
 QUIET_TIME: Final = 10  # seconds for which a port at its limit sends no PacketIn of an unknown source
 
 
-class Heard(NamedTuple):
+class Learned(NamedTuple):
     """Flows to add (an add with a present key replaces) and to delete."""
 
     flows: tuple[Flow, ...] = ()
@@ -70,24 +70,24 @@ class Learning:
     def __len__(self) -> int:
         return len(self.where)
 
-    def heard(self, in_port: int, vlan: int, eth_src: int) -> Heard:
-        """Learns a source that is new at this port: it is learned, moved here from another port, or not taken.
+    def learn(self, in_port: int, vlan: int, eth_src: int) -> Learned:
+        """Learn a source that is new at this port: it is added, moved here from another port, or not taken.
 
         A source already known here changes nothing (its flows are on their way). At a limit the port is made quiet
         for :data:`QUIET_TIME`, so that random sources occupy neither memory nor the controller.
         """
         if eth_src & _MULTICAST or not eth_src:
-            return Heard()
+            return Learned()
         station = Station(vlan, eth_src)
         old = self.where.get(station)
         if old == in_port:
-            return Heard()
+            return Learned()
         if self._count.get(in_port, 0) >= self.per_port or (old is None and len(self.where) >= self.total):
-            return Heard((self._quiet(in_port),))
+            return Learned((self._quiet(in_port),))
         gone = self._forget(station)
         self.where[station] = in_port
         self._count[in_port] = self._count.get(in_port, 0) + 1
-        return Heard((self._to(station, in_port), self._from(station, in_port)), gone[:1])
+        return Learned((self._to(station, in_port), self._from(station, in_port)), gone[:1])
 
     def aged(self, key: FlowKey) -> tuple[FlowKey, ...]:
         """Forgets a station whose learned flow is gone from the switch (FlowRemoved); returns its other flow, to

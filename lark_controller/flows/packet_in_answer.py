@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from lark_controller.flows import tables as t
-from lark_controller.flows.build import asked_fields
+from lark_controller.flows.build import address_or_target_fields
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import ETH_ARP, FLAG_SEND_FLOW_REM, Flow, FlowData, FlowKey, match
 from lark_controller.flows.prefixes import Prefix
@@ -30,7 +30,7 @@ def answer(
     prefix = Prefix(version, address, FULL_LENGTH[version])
     fields = next(
         found
-        for found in asked_fields(prefix, "dst" if sending else "src")
+        for found in address_or_target_fields(prefix, "dst" if sending else "src")
         if (found["eth_type"] == ETH_ARP) == arp and ("ipv6_nd_target" in found) == (solicited and sending)
     )
     tag_bits = (t.FROM_TAG if sending else t.TO_TAG).put(tag)

@@ -61,8 +61,8 @@ class Transition:
                 continue
             there += [] if was_there is None else before.job_flows(was_there, now)
             wanted += [] if is_there is None else after.job_flows(is_there, now)
-        heard = any(placed is not None and announced(placed) for pair in changed for placed in pair)
-        if heard:
+        announcing = any(placed is not None and announced(placed) for pair in changed for placed in pair)
+        if announcing:
             there += announcements(before.jobs_at(datapath), now)
             wanted += announcements(after.jobs_at(datapath), now)
         old, new = Program.of(there), Program.of(wanted)

@@ -19,9 +19,9 @@ def main(collector: str) -> int:
     import htcondor2
 
     try:
-        asked = htcondor2.Collector(collector)
-        began = _began(asked.query(htcondor2.AdType.Collector, projection=["MyCurrentTime", "StatsLifetime"]))
-        ads = asked.query(htcondor2.AdType.Startd, projection=list(ATTRIBUTES))
+        connection = htcondor2.Collector(collector)
+        began = _began(connection.query(htcondor2.AdType.Collector, projection=["MyCurrentTime", "StatsLifetime"]))
+        ads = connection.query(htcondor2.AdType.Startd, projection=list(ATTRIBUTES))
     except (OSError, RuntimeError, ValueError, TypeError, htcondor2.HTCondorException) as error:
         print(f"the collector {collector} cannot be asked: {error}", file=sys.stderr)
         return 1

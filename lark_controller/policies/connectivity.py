@@ -31,17 +31,17 @@ def decide(rules: tuple[ConnectivityRule, ...], ads: Ads) -> tuple[bool, bool, B
     for rule in rules:
         if not holds(rule.when, ads):
             continue
-        asked: dict[str, None] = {}
+        requested: dict[str, None] = {}
         allowed = []
         for reach, attribute in ((rule.inbound, INBOUND), (rule.outbound, OUTBOUND)):
             if reach is Reach.REQUESTED:
-                asked[attribute] = None
+                requested[attribute] = None
                 # A job that does not ask (absent, Undefined) is not restricted.
                 allowed.append(not holds(f"MY.{attribute} =?= false", ads))
             else:
                 allowed.append(reach is Reach.ALLOW)
         met = dict(values_met(rule.when, ads))
-        for attribute in asked:
+        for attribute in requested:
             met |= dict(values_met(f"MY.{attribute}", ads))
         because = Because(RuleKind.CONNECTIVITY, rule.position, rule.line, rule.when or "true", tuple(met.items()))
         return allowed[0], allowed[1], because

@@ -92,10 +92,10 @@ def decide(groups: tuple[GroupSpec, ...], ads: Ads) -> tuple[str, Because | None
         if spec.when is not None and holds(spec.when, ads):
             return spec.name, Because(RuleKind.GROUP, position, spec.line, spec.when, values_met(spec.when, ads))
     by_name = {spec.name.lower(): (position, spec) for position, spec in enumerate(groups, 1) if spec.when is None}
-    asked = value("MY.AcctGroup", ads)
+    requested = value("MY.AcctGroup", ads)
     met = values_met("MY.AcctGroup", ads)
     # HTCondor compares the names of accounting groups without regard to case.
-    name = asked.lower() if isinstance(asked, str) else ""
+    name = requested.lower() if isinstance(requested, str) else ""
     while name:
         if name in by_name and name != DEFAULT:
             position, spec = by_name[name]

@@ -37,9 +37,9 @@ def shortages(reserved: ChannelRates, demand: Demand, instead_of: ChannelRates =
     return tuple(short)
 
 
-def _shortage(channel: Channel, reserved: int, asked: int) -> Shortage:
+def _shortage(channel: Channel, reserved: int, requested: int) -> Shortage:
     return Shortage(
-        channel.link, channel.source, channel.target, channel.capacity / KILO, reserved / KILO, asked / KILO
+        channel.link, channel.source, channel.target, channel.capacity / KILO, reserved / KILO, requested / KILO
     )
 
 

@@ -14,7 +14,7 @@ from lark_controller.policies.model import Decision, Policy, Reserves, WanAction
 from lark_controller.policies.switches import WAN
 from lark_controller.policies.topology import is_wan
 from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
-from lark_controller.qos.topology import Demand, Topology, asked_rate
+from lark_controller.qos.topology import Demand, Topology, requested_rate
 
 # The live job of an id or an address, None where there is none.
 Finder = Callable[[str], Job | None]
@@ -58,12 +58,12 @@ def _rate(job: Job, policy: Policy, decided: Deciding | None) -> int | None:
         decision = decide(job.facts, policy) if decided is None else decided(job.facts)
         if decision.bandwidth is not None:
             rate = decision.bandwidth.rate(job.bandwidth)
-    return asked_rate(rate) if rate and job.network_type is not NetworkType.NONE else None
+    return requested_rate(rate) if rate and job.network_type is not NetworkType.NONE else None
 
 
 def flow_booking(source: End, destination: End, rate: float, until: float | None, topology: Topology) -> Booking:
     """The booking of a flow; ``rate`` is Mb/s. Raises PathError."""
-    kbps = asked_rate(rate)
+    kbps = requested_rate(rate)
     return Booking(
         ReservationKind.FLOW,
         kbps,

@@ -26,7 +26,7 @@ KILO: Final = 1000
 MAX_RATE: Final = 10_000_000_000
 
 
-def asked_rate(megabits: float) -> int:
+def requested_rate(megabits: float) -> int:
     """A requested rate in kb/s, rounded up."""
     return math.ceil(round(megabits * KILO, 6))
 
@@ -196,13 +196,13 @@ class Topology:
     def declared(self, hosts: Iterable[str] = ()) -> tuple[LinkSpec, ...]:
         """All links whose capacity is known: declared ones, and access links of hosts that are named or have told
         theirs, and of ``hosts``."""
-        known = [self._access(node, spec) for node, spec in self.spec.hosts.items() if self._knows(node, spec)]
+        known = [self._access(node, spec) for node, spec in self.spec.hosts.items() if self._has_capacity(node, spec)]
         if (default := self.spec.default) is not None:
             nodes = {*self.workers, *(host.lower() for host in hosts)} - {*self.spec.hosts, *self._graph}
-            known += [self._access(node, default) for node in sorted(nodes) if self._knows(node, default)]
+            known += [self._access(node, default) for node in sorted(nodes) if self._has_capacity(node, default)]
         return (*self.spec.links, *known)
 
-    def _knows(self, node: str, spec: HostSpec) -> bool:
+    def _has_capacity(self, node: str, spec: HostSpec) -> bool:
         return spec.capacity is not None or node in self.workers
 
     @cached_property

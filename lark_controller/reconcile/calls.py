@@ -26,10 +26,10 @@ class LoopCalls:
 
     def call(self, work: Callable[[], T]) -> T:
         """Run ``work`` on the loop and return its answer. Raises SwitchError where the loop does not answer in time."""
-        asked: Future[T] = Future()
+        future: Future[T] = Future()
         # Without a task, which a coroutine would need: most calls are over in microseconds.
-        self._openflow.loop.call_soon_threadsafe(_carry_out, work, asked)
-        return self.wait(asked, LOOP_TIMEOUT)
+        self._openflow.loop.call_soon_threadsafe(_carry_out, work, future)
+        return self.wait(future, LOOP_TIMEOUT)
 
     def wait(self, future: Future[T], timeout: float) -> T:
         """Wait at most ``timeout`` seconds for the answer of a call. Raises SwitchError."""
@@ -79,14 +79,14 @@ class LoopCalls:
         return self.call(late)
 
 
-def _carry_out(work: Callable[[], T], asked: Future[T]) -> None:
-    if asked.set_running_or_notify_cancel():
-        _answer(work, asked)
+def _carry_out(work: Callable[[], T], future: Future[T]) -> None:
+    if future.set_running_or_notify_cancel():
+        _answer(work, future)
 
 
-def _answer(work: Callable[[], T], asked: Future[T]) -> None:
+def _answer(work: Callable[[], T], future: Future[T]) -> None:
     try:
-        asked.set_result(work())
+        future.set_result(work())
     except Exception as error:
         # The caller's to handle, on its thread.
-        asked.set_exception(error)
+        future.set_exception(error)

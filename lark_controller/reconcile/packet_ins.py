@@ -40,13 +40,13 @@ TO_TABLES: Final = (Output(PORT_TABLE),)
 class _Memory:
     """The decisions made for one switch, and the stations learned there.
 
-    ``decisions`` has by address the flows' keys, each with the number of the job whose packet came first; ``asked`` has
-    by job its flows' keys, the oldest first, with their addresses (a plain dict's first key costs as many steps as keys
-    went before it).
+    ``decisions`` has by address the flows' keys, each with the number of the job whose packet came first; ``by_job``
+    has by job its flows' keys, the oldest first, with their addresses (a plain dict's first key costs as many steps as
+    keys went before it).
     """
 
     decisions: dict[tuple[int, int], dict[FlowKey, int]] = field(default_factory=dict)
-    asked: dict[int, OrderedDict[FlowKey, tuple[int, int]]] = field(default_factory=dict)
+    by_job: dict[int, OrderedDict[FlowKey, tuple[int, int]]] = field(default_factory=dict)
     slices: dict[int, SliceKey] = field(default_factory=dict)
     count: int = 0
     learning: Learning | None = None
@@ -57,10 +57,10 @@ class _Memory:
         number = keys.pop(key)
         if not keys:
             del self.decisions[where]
-        own = self.asked[number]
+        own = self.by_job[number]
         del own[key]
         if not own:
-            del self.asked[number]
+            del self.by_job[number]
         self.count -= 1
 
 
@@ -122,7 +122,7 @@ class Reactions:
             if (old := self._make_room(datapath, memory, job.number)) is not None:
                 answer_bytes = wire.flow_delete(link.next_xid(), old)
             memory.decisions.setdefault((version, other), {})[flow.key] = job.number
-            memory.asked.setdefault(job.number, OrderedDict())[flow.key] = (version, other)
+            memory.by_job.setdefault(job.number, OrderedDict())[flow.key] = (version, other)
             memory.count += 1
             self._holders.setdefault((version, other), set()).add(datapath)
         answer_bytes += wire.flow_add(link.next_xid(), flow)
@@ -133,11 +133,11 @@ class Reactions:
     def _make_room(self, datapath: int, memory: _Memory, number: int) -> FlowKey | None:
         """Forget the oldest decision of a job at its limit, or of the job that has most where the switch is at its
         own; returns the flow to delete, None where there is room."""
-        own = memory.asked.get(number)
+        own = memory.by_job.get(number)
         if own is None or len(own) < MAX_OF_JOB:
             if memory.count < MAX_DECISIONS:
                 return None
-            own = max(memory.asked.values(), key=len)
+            own = max(memory.by_job.values(), key=len)
         key, where = next(iter(own.items()))
         self._drop(datapath, memory, where, key)
         return key
@@ -153,7 +153,7 @@ class Reactions:
             learn, forward = (Edge.LEARN, Edge.FORWARD) if edge else (Core.LEARN, Core.FORWARD)
             memory.learning = Learning(int(learn), int(forward), P_ASK)
         source, _, vlan, *_ = parse_fast_addresses(packet.data)
-        flows, gone = memory.learning.heard(packet.in_port, vlan, source)
+        flows, gone = memory.learning.learn(packet.in_port, vlan, source)
         _write(link, flows, gone)
 
     def forget(self, addresses: Iterable[Address]) -> dict[int, list[FlowKey]]:

@@ -100,7 +100,7 @@ class PolicyChange:
         loop.pair.finish()
         changed = {number: each for number, each in after.placed.items() if before.placed.get(number) is not each}
         for what, follow in (
-            ("workers are not told of the policy", self._tell_workers),
+            ("workers are not told of the policy", self._update_workers),
             ("accounts are not grouped anew", lambda: self._counters.regroup(changed)),
             ("decisions of the policy before are not forgotten", self._forget_decisions),
         ):
@@ -110,7 +110,7 @@ class PolicyChange:
                 failure(what, error)
         return sent
 
-    async def _tell_workers(self) -> None:
+    async def _update_workers(self) -> None:
         self._workers.policy_changed()
 
     async def _forget_decisions(self) -> None:

@@ -116,7 +116,7 @@ class Reconciler(LoopState):
             self.queues.refresh(datapath)
         for number in self.dirty.jobs():
             self.queues.judge(self.desired.placed[number])
-        self.workers.tell()
+        self.workers.revise()
 
     def note_problem(self, job: Job, text: str) -> None:
         """Put a sentence about a job among the problems of its switch, where it is at one that is known."""

@@ -46,7 +46,7 @@ class Sending:
 
     def send(self, changes: PairChanges, number: int | None) -> None:
         """Send each switch the changes of the state that it holds, and tell workers; the job ``number`` waits."""
-        self._workers.tell()
+        self._workers.revise()
         for place, by_switch in changes.items():
             for datapath, change in by_switch.items():
                 if (place == 1) == (datapath in self._loop.pair.moved):

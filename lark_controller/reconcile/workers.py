@@ -36,7 +36,7 @@ class Workers:
         """The rules of a worker as they should be now."""
         return self._loop.desired.host_rules(host, self._speeds.get(host))
 
-    def tell(self) -> None:
+    def revise(self) -> None:
         """Give workers whose rules changed a new revision; jobs with new rules wait for it."""
         for host, numbers in self._loop.desired.ruled.take().items():
             self.states.changed(host, numbers)

@@ -94,7 +94,7 @@ def _messages(error: ValidationError) -> dict[str, Any]:
     return error.messages if isinstance(error.messages, dict) else {"_schema": error.messages}
 
 
-def known_job(job_id: str) -> str:
+def valid_job_id(job_id: str) -> str:
     """The id where it has an id's form; what has not is never asked for. Hooks name their jobs so, and no other way."""
     if len(job_id) != 16 or not set(job_id) <= set("0123456789abcdef"):
         raise Problem(404, "There is no such job; a job's id is 16 hexadecimal digits.")

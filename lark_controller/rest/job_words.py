@@ -11,7 +11,7 @@ from typing import Any, Final
 from flask import g
 
 from lark_common.errors import NotFoundError
-from lark_controller.rest.bodies import known_job
+from lark_controller.rest.bodies import valid_job_id
 from lark_controller.rest.context import current
 
 # CLUSTER.PROC and GlobalJobId, which nothing but a job is called: a host may be called as an id begins.
@@ -21,7 +21,7 @@ _ONLY_A_JOB: Final = re.compile(r"[^#]+#.+|[0-9]+\.[0-9]+(@.+)?")
 def named_job(word: str) -> str:
     """The id of the job that a word names. A hook's requests name jobs by id alone, so that a token that is good for
     one host reveals nothing of another's jobs. Raises Problem 404, NotFoundError, AmbiguousError."""
-    return known_job(word) if g.lark_by_hook else current().controls.jobs.named(word)
+    return valid_job_id(word) if g.lark_by_hook else current().controls.jobs.named(word)
 
 
 def job_or_word(word: str) -> str:

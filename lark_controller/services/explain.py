@@ -182,7 +182,7 @@ class _Walk:
         self.ends = ends
         self.tables = tables
         self.steps = steps
-        self.asked = True
+        self.all_live = True
         self.local = any(ends.dst in network for network in local_networks(desired.policy))
 
     def go(self) -> tuple[str, str]:
@@ -222,7 +222,7 @@ class _Walk:
         return self._verdict("forwarded", "it leaves the switches that Lark knows as a plain switch would send it")
 
     def _verdict(self, verdict: str, reason: str) -> tuple[str, str]:
-        if self.asked:
+        if self.all_live:
             return verdict, reason
         return "unknown", f"by the flows that should be there: {verdict}, {reason}; not every switch could be asked"
 
@@ -284,7 +284,7 @@ class _Walk:
 
     def _through(self, here: SwitchTables, fields: dict[str, int]) -> Result:
         if not here.live:
-            self.asked = False
+            self.all_live = False
         result = run_fields(Tables(here.program), fields, PortView.of(here.switch.ports.values()))
         note = "" if here.live else " (could not be asked; what it should hold)"
         for hit in self._decided(here, result):

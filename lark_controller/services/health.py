@@ -50,9 +50,9 @@ class Health:
         self._openflow = openflow
         self._needed: list[Living] = []
         self._thread = StoppableThread("lark-readiness", self._run)
-        # When the loop, and the database, were asked for what they have not answered; 0 where they have.
-        self._loop_asked = 0.0
-        self._store_asked = 0.0
+        # When the check that the loop, or the database, has not answered yet began; 0 where it has.
+        self._loop_pending_since = 0.0
+        self._store_pending_since = 0.0
         self._store_trouble = ""
         self._reasons: tuple[str, ...] = ()
 
@@ -86,12 +86,12 @@ class Health:
         failed = self._store.failed_write(FAILURE_SECONDS)
         if failed:
             yield failed
-        waited = _since(self._store_asked)
+        waited = _since(self._store_pending_since)
         if waited > STORE_SECONDS:
             yield f"the database has not answered a write for {waited:.0f} s"
 
     def _loop_reasons(self) -> Iterable[str]:
-        waited = _since(self._loop_asked)
+        waited = _since(self._loop_pending_since)
         if waited > LOOP_SECONDS:
             yield f"the event loop that serves the switches has not turned for {waited:.0f} s"
 
@@ -105,26 +105,26 @@ class Health:
         written = -WRITE_EVERY
         while not self._thread.pause(LOOK_EVERY):
             try:
-                self._ask_loop()
+                self._check_loop()
                 if time.monotonic() - written >= WRITE_EVERY:
-                    self._ask_store()
+                    self._check_store()
                     written = time.monotonic()
-                self._tell()
+                self._log_changes()
             except Exception as error:
                 # An unexpected error must not stop this thread: no other checks.
                 failure("readiness could not be checked", error)
 
-    def _ask_loop(self) -> None:
-        if not self._loop_asked:
-            self._loop_asked = time.monotonic()
+    def _check_loop(self) -> None:
+        if not self._loop_pending_since:
+            self._loop_pending_since = time.monotonic()
             with suppress(RuntimeError):
                 self._openflow.loop.call_soon_threadsafe(self._loop_turned)
 
     def _loop_turned(self) -> None:
-        self._loop_asked = 0.0
+        self._loop_pending_since = 0.0
 
-    def _ask_store(self) -> None:
-        self._store_asked = time.monotonic()
+    def _check_store(self) -> None:
+        self._store_pending_since = time.monotonic()
         try:
             self._store.check_writes()
         except StoreError as error:
@@ -132,9 +132,9 @@ class Health:
         else:
             self._store_trouble = ""
         finally:
-            self._store_asked = 0.0
+            self._store_pending_since = 0.0
 
-    def _tell(self) -> None:
+    def _log_changes(self) -> None:
         """Log where the answer has changed."""
         reasons = self.ready().reasons
         for reason in reasons:

@@ -15,9 +15,9 @@ from lark_controller.store import Store
 _BATCH: Final = 500
 
 
-def refresh_facts(store: Store, names: Names, tell: Callable[[dict[str, Facts]], object] | None = None) -> None:
-    """Take the facts of live jobs for these attributes, where they are stored for others; ``tell`` takes each batch, by
-    job id. Raises StoreError."""
+def refresh_facts(store: Store, names: Names, on_batch: Callable[[dict[str, Facts]], object] | None = None) -> None:
+    """Take the facts of live jobs for these attributes, where they are stored for others; ``on_batch`` takes each
+    batch, by job id. Raises StoreError."""
     digest = names_digest(names)
     number = 0
     while batch := store.runs.ads_of_live(number, _BATCH, stale_for=digest):
@@ -27,8 +27,8 @@ def refresh_facts(store: Store, names: Names, tell: Callable[[dict[str, Facts]],
             job_ad, machine_ad = ads.reparse(entry.job_ad, entry.machine_ad)
             found[entry.id] = facts(job_ad, machine_ad, names)
         store.runs.update_facts(list(found.items()), digest)
-        if tell is not None:
-            tell(found)
+        if on_batch is not None:
+            on_batch(found)
 
 
 def with_facts(store: Store, names: Names, jobs: Sequence[Job], step: Callable[[], None]) -> list[Job]:

@@ -85,7 +85,7 @@ class Jobs:
             raise NotFoundError(f"no live job has the id {job_id}")
         event("a job has met a limit", level=WARNING, job=job_id, owner=job.owner, host=job.host, detail=detail)
         self._store.trail.record(time.time(), actor, "limit met", job_id, detail)
-        self._openflow.tell(partial(self._reconciler.note_problem, text=detail), job)
+        self._openflow.hand_over(partial(self._reconciler.note_problem, text=detail), job)
 
     def lift(self, job_id: str, actor: str) -> Job:
         """End a job's quarantine on an operator's word, while the job lives. Raises NotFoundError, StateError."""

@@ -57,9 +57,9 @@ class PolicyFile:
         self._path = path
         self._put = put
         self._wake = threading.Event()
-        self._asked = threading.Event()
+        self._reload_requested = threading.Event()
         self._seen = self._mark()
-        self._said = ""
+        self._last_error = ""
         self._thread = StoppableThread("lark-policy-file", self._watch, wake=self._wake.set)
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class PolicyFile:
 
     def reload(self) -> None:
         """Read the file now (once the watch has begun), whether it changed or not."""
-        self._asked.set()
+        self._reload_requested.set()
         self._wake.set()
 
     def _mark(self) -> tuple[int, int, int] | None:
@@ -93,11 +93,11 @@ class PolicyFile:
             self._wake.clear()
             if self._thread.stopping:
                 return
-            asked = self._asked.is_set()
-            self._asked.clear()
+            requested = self._reload_requested.is_set()
+            self._reload_requested.clear()
             mark = self._mark()
             # A file that is being replaced may be away for a moment.
-            if asked or mark not in (None, self._seen):
+            if requested or mark not in (None, self._seen):
                 self._seen = mark
                 self._take()
 
@@ -107,9 +107,9 @@ class PolicyFile:
         except StoreError as error:
             # The database will be back; the file is read again then.
             self._seen = None
-            if str(error) != self._said:
+            if str(error) != self._last_error:
                 event("policy file not used", level=ERROR, error=str(error))
-            self._said = str(error)
+            self._last_error = str(error)
             return
         except LarkError as error:
             for line in str(error).splitlines():
@@ -119,4 +119,4 @@ class PolicyFile:
             failure("policy file not used", error)
         else:
             event("policy file in force", version=version.version)
-        self._said = ""
+        self._last_error = ""

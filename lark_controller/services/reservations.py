@@ -33,7 +33,7 @@ from lark_controller.qos.reservation import (
     ReservationKind,
     ReservationPage,
 )
-from lark_controller.qos.topology import KILO, Demand, Topology, asked_rate, channels
+from lark_controller.qos.topology import KILO, Demand, Topology, channels, requested_rate
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 
@@ -112,7 +112,7 @@ class Reservations:
         if lost and policy.topology is not None:
             event("reservations without a path", level=WARNING, reservations=",".join(lost))
         with suppress(StoreError):
-            self._tell_of_small_links()
+            self._log_small_links()
 
     @staticmethod
     def _promised(policy: Policy, topology: Topology, live: Iterable[Job]) -> dict[str, Booking]:
@@ -123,7 +123,7 @@ class Reservations:
                 found[job.id] = booking
         return found
 
-    def _tell_of_small_links(self) -> None:
+    def _log_small_links(self) -> None:
         for link in self.links():
             if link.best_effort < 0:
                 event(
@@ -195,7 +195,7 @@ class Reservations:
             _check_owner(before, of_job)
             if change.reschedule and before.kind is ReservationKind.JOB:
                 raise PathError("a job's RequestBandwidth ends with the job; only its rate can be changed")
-            kbps = before.kbps if change.rate is None else asked_rate(change.rate)
+            kbps = before.kbps if change.rate is None else requested_rate(change.rate)
             until = before.until
             if change.reschedule:
                 until = None if change.duration is None else now + change.duration

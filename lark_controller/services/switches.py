@@ -143,9 +143,9 @@ def _on_host(loop: Reconciler, text: str) -> list[int]:
         datapath: _host(loop.desired_of(datapath), loop.switches.get(datapath) or SwitchState(datapath)).lower()
         for datapath in sorted({*loop.switches, *loop.desired.policy.switches})
     }
-    asked = text.lower()
-    whole = [datapath for datapath, host in hosts.items() if asked and host == asked]
-    return whole or [datapath for datapath, host in hosts.items() if asked and host.partition(".")[0] == asked]
+    name = text.lower()
+    whole = [datapath for datapath, host in hosts.items() if name and host == name]
+    return whole or [datapath for datapath, host in hosts.items() if name and host.partition(".")[0] == name]
 
 
 def _host(desired: Desired, state: SwitchState) -> str:

@@ -106,8 +106,8 @@ def with_prefix(connection: Connection, prefix: str, limit: int) -> list[Job]:
 
 def hosts_called(connection: Connection, short: str) -> list[str]:
     """The hosts of runs with this first part of their names, without a domain."""
-    asked = {"start": f"{short}.", "length": len(short) + 1}
-    return sorted(connection.execute(_HOSTS_CALLED, asked).scalars())
+    parameters = {"start": f"{short}.", "length": len(short) + 1}
+    return sorted(connection.execute(_HOSTS_CALLED, parameters).scalars())
 
 
 def ending(connection: Connection, job_id: str) -> Ending | None:

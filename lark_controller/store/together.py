@@ -33,7 +33,7 @@ _INSERT_ADS: Final = insert(run_ads).inline()
 _EXIT_AD: Final = (
     update(run_ads)
     .where(run_ads.c.number == bindparam("run"), run_ads.c.exit_ad == "")
-    .values(exit_ad=bindparam("said"))
+    .values(exit_ad=bindparam("text"))
 )
 # A list as one parameter, so that the statement is the same however many it has.
 _AMONG: Final = {"sqlite": "IN (SELECT value FROM json_each(?))", "postgresql": "= ANY(%s::text[])"}
@@ -43,7 +43,7 @@ UNION ALL SELECT 'slot', slot FROM runs WHERE {live} AND slot {among}
 UNION ALL SELECT 'address', ipv4 FROM runs WHERE {holds} AND ipv4 {among}
 UNION ALL SELECT 'address', ipv6 FROM runs WHERE {holds} AND ipv6 {among}
 """
-_ASKED_FOR_TAKEN: Final = {
+_TAKEN_STATEMENT: Final = {
     dialect: _TAKEN.format(among=among, live=LIVE.text, holds=HOLDS_ADDRESS.text) for dialect, among in _AMONG.items()
 }
 _LOCK_SLOTS: Final = (
@@ -169,7 +169,7 @@ def _finish(
         return
     connection.execute(runs.END, [{"run": job.number, "why": each.why, "at": each.now} for job, each in ended])
     connection.execute(runs.END_LEASE, [{"run": job.number} for job, _ in ended])
-    exit_ads = [{"run": job.number, "said": each.exit_ad} for job, each in ended if each.exit_ad]
+    exit_ads = [{"run": job.number, "text": each.exit_ad} for job, each in ended if each.exit_ad]
     if exit_ads:
         connection.execute(_EXIT_AD, exit_ads)
     reservations.release_of_jobs(connection, sorted(seen))
@@ -236,7 +236,7 @@ def _taken(connection: Connection, jobs: Iterable[Job]) -> set[tuple[str, str]]:
         connection.exec_driver_sql(_LOCK_SLOTS, (lists[1],))
     else:
         parameters = tuple(json.dumps(each) for each in lists)
-    return {(what, value) for what, value in connection.exec_driver_sql(_ASKED_FOR_TAKEN[dialect], parameters)}
+    return {(what, value) for what, value in connection.exec_driver_sql(_TAKEN_STATEMENT[dialect], parameters)}
 
 
 def _numbers(connection: Connection, count: int) -> list[int]:

@@ -198,7 +198,7 @@ class Clients:
                     self._cache.remove(running.mac)
                     log.event("lease lost", level=log.WARNING, job=running.job, mac=running.mac, reason=reason)
                     running.reported = None
-                    self._tell(running)
+                    self._call_changed(running)
         if not running.client.waits_for_answers:
             self._close(running)
 
@@ -225,7 +225,7 @@ class Clients:
         )  # fmt: skip
         if running.reported is None or not lease.same_network(running.reported):
             running.reported = lease
-            self._tell(running)
+            self._call_changed(running)
         if not running.first.done():
             running.first.set_result(lease)
 
@@ -235,7 +235,7 @@ class Clients:
             running.channel.close()
             running.channel = None
 
-    def _tell(self, running: _Running) -> None:
+    def _call_changed(self, running: _Running) -> None:
         """Call ``changed`` on a thread of its own, since it waits for the job's lock."""
         threading.Thread(target=self._changed, args=(running.job,), name=f"lease {running.job}", daemon=True).start()
 

@@ -81,7 +81,7 @@ class Client:
         self._cached = cached
         self._xid = 0
         self._began = 0.0
-        self._asked = 0.0
+        self._sent_at = 0.0
         self._tries = 0
         self._refusals = 0
         self._offer: Message | None = None
@@ -128,7 +128,7 @@ class Client:
         if message.kind is not Kind.ACK:
             return []
         try:
-            lease = granted(message, self._asked)
+            lease = granted(message, self._sent_at)
         except ValueError:
             return []
         if lease.expires <= now:
@@ -186,7 +186,7 @@ class Client:
         """The message of this state; sets when to act next."""
         lease = self.lease
         self._tries += 1
-        self._asked = now
+        self._sent_at = now
         options: dict[int, bytes] = {
             Option.CLIENT: b"\x01" + self._mac,
             Option.MAX_SIZE: _MAX_SIZE,

@@ -149,10 +149,10 @@ class Admission:
             return
         # The user waits for the refusal, not for the trail.
         threading.Thread(
-            target=self._tell_forgery, args=(job_id, owner, str(error)), name="forgery", daemon=True
+            target=self._report_forgery, args=(job_id, owner, str(error)), name="forgery", daemon=True
         ).start()
 
-    def _tell_forgery(self, job_id: str, owner: str, detail: str) -> None:
+    def _report_forgery(self, job_id: str, owner: str, detail: str) -> None:
         """Write a forgery into the controller's audit trail; while the controller is away, the log alone has it."""
         # A thousand bytes are accepted there.
         text = f"job of {owner}: {detail}".encode("ascii", "backslashreplace")[:1000].decode("ascii")

@@ -69,10 +69,10 @@ def choose_network(ads: TrustedAds, settings: Settings) -> NetworkChoice:
             for spelling in (name, f"Lark{name}"):
                 if spelling in machine:
                     del machine[spelling]
-        asks = Reader(job, machine)
-        silent = asks.boolean("InboundConnectivity") is False and asks.boolean("OutboundConnectivity") is False
+        wish = Reader(job, machine)
+        silent = wish.boolean("InboundConnectivity") is False and wish.boolean("OutboundConnectivity") is False
         accounted = settings.accounting == "all" or (
-            settings.accounting == "requested" and asks.boolean("NetworkAccounting") is True
+            settings.accounting == "requested" and wish.boolean("NetworkAccounting") is True
         )
         read = Reader(machine, job, "Lark")
         network = read.choice("NetworkType", NETWORK_TYPES, "none" if silent else settings.network_type)

@@ -24,7 +24,7 @@ from lark_worker.records.records import Record
 # Seconds between looks while there are such jobs; at 10,000 connections a second a zone takes longer to fill.
 _SECONDS: Final = 1.0
 _TIMEOUT: Final = 10.0
-_TELL_SECONDS: Final = 60.0
+_REPORT_SECONDS: Final = 60.0
 # The zone of echo and the like, which are short, has this part of the limit.
 _OTHERS: Final = 8
 _TCP, _UDP = 6, 17
@@ -34,7 +34,7 @@ _ORIGIN: Final = re.compile(r"^\w+,orig=\(src=([^,]+),dst=([^,]+),", re.MULTILIN
 
 class OvsConnections:
     """Looks after the zones on a thread of its own. ``total`` connections are tracked at most (0: any number), and a
-    job has ``most`` of them while they are short; ``tell`` is called with the id of a job that loses its own."""
+    job has ``most`` of them while they are short; ``report`` is called with the id of a job that loses its own."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class OvsConnections:
         records: Callable[[], tuple[Record, ...]],
         most: int,
         total: int,
-        tell: Callable[[str, str], None] = lambda job, text: None,
+        report: Callable[[str, str], None] = lambda job, text: None,
     ) -> None:
         self._directory = run_dir(ovs_database)
         self._records = records
         self._most = most
         self._limits = {CT_ZONE: total, CT_ZONE_OTHERS: max(1, total // _OTHERS)}
-        self._tell = tell
-        # When each job's loss was told last.
+        self._report = report
+        # When each job's loss was reported last.
         self._reported_at: dict[str, float] = {}
         self._wrong = ""
         self._thread = StoppableThread("ovs connections", self._run)
@@ -103,19 +103,19 @@ class OvsConnections:
                 )
                 self._forget(datapath, address)
                 lost[jobs[address]] = lost.get(jobs[address], 0) + count
-            self._tell_of(lost)
+            self._report_losses(lost)
 
-    def _tell_of(self, lost: dict[str, int]) -> None:
+    def _report_losses(self, lost: dict[str, int]) -> None:
         """Report each job's loss, and not again for a while: such a job loses its connections every second."""
         now = time.monotonic()
-        self._reported_at = {job: at for job, at in self._reported_at.items() if now - at < _TELL_SECONDS}
+        self._reported_at = {job: at for job, at in self._reported_at.items() if now - at < _REPORT_SECONDS}
         for job, count in lost.items():
             if job in self._reported_at:
                 continue
             self._reported_at[job] = now
             text = f"too many connections at the switch (at most {self._most} while they are short): lost {count}"
             try:
-                self._tell(job, text)
+                self._report(job, text)
             except (AwayError, RefusedError) as error:
                 log.event("a job's limit is not noted", level=log.WARNING, job=job, reason=error)
 

@@ -117,11 +117,11 @@ class FairQueues:
                     if time.monotonic() >= write_at:
                         self._write()
                         write_at = time.monotonic() + WRITE
-                    self._say("")
+                    self._log_trouble("")
                 except NetworkError as error:
-                    self._say(str(error))
+                    self._log_trouble(str(error))
                 except Exception as error:  # an unexpected error must not stop this thread
-                    self._say(f"{type(error).__name__}: {error}")
+                    self._log_trouble(f"{type(error).__name__}: {error}")
                 pause = SAMPLE if self._ports else LOOK
                 if select.select([self._listening, self._wake], [], [], pause)[0]:
                     look_at = 0.0
@@ -138,7 +138,7 @@ class FairQueues:
                 # A full receive buffer (ENOBUFS) means the same as a message: something changed.
                 continue
 
-    def _say(self, trouble: str) -> None:
+    def _log_trouble(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
             log.event("queues have no fair-queueing leaves", level=log.WARNING, reason=trouble)
         self._trouble = trouble

@@ -196,13 +196,13 @@ def _do(kind: int, flags: int, message: bytes) -> None:
 
 def _ask(kind: int, flags: int, message: bytes) -> Iterator[tuple[int, bytes]]:
     """Send one request and yield the messages that answer it (type and body)."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
-        asking.settimeout(5.0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
+        netlink.settimeout(5.0)
         try:
-            asking.bind((0, 0))
-            asking.send(_HEADER.pack(_HEADER.size + len(message), kind, _REQUEST | flags, 1, 0) + message)
+            netlink.bind((0, 0))
+            netlink.send(_HEADER.pack(_HEADER.size + len(message), kind, _REQUEST | flags, 1, 0) + message)
             while True:
-                data = asking.recv(1 << 18)
+                data = netlink.recv(1 << 18)
                 position = 0
                 while position + _HEADER.size <= len(data):
                     length, answer, _, _, _ = _HEADER.unpack_from(data, position)

@@ -128,9 +128,9 @@ def _solicited(port: Port) -> Iterator[str]:
         yield f"ip6 daddr @sliced6 {drop}"
         yield f"icmpv6 type {NS} ip6 daddr ff00::/8 {TARGET} @sliced_t {drop}"
     if job.slice:
-        asks = f"icmpv6 type {NS} ip6 daddr ff00::/8"
-        yield f"{asks} {TARGET} @jobs_t {TARGET} != @hosts_t {TARGET} != @s{job.slice}_t {drop}"
-        yield f"{asks} ip6 saddr fe80::/10 @th,64,10 0x3fa {drop}"
+        solicitation = f"icmpv6 type {NS} ip6 daddr ff00::/8"
+        yield f"{solicitation} {TARGET} @jobs_t {TARGET} != @hosts_t {TARGET} != @s{job.slice}_t {drop}"
+        yield f"{solicitation} ip6 saddr fe80::/10 @th,64,10 0x3fa {drop}"
 
 
 def _solicits(port: Port) -> Iterator[str]:

@@ -57,8 +57,8 @@ class RulesFeed:
         self._given: _Revision | None = None
         self._confirmed: tuple[object, ...] = ()
         self._watch = TableWatch(firewall.name, self._table_deleted)
-        self._asking = StoppableThread("rules asked", self._ask, wake=self._needed.set)
-        self._putting = StoppableThread("rules put", self._put, wake=self._notify)
+        self._fetching = StoppableThread("rules fetch", self._fetch, wake=self._needed.set)
+        self._applying = StoppableThread("rules apply", self._apply_changes, wake=self._notify)
 
     def start(self) -> None:
         """Start the threads; jobs that are there already have their rules in the kernel."""
@@ -66,15 +66,15 @@ class RulesFeed:
             self._firewall.remove()
             self._shaping.remove()
         self._watch.start()
-        self._asking.start()
-        self._putting.start()
+        self._fetching.start()
+        self._applying.start()
         self.jobs_changed()
 
     def stop(self) -> None:
         """Stop the threads; rules stay. A request that the controller holds is not waited for."""
         self._watch.stop()
-        self._asking.stop(patience=0)
-        self._putting.stop()
+        self._fetching.stop(patience=0)
+        self._applying.stop()
 
     def prepare(self, record: Record) -> None:
         """Close the table before a job's device is there: without rules it passes nothing. Raises NetworkError."""
@@ -99,11 +99,11 @@ class RulesFeed:
             log.event("somebody deleted the table of rules; it is made again", level=log.WARNING, family=family)
             self.jobs_changed()
 
-    # -- asking ------------------------------------------------------------------------------------------------------
+    # -- fetching ----------------------------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
+    def _fetch(self) -> None:
         pause = FIRST_PAUSE
-        while not self._asking.stopping:
+        while not self._fetching.stopping:
             self._needed.clear()
             try:
                 host = next((record.machine for record in self._live()), None)
@@ -118,7 +118,7 @@ class RulesFeed:
                     log.event("rules cannot be asked for; trying again", reason=error, seconds=pause)
                 else:
                     log.failure("rules cannot be asked for; trying again", error, seconds=pause)
-                self._asking.pause(pause)
+                self._fetching.pause(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
@@ -133,12 +133,12 @@ class RulesFeed:
 
     # -- putting in place ----------------------------------------------------------------------------------------------
 
-    def _put(self) -> None:
+    def _apply_changes(self) -> None:
         pause = 0.0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._dirty or self._putting.stopping, pause or None)
-                if self._putting.stopping:
+                self._changed.wait_for(lambda: self._dirty or self._applying.stopping, pause or None)
+                if self._applying.stopping:
                     return
                 self._dirty = False
                 given = self._given

@@ -71,8 +71,8 @@ class Metering:
         self._meters: dict[str, JobUse] = {}
         self._slots: set[str] = set()
         self._wan: dict[str, Mapping[str, float]] = {}
-        self._asked: dict[str, float] = {}
-        self._last_asked: dict[str, float] = {}
+        self._wan_at: dict[str, float] = {}
+        self._last_part_at: dict[str, float] = {}
         self._away_until = -math.inf
         self._headroom: dict[str, float] = {}
         self._thread = StoppableThread("usage", self._run)
@@ -96,23 +96,23 @@ class Metering:
             return
         quiet = before is not None and before.counted == meter.counted and meter.at - before.at >= QUIET_SECONDS
         with self._lock:
-            due = meter.at - self._last_asked.get(record.id, -math.inf) >= LEAST_SECONDS
+            due = meter.at - self._last_part_at.get(record.id, -math.inf) >= LEAST_SECONDS
             if due:
-                self._last_asked[record.id] = meter.at
+                self._last_part_at[record.id] = meter.at
         if due:
-            self._ask_wan(record, partial(self._last, record, quiet))
+            self._read_wan(record, partial(self._last, record, quiet))
         self._hand_on(record, meter)
 
     def _metered(self) -> list[Record]:
         return [record for record in self._jobs.all() if record.made and not record.over and is_metered(record)]
 
     def _run(self) -> None:
-        asked = -math.inf
+        headroom_at = -math.inf
         while True:
             now = time.monotonic()
             try:
-                if now - asked >= HEADROOM_SECONDS and self._ask_headroom():
-                    asked = now
+                if now - headroom_at >= HEADROOM_SECONDS and self._fetch_headroom():
+                    headroom_at = now
                 self._round(now)
             except Exception as error:  # an unexpected error must not stop this thread
                 log.failure("jobs' network use is not reported", error)
@@ -131,12 +131,12 @@ class Metering:
         meter = self._read(record)
         if meter is None:
             return
-        before = self._asked.get(record.id, -math.inf)
+        before = self._wan_at.get(record.id, -math.inf)
         if now - meter.began < YOUNG_SECONDS or now - before >= WAN_SECONDS:
-            self._asked[record.id] = now
+            self._wan_at[record.id] = now
             # The use of a bridge or nat job is counted here.
             here = is_ruled(record)
-            self._ask_wan(record, partial(self._last, record, True) if here else partial(self._link.wan, record.id))
+            self._read_wan(record, partial(self._last, record, True) if here else partial(self._link.wan, record.id))
         self._hand_on(record, meter)
 
     def _read(self, record: Record) -> JobUse | None:
@@ -163,13 +163,13 @@ class Metering:
         except StarterError as error:
             log.event("a job's ad lacks its network use", level=log.DEBUG, job=record.id, reason=error)
 
-    def _ask_wan(self, record: Record, ask: Callable[[], tuple[int, int] | None]) -> None:
+    def _read_wan(self, record: Record, request: Callable[[], tuple[int, int] | None]) -> None:
         """Read the WAN part of a job's use."""
         if not is_ruled(record) and time.monotonic() < self._away_until:
             # A job's end waits for this, and need not wait for a controller that does not answer.
             return
         try:
-            wan = ask()
+            wan = request()
         except (AwayError, RefusedError):
             self._away_until = time.monotonic() + AWAY_SECONDS
             return
@@ -177,7 +177,7 @@ class Metering:
             with self._lock:
                 self._wan[record.id] = {"NetworkWanInputMb": wan[0] / MEGA, "NetworkWanOutputMb": wan[1] / MEGA}
 
-    def _ask_headroom(self) -> bool:
+    def _fetch_headroom(self) -> bool:
         try:
             headroom: dict[str, float] | None = self._link.headroom()
         except (AwayError, RefusedError) as error:
@@ -193,7 +193,7 @@ class Metering:
         metered = [record for record in linked if is_metered(record)]
         live = {record.id for record in metered}
         with self._lock:
-            for each in (self._meters, self._wan, self._asked, self._last_asked):
+            for each in (self._meters, self._wan, self._wan_at, self._last_part_at):
                 for job_id in [job_id for job_id in each if job_id not in live]:
                     del each[job_id]
             meters = {record.id: self._meters.get(record.id) for record in metered}

@@ -18,7 +18,7 @@ from lark_worker.usage.device_counters import DeviceCounters
 class UsageReports:
     """Reads the counters every ``seconds`` (0: never) on a thread of its own, and reports changes.
 
-    ``records`` returns the worker's jobs; ``tell_queues`` writes the counters of their queues.
+    ``records`` returns the worker's jobs; ``write_queues`` writes the counters of their queues.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class UsageReports:
         devices: DeviceCounters,
         records: Callable[[], tuple[Record, ...]],
         seconds: float,
-        tell_queues: Callable[[], None],
+        write_queues: Callable[[], None],
     ) -> None:
         self._link = link
         self._devices = devices
@@ -37,7 +37,7 @@ class UsageReports:
         self._shaping = shaping
         self._records = records
         self._seconds = seconds
-        self._tell_queues = tell_queues
+        self._write_queues = write_queues
         self._sent: dict[str, dict[str, int]] = {}
         # What the controller was not told yet, by job.
         self._limited: dict[str, str] = {}
@@ -59,7 +59,7 @@ class UsageReports:
         if not is_ruled(record):
             if record.network_type != "ovs_bridge":
                 return {}
-            self._tell_queues()
+            self._write_queues()
             return self._devices.last(record)
         try:
             return self._firewall.counters(record).report() | self._shaping.of_jobs().get(record.id, {})
@@ -93,15 +93,15 @@ class UsageReports:
                     job_id: each.report() | seen.get(job_id, {})
                     for job_id, each in self._firewall.all_counters(live).items()
                 }
-                self._tell(counted)
-                self._tell_limited({record.id for record in live})
-                self._tell_delivered(live)
+                self._report_counters(counted)
+                self._report_limited({record.id for record in live})
+                self._report_delivered(live)
             except (AwayError, NetworkError) as error:
                 log.event("counters are not reported; the next report includes them", level=log.WARNING, reason=error)
             except Exception as error:  # an unexpected error must not stop this thread
                 log.failure("counters are not reported; the next report includes them", error)
 
-    def _tell_limited(self, live: Container[str]) -> None:
+    def _report_limited(self, live: Container[str]) -> None:
         """Report the jobs that have met their limit of connections."""
         self._limited |= self._firewall.take_limited()
         for job_id in list(self._limited):
@@ -112,13 +112,13 @@ class UsageReports:
                     log.event("a job's limit is not noted", level=log.WARNING, job=job_id, reason=error)
             del self._limited[job_id]
 
-    def _tell_delivered(self, live: list[Record]) -> None:
+    def _report_delivered(self, live: list[Record]) -> None:
         """Report each promise and its delivery, so that the controller notices a guarantee that is missed."""
         queues = self._shaping.promises()
         if queues and live:
             self._link.delivered(live[0].machine, time.monotonic(), queues)
 
-    def _tell(self, counted: dict[str, dict[str, int]]) -> None:
+    def _report_counters(self, counted: dict[str, dict[str, int]]) -> None:
         self._sent = {job_id: counts for job_id, counts in self._sent.items() if job_id in counted}
         for job_id, counts in counted.items():
             if self._sent.get(job_id) == counts:

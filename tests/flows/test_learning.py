@@ -43,7 +43,7 @@ class Switch:
         for told in result.to_controller:
             self.asked += 1
             addresses = parse_fast_addresses(told.frame)
-            flows, gone = self.learning.heard(port, addresses.vlan, addresses.eth_src)
+            flows, gone = self.learning.learn(port, addresses.vlan, addresses.eth_src)
             for key in gone:
                 assert self.tables.remove(key) is not None
             for flow in flows:
@@ -102,8 +102,8 @@ def test_an_aged_flow_takes_the_other_with_it_and_the_station_is_learned_again()
 
 def test_a_flow_that_a_move_deleted_does_not_forget_the_new_place() -> None:
     learning = Learning(3, 4, 70)
-    first, _ = learning.heard(1, 0, 0x02_00_00_00_00_0A)
-    _, gone = learning.heard(2, 0, 0x02_00_00_00_00_0A)
+    first, _ = learning.learn(1, 0, 0x02_00_00_00_00_0A)
+    _, gone = learning.learn(2, 0, 0x02_00_00_00_00_0A)
     assert gone == (first[1].key,)
     assert learning.aged(gone[0]) == ()
     assert len(learning) == 1
@@ -123,14 +123,14 @@ def test_vlans_are_learned_apart() -> None:
 
 
 def test_learned_flows_age_on_the_switch_and_say_so() -> None:
-    flows, _ = Learning(3, 4, 70, idle_timeout=42).heard(1, 0, 0x0A)
+    flows, _ = Learning(3, 4, 70, idle_timeout=42).learn(1, 0, 0x0A)
     assert {(flow.data.idle_timeout, flow.data.flags) for flow in flows} == {(42, FLAG_SEND_FLOW_REM)}
 
 
 def test_what_is_no_stations_address_is_not_learned() -> None:
     learning = Learning(3, 4, 70)
-    assert learning.heard(1, 0, 0x01_00_5E_00_00_01) == ((), ())
-    assert learning.heard(1, 0, 0) == ((), ())
+    assert learning.learn(1, 0, 0x01_00_5E_00_00_01) == ((), ())
+    assert learning.learn(1, 0, 0) == ((), ())
     assert len(learning) == 0
 
 
@@ -149,9 +149,9 @@ def test_random_sources_fill_neither_the_port_nor_the_switch_nor_the_controller(
     assert switch.send(2, B, C) == (3,)
     learning = Learning(3, 4, 70, per_port=20, total=3)
     for number in range(1, 6):
-        learning.heard(number, 0, number)
+        learning.learn(number, 0, number)
     assert len(learning) == 3
-    assert learning.heard(9, 0, 1).flows[1].data.goto == 4
+    assert learning.learn(9, 0, 1).flows[1].data.goto == 4
     assert len(learning) == 3
 
 
@@ -167,21 +167,21 @@ def test_a_port_that_goes_takes_its_stations_with_it() -> None:
 
 def test_stations_that_went_make_room_at_their_port() -> None:
     learning = Learning(3, 4, 70, per_port=2)
-    learned = [learning.heard(1, 0, 1).flows]
+    learned = [learning.learn(1, 0, 1).flows]
     for number in range(2, 9):
-        learned.append(learning.heard(1, 0, number).flows)
+        learned.append(learning.learn(1, 0, number).flows)
         assert len(learned[-1]) == 2, "learned, and the port is not made quiet"
-        assert len(learning.heard(1, 0, 99).flows) == 1, "the port is full"
+        assert len(learning.learn(1, 0, 99).flows) == 1, "the port is full"
         assert learning.aged(learned[-2][0].key) == (learned[-2][1].key,)
         assert len(learning) == 1
-    moved, gone = learning.heard(2, 0, 8)
+    moved, gone = learning.learn(2, 0, 8)
     assert len(moved) == 2
     assert len(gone) == 1
-    assert [len(learning.heard(1, 0, number).flows) for number in (20, 21, 22)] == [2, 2, 1]
+    assert [len(learning.learn(1, 0, number).flows) for number in (20, 21, 22)] == [2, 2, 1]
 
 
 def test_a_port_takes_so_many_stations_as_its_documentation_says() -> None:
     learning = Learning(3, 4, 70)
     for station in range(1, 2000):
-        learning.heard(1, 0, 0x0200_0000_0000 + station)
+        learning.learn(1, 0, 0x0200_0000_0000 + station)
     assert len(learning) == 1024

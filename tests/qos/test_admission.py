@@ -12,7 +12,7 @@ from lark_common.errors import CapacityError, PathError
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologySpec
 from lark_controller.qos.admission import NOTHING, ChannelRates, ReservedCapacity, rates_of, shortages
-from lark_controller.qos.topology import Topology, asked_rate, carried_rate, channels
+from lark_controller.qos.topology import Topology, carried_rate, channels, requested_rate
 
 TREE = """\
 version: 1
@@ -112,7 +112,7 @@ def test_the_papers_links_hold_2n_minus_2_flows() -> None:
         for source in names:
             for target in names:
                 if source != target:
-                    capacity = capacity.admit("a flow", paper.flow(source, target, asked_rate(share * 8)))
+                    capacity = capacity.admit("a flow", paper.flow(source, target, requested_rate(share * 8)))
         assert set(capacity.best_effort(channels(paper.declared()[0])).values()) == {0}
         with pytest.raises(CapacityError):
             capacity.admit("one more", paper.flow("node0", "node1", 1))
@@ -122,14 +122,14 @@ def test_the_papers_links_hold_2n_minus_2_flows() -> None:
         for source in names:
             for target in names:
                 if source != target:
-                    capacity = capacity.admit("a flow", full.flow(source, target, asked_rate(2 * share * 8)))
+                    capacity = capacity.admit("a flow", full.flow(source, target, requested_rate(2 * share * 8)))
 
 
 def test_a_refusal_names_every_short_link_and_what_is_left() -> None:
     tree = topology()
-    capacity = ReservedCapacity().admit("x", tree.flow("b.example", "wan", asked_rate(450)))
+    capacity = ReservedCapacity().admit("x", tree.flow("b.example", "wan", requested_rate(450)))
     with pytest.raises(CapacityError) as caught:
-        capacity.admit("600 Mb/s from a.example to wan", tree.flow("a.example", "wan", asked_rate(600)))
+        capacity.admit("600 Mb/s from a.example to wan", tree.flow("a.example", "wan", requested_rate(600)))
     assert [(each.link, each.available, each.asked) for each in caught.value.shortages] == [
         ("trunk1", 550.0, 600.0),
         ("wan", 50.0, 600.0),
@@ -139,20 +139,20 @@ def test_a_refusal_names_every_short_link_and_what_is_left() -> None:
 
 def test_a_demand_that_takes_no_more_than_before_is_never_short() -> None:
     tree = topology()
-    demand = tree.flow("a.example", "wan", asked_rate(400))
+    demand = tree.flow("a.example", "wan", requested_rate(400))
     capacity = ReservedCapacity().admit("x", demand)
     smaller = topology(TREE.replace("capacity: 500", "capacity: 100"))
-    now = smaller.flow("a.example", "wan", asked_rate(400))
+    now = smaller.flow("a.example", "wan", requested_rate(400))
     assert shortages(capacity.reserved, now, rates_of(demand)) == ()
-    assert shortages(capacity.reserved, smaller.flow("a.example", "wan", asked_rate(401)), rates_of(demand)) != ()
+    assert shortages(capacity.reserved, smaller.flow("a.example", "wan", requested_rate(401)), rates_of(demand)) != ()
     assert capacity.admit("less", smaller.flow("a.example", "wan", 1), rates_of(demand)).reserved["wan core1>wan"] == 1
 
 
 @given(st.floats(0.001, 1_000_000))
 def test_rates_are_never_rounded_in_favour_of_who_asks(megabits: float) -> None:
-    assert asked_rate(megabits) >= megabits * 1000 - 1e-3
+    assert requested_rate(megabits) >= megabits * 1000 - 1e-3
     assert carried_rate(megabits) <= megabits * 1000 + 1e-3
-    assert asked_rate(megabits) - carried_rate(megabits) in (0, 1)
+    assert requested_rate(megabits) - carried_rate(megabits) in (0, 1)
 
 
 @st.composite
@@ -204,17 +204,17 @@ def test_no_order_of_changes_overloads_a_link_or_loses_capacity(
                     capacity = capacity.release(chosen[2])
             elif what == "change" and chosen is not None:
                 source, target, had = chosen
-                demand = network.flow(source, target, asked_rate(rate))
+                demand = network.flow(source, target, requested_rate(rate))
                 capacity = capacity.admit("change", demand, had)
                 live[live.index(chosen)] = (source, target, rates_of(demand))
             elif what == "job":
                 host = hosts[one % len(hosts)]
-                demand = network.host(host, asked_rate(rate))
+                demand = network.host(host, requested_rate(rate))
                 capacity = capacity.admit("job", demand)
                 live.append((host, "wan", rates_of(demand)))
             elif what == "flow":
                 source, target = ends[one % len(ends)], ends[other % len(ends)]
-                demand = network.flow(source, target, asked_rate(rate))
+                demand = network.flow(source, target, requested_rate(rate))
                 capacity = capacity.admit("flow", demand)
                 live.append((source, target, rates_of(demand)))
         except CapacityError:

@@ -9,7 +9,7 @@ import pytest
 
 from lark_controller.api.switches import SwitchStatus
 from lark_controller.jobs.job import JobState
-from lark_controller.rest.resources.overview import asks_for_attention
+from lark_controller.rest.resources.overview import needs_attention
 from tests.fixtures.fake_controls import bearer
 from tests.fixtures.rest_app import Api, make_api
 
@@ -40,7 +40,7 @@ def test_the_overview_counts_jobs_and_switches_and_names_the_switches_to_look_at
 )
 def test_which_switches_ask_for_attention(changed: dict[str, int], asks: bool) -> None:
     calm = SwitchStatus("00000000000000e1", "w", "edge", True, True, desired=10, max_rules=100)
-    assert asks_for_attention(replace(calm, **changed)) is asks  # type: ignore[arg-type]  # a table of changes
+    assert needs_attention(replace(calm, **changed)) is asks  # type: ignore[arg-type]  # a table of changes
 
 
 def test_a_token_can_ask_what_it_is(api: Api) -> None:

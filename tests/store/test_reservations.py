@@ -19,7 +19,7 @@ from lark_common.errors import CapacityError, NotFoundError
 from lark_controller.jobs.job import JobState
 from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologySpec
 from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
-from lark_controller.qos.topology import Demand, Topology, asked_rate
+from lark_controller.qos.topology import Demand, Topology, requested_rate
 from lark_controller.store import LEASE_EXPIRED, Store, reservations
 from lark_controller.store.database import connect
 from lark_controller.store.schema import runs
@@ -45,18 +45,18 @@ def flow(
     job: str | None = None,
     peer: str | None = None,
 ) -> Booking:
-    kbps = asked_rate(rate)
+    kbps = requested_rate(rate)
     demand = NET.flow(source, "wan", kbps)
     return Booking(ReservationKind.FLOW, kbps, source, "wan", demand, job=job, peer=peer, until=until)
 
 
 def of_job(job_id: str, rate: float, net: Topology = NET) -> Booking:
-    kbps = asked_rate(rate)
+    kbps = requested_rate(rate)
     return Booking(ReservationKind.JOB, kbps, "worker0", "wan", net.both_ways("worker0", "wan", kbps), job=job_id)
 
 
 def to(rate: float, until: float | None = None) -> Callable[[Reservation], tuple[int, float | None, Demand]]:
-    return lambda held: (asked_rate(rate), until, NET.flow(held.source, "wan", asked_rate(rate)))
+    return lambda held: (requested_rate(rate), until, NET.flow(held.source, "wan", requested_rate(rate)))
 
 
 def out(store: Store) -> int:
@@ -67,7 +67,7 @@ def test_a_reservation_is_what_was_booked(store: Store, store_url: str) -> None:
     job = store.runs.register(a_run(1), "", "", "hook", NOW).job
     booking = Booking(
         ReservationKind.FLOW,
-        asked_rate(10.5),
+        requested_rate(10.5),
         "worker0",
         "worker1",
         NET.flow("worker0", "worker1", 10_500),

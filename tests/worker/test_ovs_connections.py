@@ -69,7 +69,11 @@ def test_a_job_with_too_many_connections_loses_its_own_alone(ovs: OpenVSwitch) -
     ovs.vsctl("add-br", "b0", "--", "set", "bridge", "b0", "datapath_type=netdev")
     told: list[tuple[str, str]] = []
     looking = OvsConnections(
-        f"unix:{ovs.database_socket}", lambda: JOBS, most=10, total=60, tell=lambda job, text: told.append((job, text))
+        f"unix:{ovs.database_socket}",
+        lambda: JOBS,
+        most=10,
+        total=60,
+        report=lambda job, text: told.append((job, text)),
     )
     looking.look()
     limits = ovs.appctl("dpctl/ct-get-limits", f"zone={CT_ZONE},{CT_ZONE_OTHERS}")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 from lark_controller.flows import tables as t
-from lark_controller.flows.build import ICMPV6, LINK_LOCAL, NA, NS, Fields, asked_fields, flow, solicitation
+from lark_controller.flows.build import ICMPV6, LINK_LOCAL, NA, NS, Fields, address_or_target_fields, flow, solicitation
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.diff import diff
 from lark_controller.flows.model import (
@@ -50,8 +50,8 @@ def _slices(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
                 prefix = Prefix(network.version, int(network.network_address), network.prefixlen)
                 for where, _, fields in _both_ways(prefix):
                     if where == table:
-                        asks = (Output(PORT_CONTROLLER),)
-                        yield flow(table, t.P_ASK, {"metadata": bit, **fields}, mark, actions=asks)
+                        to_controller = (Output(PORT_CONTROLLER),)
+                        yield flow(table, t.P_ASK, {"metadata": bit, **fields}, mark, actions=to_controller)
 
 
 def _link_local(mark: int, drops: Edge | None) -> Iterator[Flow]:
@@ -102,7 +102,7 @@ def _both_ways(prefix: Prefix) -> Iterator[tuple[Edge, tuple[int, int], Fields]]
         (Edge.SLICE_FROM, t.FROM_SLICED.put(1), "dst"),
         (Edge.SLICE_TO, t.TO_SLICED.put(1), "src"),
     ):
-        for fields in asked_fields(prefix, side):
+        for fields in address_or_target_fields(prefix, side):
             yield table, bit, fields
 
 
@@ -123,10 +123,10 @@ def _prefix_flows(tag: int, prefix: Prefix) -> tuple[Flow, ...]:
     """The flows of one prefix: a slice has the same tag on nearly every switch, so its flows are the same there."""
     mark = cookie(Category.SLICE, tag)
     found = []
-    for fields in asked_fields(prefix, "dst"):
+    for fields in address_or_target_fields(prefix, "dst"):
         terms: Fields = {"metadata": t.FROM_TAG.put(tag), **fields}
         found.append(flow(Edge.SLICE_FROM, t.P_EXACT, terms, mark, goto=Edge.SLICE_TO))
-    for fields in asked_fields(prefix, "src"):
+    for fields in address_or_target_fields(prefix, "src"):
         terms = {"metadata": t.TO_TAG.put(tag), **fields}
         found.append(flow(Edge.SLICE_TO, t.P_EXACT, terms, mark, goto=Edge.WAN))
     return tuple(found)

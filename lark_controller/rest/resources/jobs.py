@@ -15,7 +15,7 @@ from lark_common.runs import EndedBy, RunKey
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host, require_host_of
-from lark_controller.rest.bodies import known_job, next_url, read, read_json, read_kept_text, refuse_malformed_json
+from lark_controller.rest.bodies import next_url, read, read_json, read_kept_text, refuse_malformed_json, valid_job_id
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.hook_answer import lines
 from lark_controller.rest.job_words import named_job
@@ -169,7 +169,7 @@ def show(query: dict[str, Any], job_id: str) -> Joined:
 )
 def renew(job_id: str) -> Response:
     """Renew a job's lease."""
-    known = known_job(job_id)
+    known = valid_job_id(job_id)
     require_host_of(current(), known)
     return written(job_members(current().controls.jobs.renew(known, actor())))
 
@@ -190,7 +190,7 @@ def renew(job_id: str) -> Response:
 def end(query: dict[str, Any], job_id: str) -> Response:
     """End a job. An ended job may be ended again."""
     context = current()
-    known = known_job(job_id)
+    known = valid_job_id(job_id)
     require_host_of(context, known)
     exit_ad = _read_one(context.settings.max_ads_bytes, ExitAdSchema(), empty=True)
     return written(job_members(context.controls.jobs.end(known, actor(), exit_ad, EndedBy(query["by"]))))
@@ -211,7 +211,7 @@ def forgery(job_id: str) -> dict[str, str]:
 
     Nothing else changes; the job need not be known.
     """
-    known = known_job(job_id)
+    known = valid_job_id(job_id)
     with suppress(NotFoundError):
         require_host_of(current(), known)
     detail = " ".join(_read_one(MAX_NOTE, ForgerySchema()).split())
@@ -231,7 +231,7 @@ def forgery(job_id: str) -> dict[str, str]:
 )
 def limited(job_id: str) -> dict[str, str]:
     """Note that a live job has met a limit of its worker: in the audit trail and the problems of its switch."""
-    known = known_job(job_id)
+    known = valid_job_id(job_id)
     require_host_of(current(), known)
     detail = " ".join(_read_one(MAX_NOTE, LimitSchema()).split())
     current().controls.jobs.limited(known, actor(), detail)

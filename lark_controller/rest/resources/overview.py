@@ -128,10 +128,10 @@ def token() -> dict[str, object]:
 
 
 def _rank(switch: SwitchStatus) -> tuple[bool, bool, int, str]:
-    return not asks_for_attention(switch), switch.role != "core", -switch.desired, switch.name
+    return not needs_attention(switch), switch.role != "core", -switch.desired, switch.name
 
 
-def asks_for_attention(switch: SwitchStatus) -> bool:
+def needs_attention(switch: SwitchStatus) -> bool:
     """True if a switch needs an operator's attention."""
     full = switch.max_rules > 0 and switch.desired >= NEARLY_FULL * switch.max_rules
     return not switch.in_sync or full or switch.drift > 0

@@ -137,11 +137,11 @@ def reserve(query: dict[str, Any]) -> Response:
     flow's queue.
     """
     check_wait(query)
-    asked = read_json(MAX_BODY, WishSchema())
-    asked["source"] = _own_sender(asked["source"])
+    body = read_json(MAX_BODY, WishSchema())
+    body["source"] = _own_sender(body["source"])
     if not g.lark_by_hook:
-        asked |= {end: job_or_host(asked[end]) for end in ("source", "destination")}
-    made = current().controls.reservations.reserve(Wish(**asked), actor(), _of_job())
+        body |= {end: job_or_host(body[end]) for end in ("source", "destination")}
+    made = current().controls.reservations.reserve(Wish(**body), actor(), _of_job())
     if made.job is not None and query["wait"]:
         confirm(made.job, query["wait"])
     response = jsonify(ReservationSchema().dump(shown(made)))
@@ -199,9 +199,9 @@ def change(reservation_id: str) -> dict[str, object]:
 
     It happens as a whole or not at all; traffic is not interrupted.
     """
-    asked = read_json(MAX_BODY, ReservationChangeSchema())
+    body = read_json(MAX_BODY, ReservationChangeSchema())
     _own(reservation_id)
-    wanted = Change(asked.get("rate"), asked.get("duration"), "duration" in asked)
+    wanted = Change(body.get("rate"), body.get("duration"), "duration" in body)
     return shown(current().controls.reservations.change(reservation_id, wanted, actor(), _of_job()))
 
 

@@ -16,7 +16,7 @@ from lark_controller.accounting.readings import PortReading, QueueReading, Worke
 from lark_controller.api.usage import UsageFilter, UsageRow
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host_of
-from lark_controller.rest.bodies import known_job, next_url, read_json
+from lark_controller.rest.bodies import next_url, read_json, valid_job_id
 from lark_controller.rest.context import current
 from lark_controller.rest.job_words import named_job
 from lark_controller.rest.problems import Problem
@@ -169,7 +169,7 @@ def counters(job_id: str) -> dict[str, bool]:
     Every post has the whole sums, so one that is lost or comes twice changes nothing. The four of `wan` go
     together, and so do the two of `policy_drops` and the four of its queues.
     """
-    known = known_job(job_id)
+    known = valid_job_id(job_id)
     require_host_of(current(), known)
     sent = read_json(_MAX_COUNTERS, CountersSchema())
     for names in (_WAN, _POLICY, _QUEUES):

@@ -188,9 +188,9 @@ class Applies:
     def when_idle(self, then: Callable[[], None]) -> None:
         """Calls ``then`` once nothing waits to be sent or confirmed (at once if that is so now)."""
         self._idle.append(then)
-        self._tell_idle()
+        self._call_if_idle()
 
-    def _tell_idle(self) -> None:
+    def _call_if_idle(self) -> None:
         if not self._queue and not self._by_barrier:
             idle, self._idle = self._idle, []
             for then in idle:
@@ -212,4 +212,4 @@ class Applies:
             del self._by_xid[xid]
         if not job.future.done():
             job.future.set_result(outcome)
-        self._tell_idle()
+        self._call_if_idle()

@@ -37,20 +37,20 @@ _PORTS: Final = 65_536
 
 
 class SwitchTime:
-    """The loop's time of one switch: ``unasked`` for messages that no request waits for, ``answers`` for the others.
+    """The loop's time of one switch: ``unsolicited`` for messages that no request waits for, ``answers`` for others.
     ``common`` is what all switches beyond their own time share."""
 
-    __slots__ = ("_answers", "_unasked", "common")
+    __slots__ = ("_answers", "_unsolicited", "common")
 
-    def __init__(self, now: float, unasked: float, answers: float, common: Bucket) -> None:
-        self._unasked = Bucket(TIME_SHARE, unasked, now)
+    def __init__(self, now: float, unsolicited: float, answers: float, common: Bucket) -> None:
+        self._unsolicited = Bucket(TIME_SHARE, unsolicited, now)
         self._answers = Bucket(TIME_SHARE, answers, now)
         self.common = common
 
-    def take(self, unasked: float, answers: float, now: float) -> float:
+    def take(self, unsolicited: float, answers: float, now: float) -> float:
         """Take time; returns the seconds for which the switch is not to be read."""
-        pause = max(self._unasked.take(unasked, now), self._answers.take(answers, now))
-        return max(pause, self.common.take(unasked + answers, now)) if pause > 0 else 0.0
+        pause = max(self._unsolicited.take(unsolicited, now), self._answers.take(answers, now))
+        return max(pause, self.common.take(unsolicited + answers, now)) if pause > 0 else 0.0
 
 
 class SwitchTimes:

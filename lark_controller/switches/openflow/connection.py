@@ -251,11 +251,11 @@ class Connection(asyncio.BufferedProtocol):
                     now = self._loop.time()
                 continue
             before = now
-            asked = self._message(kind, xid, data[position : position + length])
+            solicited = self._message(kind, xid, data[position : position + length])
             if self.closed_because:
                 return
             now = self._loop.time()
-            if asked:
+            if solicited:
                 answers += now - before
             elif kind == ofp.OFPT_PACKET_IN:
                 reacted += now - before
@@ -265,13 +265,13 @@ class Connection(asyncio.BufferedProtocol):
             self._pending += data[position:]
         now = self._loop.time()
         # PacketIns have a budget of their own, unless more of them wait than one portion.
-        unasked = max(0.0, now - started - answers - (0.0 if full else reacted))
+        unsolicited = max(0.0, now - started - answers - (0.0 if full else reacted))
         reading, self._read = self._read * READ_SECONDS, 0
-        if answers > unasked:
+        if answers > unsolicited:
             answers += reading
         else:
-            unasked += reading
-        pause = self.time.take(unasked, answers, now)
+            unsolicited += reading
+        pause = self.time.take(unsolicited, answers, now)
         if full or pause > 0:
             self._pause_reading(pause)
 

@@ -369,9 +369,9 @@ class SwitchLink:
             raise WireError(f"more than {_MOST_PORTS} ports")
         if self.ready and self._ports_timer is None:
             # At once where the last time is long over: many changes in a row are one.
-            self._ports_timer = asyncio.get_running_loop().call_at(self._ports_from, self._tell_ports)
+            self._ports_timer = asyncio.get_running_loop().call_at(self._ports_from, self._report_ports)
 
-    def _tell_ports(self) -> None:
+    def _report_ports(self) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         self._ports_timer = None

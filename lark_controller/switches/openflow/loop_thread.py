@@ -98,7 +98,7 @@ class OpenFlow:
         self._options = options
         self._handler = handler
         self._app: LarkSwitches | None = None
-        self._telling = threading.Lock()
+        self._handing_over = threading.Lock()
         self._handed_over: list[tuple[Callable[[Any], object], Any]] = []
 
     def start(self) -> None:
@@ -162,22 +162,22 @@ class OpenFlow:
         coroutine = work if inspect.iscoroutine(work) else _called(cast(Callable[[], Any], work))
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def tell(self, work: Callable[[X], object], value: X) -> None:
+    def hand_over(self, work: Callable[[X], object], value: X) -> None:
         """Hand a value to the loop's thread, from any thread; values arrive in the order of the calls, and nothing
         waits. A loop that has ended has no use for it."""
-        with self._telling:
+        with self._handing_over:
             self._handed_over.append((work, value))
             first = len(self._handed_over) == 1
         if first:
-            # Waking the loop costs more than most of what it is told: whoever comes before it has woken joins in.
+            # Waking the loop costs more than most of the work: values that come meanwhile need no second call.
             try:
-                self.loop.call_soon_threadsafe(self._listen)
+                self.loop.call_soon_threadsafe(self._take_in)
             except RuntimeError:
                 self._handed_over.clear()
 
-    def _listen(self) -> None:
-        """Take in what was told, on the loop's thread."""
-        with self._telling:
+    def _take_in(self) -> None:
+        """Work on the values that were handed over, on the loop's thread."""
+        with self._handing_over:
             handed, self._handed_over = self._handed_over, []
         for work, value in handed:
             try:

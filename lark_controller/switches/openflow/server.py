@@ -129,7 +129,7 @@ class Server:
         self._open[connection] = link
         if len(self._handshakes) >= self.options.max_handshakes and not self._make_room(connection.host):
             self._refused += 1
-            if _is_told(self._refused):
+            if _is_logged(self._refused):
                 event("connections refused: too many unfinished handshakes", level=WARNING, times=self._refused)
             connection.close("too many unfinished handshakes")
             return
@@ -251,7 +251,7 @@ class Server:
             self._unfinished.clear()
         self._unfinished[host, reason] += 1
         times = self._unfinished[host, reason]
-        if _is_told(times):
+        if _is_logged(times):
             event("no switch", level=WARNING, address=address or host, reason=reason, times=times)
 
 
@@ -261,7 +261,7 @@ def _let_wait(descriptor: int, count: int) -> None:
         same.listen(count)
 
 
-def _is_told(times: int) -> bool:
+def _is_logged(times: int) -> bool:
     """The 1st, 2nd, 4th, 8th … time is logged: a flood must not fill the log."""
     return times & (times - 1) == 0
 

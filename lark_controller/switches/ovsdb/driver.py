@@ -328,11 +328,11 @@ class _Switch:
         if report == self._last:
             return None
         if self._last is None or report.reason != self._last.reason:
-            self._say(report.reason)
+            self._log_reason(report.reason)
         self._last = report
         return report
 
-    def _say(self, reason: str) -> None:
+    def _log_reason(self, reason: str) -> None:
         if reason and reason not in (CONNECTING, READING):
             event("queues cannot be managed", level=WARNING, datapath=self.name, ovsdb=self.address, reason=reason)
         elif not reason:

@@ -108,20 +108,20 @@ def standing(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> di
 
 def waited(datapath: str, rows: Rows) -> dict[tuple[str, int], float]:
     """The seconds for which packets were found waiting in the queues of a datapath, by port and number."""
-    return {key: float(said) for key, said in _said(datapath, rows, WAITED)}
+    return {key: float(count) for key, count in _counts(datapath, rows, WAITED)}
 
 
 def dropped(datapath: str, rows: Rows) -> dict[tuple[str, int], int]:
     """The number of packets that the queues of a datapath have dropped, by port and number."""
-    return dict(_said(datapath, rows, DROPPED))
+    return dict(_counts(datapath, rows, DROPPED))
 
 
-def _said(datapath: str, rows: Rows, name: str) -> Iterator[tuple[tuple[str, int], int]]:
+def _counts(datapath: str, rows: Rows, name: str) -> Iterator[tuple[tuple[str, int], int]]:
     for row in rows.queues.values():
         ids = row.ids
-        said, number = _whole(ids.get(name, "")), _whole(ids.get(NUMBER, ""))
-        if ids.get(MARK) == datapath and said is not None and number is not None:
-            yield (ids.get(PORT, ""), number), said
+        count, number = _whole(ids.get(name, "")), _whole(ids.get(NUMBER, ""))
+        if ids.get(MARK) == datapath and count is not None and number is not None:
+            yield (ids.get(PORT, ""), number), count
 
 
 def _whole(text: str) -> int | None:

@@ -109,7 +109,7 @@ async def _play(data: bytes) -> None:
         connection.data_received(piece)
         await asyncio.sleep(0)
     if link._ports_timer is not None:
-        link._tell_ports()
+        link._report_ports()
     assert not connection.closed_because.startswith("internal error"), connection.closed_because
     connection.close("the end")
     connection.connection_lost(None)
