@@ -206,7 +206,7 @@ class Client:
         """Explain why a packet from ``src`` reaches ``dst``, or does not; each an address or a job."""
         return self._json("GET", "/v1/explain", {"src": src, "dst": dst})
 
-    def host_rules(self, host: str, after: str = "", wait: float = 0.0) -> Answer:
+    def worker_rules(self, host: str, after: str = "", wait: float = 0.0) -> Answer:
         """A worker's rules, once their revision is another than ``after``, or after ``wait`` seconds without."""
         query = {"after": after, "wait": wait}
         return self._json("GET", f"/v1/hosts/{_part(host)}/rules", query, timeout=self._timeout + wait)

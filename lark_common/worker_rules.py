@@ -68,8 +68,8 @@ class ReservedShare:
 class JobRules:
     """The rules of one job.
 
-    ``addresses`` are its permitted sources. ``slice`` is a key of :attr:`HostRules.slices` (0: not sliced), ``wan`` one
-    of :attr:`HostRules.exceptions` (0: its WAN traffic is not dropped). ``inbound`` and ``outbound`` say in which
+    ``addresses`` are its permitted sources. ``slice`` is a key of :attr:`WorkerRules.slices` (0: not sliced), ``wan``
+    one of :attr:`WorkerRules.exceptions` (0: its WAN traffic is not dropped). ``inbound`` and ``outbound`` say in which
     direction connections may be opened; ``isolated``: nothing passes at all. ``dscp`` overwrites that of everything
     that the job sends (None: the policy has no groups). ``dhcp``: the job may ask a DHCP server. ``inward`` limits
     what is sent to the job (None: nothing does), and ``reserved`` are the flows that it has reserved.
@@ -92,7 +92,7 @@ class JobRules:
 
 
 @dataclass(frozen=True, slots=True)
-class HostRules:
+class WorkerRules:
     """The rules of one worker.
 
     ``job_networks`` are closed to sliced jobs but for the prefixes of their slice and the ``hosts`` in them.
@@ -109,7 +109,7 @@ class HostRules:
     uplinks: Mapping[str, Uplink] | None = None
 
 
-def to_json(rules: HostRules) -> dict[str, Any]:
+def to_json(rules: WorkerRules) -> dict[str, Any]:
     """The rules as a JSON object."""
     return {
         "job_networks": _texts(rules.job_networks),
@@ -149,10 +149,10 @@ def to_json(rules: HostRules) -> dict[str, Any]:
     }
 
 
-def from_json(given: Mapping[str, Any]) -> HostRules:
+def from_json(given: Mapping[str, Any]) -> WorkerRules:
     """The rules out of a JSON object. Raises ValueError where it is not one of :func:`to_json`."""
     try:
-        return HostRules(
+        return WorkerRules(
             _networks(given["job_networks"]),
             _networks(given["hosts"]),
             _networks(given["local_networks"]),

@@ -20,7 +20,7 @@ from lark_common.client import (
 )
 from lark_common.errors import SettingError
 from lark_common.runs import Address, EndedBy
-from lark_common.worker_rules import HostRules, from_json
+from lark_common.worker_rules import WorkerRules, from_json
 from lark_worker.errors import AwayError, RefusedError
 from lark_worker.queues.shaping import Seen
 from lark_worker.settings import Settings
@@ -134,9 +134,9 @@ class ControllerLink:
         """Note that a job has met a limit of this worker."""
         self._ask(lambda client: client.limited(job_id, detail))
 
-    def rules(self, host: str, after: str, wait: float) -> tuple[str, HostRules | None]:
+    def rules(self, host: str, after: str, wait: float) -> tuple[str, WorkerRules | None]:
         """The rules of this worker and their revision, None where that is ``after`` for another ``wait`` seconds."""
-        answer = self._ask(lambda client: client.host_rules(host, after, wait))
+        answer = self._ask(lambda client: client.worker_rules(host, after, wait))
         try:
             given = answer["rules"]
             return str(answer["revision"]), None if given is None else from_json(given)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from lark_common.worker_rules import HostRules
+from lark_common.worker_rules import WorkerRules
 from lark_controller.qos.delivery import Counters
 
 
@@ -20,7 +20,7 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class HostStatus:
+class WorkerStatus:
     """The rules that a worker enforces for its jobs without a port on a switch; None where they are known already.
 
     ``revision`` changes with the rules; ``waiting`` are the ids of the jobs whose rules the worker has not confirmed.
@@ -28,14 +28,14 @@ class HostStatus:
 
     host: str
     revision: str
-    rules: HostRules | None = None
+    rules: WorkerRules | None = None
     waiting: tuple[str, ...] = ()
 
 
 class WorkerControls(Protocol):
     """Operations on workers. Thread-safe; all raise SwitchError where the controller's loop does not answer."""
 
-    def rules(self, host: str, after: str, timeout: float) -> HostStatus:
+    def rules(self, host: str, after: str, timeout: float) -> WorkerStatus:
         """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""
 
     def confirmed(
@@ -45,7 +45,7 @@ class WorkerControls(Protocol):
         refused: Mapping[str, str],
         late: Sequence[str] = (),
         uplinks: Mapping[str, float | None] = MappingProxyType({}),
-    ) -> HostStatus:
+    ) -> WorkerStatus:
         """Notes that a worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made
         yet; ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
 

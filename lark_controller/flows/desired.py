@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from lark_common.runs import NetworkType
-from lark_common.worker_rules import HostRules
+from lark_common.worker_rules import WorkerRules
 from lark_controller.flows import core
 from lark_controller.flows.diff import diff
 from lark_controller.flows.edge import program as edge
@@ -24,7 +24,7 @@ from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
 from lark_controller.flows.relabel import Followed, Net, enter, move_blocks, relabel, slice_at_port, slice_label
 from lark_controller.flows.tags import LocalJobs, assign_tags
 from lark_controller.flows.wan import local_networks
-from lark_controller.flows.worker_rules import Ruled, host_rules
+from lark_controller.flows.worker_rules import Ruled, worker_rules
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, GroupControl, Policy, SliceKey, WanAction
 from lark_controller.qos.worker_queues import Claim
@@ -178,13 +178,13 @@ class Desired:
         """The jobs of a host whose policy their worker enforces, by number."""
         return [self.placed[number] for number in sorted(self.ruled.numbers(host))]
 
-    def host_rules(self, host: str, speeds: Mapping[str, float | None] | None = None) -> HostRules:
+    def worker_rules(self, host: str, speeds: Mapping[str, float | None] | None = None) -> WorkerRules:
         """The rules that a worker enforces for its jobs that are at no switch; ``speeds`` as in
-        :func:`~lark_controller.flows.worker_rules.host_rules`."""
+        :func:`~lark_controller.flows.worker_rules.worker_rules`."""
         jobs = self.ruled_at(host)
         keys = {placed.decision.slice for placed in jobs} - {None}
         prefixes = {key: self._slices.prefixes(key) for key in keys if key is not None}
-        return host_rules(self.policy, host, jobs, prefixes, self._dscp, speeds)
+        return worker_rules(self.policy, host, jobs, prefixes, self._dscp, speeds)
 
     def build(self, datapath: int) -> Program:
         """Everything that a known switch should hold, from scratch. Raises KeyError for an unknown one."""

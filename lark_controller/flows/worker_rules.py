@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from lark_common.runs import Address, AddressType, Network, NetworkType
-from lark_common.worker_rules import RULED, HostRules, JobRules, Share
+from lark_common.worker_rules import RULED, JobRules, Share, WorkerRules
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.prefixes import Prefix, minimal_cover
 from lark_controller.flows.tags import assign_tags
@@ -104,14 +104,14 @@ def _of(job: Job, decision: Decision) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def host_rules(
+def worker_rules(
     policy: Policy,
     host: str,
     jobs: Iterable[Placed],
     prefixes: Mapping[SliceKey, Iterable[Prefix]],
     dscps: Mapping[str, int],
     speeds: Mapping[str, float | None] | None = None,
-) -> HostRules:
+) -> WorkerRules:
     """The rules of a host: its jobs, and the prefixes of each of their slices; ``dscps`` are those of the groups, and
     ``speeds`` those of the interfaces that lead away from the worker, None where it has not told.
 
@@ -127,7 +127,7 @@ def host_rules(
         if placed.job.network_type is NetworkType.NAT and (key := _slice_of(placed)) is not None:
             behind.setdefault(key, []).extend(placed.job.addresses)
     shares = worker_shares(policy, host, jobs, speeds)
-    return HostRules(
+    return WorkerRules(
         job_networks=(
             *policy.job_networks,
             *minimal_cover(a for p in jobs if p.job.network_type is NetworkType.NAT for a in p.job.addresses),
@@ -200,7 +200,7 @@ def unsupported(policy: Policy, job: Job, decision: Decision) -> str:
     return ""
 
 
-def permits(rules: HostRules, job: JobRules, other: Address, *, sends: bool) -> str:
+def permits(rules: WorkerRules, job: JobRules, other: Address, *, sends: bool) -> str:
     """The reason why packets between a job and an address are dropped, ``""`` where they pass.
 
     ``sends``: from the job to the address, as a new connection; else the other way round.

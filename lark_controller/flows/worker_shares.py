@@ -14,7 +14,7 @@ from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.model import InboundShares, Policy
 from lark_controller.qos.queues import DEFAULT_QUEUE, Queue
 from lark_controller.qos.topology import KILO
-from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, carried, host_plan
+from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, carried, worker_queue_plan
 
 # Jobs that are neither limited nor have anything reserved are in no class of their own.
 _NO_QUEUE: Final = 0
@@ -55,7 +55,7 @@ def worker_shares(
     chosen = {name: each for name, each in speeds.items() if _is_uplink(name, policy)} or speeds
     known = {name: each if policy.edge_speed is None else policy.edge_speed for name, each in chosen.items()}
     inbound = policy.edge_inbound if policy.bandwidths else InboundShares.OPEN
-    plan = host_plan(demands, carried(known, policy, host, demands), inbound)
+    plan = worker_queue_plan(demands, carried(known, policy, host, demands), inbound)
     jobs_of = {Claim.of_job(placed.job.number): placed.job.id for placed in present}
     jobs_of |= {Claim.of_flow(each.number): placed.job.id for placed in present for each in placed.job.reserved}
     return WorkerShares(

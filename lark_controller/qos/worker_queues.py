@@ -69,16 +69,16 @@ class QueueDemand:
 
 
 @dataclass(frozen=True, slots=True)
-class HostPlan:
+class QueuePlan:
     """The queues of a worker's ports, by the port's name, and what cannot be promised, by claim."""
 
     ports: Mapping[str, PortQueues] = field(default_factory=lambda: MappingProxyType({}))
     short: Mapping[Claim, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def host_plan(
+def worker_queue_plan(
     demands: Iterable[QueueDemand], uplinks: Mapping[str, float | None], inbound: InboundShares = InboundShares.SPLIT
-) -> HostPlan:
+) -> QueuePlan:
     """The plan for a worker with these uplinks (name: speed in Mb/s, None where it is not known).
 
     No queue stands at an uplink while no job is limited. A demand that the link cannot hold beside those before it is
@@ -87,7 +87,7 @@ def host_plan(
     jobs = sorted(demands, key=lambda demand: demand.claim)
     limited = [(each, each.rate) for each in jobs if each.rate is not None and each.way is not Way.IN]
     if not limited:
-        return HostPlan()
+        return QueuePlan()
     short: dict[Claim, str] = {}
     ports: dict[str, PortQueues] = {}
     unknown = sorted(name for name, speed in uplinks.items() if speed is None)
@@ -104,7 +104,7 @@ def host_plan(
     # A job may use any uplink, so what comes in is promised by the slowest.
     link = min(known, default=None)
     ports |= _inbound(jobs, link, short, inbound)
-    return HostPlan(MappingProxyType(ports), MappingProxyType(short))
+    return QueuePlan(MappingProxyType(ports), MappingProxyType(short))
 
 
 def carried(

@@ -32,11 +32,11 @@ from lark_controller.qos.queues import (
 from lark_controller.qos.topology import KILO
 from lark_controller.qos.worker_queues import (
     Claim,
-    HostPlan,
     QueueDemand,
+    QueuePlan,
     Way,
     carried,
-    host_plan,
+    worker_queue_plan,
 )
 from lark_controller.reconcile.awaited import QueuesAt
 from lark_controller.reconcile.sending import Sending
@@ -77,7 +77,7 @@ class _State:
     numbers: dict[Claim, int] = field(default_factory=dict)
     demands: dict[Claim, QueueDemand] = field(default_factory=dict)
     leaving: dict[Claim, QueueDemand] = field(default_factory=dict)
-    plan: HostPlan = field(default_factory=HostPlan)
+    plan: QueuePlan = field(default_factory=QueuePlan)
     revision: int = 0
     address: str = ""
     requested: bool = False
@@ -149,7 +149,7 @@ class Queues:
         """As :meth:`refresh`, on a core: no flow chooses a queue of a group that is to go."""
         datapath = switch.datapath
         desired = self._loop.desired_of(datapath)
-        plan = HostPlan(core.queue_plan(switch, desired.policy).ports)
+        plan = QueuePlan(core.queue_plan(switch, desired.policy).ports)
         if plan == state.plan and state.requested:
             return
         state.plan = plan
@@ -318,16 +318,16 @@ class Queues:
                 demands[claim] = QueueDemand(claim, queue, None, each.kbps / KILO, way=way)
         return {claim: each for claim, each in demands.items() if claim not in inside}
 
-    def _plan(self, datapath: int, state: _State) -> HostPlan:
+    def _plan(self, datapath: int, state: _State) -> QueuePlan:
         desired = self._loop.desired_of(datapath)
         switch = desired.switches.get(datapath)
         demands = [*state.demands.values(), *state.leaving.values()]
         if switch is None or not switch.is_edge or not demands:
-            return HostPlan()
+            return QueuePlan()
         # Without a bandwidth rule for jobs, nothing that comes in is limited.
         inbound = desired.policy.edge_inbound if desired.policy.bandwidths else InboundShares.OPEN
         host = next((placed.job.host for placed in desired.jobs_at(datapath)), switch.name)
-        return host_plan(demands, carried(_speeds(switch), desired.policy, host, demands), inbound)
+        return worker_queue_plan(demands, carried(_speeds(switch), desired.policy, host, demands), inbound)
 
     def _request(self, datapath: int, state: _State) -> None:
         state.requested = bool(state.address)

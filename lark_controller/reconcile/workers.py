@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from lark_common.worker_rules import RULED, HostRules
+from lark_common.worker_rules import RULED, WorkerRules
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.worker_shares import is_limited, worker_shares
 from lark_controller.jobs.job import Job
@@ -27,14 +27,14 @@ class Workers:
     """All workers. ``states`` are the revisions of their rules."""
 
     def __init__(self, loop: LoopState) -> None:
-        self.states = HostStates()
+        self.states = WorkerStates()
         self._loop = loop
         # By host, the speeds of its uplinks as the worker has reported them: Mb/s, None where not known.
         self._speeds: dict[str, Mapping[str, float | None]] = {}
 
-    def rules(self, host: str) -> HostRules:
+    def rules(self, host: str) -> WorkerRules:
         """The rules of a worker as they should be now."""
-        return self._loop.desired.host_rules(host, self._speeds.get(host))
+        return self._loop.desired.worker_rules(host, self._speeds.get(host))
 
     def revise(self) -> None:
         """Give workers whose rules changed a new revision; jobs with new rules wait for it."""
@@ -117,7 +117,7 @@ class _State:
     waiters: list[Waiter] = field(default_factory=list)
 
 
-class HostStates:
+class WorkerStates:
     """Revisions are counted from the controller's start, so a revision names its start too: ``5f0e12ab.17``."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from lark_common.errors import AdError, NotFoundError
 from lark_common.runs import Address, NetworkType
-from lark_common.worker_rules import RULED, HostRules
+from lark_common.worker_rules import RULED, WorkerRules
 from lark_controller.api.switches import Explanation, Step
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FlowData, FlowKey, Program
@@ -61,7 +61,7 @@ class Ends:
     dst: Address
     src_job: Placed | None
     dst_job: Placed | None
-    rules: Mapping[str, HostRules]
+    rules: Mapping[str, WorkerRules]
 
 
 def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
@@ -73,7 +73,7 @@ def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
         if pair[0] and pair[1]:
             source, target = (_placed(desired, directory, job) for _, job in (first, second))
             ruled = {p.job.host for p in (source, target) if p is not None and p.job.network_type in RULED}
-            return Ends(pair[0][0], pair[1][0], source, target, {host: desired.host_rules(host) for host in ruled})
+            return Ends(pair[0][0], pair[1][0], source, target, {host: desired.worker_rules(host) for host in ruled})
     raise AdError("", f"{src} and {dst} have no address of the same IP version")
 
 

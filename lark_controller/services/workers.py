@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from lark_controller.api.workers import Delivered, HostStatus
+from lark_controller.api.workers import Delivered, WorkerStatus
 from lark_controller.reconcile.awaited import RulesAt
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.guarantees import Guarantees
@@ -23,7 +23,7 @@ class Workers:
         self._guarantees = guarantees
         self._trail = trail
 
-    def rules(self, host: str, after: str, timeout: float) -> HostStatus:
+    def rules(self, host: str, after: str, timeout: float) -> WorkerStatus:
         """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""
         states = self._reconciler.workers.states
         if timeout <= 0:
@@ -42,11 +42,11 @@ class Workers:
         refused: Mapping[str, str],
         late: Sequence[str] = (),
         uplinks: Mapping[str, float | None] = MappingProxyType({}),
-    ) -> HostStatus:
+    ) -> WorkerStatus:
         """A worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made yet;
         ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
 
-        def note() -> HostStatus:
+        def note() -> WorkerStatus:
             self._reconciler.workers.confirmed(host, revision, refused, late, uplinks)
             self._reconciler.act()
             return self._status(host, revision)
@@ -64,7 +64,7 @@ class Workers:
         """Answer all workers that wait for changes. Raises SwitchError."""
         self._loop.call(self._reconciler.workers.states.release)
 
-    def _status(self, host: str, after: str) -> HostStatus:
+    def _status(self, host: str, after: str) -> WorkerStatus:
         """A worker's rules; left out where their revision is ``after``. On the loop's thread."""
         states, desired = self._reconciler.workers.states, self._reconciler.desired
         revision, rules = states.revision(host), RulesAt(host)
@@ -73,4 +73,5 @@ class Workers:
             for placed in desired.ruled_at(host)
             if self._reconciler.confirmations.awaits(placed.job.number, rules)
         )
-        return HostStatus(host, revision, None if revision == after else self._reconciler.workers.rules(host), waiting)
+        changed = None if revision == after else self._reconciler.workers.rules(host)
+        return WorkerStatus(host, revision, changed, waiting)

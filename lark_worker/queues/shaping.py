@@ -16,7 +16,7 @@ from typing import Final
 
 from lark_common import log
 from lark_common.threads import StoppableThread
-from lark_common.worker_rules import HostRules, Share, Uplink
+from lark_common.worker_rules import Share, Uplink, WorkerRules
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import run
 from lark_worker.queues import fair_queues, tc
@@ -96,7 +96,7 @@ class Shaping:
         """Look no more; queues stay."""
         self._thread.stop()
 
-    def apply(self, rules: HostRules, records: Iterable[Record]) -> Shaped:
+    def apply(self, rules: WorkerRules, records: Iterable[Record]) -> Shaped:
         """Make the queues that the rules of these jobs ask for. Raises NetworkError where that may be tried again."""
         live = {record.id: record for record in records if record.made and not record.over}
         found = uplinks(live.values(), self._external, self._prefix)

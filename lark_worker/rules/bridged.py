@@ -10,7 +10,7 @@ from ipaddress import IPv6Address, IPv6Network, collapse_addresses
 from typing import Final
 
 from lark_common.runs import link_local
-from lark_common.worker_rules import HostRules
+from lark_common.worker_rules import WorkerRules
 from lark_worker.rules import render
 from lark_worker.rules.render import Port
 from lark_worker.rules.table import Chain, Set, Table, braces
@@ -30,7 +30,7 @@ _ALL_DHCP_SERVERS: Final = "ff02::1:2"
 _GLOBAL: Final = "{ 2000::/3, fc00::/7 }"
 
 
-def table(name: str, prefix: str, rules: HostRules, ports: Iterable[Port]) -> Table:
+def table(name: str, prefix: str, rules: WorkerRules, ports: Iterable[Port]) -> Table:
     """The table ``name`` of the bridge family for these jobs; ``prefix`` begins the names of all job devices."""
     ports = list(ports)
     maps, chains = render.gates(prefix, ports, ("prerouting", "postrouting"))
@@ -140,7 +140,7 @@ def _solicits(port: Port) -> Iterator[str]:
         yield f"icmpv6 type {{ {NS}, {NA} }} ip6 saddr fe80::/10 ip6 daddr fe80::/10 drop"
 
 
-def _targets(rules: HostRules, ports: Iterable[Port]) -> dict[str, Set]:
+def _targets(rules: WorkerRules, ports: Iterable[Port]) -> dict[str, Set]:
     """The networks that sliced jobs may or may not ask for, as what nft 1.0.6 compares a solicitation's target with."""
     slices = sorted({port.rules.slice for port in ports} - {0})
     if not slices:

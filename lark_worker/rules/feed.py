@@ -14,7 +14,7 @@ from typing import Final
 
 from lark_common import log
 from lark_common.threads import StoppableThread
-from lark_common.worker_rules import HostRules
+from lark_common.worker_rules import WorkerRules
 from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, NetworkError, RefusedError
 from lark_worker.queues.shaping import Shaping
@@ -35,7 +35,7 @@ class _Revision:
 
     host: str
     revision: str
-    rules: HostRules
+    rules: WorkerRules
 
 
 class RulesFeed:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lark_common import log
 from lark_common.runs import NetworkType
-from lark_common.worker_rules import HostRules, JobRules
+from lark_common.worker_rules import JobRules, WorkerRules
 from lark_worker.controller_link import Applied
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import NETNS, inside, run
@@ -109,16 +109,16 @@ class Firewall:
             if record.network_type == "nat":
                 self._forwarding.take()
             if self._known(family) is None:
-                self._put(self._table(family, HostRules(), []))
+                self._put(self._table(family, WorkerRules(), []))
 
     def close(self, records: Iterable[Record]) -> None:
         """Make missing tables for jobs without rules yet, so that they pass nothing. Raises NetworkError."""
         with self._lock:
             for family in {FAMILIES[record.network_type] for record in records if record.network_type in FAMILIES}:
                 if self._known(family) is None:
-                    self._put(self._table(family, HostRules(), []))
+                    self._put(self._table(family, WorkerRules(), []))
 
-    def apply(self, rules: HostRules, records: Iterable[Record], shaped: Shaped) -> Applied:
+    def apply(self, rules: WorkerRules, records: Iterable[Record], shaped: Shaped) -> Applied:
         """Put the rules of these live jobs in place, but for those whose bandwidth cannot be ``shaped``. Raises
         NetworkError where the kernel does not take them."""
         with self._lock:
@@ -175,7 +175,7 @@ class Firewall:
             self._limited[job_id] = f"too many connections (at most {self._most}): {limited} packets dropped so far"
         return Counters(**found)
 
-    def _apply(self, rules: HostRules, records: list[Record], shaped: Shaped) -> Applied:
+    def _apply(self, rules: WorkerRules, records: list[Record], shaped: Shaped) -> Applied:
         live = {record.id: record for record in records if record.network_type in FAMILIES and not record.over}
         refused: dict[str, str] = {}
         late = set()
@@ -204,7 +204,7 @@ class Firewall:
         self._forget(set(live))
         return Applied(refused, frozenset(late), shaped.uplinks)
 
-    def _table(self, family: str, rules: HostRules, ports: list[Port]) -> Table:
+    def _table(self, family: str, rules: WorkerRules, ports: list[Port]) -> Table:
         if family == bridged.FAMILY:
             return bridged.table(self.name, self._settings.prefix, rules, ports)
         return routed.table(

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lark_common.runs import Address, Network
-from lark_common.worker_rules import HostRules, JobRules
+from lark_common.worker_rules import JobRules, WorkerRules
 from lark_worker.rules.table import Chain, Set, Table
 
 # Before the kernel's own filtering (0), after its connection tracking (-200); see nft(8), "priority".
@@ -69,7 +69,7 @@ def counters(ports: Iterable[Port]) -> frozenset[str]:
 
 
 def shared_sets(
-    rules: HostRules, ports: Iterable[Port], own: Iterable[Network], hosts: Iterable[Network]
+    rules: WorkerRules, ports: Iterable[Port], own: Iterable[Network], hosts: Iterable[Network]
 ) -> dict[str, Set]:
     """The sets that jobs' chains refer to. ``own`` are the networks behind NAT, ``hosts`` the worker there."""
     used = [port.rules for port in ports]

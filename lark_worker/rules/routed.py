@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from lark_common.runs import Address, Network
-from lark_common.worker_rules import HostRules
+from lark_common.worker_rules import WorkerRules
 from lark_worker.rules import render
 from lark_worker.rules.render import Port
 from lark_worker.rules.table import Chain, Set, Table
@@ -23,7 +23,7 @@ NOWHERE: Final = {
 def table(
     name: str,
     prefix: str,
-    rules: HostRules,
+    rules: WorkerRules,
     ports: Iterable[Port],
     *,
     networks: Iterable[Network],

@@ -21,7 +21,7 @@ from lark_controller.jobs.job import ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.qos.queues import FIRST_JOB_QUEUE, FIRST_RESERVED_QUEUE, LAST_JOB_QUEUE, MAX_QUEUE
-from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, carried, host_plan
+from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, carried, worker_queue_plan
 from lark_controller.store import Store
 from lark_controller.switches.openflow import wire
 from tests.chaos.checker import Bucket, Evidence, Flows, Place, Queues, Reservation, Row
@@ -117,7 +117,7 @@ def _queues(whole: Desired, switch: Switch) -> Queues:
                 whole.set_queue(claim, queue, job.number)
             demands.append(QueueDemand(claim, queue, None, flow.kbps / 1000, way=Way.IN if flow.incoming else Way.OUT))
     speeds = {name: switch.speeds.get(number) for name, number in switch.ports.items() if number in switch.uplinks}
-    plan = host_plan(demands, carried(speeds, whole.policy, f"worker{switch.datapath}", demands))
+    plan = worker_queue_plan(demands, carried(speeds, whole.policy, f"worker{switch.datapath}", demands))
     return {
         port: queues_text(each.rate, {number: (queue.least, queue.most) for number, queue in each.queues.items()})
         for port, each in plan.ports.items()

@@ -18,8 +18,8 @@ from lark_common.classads.ads import parse_post
 from lark_common.errors import NotFoundError, UnsupportedError
 from lark_common.runs import AddressType, NetworkType
 from lark_common.worker_rules import (
-    HostRules,
     JobRules,
+    WorkerRules,
     from_json,
     to_json,
 )
@@ -43,12 +43,12 @@ from tests.flows.test_desired import (
 HOST = "worker1"
 
 
-def rules_of(*jobs: Job, policy: str = FULL) -> HostRules:
+def rules_of(*jobs: Job, policy: str = FULL) -> WorkerRules:
     loaded = load(policy)
     pool, decider = Desired(loaded), Decider(loaded)
     for job in jobs:
         pool.put(job, decider.decide(job.facts))
-    return pool.host_rules(HOST)
+    return pool.worker_rules(HOST)
 
 
 def a_bridge_job(number: int, **changes: Any) -> Job:
@@ -98,7 +98,7 @@ def test_whoever_has_what_was_told_has_the_whole(text: str, history: list[Any]) 
     """A worker that takes its rules whenever they are said to have changed has those of a pool made anew."""
     policy = load(text)
     pool, decider = Desired(policy), Decider(policy)
-    held: dict[str, HostRules] = {}
+    held: dict[str, WorkerRules] = {}
     live: dict[int, Job] = {}
     for action, what in history:
         known = {number for host in pool.ruled.hosts() for number in pool.ruled.numbers(host)}
@@ -109,14 +109,14 @@ def test_whoever_has_what_was_told_has_the_whole(text: str, history: list[Any]) 
             live.pop(what, None)
             pool.remove(what)
         for host, fresh in pool.ruled.take().items():
-            held[host] = pool.host_rules(host)
+            held[host] = pool.worker_rules(host)
             if action == "put" and what.number not in known and what.host == host and what.datapath is None:
                 assert fresh <= {what.number}
     oracle = Desired(policy)
     for job in live.values():
         oracle.put(job, decider.decide(job.facts))
     for host in {*held, *oracle.ruled.hosts()}:
-        assert held[host] == oracle.host_rules(host)
+        assert held[host] == oracle.worker_rules(host)
         assert from_json(to_json(held[host])) == held[host]
 
 
@@ -132,7 +132,7 @@ def test_what_says_nothing_new_of_a_job_changes_no_rules(number: int) -> None:
     assert pool.ruled.take() == {}
     pool.remove(number)
     assert pool.ruled.take() == {HOST: set()}
-    assert pool.host_rules(HOST).jobs == ()
+    assert pool.worker_rules(HOST).jobs == ()
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,12 @@ def test_what_is_no_rule_is_not_read(change: str, value: object) -> None:
 
 
 def test_what_is_no_object_is_not_read() -> None:
-    for document in ({}, {"job_networks": None}, to_json(HostRules()) | {"slices": []}):
+    for document in ({}, {"job_networks": None}, to_json(WorkerRules()) | {"slices": []}):
         with pytest.raises(ValueError, match="not the rules of a host"):
             from_json(document)
 
 
-RULES = HostRules(
+RULES = WorkerRules(
     job_networks=(ip_network("10.64.0.0/16"),),
     hosts=(ip_network("10.64.0.53/32"),),
     local_networks=(ip_network("10.0.0.0/8"),),

@@ -17,7 +17,7 @@ from lark_controller.flows.wan import local_networks
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision
 from lark_controller.qos.queues import DEFAULT_QUEUE, FIRST_RESERVED_QUEUE, Queue
-from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, host_plan
+from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, worker_queue_plan
 from tests.fixtures.databases import a_run
 from tests.fixtures.service import (
     WORKER1,
@@ -91,7 +91,7 @@ def test_what_is_reserved_for_flows_is_promised_one_way() -> None:
         QueueDemand(Claim.of_flow(1), FIRST_RESERVED_QUEUE + 1, None, 30.0, way=Way.OUT),
         QueueDemand(Claim.of_flow(2), 0, None, 20.0, way=Way.IN),
     ]
-    plan = host_plan(demands, {"up": 100.0})
+    plan = worker_queue_plan(demands, {"up": 100.0})
     assert plan.ports["up"].queues == {
         FIRST_RESERVED_QUEUE + 1: Queue(30_000_000, 30_000_000),
         DEFAULT_QUEUE: Queue(70_000_000, 100_000_000),

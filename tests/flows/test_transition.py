@@ -115,7 +115,7 @@ def test_the_way_to_another_policy_equals_the_full_recompute(
         assert held[datapath] == oracle.build(datapath)
         assert after.rules[datapath] == len(held[datapath].flows)
     for host in ("worker1", "worker2", "worker3"):
-        assert after.host_rules(host) == oracle.host_rules(host)
+        assert after.worker_rules(host) == oracle.worker_rules(host)
     assert +after.groups == +oracle.groups
 
 

@@ -112,7 +112,7 @@ def table(desired: Desired, speeds: dict[str, float | None]) -> tuple[Table, dic
 def test_the_shares_of_a_worker(text: str, jobs: list[Job], uplinks: Table, inward: dict[str, float]) -> None:
     desired = desired_of(text, *jobs)
     assert table(desired, {"eth0": 100.0}) == (uplinks, inward, {})
-    rules = desired.host_rules(HOST, {"eth0": 100.0})
+    rules = desired.worker_rules(HOST, {"eth0": 100.0})
     assert from_json(to_json(rules)) == rules
 
 
@@ -150,8 +150,8 @@ def test_a_topology_says_what_the_access_link_carries() -> None:
 
 def test_before_the_worker_has_told_its_uplinks_what_stands_stays() -> None:
     desired = desired_of(policy(), a_ruled_job(1, 10))
-    assert desired.host_rules(HOST).uplinks is None
-    assert desired_of(policy(), a_ruled_job(1)).host_rules(HOST).uplinks == {}
+    assert desired.worker_rules(HOST).uplinks is None
+    assert desired_of(policy(), a_ruled_job(1)).worker_rules(HOST).uplinks == {}
 
 
 def test_the_rules_of_a_worker_tell_the_shares_of_its_jobs() -> None:
@@ -159,7 +159,7 @@ def test_the_rules_of_a_worker_tell_the_shares_of_its_jobs() -> None:
     desired = desired_of(policy(), a_ruled_job(1, 30), a_ruled_job(2, None, "alice", *flows))
     speeds: dict[str, float | None] = {"eth0": 100.0}
     shares = worker_shares(desired.policy, HOST, desired.ruled_at(HOST), speeds)
-    rules = desired.host_rules(HOST, speeds)
+    rules = desired.worker_rules(HOST, speeds)
     assert rules.uplinks == shares.uplinks
     assert {job.id: job.inward for job in rules.jobs if job.inward is not None} == shares.inward != {}
     assert [[each.target for each in job.reserved] for job in rules.jobs] == [[], [flows[0].target]]

@@ -14,11 +14,11 @@ from lark_controller.qos.queues import DEFAULT_QUEUE
 from lark_controller.qos.worker_queues import (
     LEAST_REST,
     Claim,
-    HostPlan,
     QueueDemand,
+    QueuePlan,
     Way,
     carried,
-    host_plan,
+    worker_queue_plan,
 )
 
 UPLINK = {"eth0": 1000.0}
@@ -31,7 +31,7 @@ def demand(
     return QueueDemand(Claim.of_job(number), number, f"p{number}", rate, borrows, ceiling)
 
 
-def table(plan: HostPlan) -> dict[str, dict[int, tuple[float, float]]]:
+def table(plan: QueuePlan) -> dict[str, dict[int, tuple[float, float]]]:
     """(least, most) in Mb/s by port and queue."""
     return {
         name: {number: (queue.least / 1e6, queue.most / 1e6) for number, queue in port.queues.items()}
@@ -75,13 +75,13 @@ def table(plan: HostPlan) -> dict[str, dict[int, tuple[float, float]]]:
 def test_what_stands(
     demands: Sequence[QueueDemand], inbound: InboundShares, expected: dict[str, dict[int, tuple[float, float]]]
 ) -> None:
-    plan = host_plan(demands, UPLINK, inbound)
+    plan = worker_queue_plan(demands, UPLINK, inbound)
     assert table(plan) == expected
     assert not plan.short
 
 
 def test_the_last_comes_short_where_a_link_cannot_hold_all_and_is_limited_all_the_same() -> None:
-    plan = host_plan([demand(1, 700), demand(2, 400, borrows=True), demand(3, 200)], UPLINK)
+    plan = worker_queue_plan([demand(1, 700), demand(2, 400, borrows=True), demand(3, 200)], UPLINK)
     assert list(plan.short) == [Claim.of_job(2)]
     assert "has 300 Mb/s left, and this job needs 400" in plan.short[Claim.of_job(2)]
     assert table(plan)["eth0"] == {0: (100, 1000), 1: (700, 700), 2: (0, 400), 3: (200, 200)}
@@ -89,7 +89,7 @@ def test_the_last_comes_short_where_a_link_cannot_hold_all_and_is_limited_all_th
 
 
 def test_what_a_link_cannot_promise_takes_nothing_from_those_who_share() -> None:
-    plan = host_plan([demand(1, 700), demand(2, 400), demand(3)], UPLINK)
+    plan = worker_queue_plan([demand(1, 700), demand(2, 400), demand(3)], UPLINK)
     assert list(plan.short) == [Claim.of_job(2)]
     assert table(plan)["p3"] == {0: (300, 300)}
 
@@ -97,24 +97,24 @@ def test_what_a_link_cannot_promise_takes_nothing_from_those_who_share() -> None
 def test_a_flow_counts_the_way_it_goes() -> None:
     out = QueueDemand(Claim.of_flow(1), 8, None, 200, way=Way.OUT)
     into = QueueDemand(Claim.of_flow(2), 9, None, 300, way=Way.IN)
-    plan = host_plan([demand(1, 100), out, into, demand(2)], UPLINK)
+    plan = worker_queue_plan([demand(1, 100), out, into, demand(2)], UPLINK)
     assert table(plan) == {
         "eth0": {0: (700, 1000), 1: (100, 100), 8: (200, 200)},
         "p1": {0: (100, 100)},
         "p2": {0: (600, 600)},
     }
-    assert host_plan([into, demand(2)], UPLINK) == HostPlan()
+    assert worker_queue_plan([into, demand(2)], UPLINK) == QueuePlan()
 
 
 def test_what_comes_in_is_promised_by_the_slowest_uplink() -> None:
-    plan = host_plan([demand(1, 100), demand(2)], {"eth0": 1000.0, "eth1": 400.0})
+    plan = worker_queue_plan([demand(1, 100), demand(2)], {"eth0": 1000.0, "eth1": 400.0})
     assert table(plan) == {
         "eth0": {0: (900, 1000), 1: (100, 100)},
         "eth1": {0: (300, 400), 1: (100, 100)},
         "p1": {0: (100, 100)},
         "p2": {0: (300, 300)},
     }
-    unknown = host_plan([demand(1, 100), demand(2)], {"eth0": 1000.0, "eth2": None})
+    unknown = worker_queue_plan([demand(1, 100), demand(2)], {"eth0": 1000.0, "eth2": None})
     assert "uplink eth2 is not known" in unknown.short[Claim.of_job(1)]
     assert table(unknown)["p2"] == {0: (1000, 1000)}
 
@@ -155,10 +155,10 @@ def test_an_uplink_carries_no_more_than_the_topology_gives_the_worker(
 
 
 def test_an_unknown_speed_and_a_missing_uplink_are_said() -> None:
-    plan = host_plan([demand(1, 100)], {"eth0": None})
+    plan = worker_queue_plan([demand(1, 100)], {"eth0": None})
     assert "the speed of uplink eth0 is not known" in plan.short[Claim.of_job(1)]
     assert table(plan) == {"p1": {0: (100, 100)}}
-    assert "no uplink" in host_plan([demand(1, 100)], {}).short[Claim.of_job(1)]
+    assert "no uplink" in worker_queue_plan([demand(1, 100)], {}).short[Claim.of_job(1)]
 
 
 rates = st.one_of(st.none(), st.integers(1, 1500).map(float))
@@ -174,11 +174,11 @@ demands = st.lists(st.tuples(rates, st.booleans(), rates), max_size=12).map(
 def test_nobody_is_promised_what_a_link_does_not_have(
     jobs: list[QueueDemand], speed: float, inbound: InboundShares
 ) -> None:
-    plan = host_plan(jobs, {"eth0": speed}, inbound)
+    plan = worker_queue_plan(jobs, {"eth0": speed}, inbound)
     link = speed * 1e6
     limited = [each for each in jobs if each.rate is not None]
     if not limited:
-        assert plan == HostPlan()
+        assert plan == QueuePlan()
         return
     uplink = plan.ports["eth0"]
     promised = sum(queue.least for queue in uplink.queues.values())
@@ -199,4 +199,4 @@ def test_nobody_is_promised_what_a_link_does_not_have(
 @given(demands, st.permutations(range(12)))
 def test_the_order_in_which_jobs_come_does_not_matter(jobs: list[QueueDemand], order: list[int]) -> None:
     shuffled = [jobs[place] for place in order if place < len(jobs)]
-    assert host_plan(shuffled, UPLINK) == host_plan(jobs, UPLINK)
+    assert worker_queue_plan(shuffled, UPLINK) == worker_queue_plan(jobs, UPLINK)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lark_controller.reconcile.awaited import Confirmations, FlowsAt
-from lark_controller.reconcile.workers import HostStates
+from lark_controller.reconcile.workers import WorkerStates
 
 
 def test_whoever_has_given_up_is_not_called_and_not_kept() -> None:
@@ -26,7 +26,7 @@ def test_whoever_has_given_up_is_not_called_and_not_kept() -> None:
 
 
 def test_a_revision_that_is_no_number_confirms_nothing() -> None:
-    states = HostStates()
+    states = WorkerStates()
     states.changed("worker1", [7])
     start = states.revision("worker1").partition(".")[0]
     for count in ("", "x", "-1", "1.5", "9" * 5000, "²"):
@@ -37,7 +37,7 @@ def test_a_revision_that_is_no_number_confirms_nothing() -> None:
 
 
 def test_a_revision_that_was_never_given_out_confirms_nothing() -> None:
-    states = HostStates()
+    states = WorkerStates()
     states.changed("worker1", [7])
     start, _, count = states.revision("worker1").partition(".")
     assert states.confirmed("worker1", f"{start}.{int(count) + 1}") == []

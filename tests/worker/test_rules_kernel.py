@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from lab.namespaces import Net
 from lab.run import run
 from lark_common.runs import AddressType, NetworkType, link_local
-from lark_common.worker_rules import HostRules, JobRules
+from lark_common.worker_rules import JobRules, WorkerRules
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.worker_rules import permits
 from lark_controller.jobs.job import Job
@@ -179,12 +179,12 @@ def loaded(table: Table) -> Iterator[None]:
         run(["nft", "-f", "-"], stdin=delete(table.family, table.name))
 
 
-def rules_of(policy: str, jobs: list[Job]) -> HostRules:
+def rules_of(policy: str, jobs: list[Job]) -> WorkerRules:
     parsed = load(policy)
     pool, decider = Desired(parsed), Decider(parsed)
     for job in jobs:
         pool.put(replace(job, network_type=NetworkType.BRIDGE, datapath=None), decider.decide(job.facts))
-    return pool.host_rules("worker1")
+    return pool.worker_rules("worker1")
 
 
 def job_of(number: int, owner: str, versions: str) -> Job:
@@ -329,7 +329,7 @@ def test_the_kernel_passes_what_the_edge_passes(
                 assert out.get(0) == ([up[UPLINK]] if UPLINK in up else None), shown
 
 
-HOST = HostRules(
+HOST = WorkerRules(
     job_networks=(ip_network("10.64.0.0/16"), ip_network("2001:db8:64::/48")),
     hosts=(ip_network("10.64.0.53/32"),),
     local_networks=(ip_network("10.0.0.0/8"), ip_network("2001:db8::/32"), ip_network("fe80::/10")),

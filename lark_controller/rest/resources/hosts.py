@@ -7,7 +7,7 @@ from typing import Any
 from flask import Response
 
 from lark_common.worker_rules import to_json
-from lark_controller.api.workers import Delivered, HostStatus
+from lark_controller.api.workers import Delivered, WorkerStatus
 from lark_controller.qos.delivery import Counters
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host
@@ -123,6 +123,6 @@ def delivered(host: str) -> dict[str, int]:
     return {"missed": context.controls.workers.delivered(host, found)}
 
 
-def _answer(status: HostStatus) -> dict[str, object]:
+def _answer(status: WorkerStatus) -> dict[str, object]:
     rules = None if status.rules is None else to_json(status.rules)
     return {"host": status.host, "revision": status.revision, "rules": rules, "waiting": status.waiting}
