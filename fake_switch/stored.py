@@ -17,6 +17,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
+from lark_controller.flows.marker import MARKERS
 from lark_controller.flows.model import Flow
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.replies import PortInfo
@@ -88,8 +89,10 @@ class StoredSwitch(FakeSwitch):
             yield Flow(mod.key, mod.data)
 
     def digest(self) -> str:
-        """A digest of all flows, whatever the order in which they came."""
-        parts = sorted(repr((key, value)).encode() for key, value in self.flows.items())
+        """A digest of all flows but markers, whatever the order in which they came."""
+        parts = sorted(
+            repr((key, value)).encode() for key, value in self.flows.items() if value[0] & MARKERS[1] != MARKERS[0]
+        )
         return hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]
 
     def _flow_mod(self, xid: int, message: bytes) -> None:

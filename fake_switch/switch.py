@@ -18,11 +18,13 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch import switchside
 from fake_switch.switchside import FlowMod
+from lark_controller.flows.marker import MARKERS
 from lark_controller.flows.model import (
     FIELD_BITS,
     PORT_ANY,
     PORT_NORMAL,
     Flow,
+    FlowData,
     FlowKey,
     Output,
     Program,
@@ -158,8 +160,14 @@ class FakeSwitch(asyncio.Protocol):
 
     @property
     def program(self) -> Program:
-        """The flows and meters of the switch now."""
-        return self.tables.program()
+        """The flows and meters of the switch now, without markers."""
+        held = self.tables.program()
+        return Program({key: data for key, data in held.flows.items() if not _is_marker(data)}, held.meters)
+
+    @property
+    def markers(self) -> list[Flow]:
+        """The markers of the switch now."""
+        return [Flow(key, data) for key, data in self.tables.program().flows.items() if _is_marker(data)]
 
     def put(self, flow: Flow, packets: int = 0, octets: int = 0) -> None:
         """Put a flow in as if somebody else had. Raises ValueError for one that no switch takes."""
@@ -392,6 +400,10 @@ class FakeSwitch(asyncio.Protocol):
             data = sent.frame[: sent.max_len]
             self.packet_in(PacketIn(sent.cookie, sent.table, sent.reason, in_port, metadata, data))
         return result.outputs
+
+
+def _is_marker(data: FlowData) -> bool:
+    return data.cookie & MARKERS[1] == MARKERS[0]
 
 
 def _metadata_at(result: simulate.Result, table: int) -> int:

@@ -70,7 +70,14 @@ class Controller:
         ledger = Ledger()
         self._journal = Journal(store.trail)
         self._reconciler = Reconciler(
-            in_force, self._state_changed, metrics, self._ovsdb, ovsdb, ledger, self._journal.note
+            in_force,
+            self._state_changed,
+            metrics,
+            self._ovsdb,
+            ovsdb,
+            ledger,
+            self._journal.note,
+            compares=bool(check_seconds),
         )
         self._account_writer = AccountWriter(store, ledger, keeping)
         self._guarantees = Guarantees(self._reconciler, metrics)
@@ -137,6 +144,7 @@ class Controller:
             self._pool.start()
         self._account_writer.start()
         self._openflow.call(self._reconciler.counters.start(self._read_seconds)).result()
+        self._openflow.call(self._reconciler.markers.start()).result()
         self.health.needs(self._ovsdb.thread)
         for service in (self._openflow, self._upkeep, self._account_writer, self._journal):
             self.health.needs(*service.threads)
@@ -157,6 +165,8 @@ class Controller:
         if self._pool is not None:
             self._pool.stop()
         self._upkeep.stop_watching()
+        if self._openflow.running:
+            self._openflow.call(self._reconciler.markers.finish()).result()
         self._openflow.stop()
         self._upkeep.stop()
         self._account_writer.stop()

@@ -45,7 +45,7 @@ class SwitchStatus:
     name: Annotated[str, "Its name in the policy"]
     role: Annotated[str, "edge or core"]
     connected: Annotated[bool, "Connected now"]
-    in_sync: Annotated[bool, "Everything desired is confirmed by barrier, after a complete dump"]
+    in_sync: Annotated[bool, "Everything desired is confirmed by barrier, after a complete dump or a marker"]
     address: Annotated[str, "Address that it connects from"] = ""
     host: Annotated[str, "The Machine whose jobs are attached to it"] = ""
     description: Annotated[str, "Its own description"] = ""

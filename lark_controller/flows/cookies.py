@@ -30,6 +30,7 @@ class Category(IntEnum):
     REACTIVE = 0x09  # decided on a PacketIn. Number: a hash of the two addresses
     LEARNED = 0x0A  # L2 learning where the switch has no NORMAL. Number: the VLAN
     COUNT = 0x0B  # counts what one job sends and receives. Number: eight times the job's number, plus what is counted
+    MARKER = 0x0C  # matches no packet; shows which program the switch holds whole. Number: a part of its fingerprint
 
 
 # Cookie and mask that choose the flows of this program, and base flows, which are loaded on the worker.

@@ -217,6 +217,10 @@ class Desired:
         """The prefixes of a slice's jobs."""
         return self._slices.prefixes(key)
 
+    def slice_digest(self, key: SliceKey) -> bytes:
+        """A digest of the prefixes of a slice's jobs."""
+        return self._slices.digest(key)
+
     def covers_alike(self, before: Desired, key: SliceKey) -> bool:
         """True where a slice has the same prefixes in both."""
         return self._slices.alike(before._slices, key)
@@ -390,7 +394,7 @@ class Desired:
                 if tag not in made:
                     made[tag] = slice_change(tag, net.added, net.removed)
                 changes[datapath], more = made[tag]
-                self.rules[datapath] = self.rules.get(datapath, 0) + more
+                self._count_rules(datapath, more)
         for position, net in classes.items():
             assert isinstance(position, int)
             for datapath in self._cores():
@@ -403,10 +407,15 @@ class Desired:
                 before.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.removed))
         for datapath in before.keys() | after.keys():
             wanted, there = Program.of(after.get(datapath, ())), Program.of(before.get(datapath, ()))
-            self.rules[datapath] = self.rules.get(datapath, 0) + len(wanted.flows) - len(there.flows)
+            self._count_rules(datapath, len(wanted.flows) - len(there.flows))
             if change := diff(wanted, there):
                 changes[datapath] = change
         return changes
+
+    def _count_rules(self, datapath: int, more: int) -> None:
+        # One that was never counted is counted as a whole.
+        if datapath in self.rules:
+            self.rules[datapath] += more
 
     def _cores(self) -> Iterator[int]:
         # Declared switches are few, whatever the number of workers.

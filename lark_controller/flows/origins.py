@@ -82,6 +82,8 @@ def origin(desired: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> 
                 return Origin("counts for a job that is over")
             job = counted.job
             return Origin(f"counts for job {job.called} of {job.owner} on {job.run.slot}", job.id)
+        case Category.MARKER:
+            return Origin("marker of a switch that holds all that it should; no packet matches it")
         case Category.LEARNED:
             return Origin("learned station")
         case _:

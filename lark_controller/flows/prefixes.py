@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
 from typing import Final, NamedTuple
 
@@ -76,12 +77,13 @@ class PrefixSet:
     and counts once. A member takes about 70 bytes for IPv4, 80 for IPv6. Mutable, for one thread.
     """
 
-    __slots__ = ("_lengths", "_members")
+    __slots__ = ("_digest", "_lengths", "_members")
 
     def __init__(self) -> None:
         # A member is one integer (address, 8 bits of length, 1 of version), because a tuple costs three times as much.
         self._members: set[int] = set()
         self._lengths: dict[int, int] = {}
+        self._digest: bytes | None = None
 
     def __len__(self) -> int:
         return len(self._members)
@@ -94,11 +96,17 @@ class PrefixSet:
     def copy(self) -> PrefixSet:
         """The same set, to be changed apart."""
         other = PrefixSet()
-        other._members, other._lengths = set(self._members), dict(self._lengths)
+        other._members, other._lengths, other._digest = set(self._members), dict(self._lengths), self._digest
         return other
 
     def __iter__(self) -> Iterator[Prefix]:
         return (_unpack(key) for key in self._members)
+
+    def digest(self) -> bytes:
+        """A digest of the members, calculated when it is asked for after a change; the same in every process."""
+        if self._digest is None:
+            self._digest = blake2b(repr(sorted(self._members)).encode(), digest_size=16).digest()
+        return self._digest
 
     def covering(self, prefix: Prefix) -> Prefix | None:
         """The member that holds the whole of ``prefix``, or None."""
@@ -148,6 +156,7 @@ class PrefixSet:
         return Delta(tuple(come), (member,))
 
     def _put(self, prefix: Prefix) -> None:
+        self._digest = None
         self._members.add(_pack(prefix))
         kind = prefix.length << 1 | (prefix.version == 6)
         self._lengths[kind] = self._lengths.get(kind, 0) + 1
@@ -156,6 +165,7 @@ class PrefixSet:
         key = _pack(prefix)
         if key not in self._members:
             return False
+        self._digest = None
         self._members.remove(key)
         kind = key & 0x1FF
         self._lengths[kind] -= 1
@@ -236,6 +246,11 @@ class LabelledPrefixes:
     def alike(self, other: LabelledPrefixes, label: Hashable) -> bool:
         """True where a label has the same cover in both."""
         return self._sets.get(label) == other._sets.get(label)
+
+    def digest(self, label: Hashable) -> bytes:
+        """A digest of a label's cover; empty for a label without addresses."""
+        found = self._sets.get(label)
+        return b"" if found is None else found.digest()
 
     def labels(self) -> tuple[Hashable, ...]:
         """The labels that have an address."""

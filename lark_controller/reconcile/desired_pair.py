@@ -44,6 +44,11 @@ class DesiredPair:
         return self._coming[0] if self._coming is not None and datapath in self.moved else self.desired
 
     @property
+    def changing(self) -> bool:
+        """True while a policy changes."""
+        return self._coming is not None
+
+    @property
     def coming(self) -> Desired:
         """The desired state of a prepared policy."""
         assert self._coming is not None
@@ -161,7 +166,7 @@ def _check_support(desired: Desired, job: Job, decision: Decision) -> None:
 def _check_limits(desired: Desired, counts: dict[int, int], changes: dict[int, Changes], before: Placed | None) -> None:
     for datapath in changes:
         switch = desired.switches[datapath]
-        was, wanted = counts.get(datapath, 0), desired.rules[datapath]
+        was, wanted = counts.get(datapath, 0), desired.rules.get(datapath, 0)
         if switch.max_rules and wanted > switch.max_rules and wanted > was:
             raise RuleLimitError(
                 f"switch {switch.name} takes {switch.max_rules} rules and has {was}; this job "

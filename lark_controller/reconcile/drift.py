@@ -24,7 +24,7 @@ async def check(loop: Reconciler, datapath: int) -> int:
         then, now = (
             Program({k: v for k, v in p.flows.items() if k in dump.program.flows}, p.meters) for p in (then, now)
         )
-    changes = drift(then, now, dump.program)
+    changes, state.trusted = drift(then, now, dump.program), False
     if changes:
         state.drift += len(changes)
         event("switch drifted", level=WARNING, datapath=dpid_text(datapath), changes=len(changes))

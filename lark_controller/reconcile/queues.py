@@ -17,7 +17,7 @@ from lark_controller.accounting.readings import QueueReading
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, parse
-from lark_controller.flows.model import FlowData, SetQueue
+from lark_controller.flows.model import FlowData, FlowKey, SetQueue
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import GroupControl, InboundShares
@@ -42,7 +42,7 @@ from lark_controller.reconcile.awaited import QueuesAt
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import dpid_text
-from lark_controller.switches.openflow.link import Dump, SwitchLink
+from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.ovsdb.driver import (
     CONNECTING,
     READING,
@@ -98,16 +98,16 @@ class Queues:
 
     # -- events of the reconcile loop ----------------------------------------------------------------------------------
 
-    def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
-        """Take in a switch that has connected: its flows of Lark's that choose a queue show that the queue stood."""
+    def switch_connected(self, link: SwitchLink, flows: Mapping[FlowKey, FlowData]) -> None:
+        """Take in a switch that has connected: those of its ``flows`` that choose a queue show that the queue stood."""
         state = self._states.setdefault(link.datapath, _State())
         spec = self._loop.desired_of(link.datapath).policy.switches.get(link.datapath)
         state.address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
         state.requested = False
         switch = self._loop.desired_of(link.datapath).switches[link.datapath]
         if switch.group_control is GroupControl.QUEUES:
-            self._loop.pair.set_group_queues(link.datapath, _groups_that_choose(dump))
-        for data in dump.program.flows.values():
+            self._loop.pair.set_group_queues(link.datapath, _groups_that_choose(flows))
+        for data in flows.values():
             number, queue = _chosen(data)
             placed = None if number is None else self._loop.desired_of(link.datapath).placed.get(number)
             if placed is None or placed.datapath != link.datapath or queue in state.numbers.values():
@@ -118,8 +118,26 @@ class Queues:
                 claims = (Claim.of_flow(each.number) for each in placed.job.reserved)
                 claim = next((each for each in claims if _free(each, set()) == queue), None)
             if claim is not None and claim not in state.numbers:
-                state.numbers[claim] = queue
-                self._loop.pair.set_queue(claim, queue, placed.job.number)
+                self.stands(link.datapath, claim, queue, placed.job.number)
+
+    def stands(self, datapath: int, claim: Claim, queue: int, job: int) -> None:
+        """Take a queue through which a job sends for one that stands, until its switch's database reports."""
+        self._states[datapath].numbers[claim] = queue
+        self._loop.pair.set_queue(claim, queue, job)
+
+    def likely(self, datapath: int) -> dict[Claim, int]:
+        """The numbers that the queues of a switch's jobs would have, if all of them stood."""
+        state = self._states.get(datapath) or _State()
+        found = dict(state.numbers)
+        for placed in self._loop.desired_of(datapath).jobs_at(datapath):
+            share, job = placed.decision.bandwidth, placed.job
+            if placed.port is None or placed.decision.isolated:
+                continue
+            limited = share is not None and share.rate(job.bandwidth) is not None
+            for claim in _claims(job):
+                if claim not in found and (limited or not claim.is_job):
+                    found[claim] = _free(claim, set(found.values()))
+        return found
 
     def refresh(self, datapath: int) -> None:
         """Calculate a switch's queues anew, and request them if they differ."""
@@ -433,10 +451,10 @@ def _claims(job: Job) -> list[Claim]:
     return [Claim.of_job(job.number), *(Claim.of_flow(each.number) for each in job.reserved if not each.incoming)]
 
 
-def _groups_that_choose(dump: Dump) -> frozenset[int]:
+def _groups_that_choose(flows: Mapping[FlowKey, FlowData]) -> frozenset[int]:
     """The groups, by DSCP, that have a flow that chooses their queue of the controller's."""
     found = set()
-    for data in dump.program.flows.values():
+    for data in flows.values():
         parts = parse(data.cookie)
         if parts.category == Category.GROUP and SetQueue(parts.number) in data.actions:
             found.add(parts.number)

@@ -30,6 +30,7 @@ from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.desired_pair import PairChanges
 from lark_controller.reconcile.drop_shares import DropShares
+from lark_controller.reconcile.markers import Markers
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.policy_change import PolicyChange
 from lark_controller.reconcile.progress import Progress
@@ -45,7 +46,8 @@ class Reconciler(LoopState):
     """Brings all switches from installed to desired. Every method is for the event-loop thread.
 
     ``on_state`` is told of every job whose state changed; ``driver`` makes queues; ``ledger`` holds the accounts of
-    what jobs use; ``note`` is told of what the audit trail is to have. Connections tell ``events`` of switches;
+    what jobs use; ``note`` is told of what the audit trail is to have. ``compares``: every switch is compared in full
+    again and again, so that markers may stand for the first comparison. Connections tell ``events`` of switches;
     ``policy_change`` changes the policy.
     """
 
@@ -58,6 +60,8 @@ class Reconciler(LoopState):
         ovsdb: OvsdbOptions,
         ledger: Ledger,
         note: Callable[[Happening], None],
+        *,
+        compares: bool = True,
     ) -> None:
         super().__init__(policy, self.act, note)
         self._on_state = on_state
@@ -75,7 +79,10 @@ class Reconciler(LoopState):
             self.core_ports,
         )
         self._progress = Progress(self, self.queues, on_state)
-        self.events = SwitchEvents(self, self._progress, self._sending, self.queues, self.counters, self._reactions)
+        self.markers = Markers(self, self.queues, self._reactions, trusted=compares)
+        self.events = SwitchEvents(
+            self, self._progress, self._sending, self.queues, self.counters, self._reactions, self.markers
+        )
         self.policy_change = PolicyChange(
             self, self._sending, self.queues, self.workers, self.counters, self._reactions
         )

@@ -37,15 +37,16 @@ def dpid_text(datapath: int) -> str:
 class SwitchState:
     """The loop's state of one switch, connected or not.
 
-    ``compared`` is True once the complete dump was compared, so that changes may follow. ``to_forget`` are addresses of
-    jobs that ended while it was away, whose connections it still tracks. ``links`` says of its uplinks and LAN ports
-    whether they were up when last seen. ``problems`` have happened; ``lacks`` (by sentence) and ``down`` (by the port's
-    name) are so now.
+    ``compared`` is True once the complete dump was compared, so that changes may follow; ``trusted`` means that a
+    marker stands for that until the next full check. ``to_forget`` are addresses of jobs that ended while it was
+    away, whose connections it still tracks. ``links`` says of its uplinks and LAN ports whether they were up when
+    last seen. ``problems`` have happened; ``lacks`` (by sentence) and ``down`` (by the port's name) are so now.
     """
 
     datapath: int
     link: SwitchLink | None = None
     compared: bool = False
+    trusted: bool = False
     in_sync: bool = False
     since: float | None = None
     reason: str = "has not connected yet"

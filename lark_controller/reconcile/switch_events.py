@@ -21,6 +21,7 @@ from lark_controller.flows.model import FlowKey
 from lark_controller.flows.tracked import tracked
 from lark_controller.reconcile.awaited import FlowsAt
 from lark_controller.reconcile.counters import CounterReader
+from lark_controller.reconcile.markers import Markers
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.progress import Progress
 from lark_controller.reconcile.queues import Queues
@@ -53,8 +54,10 @@ class SwitchEvents:
         queues: Queues,
         counters: CounterReader,
         reactions: Reactions,
+        markers: Markers,
     ) -> None:
         self._loop = loop
+        self._markers = markers
         self._progress = progress
         self._sending = sending
         self._queues = queues
@@ -80,6 +83,14 @@ class SwitchEvents:
         others = len(desired.placed) if jobs or datapath in desired.policy.switches else 0
         return _FRAME + _OF_JOB * jobs + _OF_OTHER_JOB * others
 
+    def holds(self, link: SwitchLink) -> bool:
+        """True where a switch's marker shows that it holds its whole program; it is not reported as connected yet."""
+        if link.marker is None:
+            return False
+        state = self._loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
+        self._place(state, link)
+        return self._markers.agrees(link)
+
     def leftovers(self, link: SwitchLink, dump: Dump) -> list[FlowKey]:
         """The flows of a dump that a switch should not hold; it is not reported as connected yet."""
         state = self._loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
@@ -97,12 +108,13 @@ class SwitchEvents:
         ]
         state.arrived |= arrived
 
-    def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
-        """Handle a switch that has connected, with its dump: compare, and send the difference."""
+    def switch_connected(self, link: SwitchLink, dump: Dump | None) -> None:
+        """Handle a switch that has connected, with its dump: compare, and send the difference. Without a dump, its
+        marker has shown that there is none."""
         loop = self._loop
         state = loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
         left = state.since
-        state.link, state.compared, state.in_sync = link, False, False
+        state.link, state.compared, state.in_sync, state.trusted = link, False, False, False
         state.since = time.time()
         state.reason = "is being compared"
         self._place(state, link)
@@ -113,14 +125,18 @@ class SwitchEvents:
             loop.note(Happening(dpid_text(link.datapath), SWITCH_RETURNED, text))
         for happening in (*state.note_wan(None, switch), *state.note_links(link, switch)):
             loop.note(happening)
-        state.installed = len(dump.program.flows)
         self._reactions.switch_gone(link.datapath)
-        self._counters.compared(link.datapath, dump)
-        self._queues.switch_connected(link, dump)
+        if dump is not None:
+            state.installed = len(dump.program.flows)
+            self._counters.compared(link.datapath, dump)
+        self._queues.switch_connected(link, {} if dump is None else dump.program.flows)
         for number in arrived:
             if (placed := loop.desired.placed.get(number)) is not None:
                 self._progress.expect(placed.job)
-        self._compare(state, link, dump)
+        if dump is not None:
+            self._compare(state, link, dump)
+        else:
+            self._trust(state, link)
         loop.dirty.switch(link.datapath)
 
     def _compare(self, state: SwitchState, link: SwitchLink, dump: Dump) -> None:
@@ -154,6 +170,15 @@ class SwitchEvents:
             gone |= {address for _, address in tracked(dump.program) - tracked(program)}
         self._sending.forget_tracked(state, gone)
 
+    def _trust(self, state: SwitchState, link: SwitchLink) -> None:
+        """Take a switch's marker for its dump. The next full check compares it."""
+        self._markers.take(link)
+        state.note_shortcomings(self._loop.desired_of(link.datapath))
+        state.compared = state.trusted = True
+        self._synced(state, link, Outcome(confirmed=True))
+        gone, state.to_forget = state.to_forget, set()
+        self._sending.forget_tracked(state, gone)
+
     def _synced(self, state: SwitchState, link: SwitchLink, outcome: Outcome) -> None:
         if state.link is not link:
             return
@@ -183,7 +208,7 @@ class SwitchEvents:
         state = self._state_of(link)
         if state is None:
             return
-        state.link, state.compared, state.in_sync = None, False, False
+        state.link, state.compared, state.in_sync, state.trusted = None, False, False, False
         state.since = time.time()
         state.reason = f"is not connected ({reason})"
         text = f"{state.label(self._loop.desired)}: {reason}"

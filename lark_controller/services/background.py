@@ -22,6 +22,10 @@ from lark_controller.store import Store
 GATHER = 0.1
 RETRY = 1.0
 PRUNE_EVERY = 3600.0
+# Seconds within which the switches that a marker stands for are compared in full, but for the bound that follows.
+MARKED_CHECK = 600.0
+# Checks take at most one part in this many of their thread's time, in which the loop does the work.
+CHECK_SHARE = 4
 # Seconds, and part of a lease, that may pass unseen before leases begin anew; the greater counts.
 UNSEEN = 5.0
 UNSEEN_PART = 0.25
@@ -30,8 +34,9 @@ UNSEEN_PART = 0.25
 class Upkeep:
     """Threads that run from :meth:`start` to :meth:`stop`.
 
-    ``check`` compares one switch in full and ``datapaths`` says which there are; every switch is checked once in
-    ``check_seconds`` (0: never). Ended jobs and the audit trail are kept for ``retention`` seconds (0: for ever).
+    ``check`` compares one switch in full. ``datapaths`` gives those that there are, True for one that nothing but
+    its marker vouches for; every switch is checked once in ``check_seconds`` (0: never). Ended jobs and the audit
+    trail are kept for ``retention`` seconds (0: for ever).
     """
 
     def __init__(
@@ -44,7 +49,7 @@ class Upkeep:
         lease_seconds: float,
         check_seconds: float,
         retention: float,
-        datapaths: Callable[[], list[int]],
+        datapaths: Callable[[], Mapping[int, bool]],
         check: Callable[[int], object],
     ) -> None:
         self._store = store
@@ -154,14 +159,26 @@ class Upkeep:
             self._metrics.leases_expired.inc(count)
 
     def _check_switches(self) -> None:
-        while not self._checking.pause(GATHER):
-            datapaths = self._datapaths()
-            pause = self._check_every / max(1, len(datapaths))
-            for datapath in datapaths:
-                if self._checking.pause(pause):
-                    return
-                try:
-                    self._check(datapath)
-                except Exception as error:
-                    # An unexpected error must not stop this thread: no other checks.
-                    failure("a switch could not be checked", error, datapath=f"{datapath:016x}")
+        # In the order of their last checks.
+        checked: dict[int, None] = {}
+        ended, took = time.monotonic(), 0.0
+        pause = GATHER
+        while not self._checking.pause(pause):
+            marked = self._datapaths()
+            checked = {each: None for each in (*checked, *marked) if each in marked}
+            first = next((each for each in checked if marked[each]), None)
+            interval = self._check_every if first is None else min(self._check_every, MARKED_CHECK)
+            left = ended + max(interval / max(1, len(marked)), (CHECK_SHARE - 1) * took) - time.monotonic()
+            pause = min(max(left, 0.0), GATHER)
+            if left > 0 or not marked:
+                continue
+            datapath = next(iter(checked)) if first is None else first
+            del checked[datapath]
+            began = time.monotonic()
+            try:
+                self._check(datapath)
+            except Exception as error:
+                # An unexpected error must not stop this thread: no other checks.
+                failure("a switch could not be checked", error, datapath=f"{datapath:016x}")
+            ended = time.monotonic()
+            took = ended - began

@@ -33,9 +33,9 @@ class SwitchCheck:
         self._core_drops = core_drops
         self._trail = trail
 
-    def datapaths(self) -> list[int]:
-        """The switches to check."""
-        return list(self._reconciler.switches)
+    def datapaths(self) -> dict[int, bool]:
+        """The switches to check; True for one that nothing but its marker vouches for."""
+        return {datapath: state.trusted for datapath, state in list(self._reconciler.switches.items())}
 
     def check(self, datapath: int) -> None:
         """Check a switch, connected or not."""

@@ -51,7 +51,7 @@ def kept_up(
     registration.use(load(POLICY), needed_attributes(load(POLICY)))
     upkeep = Upkeep(
         store, registration, none, Metrics(), lease_seconds=lease, check_seconds=0.2, retention=0,
-        datapaths=lambda: [1, 2], check=check,
+        datapaths=lambda: {1: False, 2: False}, check=check,
     )  # fmt: skip
     upkeep.start()
     try:

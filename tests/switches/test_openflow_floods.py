@@ -11,6 +11,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
 from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.marker import MARKERS
 from lark_controller.flows.model import FLAG_SEND_FLOW_REM, Flow, FlowData, FlowKey, Match, match
 from lark_controller.switches.openflow import link as links
 from lark_controller.switches.openflow import oxm, replies
@@ -194,7 +195,7 @@ class Endless(FakeSwitch):
     asked = 0
 
     def _multipart(self, xid: int, message: bytes) -> None:
-        if int.from_bytes(message[8:10]) == ofp.OFPMP_FLOW:
+        if int.from_bytes(message[8:10]) == ofp.OFPMP_FLOW and int.from_bytes(message[40:48]) != MARKERS[1]:
             self.asked = xid
         else:
             super()._multipart(xid, message)

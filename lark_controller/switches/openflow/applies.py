@@ -185,15 +185,20 @@ class Applies:
         for job in jobs:
             self._finish(job, Outcome(False, tuple(job.errors), f"switch is gone ({reason})"))
 
+    @property
+    def idle(self) -> bool:
+        """True while nothing waits to be sent or confirmed."""
+        return not self._queue and not self._by_barrier
+
     def when_idle(self, then: Callable[[], None]) -> None:
         """Calls ``then`` once nothing waits to be sent or confirmed (at once if that is so now)."""
         self._idle.append(then)
         self._call_if_idle()
 
     def _call_if_idle(self) -> None:
-        if not self._queue and not self._by_barrier:
-            idle, self._idle = self._idle, []
-            for then in idle:
+        if self.idle:
+            waiting, self._idle = self._idle, []
+            for then in waiting:
                 then()
 
     def _expired(self, job: _Job, timeout: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -16,6 +17,7 @@ from lark_common.limits import Bucket
 from lark_common.log import failure
 from lark_common.runs import Address
 from lark_controller.flows import cookies
+from lark_controller.flows.marker import MARKERS, Marker, read_marker
 from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Meter, Program
 from lark_controller.flows.simulation.packet import TCP, UDP
 from lark_controller.switches.openflow import conntrack_flush as connections
@@ -54,6 +56,8 @@ _STRAY_ERRORS_AT_ONCE: Final = 20.0
 # Flows that are kept of a dump beyond those that were to be expected, and meters.
 MORE_FLOWS: Final = 2048
 _MOST_METERS: Final = 8192
+# A switch has one marker; a few more may come of its tables' being written by others.
+_MOST_MARKERS: Final = 16
 _KEY_OF: Final = attrgetter("key")
 # Offset of the port in a PacketIn, whose match begins with it.
 _IN_PORT: Final = slice(28, 36)
@@ -66,7 +70,8 @@ class SwitchFeatures:
     ``capabilities`` is the bitmap ofp_capabilities (OpenFlow 1.3.5, section 7.3.1). ``max_meter`` 0 is no meters, and
     ``meter_drop`` whether they have the drop band. ``normal``: the switch took a flow with output:NORMAL. ``tracks``:
     it is an Open vSwitch, and took a flow with connection tracking (``ct``) in a zone, which some kernels lack.
-    ``description`` is dp_desc.
+    ``description`` is dp_desc. ``spare_table`` is a table that takes a flow which no packet matches, None where none is
+    known.
     """
 
     n_tables: int
@@ -80,6 +85,7 @@ class SwitchFeatures:
     hardware: str
     software: str
     address: str
+    spare_table: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +118,16 @@ class SwitchHandler(Protocol):
     def flows_expected(self, link: SwitchLink) -> int:
         """The number of Lark's own flows that a switch is to be expected to hold, rather too many than too few."""
 
+    def holds(self, link: SwitchLink) -> bool:
+        """True where the marker of a switch, which is not reported as connected yet, shows that it holds what it
+        should."""
+
     def leftovers(self, link: SwitchLink, dump: Dump) -> list[FlowKey]:
         """The flows of a dump that a switch should not hold; it is not reported as connected yet."""
 
-    def switch_connected(self, link: SwitchLink, dump: Dump) -> None:
-        """Handles a new switch: features known, complete dump taken. Of a datapath connected already, the old is
-        gone."""
+    def switch_connected(self, link: SwitchLink, dump: Dump | None) -> None:
+        """Handles a new switch: features known, complete dump taken, or none where its marker shows what it holds. Of a
+        datapath connected already, the old is gone."""
 
     def switch_gone(self, link: SwitchLink, reason: str) -> None:
         """Handles the loss of a switch that was reported as connected."""
@@ -148,6 +158,11 @@ class SwitchLink:
         self.ready = False
         self._handler = handler
         self._applies = Applies(connection)
+        # Whether it may have markers, and the one by which it shows which program it holds, with its table.
+        self._marked = False
+        self.marker: tuple[Marker, int] | None = None
+        self._takes_markers = True
+        self.changed_at = 0.0
         now = asyncio.get_running_loop().time()
         self._packet_ins = PacketInBudget(connection.options.packet_in_rate, connection.options.packet_in_burst, now)
         self._stray_errors = Bucket(_STRAY_ERRORS, _STRAY_ERRORS_AT_ONCE, now)
@@ -178,9 +193,43 @@ class SwitchLink:
     def apply(self, changes: Changes, timeout: float | None = None) -> asyncio.Future[Outcome]:
         """Send a change: meters, barrier, flows set, flows gone, barrier, meters gone, barrier.
 
-        Changes may overlap; they are sent in the order of the calls. ``timeout`` in seconds, None for the option.
+        Changes may overlap; they are sent in the order of the calls. ``timeout`` in seconds, None for the option. A
+        marker goes first, before a barrier.
         """
-        return self._submit(steps_of(changes), timeout)
+        self.changed_at = asyncio.get_running_loop().time()
+        steps = steps_of(changes)
+        if self._marked:
+            self._marked, self.marker = False, None
+            cookie, mask = MARKERS
+            gone: list[Step] = [(None, partial(wire.flows_delete, cookie=cookie, mask=mask)), (None, None)]
+            steps = chain(gone, steps)
+        return self._submit(steps, timeout)
+
+    @property
+    def may_be_marked(self) -> bool:
+        """True where the switch has no marker and takes one, and no change is under way."""
+        return not (self._marked or self.closed_because) and self._takes_markers and self._applies.idle
+
+    async def find_markers(self, timeout: float) -> None:
+        """Ask for the markers of the switch. Raises SwitchError."""
+        bound = Bound(1, _MOST_MARKERS, cut=True, key=_KEY_OF)
+        found = await self._flow_stats("markers", *MARKERS, timeout, bound)
+        self._marked = bool(found)
+        marker = read_marker(found[0].key.match, found[0].data.cookie) if len(found) == 1 else None
+        self.marker = None if marker is None else (marker, found[0].key.table)
+
+    def mark(self, marker: Marker) -> asyncio.Future[Outcome]:
+        """Set a marker, in the table of which the handshake has found that it may be there."""
+        assert self.features.spare_table is not None
+        flow = marker.flow(self.features.spare_table)
+        self._marked, self.marker = True, (marker, flow.key.table)
+        sent = self.send([(flow.key, partial(wire.flow_add, flow=flow))])
+        sent.add_done_callback(self._marker_sent)
+        return sent
+
+    def _marker_sent(self, done: asyncio.Future[Outcome]) -> None:
+        if not done.cancelled() and done.result().errors:
+            self._marked, self.marker, self._takes_markers = False, None, False
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Calls ``then`` once no change is under way: confirmed, or the switch is gone (at once if that is so now)."""
@@ -242,6 +291,8 @@ class SwitchLink:
         others: dict[FlowKey, FlowData] = {}
         counters: Counters = {}
         for record in (record for part in flows for record in part.result()):
+            if cookies.parse(record.data.cookie).category == cookies.Category.MARKER:
+                continue
             if cookies.is_ours(record.data.cookie):
                 own[record.key] = record.data
             else:
@@ -298,7 +349,7 @@ class SwitchLink:
         return self._with_changes({port.number: port for port in ports})
 
     def begin(self) -> None:
-        """Report the switch from now on, with the changes of its ports that came during the dump."""
+        """Report the switch from now on, with the changes of its ports that came meanwhile."""
         self.features = replace(self.features, ports=self._with_changes(dict(self.features.ports)))
         self.ready = True
 

@@ -156,8 +156,9 @@ class Server:
             link.connection.time = self._times.of(link.datapath, asyncio.get_running_loop().time())
             turn = await self._turns.take(link.datapath)
             await handshake(link, known)
-            self._supersede(link)
-            dump = await self._dump(link)
+            # What was on its way through an older connection may come after the marker that was read.
+            fresh = not self._supersede(link)
+            dump = None if fresh and self._handler.holds(link) else await self._dump(link)
             if link.closed_because:
                 return
             self._supersede(link)
@@ -199,15 +200,16 @@ class Server:
                 raise SwitchError(f"flows that should not be there: {outcome.reason}")
         raise SwitchError(f"flows that should not be there are left after {_PASSES} deletions")
 
-    def _supersede(self, link: SwitchLink) -> None:
-        """Close an older connection of the same datapath, before the dump, so that nothing is written between.
+    def _supersede(self, link: SwitchLink) -> bool:
+        """Close an older connection of the same datapath, before the dump, so that nothing is written between;
+        True where there was one.
 
         Raises SwitchError where the older one has shown another certificate: a client with one switch's certificate
         could pose as every other. It goes on once the older one is gone.
         """
         older = self.links.get(link.datapath)
         if older is None:
-            return
+            return False
         name = older.connection.tls_name
         if name not in ("", link.connection.tls_name):
             raise SwitchError(f"datapath {_dpid(link)} is connected with the certificate of {name}, which this is not")
@@ -221,6 +223,7 @@ class Server:
         reason = f"{SUPERSEDED} {link.connection.address}"
         older.close(reason)
         self._gone(older, reason)
+        return True
 
     def _lost(self, connection: Connection, reason: str) -> None:
         link = self._open.pop(connection)

@@ -110,6 +110,12 @@ def flow_delete(xid: int, key: FlowKey) -> bytes:
     return _flow_mod(xid, ofp.OFPFC_DELETE_STRICT, 0, 0, key, (0, 0, 0), b"")
 
 
+def flows_delete(xid: int, cookie: int, mask: int) -> bytes:
+    """FLOW_MOD that deletes the flows of all tables whose cookie agrees with ``cookie`` in the bits of ``mask``
+    (OFPFC_DELETE)."""
+    return _flow_mod(xid, ofp.OFPFC_DELETE, cookie, mask, FlowKey(ofp.OFPTT_ALL, 0, ()), (0, 0, 0), b"")
+
+
 def packet_out(xid: int, in_port: int, actions: tuple[Action, ...], data: bytes) -> bytes:
     """PACKET_OUT with the frame in it (no buffer); ``in_port`` PORT_CONTROLLER where it came in nowhere."""
     encoded = encode_actions(actions)

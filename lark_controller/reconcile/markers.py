@@ -1,0 +1,156 @@
+"""Markers of edges: set where one has held its whole program for a while, read where one connects again.
+
+Used by the reconcile loop, on its thread. A controller that starts again reads a marker in place of thousands of flows:
+where it shows the program that the edge should hold, nothing is sent, and the next full check compares the flows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final
+
+import lark_common
+import lark_controller
+from lark_controller.flows.fingerprint import Fingerprints
+from lark_controller.flows.marker import MOST_RULES, Marker
+from lark_controller.flows.placement import Placed
+from lark_controller.qos.worker_queues import Claim
+from lark_controller.reconcile.packet_ins import Reactions
+from lark_controller.reconcile.queues import Queues
+from lark_controller.reconcile.state import LoopState
+from lark_controller.reconcile.switch import SwitchState
+from lark_controller.switches.openflow.applies import Outcome
+from lark_controller.switches.openflow.link import SwitchLink
+
+# Seconds without a change after which an edge gets a marker, and between two looks at all of them.
+QUIET: Final = 10.0
+LOOK: Final = 1.0
+# Seconds of calculation before the loop turns to other work; it then has so many times as long for that.
+PORTION: Final = 0.005
+SHARE: Final = 20
+# Seconds that the switches have to confirm the markers of a controller that stops.
+LAST_SECONDS: Final = 5.0
+
+
+class Markers:
+    """The markers of all edges; they are read where they are ``trusted``."""
+
+    def __init__(self, loop: LoopState, queues: Queues, reactions: Reactions, *, trusted: bool) -> None:
+        self._trusted = trusted
+        self._running: asyncio.Task[None] | None = None
+        self._loop = loop
+        self._queues = queues
+        self._reactions = reactions
+        self._fingerprints = Fingerprints(loop.desired, code_digest())
+
+    async def start(self) -> None:
+        """Mark edges that are quiet, until the loop ends."""
+        self._running = asyncio.get_running_loop().create_task(self.run())
+
+    async def run(self) -> None:
+        """Mark edges that are quiet, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK)
+            since = asyncio.get_running_loop().time() - QUIET
+            until = time.perf_counter() + PORTION
+            for state in list(self._loop.switches.values()):
+                if state.link is not None and state.link.changed_at < since:
+                    self._mark(state)
+                if time.perf_counter() > until:
+                    await asyncio.sleep(SHARE * PORTION)
+                    until = time.perf_counter() + PORTION
+
+    async def finish(self) -> None:
+        """Mark every edge that holds its whole program now, before the controller stops."""
+        under_way = []
+        for state in list(self._loop.switches.values()):
+            if (sent := self._mark(state)) is not None:
+                under_way.append(sent)
+                await asyncio.sleep(0)
+        if under_way:
+            await asyncio.wait(under_way, timeout=LAST_SECONDS)
+
+    def agrees(self, link: SwitchLink) -> bool:
+        """True where a switch's marker shows the program that it should hold, with the queues that stand by now or with
+        all that its jobs should have."""
+        datapath = link.datapath
+        switch = self._loop.desired_of(datapath).switches[datapath]
+        if link.marker is None or not switch.is_edge or not self._trusted:
+            return False
+        marker, _ = link.marker
+        of, software = self._current().of, link.features.software
+        if marker.fingerprint == of(datapath, software):
+            return True
+        return marker.fingerprint == of(datapath, software, self._with_queues(datapath))
+
+    def take(self, link: SwitchLink) -> None:
+        """Take over what the marker of a switch, which :meth:`agrees`, shows."""
+        assert link.marker is not None
+        marker, _ = link.marker
+        datapath, desired = link.datapath, self._loop.desired_of(link.datapath)
+        if marker.fingerprint != self._current().of(datapath, link.features.software):
+            jobs = {claim: placed.job.number for placed in desired.jobs_at(datapath) for claim in _claims(placed)}
+            for claim, queue in self._queues.likely(datapath).items():
+                if claim in jobs:
+                    self._queues.stands(datapath, claim, queue, jobs[claim])
+        desired.rules[datapath] = marker.rules
+
+    def _mark(self, state: SwitchState) -> asyncio.Future[Outcome] | None:
+        """Mark an edge, if it holds its whole program, confirmed, and nothing else."""
+        link, datapath = state.link, state.datapath
+        if link is None or not (state.compared and state.in_sync and link.may_be_marked) or self._loop.pair.changing:
+            return None
+        desired = self._loop.desired
+        switch, rules = desired.switches[datapath], desired.rules.get(datapath, MOST_RULES + 1)
+        if not switch.is_edge or link.features.spare_table is None or rules > MOST_RULES:
+            return None
+        if self._reactions.count(datapath):
+            return None
+        features = link.features
+        fingerprint = self._current().of(datapath, features.software)
+        return link.mark(Marker(fingerprint, rules, features.normal, features.tracks))
+
+    def _current(self) -> Fingerprints:
+        if self._fingerprints.desired is not self._loop.desired:
+            self._fingerprints = Fingerprints(self._loop.desired, code_digest())
+        return self._fingerprints
+
+    def _with_queues(self, datapath: int) -> Iterator[Placed]:
+        """The jobs of a switch as they would be if all their queues stood."""
+        likely = self._queues.likely(datapath)
+        for placed in self._loop.desired.jobs_at(datapath):
+            flows = (each for each in placed.job.reserved if not each.incoming)
+            claims = ((each.target, Claim.of_flow(each.number)) for each in flows)
+            reserved = tuple((target, likely[claim]) for target, claim in claims if claim in likely)
+            queue = likely.get(Claim.of_job(placed.job.number))
+            yield placed if placed.port is None else replace(placed, queue=queue, reserved=reserved)
+
+
+def _claims(placed: Placed) -> Iterator[Claim]:
+    yield Claim.of_job(placed.job.number)
+    yield from (Claim.of_flow(each.number) for each in placed.job.reserved if not each.incoming)
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> bytes:
+    """A digest of the code: another version of Lark may calculate other flows from the same jobs."""
+    found = blake2b(digest_size=16)
+    for package in (lark_common, lark_controller):
+        for source in _sources(files(package)):
+            found.update(source.read_bytes())
+    return found.digest()
+
+
+def _sources(folder: Traversable) -> Iterator[Traversable]:
+    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
+        if entry.is_dir():
+            yield from _sources(entry)
+        elif entry.name.endswith(".py"):
+            yield entry
