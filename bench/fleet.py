@@ -80,6 +80,7 @@ class Fleet:
             "core": len(self.switches[CORE].flows),
             "flow_mods": sum(switch.flow_mods for switch in every),
             "asked": sum(switch.asked for switch in every),
+            "untouched": sum(not switch.flow_mods for switch in every),
             "refused": sum(switch.refused for switch in every),
         }
 

@@ -322,7 +322,14 @@ def _scale_restart(found: dict[str, Any], size: str, name: str) -> Iterator[Row]
         f"{size}: controller started again, until its first answer to a post; until all switches are in sync",
         "aim: 10 s; 30 s; 0 flow-mods",
         f"{found['restart_first_post_seconds']:.0f} s; {found[name]:.0f} s",
-        f"{found['restart_flow_mods']:,} flow-mods, probes of {found['workers'] + 2:,} switches among them",
+        f"{found['restart_flow_mods']:,} flow-mods; none to {found['restart_untouched']:,} of {found['workers'] + 2:,}",
+    )
+    posts = found["restart_posts"]
+    yield (
+        f"{size}: posts at 50/s from the first answer until all are in sync",
+        "aim: p99 200 ms",
+        f"p50 {posts['p50']:.0f} ms, p99 {posts['p99']:.0f} ms, worst {posts['worst']:.0f} ms",
+        f"{posts['confirmed']} of {posts['posts']} confirmed; they change switches, which are sent that",
     )
 
 

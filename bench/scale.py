@@ -261,11 +261,18 @@ def _restart(run: Scale, text: str) -> None:
             first = await _posts(run, list(itertools.islice(run.fresh, 1)), rate=100.0, wait=0.0)
             run.say("restart_first_post_seconds", time.perf_counter() - started)
             run.say("restart_first_post_status", first[0].status)
+            done = asyncio.Event()
+            poster = asyncio.create_task(_posts(run, run.fresh, rate=50.0, wait=10.0, until=done))
             await run.all_in_sync()
             run.say("restart_in_sync_seconds", time.perf_counter() - started)
+            done.set()
+            posts = _summary(await poster)
+            run.say("restart_posts", posts)
+            run.say("restart_flow_mods", run.switches.tell("counts")["flow_mods"])
+            # Switches of jobs that were posted meanwhile, and cores, are sent flows.
+            run.say("restart_untouched", run.switches.tell("counts")["untouched"])
 
         asyncio.run(again())
-        run.say("restart_flow_mods", run.switches.tell("counts")["flow_mods"])
         run.say("restart_memory", run.controller.memory() / MIB)
 
 

@@ -26,8 +26,9 @@ class Fingerprints:
         self._of_policy: dict[bool, bytes] = {}
 
     def of(self, datapath: int, software: str = "", jobs: Iterable[Placed] | None = None) -> int:
-        """The fingerprint of a known edge, with its jobs, or as if they were ``jobs``. ``software`` is the switch's own,
-        of another version of which other flows may be wanted.
+        """The fingerprint of a known edge, with its jobs, or as if they were ``jobs``.
+
+        ``software`` is the version of the switch's own: what it can do may change with it.
 
         Raises KeyError for an unknown switch.
         """
