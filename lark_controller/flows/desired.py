@@ -218,12 +218,8 @@ class Desired:
         return self._slices.prefixes(key)
 
     def slice_digest(self, key: SliceKey) -> bytes:
-        """A digest of the prefixes of a slice's jobs."""
+        """A digest of the prefixes of a slice's jobs, equal for equal prefixes alone."""
         return self._slices.digest(key)
-
-    def covers_alike(self, before: Desired, key: SliceKey) -> bool:
-        """True where a slice has the same prefixes in both."""
-        return self._slices.alike(before._slices, key)
 
     def build_job(self, datapath: int, number: int) -> Program:
         """The flows at a job's own port that a known switch should hold; none where the job is not attached to it."""

@@ -243,10 +243,6 @@ class LabelledPrefixes:
         other._sets = {label: each.copy() for label, each in self._sets.items()}
         return other
 
-    def alike(self, other: LabelledPrefixes, label: Hashable) -> bool:
-        """True where a label has the same cover in both."""
-        return self._sets.get(label) == other._sets.get(label)
-
     def digest(self, label: Hashable) -> bytes:
         """A digest of a label's cover; empty for a label without addresses."""
         found = self._sets.get(label)

@@ -46,7 +46,7 @@ class Transition:
         there, wanted = (list(flows) for flows in self._differing_rules(now.tracks))
         tags, old_tags = after.tags_at(datapath), before.tags_at(datapath)
         for key in tags.keys() | old_tags.keys():
-            if tags.get(key) == old_tags.get(key) and after.covers_alike(before, key):
+            if tags.get(key) == old_tags.get(key) and after.slice_digest(key) == before.slice_digest(key):
                 continue
             if key in old_tags:
                 there += slice_flows(old_tags[key], before.slice_prefixes(key))
