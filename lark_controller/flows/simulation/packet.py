@@ -175,7 +175,7 @@ def _parse_nd(frame: bytes, at: int, fields: dict[str, int]) -> None:
     at += 24
     while len(frame) >= at + 8:
         size = frame[at + 1] * 8
-        if not size or at + size > len(frame):
+        if not size:
             break
         name = {_ND_SLL: "ipv6_nd_sll", _ND_TLL: "ipv6_nd_tll"}.get(frame[at])
         if name is not None and size == 8:
