@@ -110,7 +110,10 @@ def test_fields_teach_nothing_and_meet_what_was_learned() -> None:
     view.fdb[4, MAC_B] = 3
     assert run_fields(NORMAL, IN_FIELDS, view).flooded
     assert run_fields(NORMAL, {**IN_FIELDS, "vlan_vid": VLAN_PRESENT | 4}, view).ports == (3,)
-    assert run_fields(NORMAL, {"in_port": 1}, ports()).flooded
+    view.fdb[0, MAC_B] = 2
+    assert run_fields(NORMAL, IN_FIELDS, view).ports == (2,)
+    view.fdb[0, 0] = 3
+    assert run_fields(NORMAL, {"in_port": 1}, view).ports == (3,)
 
 
 def test_a_port_that_goes_takes_what_was_learned_there_alone() -> None:
@@ -136,7 +139,8 @@ def test_flood_and_all_leave_the_port_out_that_the_packet_came_from() -> None:
     [(0, {}, REASON_NO_MATCH), (1, {}, REASON_ACTION), (0, {"in_port": 1}, REASON_ACTION)],
 )
 def test_a_miss_is_the_flow_of_priority_0_that_matches_all(priority: int, fields: dict[str, int], reason: int) -> None:
-    """OpenFlow 1.3.5, section 5.4."""
+    """OpenFlow 1.3.5, section 5.4; the numbers of reasons are those of section 7.4.1."""
+    assert (REASON_NO_MATCH, REASON_ACTION) == (0, 1)
     program = tables(flow(0, priority, match(**fields), Output(PORT_CONTROLLER, 77), cookie=5))
     assert run(program, 1, FRAME, ports()).to_controller == ((reason, 0, FRAME, 5, 77),)
     assert run_fields(program, IN_FIELDS, ports()).to_controller == ((reason, 0, b"", 5, 77),)
@@ -255,6 +259,9 @@ def test_deletion_chooses_by_table_match_cookie_and_port() -> None:
     assert gone(None, (), out_port=4) == {third}
     assert gone(0, (), out_port=4) == set()
     assert gone(None, ip, cookie=0x12, cookie_mask=0xFF, out_port=3) == {second}
+    assert gone(None, (), cookie_mask=0x0F) == set()
+    assert gone(None, (), cookie_mask=0x02) == {first, third}
+    assert gone(None, (), cookie=0x12) == {first, second, third}
 
 
 def test_a_narrower_match_is_covered_term_by_term() -> None:
@@ -291,6 +298,16 @@ def test_a_missing_prerequisite_is_named_with_all_values_that_it_may_have() -> N
     assert missing_prerequisite(match(eth_type=ETH_ARP, ip_proto=1)).endswith("needs eth_type=0x800 or 0x86dd")
     target = match(eth_type=ETH_IPV6, ip_proto=58, ipv6_nd_target=1)
     assert missing_prerequisite(target) == "a match on ipv6_nd_target needs icmpv6_type=135 or 136"
+
+
+def test_icmp_needs_the_ip_of_its_version() -> None:
+    for name, protocol, wrong, right in (
+        ("icmpv4_type", 1, ETH_IPV6, 0x800),
+        ("icmpv6_type", 58, ETH_IPV4, 0x86DD),
+        ("icmpv6_code", 58, ETH_IPV4, 0x86DD),
+    ):
+        lacks = missing_prerequisite(match(**{name: 1}, eth_type=wrong, ip_proto=protocol))
+        assert lacks == f"a match on {name} needs eth_type={right:#x}"
 
 
 def test_goto_leads_to_a_later_table() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lark_common.errors import PolicyError
 from lark_controller.jobs.job import Facts
-from lark_controller.policies import predicate
+from lark_controller.policies import predicate, regexp
 from lark_controller.policies.file import load
 
 ADS = Facts(
@@ -153,3 +153,74 @@ def test_a_text_that_is_too_long_is_an_error() -> None:
 def test_an_argument_that_is_no_string_is_named(text: str, argument: str) -> None:
     with pytest.raises(PolicyError, match=f"the {argument} of regexps?\\(\\) is an expression"):
         load(f"version: 1\npolicies:\n  - block: {{when: '{text}'}}\n")
+
+
+def test_limits_are_the_greatest_that_is_accepted() -> None:
+    longest = "[" + "a" * (regexp.MAX_PATTERN - 2) + "]"
+    assert predicate.problem(f'regexp("{longest}", Owner)') == ""
+    assert "a pattern of 513 characters in regexp(); at most 512" in predicate.problem(f'regexp("{longest}?", Owner)')
+    calls = ['regexp("a", Owner)'] * regexp.MAX_CALLS
+    assert predicate.problem(" || ".join(calls)) == ""
+    groups = r"\\0" * regexp.MAX_CALLS
+    assert predicate.problem(f'regexps("a", Owner, "{groups}") == "a"') == ""
+    assert "more than 16 groups in the substitute of regexps()" in predicate.problem(
+        f'regexps("a", Owner, "{groups}\\\\0") == "a"'
+    )
+    names = [f"A{number}" for number in range(predicate.MAX_REFERENCES)]
+    assert predicate.problem(" || ".join(names)) == ""
+    exact = 'Owner == "' + "a" * (predicate.MAX_LENGTH - 11) + '"'
+    assert (len(exact), predicate.problem(exact)) == (predicate.MAX_LENGTH, "")
+    assert "16385 characters; at most 16384" in predicate.problem(f"{exact} ")
+
+
+def test_a_text_may_be_as_long_as_a_fact() -> None:
+    half = "a" * (regexp.MAX_TEXT // 2)
+    ads = predicate.ads_of(Facts((("half", f'"{half}"'),), ()))
+    assert predicate.value('regexp("^a+$", strcat(Half, Half))', ads) is True
+    assert predicate.value('regexp("^a+$", strcat(Half, Half, "a"))', ads) is classad2.Value.Error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'regexp("a" ?: "b", Owner)',
+        'regexp(("a"), Owner)',
+        'regexp("a", Owner, "i" ?: "m")',
+        'regexps("a", Owner, "x" ?: "y") == "x"',
+    ],
+)
+def test_an_argument_that_begins_with_a_string_may_be_an_expression(text: str) -> None:
+    assert "is an expression; a string is accepted" in predicate.problem(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('regexp("a", Owner, "i", "m")', "regexp() with 4 arguments; 2 or 3 are accepted"),
+        ('regexp("a")', "regexp() with 1 arguments; 2 or 3 are accepted"),
+        ('regexpMember("a", Groups, "i", "m")', "regexpMember() with 4 arguments; 2 or 3 are accepted"),
+        ('regexps("a", Owner)', "regexps() with 2 arguments; 3 or 4 are accepted"),
+        ('regexps("a", Owner, "b", "i", "m") == "b"', "regexps() with 5 arguments; 3 or 4 are accepted"),
+        ('regexps("(a)", Owner, "\\\\2") == "b"', r"\2 in the substitute of regexps(): the pattern has 1 groups"),
+        (f'regexp("a", Owner, "{"x" * 30}")', f"options {'x' * 20!r} of regexp(); i, m and s are accepted"),
+    ],
+)
+def test_what_a_call_accepts_is_named(text: str, reason: str) -> None:
+    assert reason in predicate.problem(text)
+
+
+@pytest.mark.parametrize("template", [r"\\1\\0", r"\\n", r"\\1x\\2y", r"\\10", r"\\0", "", r"a\\1b", r"\\1\\1"])
+def test_a_substitute_is_what_htcondor_makes_of_it(template: str) -> None:
+    ads = predicate.ads_of(Facts((("name", '"Boob"'),), ()))
+    text = f'regexps("B(oo)(b)", Name, "{template}")'
+    found = predicate.value(text, ads)
+    assert isinstance(found, str)
+    assert found == classad2.ExprTree(text).eval(ads.job, ads.machine)
+
+
+def test_names_of_more_parts_are_looked_up_by_the_first() -> None:
+    needed = predicate.references("Resources.Disk > 1 && TARGET.Load.One > 1 && MY.Jobs.Count > 1")
+    assert needed.job == {"resources", "jobs"}
+    assert "load" in needed.machine
+    assert "one" not in needed.machine
+    assert "disk" not in needed.job | needed.machine
