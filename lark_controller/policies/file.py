@@ -107,7 +107,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         group.check_rates(groups, declared)
     return Policy(
         text=text,
-        digest=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
+        digest=hashlib.sha256(text.encode("utf-8")).hexdigest(),
         job_networks=networks.jobs,
         hosts=networks.hosts,
         local_networks=networks.local,

@@ -71,7 +71,8 @@ def _arguments(text: str, parts: list[Token], first: int) -> tuple[list[str], in
             if part.kind == ")":
                 return arguments, start
         depth += (part.kind in ("(", "[", "{")) - (part.kind in (")", "]", "}"))
-    raise AdError("", "a call without an end")
+    # HTCondor's own text has as many brackets that close as that open.
+    raise AssertionError(text)
 
 
 def _call(attribute: str, name: str, arguments: list[str]) -> Call:

@@ -89,8 +89,8 @@ def test_switches_are_read_as_written() -> None:
     assert (edge.max_rules, edge.group_control) == (0, GroupControl.METERS)
     ports = "ports: {lan: 1, lan2: x0, wan: {port: 2, next_hop: '02:00:00:00:00:0A', speed: 5, backup: wan2}, wan2: 3}"
     for control in GroupControl:
-        core = a_switch("core", f"groups_by: {control.value}, {ports}")
-        assert core.group_control is control
+        assert a_switch("core", f"groups_by: {control.value}, {ports}").group_control is control
+    core = a_switch("core", ports)
     assert (core.ports["lan"].port, core.ports["lan2"].port) == (1, "x0")
     wan = core.ports["wan"]
     assert (wan.port, wan.next_hop, wan.speed, wan.backup) == (2, "02:00:00:00:00:0a", 5, "wan2")
@@ -166,7 +166,7 @@ def test_rules_are_counted_by_kind() -> None:
     assert [(rule.position, rule.line) for rule in policy.connectivities] == [(1, 4), (2, 6)]
     reaches = [(rule.inbound, rule.outbound) for rule in policy.connectivities]
     assert reaches == [(Reach.DENY, Reach.ALLOW), (Reach.ALLOW, Reach.REQUESTED)]
-    assert [rule.position for rule in (*policy.slices, *policy.bandwidths, *policy.wans)] == [1, 1, 1]
+    assert (policy.slices[0].position, policy.bandwidths[0].position, policy.wans[0].position) == (1, 1, 1)
     assert policy.edge_inbound is InboundShares.SPLIT
     assert read("edge: {inbound: open}").edge_inbound is InboundShares.OPEN
 
@@ -175,7 +175,7 @@ def test_mistakes_are_in_file_order_and_no_more_than_a_thousand() -> None:
     found = noted("networks: {jobs: [x]}\nversion: 2\nedge: {speed: 0, uplinks: 3}\n")
     assert [line.split(" | ")[0] for line in found] == ["=> 1:19", "=> 2:10", "=> 3:15", "=> 3:27"]
     many = "version: 1\n" + "".join(f"k{number}: 1\n" for number in range(MAX_MISTAKES + 5))
-    assert len(noted(many)) == MAX_MISTAKES
+    assert len(noted(many)) == MAX_MISTAKES == 1000
     assert len(noted("version: 1\nnetworks: {jobs: [" + "x, " * 1001 + "]}")) == MAX_MISTAKES
 
 
@@ -219,6 +219,22 @@ def test_attributes_of_all_expressions_are_counted_together() -> None:
     least = next(count for count in range(200, 300) if not _is_accepted(policy(count)))
     (line,) = noted(policy(least))
     assert line == "=> 1:1 | policies | 257 different attributes in all expressions | at most 256"
+
+
+def test_attributes_are_counted_where_all_else_is_right() -> None:
+    rules = "".join(f"- block: {{when: 'A{number}'}}\n" for number in range(300))
+    (line,) = noted(f"version: 1\nedge: {{speed: 0}}\npolicies:\n{rules}")
+    assert "is not a rate" in line
+
+
+def test_the_lowest_bit_of_the_first_byte_makes_a_group_address() -> None:
+    for first in ("00", "02", "0a", "1a", "fe", "F0"):
+        ports = f"ports: {{lan: 1, wan: {{port: 2, next_hop: '{first}:00:00:00:00:01'}}}}"
+        assert a_switch("core", ports).ports["wan"].next_hop == f"{first.lower()}:00:00:00:00:01"
+        odd = f"{int(first, 16) + 1:02x}:00:00:00:00:01"
+        wrong = ports.replace(f"{first}:00:00:00:00:01", odd)
+        (line,) = noted(f"version: 1\nswitches: {{c: {{datapath: '00000000000000c0', role: core, {wrong}}}}}")
+        assert f"{odd} is a multicast address" in line
 
 
 def _is_accepted(text: str) -> bool:

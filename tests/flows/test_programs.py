@@ -1,0 +1,191 @@
+"""Whole programs of switches, flow by flow, and the rules of a worker, as ``tests/flows/programs/`` has them.
+
+Where a change of the tables is meant, ``python -m tests.flows.test_programs`` writes the files anew; the difference is
+read flow by flow before it is committed, since these are the packets that pass and that do not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import pytest
+
+from lark_common.runs import AddressType, NetworkType
+from lark_common.worker_rules import to_json
+from lark_controller.flows.desired import Desired
+from lark_controller.flows.drop_sources import drop_sources
+from lark_controller.flows.model import Program
+from lark_controller.flows.placement import Switch, place_switch
+from lark_controller.flows.text import flow_text, key_text
+from lark_controller.jobs.job import Job, ReservedFlow
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.file import load
+from lark_controller.qos.worker_queues import Claim
+from tests.flows.test_desired import a_job
+
+FOLDER: Final = Path(__file__).with_name("programs")
+EDGE, CORE = 1, 0xC0
+HEAD = """\
+version: 1
+networks:
+  jobs: [10.64.0.0/16, "2001:db8:64::/48"]
+  hosts: [10.64.255.1]
+  local: [10.0.0.0/8]
+"""
+RULES = """\
+policies:
+  - block: {when: 'Owner == "mallory"'}
+  - slice: {by: Owner, when: 'Owner != "carol"'}
+  - wan: {when: 'Owner == "bob"', action: drop, except: [192.0.2.1, "2001:db9::/32"]}
+  - wan: {when: 'Owner == "carol"', port: wan-fast}
+  - wan: {action: allow}
+  - connectivity: {inbound: requested, outbound: requested}
+  - bandwidth: {mode: guarantee, when: 'Owner == "bob"', default: 10}
+groups:
+  cms: {ceiling: 250Mbit, guarantee: 50, dscp: 18}
+  atlas: {queue: 7, ceiling: 20, dscp: 20}
+  default: {dscp: 3}
+"""
+CORES = """\
+switches:
+  c:
+    datapath: "00000000000000c0"
+    role: core
+    groups_by: %s
+    ports:
+      lan: 1
+      wan: {port: 2, next_hop: "02:00:00:00:ff:02", backup: wan-fast}
+      wan-fast: {port: 3, next_hop: "02:00:00:00:ff:03", speed: 100}
+"""
+OPEN = """\
+version: 1
+networks: {local: [10.0.0.0/8, "fd00::/8"], hosts: []}
+policies:
+  - slice: {by: Owner}
+  - connectivity: {inbound: deny, when: 'Owner == "bob"'}
+"""
+
+
+def switch(text: str, datapath: int, **more: Any) -> Switch:
+    edge = {"uplink": 1, "eth1": 4, "br0": 0xFFFFFFFE, **{f"p{number}": 100 + number for number in range(1, 12)}}
+    ports = edge if datapath == EDGE else {"a": 1, "b": 2, "c": 3}
+    given = {"normal": True, "tracks": True, "max_meter": 30, "local_mac": 0x020000000101} | more
+    return place_switch(load(text), datapath, MappingProxyType(ports), description="worker1", **given)
+
+
+def desired(text: str, jobs: Iterable[Job], *switches: Switch, queues: dict[Claim, int] | None = None) -> Desired:
+    policy = load(text)
+    found, decide = Desired(policy), Decider(policy)
+    for each in switches:
+        found.set_switch(each, ["worker1"] if each.datapath == EDGE else [])
+    for claim, number in (queues or {}).items():
+        found.queues[claim] = number
+    for job in jobs:
+        found.put(job, decide.decide(job.facts))
+    return found
+
+
+def of_owner(number: int, owner: str, group: str = "cms", **more: Any) -> Job:
+    return a_job(number, owner=owner, group=group, ipv6=None, **more)
+
+
+def some_jobs() -> list[Job]:
+    both = IPv4Network("10.64.0.8/30")
+    return [
+        of_owner(1, "alice"),
+        of_owner(2, "alice", "atlas", vlan=7),
+        of_owner(3, "bob", bandwidth=5.0),
+        of_owner(4, "carol", "nobody"),
+        of_owner(5, "mallory"),
+        of_owner(6, "alice", inbound=False),
+        of_owner(7, "carol", outbound=False, address_type=AddressType.DHCP, ipv4=None),
+        of_owner(8, "dave", ipv4=IPv4Address("10.64.0.8"), ipv4_block=both, inbound=False, outbound=False),
+        of_owner(9, "dave", ipv4=IPv4Address("10.64.0.9"), ipv4_block=both,
+                 reserved=(ReservedFlow(1, 2000, (IPv4Network("192.0.2.7/32"),)), ReservedFlow(2, 5))),
+        of_owner(10, "alice", datapath=9, host="worker9"),
+    ]  # fmt: skip
+
+
+def six_job(number: int, owner: str, **more: Any) -> Job:
+    return a_job(number, owner=owner, ipv4=None, ipv6=IPv6Address("2001:db8:64::") + number, **more)
+
+
+QUEUES = {Claim.of_job(3): 5, Claim.of_flow(1): 0x8001, Claim.of_flow(2): 0x8002}
+
+
+def written(program: Program) -> str:
+    flows = sorted(program.flows.items(), key=lambda item: (item[0].table, -item[0].priority, item[0]))
+    lines = [flow_text(key, data) for key, data in flows]
+    meters = [f"meter={m.number},rate={m.rate},burst={m.burst}" for _, m in sorted(program.meters.items())]
+    return "\n".join([*lines, *meters]) + "\n"
+
+
+def edge() -> str:
+    text = HEAD + CORES % "meters" + RULES
+    there = desired(text, [*some_jobs(), six_job(11, "bob")], switch(text, EDGE), queues=QUEUES)
+    return written(there.build(EDGE))
+
+
+def plain_edge() -> str:
+    """An edge without connection tracking and NORMAL."""
+    text = HEAD + CORES % "meters" + RULES
+    return written(desired(text, some_jobs()[:7], switch(text, EDGE, tracks=False, normal=False)).build(EDGE))
+
+
+def open_edge() -> str:
+    """An edge where jobs have no networks of their own."""
+    jobs = [of_owner(1, "alice"), of_owner(2, "bob"), six_job(3, "bob")]
+    return written(desired(OPEN, jobs, switch(OPEN, EDGE)).build(EDGE))
+
+
+def core(control: str, **more: Any) -> str:
+    text = HEAD + CORES % control + RULES
+    there = desired(text, [*some_jobs(), six_job(11, "bob")], switch(text, EDGE), switch(text, CORE, **more))
+    there.group_queues[CORE] = frozenset({18, 20})
+    return written(there.build(CORE))
+
+
+def worker() -> str:
+    kinds: dict[str, Any] = {"network_type": NetworkType.NAT, "datapath": None}
+    bridge: dict[str, Any] = {"network_type": NetworkType.BRIDGE, "datapath": None}
+    jobs = [
+        of_owner(1, "alice", **kinds), of_owner(2, "bob", bandwidth=5.0, **bridge),
+        of_owner(3, "mallory", **kinds), of_owner(4, "alice", inbound=False, **kinds), six_job(5, "carol", **kinds),
+    ]  # fmt: skip
+    text = HEAD + CORES % "meters" + RULES
+    return json.dumps(to_json(desired(text, jobs).worker_rules("worker1", {"eth0": 100.0})), indent=1) + "\n"
+
+
+def drops() -> str:
+    """The shared flows that drop, each with its kind of rule, the rule's position, and the direction."""
+    text = HEAD + CORES % "meters" + RULES
+    found = drop_sources(switch(text, EDGE), load(text))
+    return "".join(f"{key_text(key)}: {kind} {place} {'in' if inward else 'out'}\n"
+                   for key, (kind, place, inward) in sorted(found.items()))  # fmt: skip
+
+
+PROGRAMS: Final[dict[str, Callable[[], str]]] = {
+    "edge.txt": edge,
+    "edge-without-tracking.txt": plain_edge,
+    "edge-without-networks.txt": open_edge,
+    "core-meters.txt": lambda: core("meters"),
+    "core-queues.txt": lambda: core("queues"),
+    "core-without-normal.txt": lambda: core("preprovisioned", normal=False, max_meter=0),
+    "worker.json": worker,
+    "drops.txt": drops,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_whole_program(name: str) -> None:
+    assert PROGRAMS[name]().splitlines() == (FOLDER / name).read_text().splitlines()
+
+
+if __name__ == "__main__":
+    for name, program in PROGRAMS.items():
+        (FOLDER / name).write_text(program())
