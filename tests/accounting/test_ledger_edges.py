@@ -13,7 +13,7 @@ from lark_controller.accounting.queue_sums import JobQueue, QueueSums
 from lark_controller.accounting.rates import Rates
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, QueueReading, WorkerCounts
 from lark_controller.accounting.recent import Recent
-from lark_controller.accounting.usage import IDLE, MOST, NOTHING, Rate, Usage
+from lark_controller.accounting.usage import IDLE, MOST, NOTHING, JobUsage, Rate, Usage
 from tests.accounting.test_ledger import job, opened, used
 from tests.fixtures.databases import NOW
 
@@ -303,6 +303,7 @@ def test_sums_are_bounded() -> None:
     assert parts == Usage(5, 6, 7, 8, 5, 6, 7, 8, 1, 2, 3, 4, 5)
     assert Rate(5, 6, 7, 8).bounded() == Rate(5, 6, 5, 6)
     assert Rate(5, 6, 3, 4).bounded() == Rate(5, 6, 3, 4)
+    assert JobUsage() == JobUsage(NOTHING, IDLE, 0.0, final=False)
     assert big.minus(Usage(1, 1)).plus(Usage(1, 1)) == big
 
 

@@ -72,7 +72,7 @@ policies:
 
 
 def switch(text: str, datapath: int, **more: Any) -> Switch:
-    edge = {"uplink": 1, "eth1": 4, "br0": 0xFFFFFFFE, **{f"p{number}": 100 + number for number in range(1, 12)}}
+    edge = {"uplink": 1, "eth1": 4, "br0": 0xFFFFFFFE, **{f"p{number}": 100 + number for number in range(1, 16)}}
     ports = edge if datapath == EDGE else {"a": 1, "b": 2, "c": 3}
     given = {"normal": True, "tracks": True, "max_meter": 30, "local_mac": 0x020000000101} | more
     return place_switch(load(text), datapath, MappingProxyType(ports), description="worker1", **given)
@@ -108,6 +108,9 @@ def some_jobs() -> list[Job]:
         of_owner(9, "dave", ipv4=IPv4Address("10.64.0.9"), ipv4_block=both,
                  reserved=(ReservedFlow(1, 2000, (IPv4Network("192.0.2.7/32"),)), ReservedFlow(2, 5))),
         of_owner(10, "alice", datapath=9, host="worker9"),
+        a_job(12, owner="alice", vlan=7, ipv6=IPv6Address("2001:db8:64::c"), address_type=AddressType.DHCP),
+        a_job(13, owner="alice", ipv6=IPv6Address("2001:db8:64::d"), mac=None),
+        of_owner(14, "alice", "atlas", port="gone"),
     ]  # fmt: skip
 
 
@@ -134,7 +137,7 @@ def edge() -> str:
 def plain_edge() -> str:
     """An edge without connection tracking and NORMAL."""
     text = HEAD + CORES % "meters" + RULES
-    return written(desired(text, some_jobs()[:7], switch(text, EDGE, tracks=False, normal=False)).build(EDGE))
+    return written(desired(text, some_jobs()[:8], switch(text, EDGE, tracks=False, normal=False)).build(EDGE))
 
 
 def open_edge() -> str:
@@ -161,6 +164,13 @@ def worker() -> str:
     return json.dumps(to_json(desired(text, jobs).worker_rules("worker1", {"eth0": 100.0})), indent=1) + "\n"
 
 
+def open_worker() -> str:
+    """A worker of a policy without groups and networks of jobs, whose uplinks are not known."""
+    kinds: dict[str, Any] = {"network_type": NetworkType.NAT, "datapath": None}
+    jobs = [of_owner(1, "alice", vlan=9, **kinds), of_owner(2, "alice", **kinds), six_job(3, "bob", **kinds)]
+    return json.dumps(to_json(desired(OPEN, jobs).worker_rules("worker1")), indent=1) + "\n"
+
+
 def drops() -> str:
     """The shared flows that drop, each with its kind of rule, the rule's position, and the direction."""
     text = HEAD + CORES % "meters" + RULES
@@ -177,6 +187,7 @@ PROGRAMS: Final[dict[str, Callable[[], str]]] = {
     "core-queues.txt": lambda: core("queues"),
     "core-without-normal.txt": lambda: core("preprovisioned", normal=False, max_meter=0),
     "worker.json": worker,
+    "worker-without-groups.json": open_worker,
     "drops.txt": drops,
 }
 

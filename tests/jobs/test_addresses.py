@@ -238,3 +238,40 @@ def test_every_block_of_every_network_is_given_before_none_is_left(prefix: int) 
     assert len({space.assign(4, "g", f"user{number}").block for number in range(count)}) == count
     with pytest.raises(AddressError):
         space.assign(4, "g", "one more")
+
+
+@pytest.mark.parametrize(
+    ("network", "address", "block"),
+    [
+        ("10.64.0.8/32", "10.64.0.8", "10.64.0.8/32"),
+        ("10.64.0.8/31", "10.64.0.9", "10.64.0.8/31"),
+        ("2001:db8::8/127", "2001:db8::9", "2001:db8::8/127"),
+    ],
+)
+def test_the_first_and_the_last_address_of_the_smallest_networks_are_jobs(
+    network: str, address: str, block: str
+) -> None:
+    """RFC 3021 and RFC 6164: networks of two addresses have neither a network's nor a broadcast address."""
+    length = ip_network(network).prefixlen
+    space = allocator(network, prefixes=(length, length))
+    held = ip_address(address)
+    space.hold(held, ip_network(block), "g", "a")
+    assert space.holds(held)
+    others = [each for each in ip_network(block) if each != held]
+    for other in others:
+        assert space.assign(held.version, "g", "a") == (other, ip_network(block))
+    with pytest.raises(AddressError, match="every block of"):
+        space.assign(held.version, "g", "a")
+    space.release(held)
+    assert space.assign(held.version, "g", "a").address == held
+
+
+def test_a_block_that_is_given_back_twice_is_free_once() -> None:
+    space = allocator("10.64.0.0/29", prefixes=(30, 128))
+    for _ in range(3):
+        held = space.assign(4, "g", "a").address
+        space.release(held)
+    taken = {space.assign(4, "g", user).block for user in "ab"}
+    assert len(taken) == 2
+    with pytest.raises(AddressError):
+        space.assign(4, "g", "c")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lark_common.runs import NetworkType, RunKey
-from lark_controller.jobs.job import Directory, Job, JobState, Standing
+from lark_controller.jobs import job as job_module
+from lark_controller.jobs.job import Directory, Facts, Job, JobState, Standing
 
 STATES = (JobState.REGISTERING, JobState.PENDING, JobState.ENFORCED)
 
@@ -72,3 +74,47 @@ def test_an_address_that_has_gone_to_another_job_stays_with_that() -> None:
     directory.put(second)
     directory.remove(first.id)
     assert directory.by_address == {IPv4Address("10.0.0.1"): second}
+
+
+def test_equal_standings_are_one_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "_SHARED", 2)
+    directory = Directory()
+    for number in range(1, 5):
+        directory.set_standing(number, JobState.PENDING, "is away")
+    assert directory.standing(4) is directory.standing(1)
+    # A third one begins the memory anew; those that are held stay as they are.
+    for number, reason in ((5, "one"), (6, "two"), (7, "is away")):
+        directory.set_standing(number, JobState.PENDING, reason)
+    assert directory.standing(7) == directory.standing(1)
+    assert directory.standing(7) is not directory.standing(1)
+    assert directory.standing(99) == Standing(JobState.REGISTERING, "")
+    assert directory.live("no such job") is None
+
+
+def test_what_a_job_has() -> None:
+    job = a_job(1, 1)
+    assert (job.called, job.live, job.has_pool_address) == ("1.0", True, True)
+    assert [replace(job, state=state).live for state in JobState] == [True, True, True, True, False, False]
+    assert [state.value for state in JobState] == [
+        "registering", "enforced", "pending", "quarantined", "refused", "ended",
+    ]  # fmt: skip
+    assert [replace(job, network_type=kind).has_pool_address for kind in NetworkType] == [
+        kind in ("ovs_bridge", "bridge") for kind in NetworkType
+    ]
+    four, six = IPv4Address("10.0.0.1"), IPv6Address("2001:db8::1")
+    block4, block6 = IPv4Network("10.0.0.0/30"), IPv6Network("2001:db8::/126")
+    both = replace(job, ipv4=four, ipv6=six, ipv4_block=block4, ipv6_block=block6)
+    assert both.addresses == (four, six)
+    assert both.blocks == ((four, block4), (six, block6))
+    assert replace(both, ipv4=None).addresses == (six,)
+    assert replace(both, ipv4=None, ipv6_block=None).blocks == ((six, None),)
+    assert replace(both, ipv6=None).blocks == ((four, block4),)
+
+
+def test_a_job_of_which_little_is_known() -> None:
+    job = a_job(1, None)
+    assert (job.state, job.reason, job.lease_until, job.created) == (JobState.REGISTERING, "", 0.0, 0.0)
+    assert (job.facts, job.quarantine, job.vouched, job.reserved) == (Facts((), ()), "", False, ())
+    assert job.address_type == "static"
+    assert {job.ipv4, job.ipv6, job.ipv4_block, job.ipv6_block, job.datapath, job.port, job.mac, job.vlan} == {None}
+    assert {job.bandwidth, job.inbound, job.outbound} == {None}

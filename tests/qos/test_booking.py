@@ -220,6 +220,8 @@ def test_the_wan_of_a_job_is_where_it_is_steered(more: str, owner: str, group: s
 def test_without_a_plain_wan_the_first_is_taken_and_without_any_there_is_no_path() -> None:
     policy, topology = site(SITE.replace("    wan: {between: [core, wan], capacity: 500}\n", ""))
     assert wan_node(None, policy, topology) == "wan-fast"
+    policy, topology = site(SITE.replace("[core, wan]", "[core, wan-slow]"))
+    assert wan_node(None, policy, topology) == "wan-fast"
     policy, topology = site(SITE.replace("[core, wan]", "[core, west]").replace("[core, wan-fast]", "[core, east]"))
     with pytest.raises(PathError, match="leads to a WAN"):
         wan_node(None, policy, topology)

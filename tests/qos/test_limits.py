@@ -51,6 +51,8 @@ def site(text: str = SITE, **workers: float) -> Topology:
         (0.1 + 0.2, 300, 300),
         (1.0000001, 1001, 1000),
         (2.3, 2300, 2300),
+        (65803.1, 65_803_100, 65_803_100),
+        (2097689.3, 2_097_689_300, 2_097_689_300),
     ],
 )
 def test_requests_are_rounded_up_and_links_down(megabits: float, requested: int, carried_kbps: int) -> None:
