@@ -261,7 +261,7 @@ def _scale(found: dict[str, Any]) -> Iterator[Row]:
     # What the time did not suffice for is not there.
     for name, rows in (
         ("posts_at_most", _scale_posts), ("reload_5_percent", _scale_reload), ("reload_all", _scale_reload),
-        ("counters", _scale_counters), ("day", _scale_day), ("restart_in_sync_seconds", _scale_restart),
+        ("counters", _scale_counters), ("day", _scale_day), ("restart_with_posts", _scale_restart),
     ):  # fmt: skip
         if name in found:
             yield from rows(found, size, name)
@@ -318,18 +318,19 @@ def _scale_day(found: dict[str, Any], size: str, name: str) -> Iterator[Row]:
 
 
 def _scale_restart(found: dict[str, Any], size: str, name: str) -> Iterator[Row]:
+    quiet, busy = found["restart"], found[name]
+    posts, switches = busy["posts"], found["workers"] + 2
     yield (
         f"{size}: controller started again, until its first answer to a post; until all switches are in sync",
         "aim: 10 s; 30 s; 0 flow-mods",
-        f"{found['restart_first_post_seconds']:.0f} s; {found[name]:.0f} s",
-        f"{found['restart_flow_mods']:,} flow-mods; none to {found['restart_untouched']:,} of {found['workers'] + 2:,}",
+        f"{busy['first_post']:.0f} s; {quiet['in_sync']:.0f} s",
+        f"{quiet['flow_mods']:,} flow-mods; none to {quiet['untouched']:,} of {switches:,} switches",
     )
-    posts = found["restart_posts"]
     yield (
-        f"{size}: posts at 50/s from the first answer until all are in sync",
+        f"{size}: the same with posts at 50/s from the first answer until all are in sync",
         "aim: p99 200 ms",
-        f"p50 {posts['p50']:.0f} ms, p99 {posts['p99']:.0f} ms, worst {posts['worst']:.0f} ms",
-        f"{posts['confirmed']} of {posts['posts']} confirmed; they change switches, which are sent that",
+        f"{busy['in_sync']:.0f} s; p50 {posts['p50']:.0f} ms, p99 {posts['p99']:.0f} ms, worst {posts['worst']:.0f} ms",
+        f"{posts['confirmed']} of {posts['posts']} confirmed",
     )
 
 

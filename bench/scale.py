@@ -250,30 +250,32 @@ async def _day(run: Scale, seconds: float) -> None:
 
 
 def _restart(run: Scale, text: str) -> None:
-    """The controller ends and starts again; the switches are as they were, and connect again by themselves."""
-    run.controller.__exit__(None, None, None)
-    run.switches.tell("forget")
-    started = time.perf_counter()
-    with run.running(text):
-        run.switches.tell("port", run.controller.openflow)
+    """The controller ends and starts again, without posts and with them; the switches are as they were, and connect
+    again by themselves."""
+    for name, posting in (("restart", False), ("restart_with_posts", True)):
+        run.controller.__exit__(None, None, None)
+        run.switches.tell("forget")
+        started = time.perf_counter()
+        with run.running(text):
+            run.switches.tell("port", run.controller.openflow)
+            found = asyncio.run(_returning(run, started, posting=posting))
+            counts = run.switches.tell("counts")
+            found |= {"flow_mods": counts["flow_mods"], "untouched": counts["untouched"]}
+            run.say(name, found | {"memory": run.controller.memory() / MIB})
 
-        async def again() -> None:
-            first = await _posts(run, list(itertools.islice(run.fresh, 1)), rate=100.0, wait=0.0)
-            run.say("restart_first_post_seconds", time.perf_counter() - started)
-            run.say("restart_first_post_status", first[0].status)
-            done = asyncio.Event()
-            poster = asyncio.create_task(_posts(run, run.fresh, rate=50.0, wait=10.0, until=done))
-            await run.all_in_sync()
-            run.say("restart_in_sync_seconds", time.perf_counter() - started)
-            done.set()
-            posts = _summary(await poster)
-            run.say("restart_posts", posts)
-            run.say("restart_flow_mods", run.switches.tell("counts")["flow_mods"])
-            # Switches of jobs that were posted meanwhile, and cores, are sent flows.
-            run.say("restart_untouched", run.switches.tell("counts")["untouched"])
 
-        asyncio.run(again())
-        run.say("restart_memory", run.controller.memory() / MIB)
+async def _returning(run: Scale, started: float, *, posting: bool) -> dict[str, Any]:
+    """Wait until a controller that was started again has all switches in sync."""
+    done, poster = asyncio.Event(), None
+    found: dict[str, Any] = {}
+    if posting:
+        first = await _posts(run, list(itertools.islice(run.fresh, 1)), rate=100.0, wait=0.0)
+        found |= {"first_post": time.perf_counter() - started, "status": first[0].status}
+        poster = asyncio.create_task(_posts(run, run.fresh, rate=50.0, wait=10.0, until=done))
+    await run.all_in_sync()
+    found["in_sync"] = time.perf_counter() - started
+    done.set()
+    return found if poster is None else found | {"posts": _summary(await poster)}
 
 
 # -- posts -----------------------------------------------------------------------------------------------------------

@@ -143,8 +143,7 @@ class Controller:
         if self._pool is not None:
             self._pool.start()
         self._account_writer.start()
-        self._openflow.call(self._reconciler.counters.start(self._read_seconds)).result()
-        self._openflow.call(self._reconciler.markers.start()).result()
+        self._openflow.call(self._reconciler.start(self._read_seconds)).result()
         self.health.needs(self._ovsdb.thread)
         for service in (self._openflow, self._upkeep, self._account_writer, self._journal):
             self.health.needs(*service.threads)

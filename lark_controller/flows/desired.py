@@ -137,15 +137,17 @@ class Desired:
         local = self._local.get(datapath)
         return 0 if local is None else len(local.numbers)
 
+    def edges(self) -> Iterator[int]:
+        """The edges that have jobs."""
+        return (datapath for datapath, local in self._local.items() if local.numbers)
+
     def tag_at(self, datapath: int, key: SliceKey | None) -> int:
         """A slice's tag on a switch; 0 where it has none."""
-        local = self._local.get(datapath)
-        return 0 if local is None or key is None else local.tags.get(key, 0)
+        return 0 if key is None else self.tags_at(datapath).get(key, 0)
 
     def slices_at(self, datapath: int) -> dict[int, SliceKey]:
         """The slices of a switch by tag."""
-        local = self._local.get(datapath)
-        return {} if local is None else {tag: key for key, tag in list(local.tags.items())}
+        return {tag: key for key, tag in list(self.tags_at(datapath).items())}
 
     def class_prefixes(self, position: int) -> list[Prefix]:
         """The prefixes of the jobs that come under a WAN rule."""

@@ -100,6 +100,10 @@ class Confirmations:
                 if self._settled(number):
                     yield number
 
+    def open(self) -> list[int]:
+        """The jobs that wait for anything."""
+        return list({number for numbers in self._open.values() for number in numbers})
+
     def lost(self, what: Awaited, reason: str) -> list[int]:
         """Let all that was sent to a lost switch and not confirmed wait for its return; returns these jobs."""
         numbers = list(self._open.get(what, ()))

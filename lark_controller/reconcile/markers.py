@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -18,14 +18,17 @@ from typing import Final
 
 import lark_common
 import lark_controller
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.fingerprint import Fingerprints
 from lark_controller.flows.marker import MOST_RULES, Marker
+from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed
+from lark_controller.flows.transition import Transition
 from lark_controller.qos.worker_queues import Claim
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.state import LoopState
-from lark_controller.reconcile.switch import SwitchState
+from lark_controller.reconcile.switch import SwitchState, placed_switch
 from lark_controller.switches.openflow.applies import Outcome
 from lark_controller.switches.openflow.link import SwitchLink
 
@@ -35,6 +38,8 @@ LOOK: Final = 1.0
 # Seconds of calculation before the loop turns to other work; it then has so many times as long for that.
 PORTION: Final = 0.005
 SHARE: Final = 20
+# Seconds after a start for which its state is kept, unless all switches are back before.
+KEPT_SECONDS: Final = 120.0
 # Seconds that the switches have to confirm the markers of a controller that stops.
 LAST_SECONDS: Final = 5.0
 
@@ -49,15 +54,26 @@ class Markers:
         self._queues = queues
         self._reactions = reactions
         self._fingerprints = Fingerprints(loop.desired, code_digest())
+        # As of the start, with which the markers agree whatever jobs came and went since.
+        self._loaded: Fingerprints | None = None
+        self._loaded_until = 0.0
+
+    def load(self) -> None:
+        """Keep the desired state as it is now, before any job comes or goes, until the switches are back."""
+        if self._trusted:
+            desired = self._loop.desired
+            self._loaded = Fingerprints(Desired.following(desired.policy, desired), code_digest())
 
     async def start(self) -> None:
         """Mark edges that are quiet, until the loop ends."""
+        self._loaded_until = asyncio.get_running_loop().time() + KEPT_SECONDS
         self._running = asyncio.get_running_loop().create_task(self.run())
 
     async def run(self) -> None:
         """Mark edges that are quiet, until cancelled."""
         while True:
             await asyncio.sleep(LOOK)
+            self._forget_loaded()
             since = asyncio.get_running_loop().time() - QUIET
             until = time.perf_counter() + PORTION
             for state in list(self._loop.switches.values()):
@@ -77,30 +93,36 @@ class Markers:
         if under_way:
             await asyncio.wait(under_way, timeout=LAST_SECONDS)
 
+    def place(self, link: SwitchLink, hosts: Iterable[str]) -> None:
+        """Place a switch in the state as of the start, too."""
+        if self._loaded is not None:
+            self._loaded.desired.place_switch(placed_switch(self._loaded.desired.policy, link), hosts)
+
     def agrees(self, link: SwitchLink) -> bool:
-        """True where a switch's marker shows the program that it should hold, with the queues that stand by now or with
-        all that its jobs should have."""
+        """True where a switch's marker shows the program that it should hold, or should have held as of the start, with
+        the queues that stand by now or with all that its jobs should have."""
         datapath = link.datapath
         switch = self._loop.desired_of(datapath).switches[datapath]
-        if link.marker is None or not switch.is_edge or not self._trusted:
+        if link.marker is None or not switch.is_edge or not self._trusted or self._loop.pair.changing:
             return False
-        marker, _ = link.marker
-        of, software = self._current().of, link.features.software
-        if marker.fingerprint == of(datapath, software):
+        (marker, _), software, known = link.marker, link.features.software, self._known()
+        if marker.fingerprint == known.of(datapath, software):
             return True
-        return marker.fingerprint == of(datapath, software, self._with_queues(datapath))
+        return marker.fingerprint == known.of(datapath, software, self._with_queues(datapath, known.desired))
 
-    def take(self, link: SwitchLink) -> None:
-        """Take over what the marker of a switch, which :meth:`agrees`, shows."""
+    def take(self, link: SwitchLink) -> Changes:
+        """Take over what the marker of a switch, which :meth:`agrees`, shows; returns what has changed since."""
         assert link.marker is not None
         marker, _ = link.marker
-        datapath, desired = link.datapath, self._loop.desired_of(link.datapath)
-        if marker.fingerprint != self._current().of(datapath, link.features.software):
-            jobs = {claim: placed.job.number for placed in desired.jobs_at(datapath) for claim in _claims(placed)}
-            for claim, queue in self._queues.likely(datapath).items():
+        datapath, known, desired = link.datapath, self._known(), self._loop.desired
+        if marker.fingerprint != known.of(datapath, link.features.software):
+            jobs = {claim: each.job.number for each in known.desired.jobs_at(datapath) for claim in _claims(each)}
+            for claim, queue in self._queues.likely(datapath, known.desired).items():
                 if claim in jobs:
                     self._queues.stands(datapath, claim, queue, jobs[claim])
-        desired.rules[datapath] = marker.rules
+                    known.desired.set_queue(claim, queue, jobs[claim])
+        known.desired.rules[datapath] = desired.rules[datapath] = marker.rules
+        return Changes() if known.desired is desired else Transition(known.desired, desired).changes(datapath)
 
     def _mark(self, state: SwitchState) -> asyncio.Future[Outcome] | None:
         """Mark an edge, if it holds its whole program, confirmed, and nothing else."""
@@ -117,15 +139,31 @@ class Markers:
         fingerprint = self._current().of(datapath, features.software)
         return link.mark(Marker(fingerprint, rules, features.normal, features.tracks))
 
+    def _known(self) -> Fingerprints:
+        """The fingerprints that a switch which connects may show."""
+        return self._current() if self._loaded is None else self._loaded
+
+    def _forget_loaded(self) -> None:
+        """Forget the state as of the start, once its switches are back, or have had the time for that."""
+        if self._loaded is None:
+            return
+        loop, loaded = self._loop, self._loaded.desired
+        if (
+            asyncio.get_running_loop().time() > self._loaded_until
+            or loaded.policy is not loop.desired.policy
+            or all(map(loop.connected, loaded.edges()))
+        ):
+            self._loaded = None
+
     def _current(self) -> Fingerprints:
         if self._fingerprints.desired is not self._loop.desired:
             self._fingerprints = Fingerprints(self._loop.desired, code_digest())
         return self._fingerprints
 
-    def _with_queues(self, datapath: int) -> Iterator[Placed]:
+    def _with_queues(self, datapath: int, desired: Desired) -> Iterator[Placed]:
         """The jobs of a switch as they would be if all their queues stood."""
-        likely = self._queues.likely(datapath)
-        for placed in self._loop.desired.jobs_at(datapath):
+        likely = self._queues.likely(datapath, desired)
+        for placed in desired.jobs_at(datapath):
             flows = (each for each in placed.job.reserved if not each.incoming)
             claims = ((each.target, Claim.of_flow(each.number)) for each in flows)
             reserved = tuple((target, likely[claim]) for target, claim in claims if claim in likely)

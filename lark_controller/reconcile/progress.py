@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from lark_common.runs import NetworkType
 from lark_controller.jobs.job import Job, JobState
@@ -12,6 +14,9 @@ from lark_controller.reconcile.awaited import NO_SWITCH, Awaited, FlowsAt, NoSwi
 from lark_controller.reconcile.queues import BEING_MADE, Queues
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState
+
+# Jobs that are settled before other work gets its turn of the loop.
+_AT_ONCE: Final = 100
 
 
 class Progress:
@@ -42,6 +47,15 @@ class Progress:
             why = loop.desired.switches[placed.datapath].why_no_job_port(job.port)
             seen.blocked(job.number, FlowsAt(placed.datapath), why)
         self._queues.expect(placed)
+
+    async def settle_waiting(self, after: float) -> None:
+        """Settle, ``after`` so many seconds, the jobs that still wait, in portions: what is stored of them is then no
+        longer so."""
+        await asyncio.sleep(after)
+        for count, number in enumerate(self._loop.confirmations.open()):
+            self._loop.dirty.job(number)
+            if count % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def settle(self, number: int) -> None:
         """Set a job's state by what is confirmed."""

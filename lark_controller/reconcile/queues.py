@@ -17,6 +17,7 @@ from lark_controller.accounting.readings import QueueReading
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, parse
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData, FlowKey, SetQueue
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.jobs.job import Job
@@ -125,11 +126,11 @@ class Queues:
         self._states[datapath].numbers[claim] = queue
         self._loop.pair.set_queue(claim, queue, job)
 
-    def likely(self, datapath: int) -> dict[Claim, int]:
-        """The numbers that the queues of a switch's jobs would have, if all of them stood."""
+    def likely(self, datapath: int, desired: Desired) -> dict[Claim, int]:
+        """The numbers that the queues of a switch's jobs, which are ``desired`` there, would have if all stood."""
         state = self._states.get(datapath) or _State()
         found = dict(state.numbers)
-        for placed in self._loop.desired_of(datapath).jobs_at(datapath):
+        for placed in desired.jobs_at(datapath):
             share, job = placed.decision.bandwidth, placed.job
             if placed.port is None or placed.decision.isolated:
                 continue

@@ -8,9 +8,11 @@ nothing here may block. REST and PacketIns hand it work; it derives what each sw
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Final
 
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_common.log import WARNING, event
@@ -40,6 +42,9 @@ from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch_events import SwitchEvents
 from lark_controller.reconcile.workers import Workers
 from lark_controller.switches.ovsdb.driver import OvsdbOptions, Report
+
+# Seconds after a start in which switches return; what the store has of their jobs is shown until then.
+RETURN_SECONDS: Final = 20.0
 
 
 class Reconciler(LoopState):
@@ -79,6 +84,7 @@ class Reconciler(LoopState):
             self.core_ports,
         )
         self._progress = Progress(self, self.queues, on_state)
+        self._returning: asyncio.Task[None] | None = None
         self.markers = Markers(self, self.queues, self._reactions, trusted=compares)
         self.events = SwitchEvents(
             self, self._progress, self._sending, self.queues, self.counters, self._reactions, self.markers
@@ -86,6 +92,12 @@ class Reconciler(LoopState):
         self.policy_change = PolicyChange(
             self, self._sending, self.queues, self.workers, self.counters, self._reactions
         )
+
+    async def start(self, read_seconds: float) -> None:
+        """Begin what goes on by itself until the loop ends: readings of counters each ``read_seconds``, markers."""
+        await self.counters.start(read_seconds)
+        await self.markers.start()
+        self._returning = asyncio.get_running_loop().create_task(self._progress.settle_waiting(RETURN_SECONDS))
 
     def queues_reported(self, report: Report) -> None:
         """Take in a report of the queues that stand on a switch, and of their counters."""
@@ -124,6 +136,7 @@ class Reconciler(LoopState):
         for number in self.dirty.jobs():
             self.queues.judge(self.desired.placed[number])
         self.workers.revise()
+        self.markers.load()
 
     def note_problem(self, job: Job, text: str) -> None:
         """Put a sentence about a job among the problems of its switch, where it is at one that is known."""

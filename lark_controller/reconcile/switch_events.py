@@ -17,7 +17,7 @@ from lark_common.log import event
 from lark_controller.api.audit import Happening
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.diff import diff
-from lark_controller.flows.model import FlowKey
+from lark_controller.flows.model import Changes, FlowKey
 from lark_controller.flows.tracked import tracked
 from lark_controller.reconcile.awaited import FlowsAt
 from lark_controller.reconcile.counters import CounterReader
@@ -29,7 +29,7 @@ from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_switch
 from lark_controller.switches.openflow.applies import FlowError, Outcome
-from lark_controller.switches.openflow.link import SUPERSEDED, Dump, SwitchLink
+from lark_controller.switches.openflow.link import STOPS, SUPERSEDED, Dump, SwitchLink
 from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
 
 SWITCH_GONE: Final = "switch gone"
@@ -89,6 +89,7 @@ class SwitchEvents:
             return False
         state = self._loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
         self._place(state, link)
+        self._markers.place(link, state.hosts)
         return self._markers.agrees(link)
 
     def leftovers(self, link: SwitchLink, dump: Dump) -> list[FlowKey]:
@@ -117,7 +118,8 @@ class SwitchEvents:
         state.link, state.compared, state.in_sync, state.trusted = link, False, False, False
         state.since = time.time()
         state.reason = "is being compared"
-        self._place(state, link)
+        if dump is not None:
+            self._place(state, link)
         arrived, state.arrived = state.arrived, set()
         switch = loop.desired_of(link.datapath).switches[link.datapath]
         if left is not None:
@@ -152,7 +154,6 @@ class SwitchEvents:
             return
         state.note_shortcomings(desired)
         state.compared = True
-        state.reason = "is being brought up to date"
         changes = diff(program, dump.program)
         event(
             "switch compared",
@@ -161,9 +162,7 @@ class SwitchEvents:
             desired=len(program.flows),
             changes=len(changes),
         )
-        link.apply(changes).add_done_callback(
-            lambda done: self._synced(state, link, done.result()) if not done.cancelled() else None
-        )
+        self._bring_up(state, link, changes)
         gone, state.to_forget = state.to_forget, set()
         if switch.is_edge:
             # Its flows may be of jobs that ended while another controller, or none, was in charge of it.
@@ -172,12 +171,22 @@ class SwitchEvents:
 
     def _trust(self, state: SwitchState, link: SwitchLink) -> None:
         """Take a switch's marker for its dump. The next full check compares it."""
-        self._markers.take(link)
+        changes = self._markers.take(link)
         state.note_shortcomings(self._loop.desired_of(link.datapath))
         state.compared = state.trusted = True
-        self._synced(state, link, Outcome(confirmed=True))
+        if changes:
+            self._bring_up(state, link, changes)
+        else:
+            self._synced(state, link, Outcome(confirmed=True))
         gone, state.to_forget = state.to_forget, set()
         self._sending.forget_tracked(state, gone)
+
+    def _bring_up(self, state: SwitchState, link: SwitchLink, changes: Changes) -> None:
+        """Send a switch the difference between what it holds and what it should hold."""
+        state.reason = "is being brought up to date"
+        link.apply(changes).add_done_callback(
+            lambda done: self._synced(state, link, done.result()) if not done.cancelled() else None
+        )
 
     def _synced(self, state: SwitchState, link: SwitchLink, outcome: Outcome) -> None:
         if state.link is not link:
@@ -209,6 +218,9 @@ class SwitchEvents:
         if state is None:
             return
         state.link, state.compared, state.in_sync, state.trusted = None, False, False, False
+        if reason == STOPS:
+            # What is stored of its jobs holds until the next controller has asked it.
+            return
         state.since = time.time()
         state.reason = f"is not connected ({reason})"
         text = f"{state.label(self._loop.desired)}: {reason}"

@@ -20,7 +20,7 @@ from lark_controller.flows.model import FlowKey, Program
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import JobState
 from lark_controller.qos.queues import PortQueues
-from lark_controller.reconcile import markers
+from lark_controller.reconcile import markers, reconciler
 from lark_controller.reconcile.drift import check
 from lark_controller.switches.ovsdb.driver import Ovsdb, Report
 from tests.fixtures.controllers import OPEN, POLICY, a_core, an_edge, connect, post, running, until
@@ -100,14 +100,55 @@ def test_a_controller_that_starts_again_sends_nothing_to_a_switch_as_it_was(
     assert marker_of(edge) not in (None, marker)
 
 
-def test_a_job_that_ended_meanwhile_is_found(tmp_path: Path, network: FakeNetwork) -> None:
+def test_jobs_that_come_and_go_before_a_switch_is_back_are_all_that_it_is_sent(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
     edge = with_jobs(tmp_path, network)
+    before = held(edge)
     with again(tmp_path) as controller:
         (job,) = (job for job in controller._reconciler.jobs() if job.owner == "alice")
         controller.jobs.end(job.id, "", "hook")
+        added = post(controller, 3, "carol", port="p3")
+        connect(network, controller, edge)
+        assert trusted(controller)
+        assert not diff(desired(controller), held(edge))
+        changes = diff(held(edge), before)
+        # And one that takes the marker away.
+        assert edge.flow_mods == len(changes) + 1
+        assert len(changes.flows_set) < len(before.flows) / 2
+        until(lambda: controller._reconciler.directory.standing(added.job.number).state is JobState.ENFORCED)
+
+
+def test_a_switch_that_comes_late_is_compared(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markers, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(markers, "LOOK", 0.02)
+    edge = with_jobs(tmp_path, network)
+    with again(tmp_path) as controller:
+        until(lambda: controller._reconciler.markers._loaded is None)
+        post(controller, 3, "carol", port="p3")
         connect(network, controller, edge)
         assert not trusted(controller)
         assert not diff(desired(controller), held(edge))
+
+
+def test_what_is_stored_of_jobs_is_shown_until_their_switches_had_the_time_to_return(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge = counted(an_edge())
+    with again(tmp_path) as controller:
+        connect(network, controller, edge)
+        job = post(controller, 1, "alice", port="p1").job
+        until(lambda: controller._reconciler.directory.standing(job.number).state is JobState.ENFORCED)
+        until(lambda: not controller._upkeep.unwritten)
+    with again(tmp_path) as controller:
+        assert controller._reconciler.directory.standing(job.number).state is JobState.ENFORCED
+    monkeypatch.setattr(reconciler, "RETURN_SECONDS", 0.1)
+    with again(tmp_path) as controller:
+        until(lambda: controller._reconciler.directory.standing(job.number).state is JobState.PENDING)
+        connect(network, controller, edge)
+        until(lambda: controller._reconciler.directory.standing(job.number).state is JobState.ENFORCED)
 
 
 def test_another_policy_is_found(tmp_path: Path, network: FakeNetwork) -> None:

@@ -104,6 +104,8 @@ class Dump:
 
 # Beginning of the reason when another connection has the switch's datapath id; that connection's address follows.
 SUPERSEDED: Final = "superseded by a connection from"
+# Reason where the controller itself ends the connection, because it stops.
+STOPS: Final = "the controller stops"
 
 
 class SwitchHandler(Protocol):

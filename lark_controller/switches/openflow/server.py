@@ -21,7 +21,7 @@ from lark_controller.flows.model import Changes
 from lark_controller.switches.openflow.budgets import SwitchTimes
 from lark_controller.switches.openflow.connection import READ_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake, identify
-from lark_controller.switches.openflow.link import MORE_FLOWS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
+from lark_controller.switches.openflow.link import MORE_FLOWS, STOPS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.requests import ReplyRoom
 from lark_controller.switches.openflow.tls_gate import TlsGate
 from lark_controller.switches.openflow.turns import Turn, Turns
@@ -35,7 +35,6 @@ _ACCEPTED: Final = 16
 _BACKLOG: Final = 1024
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
-_STOPS: Final = "the controller stops"
 
 
 def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
@@ -96,7 +95,7 @@ class Server:
         if self._gate is not None:
             await self._gate.stop()
         for connection in list(self._open):
-            connection.close(_STOPS)
+            connection.close(STOPS)
         tasks = list(self._handshakes.values())
         while self._open:  # until the loop has reported the loss of every connection
             await asyncio.sleep(0)
@@ -239,7 +238,7 @@ class Server:
             return
         del self.links[link.datapath]
         link.ready = False
-        event("switch gone", level=INFO if reason == _STOPS else WARNING, datapath=_dpid(link), reason=reason)
+        event("switch gone", level=INFO if reason == STOPS else WARNING, datapath=_dpid(link), reason=reason)
         try:
             self._handler.switch_gone(link, reason)
         except Exception as error:
