@@ -59,7 +59,7 @@ def frame(switch: Switch, policy: Policy, standing: frozenset[int] = frozenset()
         yield flow(Core.LEARN, t.P_MISS, {}, SWITCH, goto=Core.FORWARD)
         yield flow(Core.FORWARD, t.P_SWITCH, {}, SWITCH, actions=(Output(PORT_NORMAL),))
     else:
-        ports = sorted(number for number in switch.ports.values() if number < PORT_MAX)
+        ports = sorted(number for number in switch.ports.values() if number <= PORT_MAX)
         yield from learning_tables(Core.LEARN, Core.FORWARD, ports)
 
 

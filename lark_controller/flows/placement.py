@@ -220,9 +220,7 @@ def _declared(spec: SwitchSpec, ports: Mapping[str, int]) -> dict[str, int]:
 def _matching(patterns: tuple[str, ...], ports: Mapping[str, int]) -> tuple[int, ...]:
     matches, numbers = _one_pattern(patterns).match, frozenset(patterns)
     chosen = {
-        number
-        for name, number in ports.items()
-        if number < PORT_MAX and number != PORT_LOCAL and (matches(name) or str(number) in numbers)
+        number for name, number in ports.items() if number <= PORT_MAX and (matches(name) or str(number) in numbers)
     }
     return tuple(sorted(chosen))
 

@@ -314,3 +314,21 @@ def test_sums_are_bounded() -> None:
 def test_the_width_of_buckets_follows_the_stretch(seconds: int, width: int) -> None:
     assert width_for(1000, 1000 + seconds, None) == width
     assert [width_for(1000, 1000 + seconds, name) for name in ("minute", "hour", "day")] == [60, 3600, 86400]
+
+
+def test_jobs_that_follow_each_other_on_a_port_whatever_is_noted_first() -> None:
+    """The last counters of a job are on their way, or in already, or the job was never here."""
+    for late in (False, True):
+        ledger = opened(port="p", datapath=1)
+        ledger.read(1, NOW + 10, PortReading(5, 500, 0, 0), port_age=1.0)
+        if late:
+            ledger.leaves(1)
+        else:
+            ledger.close(1, NOW + 20)
+            ledger.leaves(1)
+        ledger.leaves(99)
+        ledger.begin(job(2, port="p", datapath=1), "g")
+        ledger.read(2, NOW + 30, PortReading(7, 700, 0, 0), port_age=1.0)
+        assert used(ledger, 2).bytes_out == (0 if late else 200)
+        ledger.read(2, NOW + 40, PortReading(8, 800, 0, 0), port_age=1.0)
+        assert used(ledger, 2).bytes_out == (100 if late else 300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Address
 from itertools import permutations
 from typing import Any
 
@@ -159,3 +160,28 @@ def test_a_block_ends_with_the_last_address_that_came_from_it() -> None:
     assert (label, delta.removed, delta.added) == ("a", (BLOCK,), (Prefix(4, BLOCK.value + 3, 32),))
     assert one.count("a") == 1
     assert [one.count(label) for label in ("b", None)] == [0, 0]
+
+
+def test_a_job_that_is_over_under_the_new_policy_alone_takes_its_flows_with_it() -> None:
+    before, decider = Desired(load(FULL)), Decider(load(FULL))
+    before.set_switch(a_switch(FULL, 1), ("worker1",))
+    six = IPv6Address("2001:db8:64::5")
+    for number, change in ((5, {}), (6, {"ipv6": six + 1}), (7, {"ipv6": six + 2})):
+        job = a_job(number, **change)
+        before.put(job, decider.of(job))
+    for gone, new in ((6, ()), (None, (8,))):
+        after = Desired.following(load(FULL.replace("block: {when: 'Owner", "block: {when: 'User")), before)
+        for number, placed in before.placed.items():
+            after.decide_anew(number, decider.of(placed.job))
+        for _ in after.move_labels():
+            pass
+        if gone is not None:
+            after.remove(gone)
+        for number in new:
+            job = a_job(number, ipv6=six + 3)
+            after.put(job, decider.of(job))
+        transition = Transition(before, after)
+        assert apply(before.build(1), transition.changes(1)) == after.build(1)
+        assert after.rules[1] == len(after.build(1).flows)
+        (pair,) = transition.changed(1)
+        assert [placed is None for placed in pair] == [gone is None, gone is not None]
