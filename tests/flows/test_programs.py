@@ -159,6 +159,14 @@ def worker() -> str:
     jobs = [
         of_owner(1, "alice", **kinds), of_owner(2, "bob", bandwidth=5.0, **bridge),
         of_owner(3, "mallory", **kinds), of_owner(4, "alice", inbound=False, **kinds), six_job(5, "carol", **kinds),
+        of_owner(6, "dave", **kinds, reserved=(
+            ReservedFlow(1, 2000, (IPv4Network("192.0.2.7/32"),)), ReservedFlow(2, 5000, incoming=True),
+            ReservedFlow(4, 100, incoming=True),
+        )),
+        of_owner(7, "bob", **bridge, reserved=(
+            ReservedFlow(3, 1000), ReservedFlow(4, 100, (IPv4Network("10.64.0.6/32"),)),
+        )),
+        of_owner(8, "bob", **kinds, bandwidth=85.0),
     ]  # fmt: skip
     text = HEAD + CORES % "meters" + RULES
     return json.dumps(to_json(desired(text, jobs).worker_rules("worker1", {"eth0": 100.0})), indent=1) + "\n"
