@@ -275,3 +275,15 @@ def test_a_block_that_is_given_back_twice_is_free_once() -> None:
     assert len(taken) == 2
     with pytest.raises(AddressError):
         space.assign(4, "g", "c")
+
+
+def test_a_tenant_that_comes_back_begins_in_the_widest_gap() -> None:
+    """RFC 3531: a row that has ended is no reason to sit beside its place, which others may have by now."""
+    space = allocator("10.64.0.0/24")
+    first = space.assign(4, "g", "a")
+    space.release(first.address)
+    assert space.assign(4, "g", "b").block == first.block
+    assert space.assign(4, "g", "a").block == IPv4Network("10.64.0.128/28")
+    # While it has a block, the next is the one beside.
+    blocks = {space.assign(4, "g", "a").block for _ in range(20)}
+    assert blocks == {IPv4Network("10.64.0.128/28"), IPv4Network("10.64.0.144/28")}
