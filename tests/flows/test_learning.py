@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from itertools import permutations
 
+import pytest
+
 from lark_controller.flows import cookies
 from lark_controller.flows.learning import QUIET_TIME, Learning
 from lark_controller.flows.model import (
@@ -14,6 +16,7 @@ from lark_controller.flows.model import (
     FlowData,
     FlowKey,
     Output,
+    match,
 )
 from lark_controller.flows.simulation.packet import parse_fast_addresses
 from lark_controller.flows.simulation.simulate import PortView, Tables, run
@@ -185,3 +188,25 @@ def test_a_port_takes_so_many_stations_as_its_documentation_says() -> None:
     for station in range(1, 2000):
         learning.learn(1, 0, 0x0200_0000_0000 + station)
     assert len(learning) == 1024
+
+
+@pytest.mark.parametrize("vlan", [0, 10, 4095])
+@pytest.mark.parametrize("which", [0, 1])
+def test_each_flow_of_a_station_takes_the_other_with_it(vlan: int, which: int) -> None:
+    learning = Learning(3, 4, 70)
+    flows = learning.learn(1, vlan, 0x0A).flows
+    learning.learn(1, vlan ^ 1, 0x0A)
+    learning.learn(1, vlan, 0x0B)
+    assert learning.aged(flows[which].key) == (flows[1 - which].key,)
+    assert len(learning) == 2
+    assert learning.aged(flows[which].key) == ()
+
+
+def test_a_port_at_its_limit_is_quiet_below_its_stations() -> None:
+    learning = Learning(3, 4, 70, per_port=1)
+    known = learning.learn(1, 0, 0x0A).flows
+    (quiet,) = learning.learn(1, 0, 0x0B).flows
+    assert {flow.key.priority for flow in known} == {70}
+    assert (quiet.key, quiet.data.goto, quiet.data.idle_timeout) == (FlowKey(3, 69, match(in_port=1)), 4, 0)
+    # No answer of the switch concerns a flow that is no station's.
+    assert learning.aged(quiet.key) == ()

@@ -315,3 +315,20 @@ def test_goto_leads_to_a_later_table() -> None:
         with pytest.raises(ValueError, match=rf"goto table {goto} from table {table} does not lead forward"):
             tables(flow(table, 1, (), goto=goto))
     assert len(tables(flow(3, 1, (), goto=4))) == 1
+
+
+def test_a_group_whose_highest_flow_went_hides_no_other() -> None:
+    """A look-up ends at the first group of flows that has nothing better, so groups are in order of their best."""
+    held = tables(
+        flow(0, 8, match(in_port=2)),
+        flow(0, 2, match(in_port=1)),
+        flow(0, 7, match(eth_type=ETH_ARP)),
+        flow(0, 1, match(eth_type=ETH_IPV4)),
+        flow(0, 6, match(metadata=5)),
+    )
+    seen = {"in_port": 1, "eth_type": ETH_IPV4, "metadata": 5}
+    for gone, best in ((7, 6), (8, 6), (6, 2), (2, 1), (1, None)):
+        key = next(entry.key for entry in held if entry.key.priority == gone)
+        held.remove(key)
+        found = held.lookup(0, seen)
+        assert (None if found is None else found.key.priority) == best
