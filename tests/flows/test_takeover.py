@@ -10,6 +10,7 @@ import pytest
 
 from lark_common.runs import NetworkType
 from lark_controller.flows.desired import Desired
+from lark_controller.flows.model import SetQueue
 from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
 from lark_controller.flows.transition import Transition, places_alike
 from lark_controller.policies.decide import Decider
@@ -185,3 +186,20 @@ def test_a_job_that_is_over_under_the_new_policy_alone_takes_its_flows_with_it()
         assert after.rules[1] == len(after.build(1).flows)
         (pair,) = transition.changed(1)
         assert [placed is None for placed in pair] == [gone is None, gone is not None]
+
+
+def test_queues_may_stand_before_their_switch_is_there() -> None:
+    desired, decider = Desired(load(QUEUES)), Decider(load(QUEUES))
+    desired.set_switch(a_switch(QUEUES, 1), ("worker1",))
+    job = a_job(1)
+    desired.put(job, decider.of(job))
+    dscp = desired.dscp_of(desired.placed[1].decision)
+    assert not desired.set_group_queues(CORE, frozenset({dscp}))
+    desired.set_switch(a_switch(QUEUES, CORE))
+    there = desired.build(CORE)
+    assert SetQueue(dscp) in {action for data in there.flows.values() for action in data.actions}
+    # The same again changes nothing; without it there are fewer flows.
+    assert not desired.set_group_queues(CORE, frozenset({dscp}))
+    changes = desired.set_group_queues(CORE, frozenset())
+    assert apply(there, changes) == desired.build(CORE)
+    assert desired.rules[CORE] == len(desired.build(CORE).flows) < len(there.flows)
