@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import json
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -99,6 +99,30 @@ async def plan(target: Target) -> None:
     await asyncio.gather(*map(one, predicates))
 
 
+async def ask_again_and_again(target: Target, paths: Iterable[str], clients: int, pause: float = 0.0) -> None:
+    """Clients that read, each again as soon as it has its answer."""
+
+    async def one(path: str) -> None:
+        client = Client(target.rest, target.token)
+        for _ in range(MOST_MESSAGES):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                await client.request("GET", path)
+            await asyncio.sleep(pause)
+
+    await asyncio.gather(*(one(path) for path, _ in zip(itertools.cycle(paths), range(clients), strict=False)))
+
+
+async def rules(target: Target) -> None:
+    """Rules of workers, read by 64 clients as fast as the token may."""
+    await ask_again_and_again(target, (f"/v1/hosts/h{number}.example/rules" for number in range(64)), 64)
+
+
+async def lists(target: Target) -> None:
+    """The longest lists, by sixteen clients."""
+    flows = "/v1/switches/0000000000000001/flows?limit=1000"
+    await ask_again_and_again(target, (flows, "/v1/jobs?limit=1000", "/v1/audit?limit=1000", "/v1/switches"), 16)
+
+
 async def a_switch(target: Target, kind: type[FakeSwitch] = FakeSwitch, datapath: int = DATAPATH) -> FakeSwitch:
     """A switch of the attacker's, connected."""
     switch = kind(datapath, {1: "eth0", PORT: "job0"})
@@ -151,6 +175,22 @@ async def ports(target: Target) -> None:
         return switchside.port_status(0, port, ofp.OFPPR_ADD if number // 20_000 % 2 == 0 else ofp.OFPPR_DELETE)
 
     await pour(switch, changed)
+
+
+async def reconnects(target: Target) -> None:
+    """Thirty-two switches, each connected again as soon as its handshake has begun."""
+    hello = b"\x04\0\0\x08\0\0\0\x01"
+
+    async def one() -> None:
+        for _ in range(MOST_MESSAGES):
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", target.openflow)
+                writer.write(hello)
+                await reader.read(16)
+                writer.close()
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(one() for _ in range(32)))
 
 
 class Endless(FakeSwitch):
@@ -214,7 +254,21 @@ async def nothing(target: Target) -> None:
 
 ATTACKS: Final[dict[str, Callable[[Target], Coroutine[Any, Any, None]]]] = {
     each.__name__: each
-    for each in (regexp, names, plan, destinations, connections, ports, neighbours, dumps, stale, nothing)
+    for each in (
+        regexp,
+        names,
+        plan,
+        rules,
+        lists,
+        destinations,
+        connections,
+        reconnects,
+        ports,
+        neighbours,
+        dumps,
+        stale,
+        nothing,
+    )
 }
 
 

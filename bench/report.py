@@ -48,8 +48,8 @@ def attacked(about: dict[str, Any], found: dict[str, Any]) -> str:
     lines = [
         f"Machine: {about['cores']} cores, Linux {about['kernel']}, Python {about['python']}; load average "
         f"{about['load']:.1f} of others when the run began. {found['workers']} switches, {found['rate']:.0f} posts/s "
-        f"(`wait=2`), `/healthz` 20 times a second by new connections; {found['seconds']:.0f} s without, then as long "
-        "under each attack, of one controller process.",
+        f"(`wait=2`), `/healthz` 20 times a second by new connections; by turns {found['seconds']:.0f} s without and "
+        f"as long under each attack, {found['rounds']} times, of one controller process.",
         "",
         "| attack | `/healthz` p99 without, under | posts p50 without, under | posts p99 without, under | ratio of p99 "
         "| answered | switches lost | memory at most |",

@@ -84,14 +84,14 @@ class Places:
     """Places that callers occupy for a time, ``most`` for each; there is no queue for a place. Thread-safe."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._lock = threading.Lock()
         self._taken: Counter[Hashable] = Counter()
 
     def take(self, caller: Hashable = None, most: int | None = None) -> bool:
         """Occupy a place; False where the caller has ``most`` already. Each True is followed by one :meth:`give`."""
         with self._lock:
-            free = self._taken[caller] < (self._most if most is None else most)
+            free = self._taken[caller] < (self.most if most is None else most)
             if free:
                 self._taken[caller] += 1
             return free

@@ -86,9 +86,8 @@ class Service:
             ),
         )
         _warn_of_shared_keys(settings)
-        self.server = Server(
-            create_app(self.controller, settings, Tokens(settings.tokens_file), self.metrics), settings
-        )
+        tokens = Tokens(settings.tokens_file)
+        self.server = Server(create_app(self.controller, settings, tokens, self.metrics), settings, tokens.name_of)
         self.policy_file = PolicyFile(settings.policy_file, self.controller.policy.put)
 
     def start(self) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from lark_common.errors import SwitchError
+from lark_common.turns import aside
 from lark_controller.reconcile.awaited import Waiter
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -34,7 +35,8 @@ class LoopCalls:
     def wait(self, future: Future[T], timeout: float) -> T:
         """Wait at most ``timeout`` seconds for the answer of a call. Raises SwitchError."""
         try:
-            return future.result(timeout)
+            with aside():
+                return future.result(timeout)
         except FutureTimeoutError:
             future.cancel()
             raise SwitchError(f"no answer within {timeout:g} s") from None
@@ -67,7 +69,7 @@ class LoopCalls:
                 held.set_exception(error)
 
         loop.call_soon_threadsafe(begin)
-        with suppress(FutureTimeoutError):
+        with suppress(FutureTimeoutError), aside():
             return held.result(timeout)
         if not held.cancel():
             return self.wait(held, LOOP_TIMEOUT)

@@ -37,6 +37,8 @@ FAILURES = 10
 FAILURE_SECONDS = 6.0
 # Threads that stay free of requests which may take time, so that /healthz and refusals are answered at once.
 SPARE_THREADS = 4
+# One token that reads has so small a part of the places where requests wait.
+READERS = 16
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -67,6 +69,8 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
         failures=Buckets(1 / FAILURE_SECONDS, FAILURES),
         waits=Places(settings.waiting_posts),
         polls=Places(settings.waiting_workers),
+        asks=Places(max(1, settings.waiting_posts // READERS)),
+        watches=Places(max(1, settings.waiting_workers // READERS)),
         requests=Places(settings.rest_threads + settings.waiting_workers - SPARE_THREADS),
     )
     app.before_request(_enter)

@@ -22,7 +22,8 @@ KEY: Final = "lark"
 @dataclass(frozen=True, slots=True)
 class Context:
     """``waits`` are the places for requests that wait for switches, ``polls`` those for workers that wait for their
-    rules, ``requests`` those for requests at all."""
+    rules, ``requests`` those for requests at all. Of the first two, readers have a part, by token: ``asks`` and
+    ``watches``."""
 
     controls: Controls
     settings: Settings
@@ -32,15 +33,31 @@ class Context:
     failures: Buckets
     waits: Places
     polls: Places
+    asks: Places
+    watches: Places
     requests: Places
 
     @contextmanager
     def waiting(self) -> Iterator[float]:
         """Hold a waiting place while asking switches; yields how many seconds that may take. Raises BusyError."""
-        with self.waits.place() as free:
+        with self.asks.place(actor()) as own, self.waits.place() as free:
+            if not own:
+                raise BusyError(
+                    f"the token {actor()} waits for switches in {self.asks.most} requests already; ask again"
+                )
             if not free:
                 raise BusyError(f"{self.settings.waiting_posts} requests wait for switches already; ask again")
             yield self.settings.switch_timeout
+
+    @contextmanager
+    def polling(self) -> Iterator[bool]:
+        """Hold a place while waiting for another revision of a worker's rules; False where none is free."""
+        if g.lark_by_hook:
+            with self.polls.place() as free:
+                yield free
+            return
+        with self.watches.place(actor()) as own, self.polls.place() as free:
+            yield own and free
 
 
 def current() -> Context:

@@ -95,6 +95,12 @@ class Tokens:
         """
         return self._current().get(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest())
 
+    def name_of(self, header: str) -> str | None:
+        """The name of the token in an Authorization header; None where there is none, or it has expired."""
+        scheme, _, secret = header.partition(" ")
+        token = self.find(secret.strip()) if scheme.lower() == "bearer" else None
+        return None if token is None or self.expired(token) else token.name
+
     def expired(self, token: Token) -> bool:
         """True from the token's expiry date on."""
         return token.expires is not None and self._clock() >= token.expires

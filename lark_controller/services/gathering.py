@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Final, Generic, TypeVar
 
+from lark_common.turns import aside
+
 A = TypeVar("A")
 R = TypeVar("R")
 
@@ -48,7 +50,8 @@ class Gathering(Generic[A, R]):
             self._waiting.append(call)
             call.leads, self._busy = not self._busy, True
         if not call.leads:
-            call.wake.acquire()
+            with aside():
+                call.wake.acquire()
         if call.leads:
             self._lead()
         outcome = call.outcome

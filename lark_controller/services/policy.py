@@ -22,6 +22,7 @@ from lark_common.errors import (
     PolicyError,
 )
 from lark_common.log import event
+from lark_common.turns import aside
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import Plan, PolicyHistory, PolicyVersion
 from lark_controller.jobs.job import Job
@@ -114,7 +115,8 @@ class PolicyInForce:
 
     def plan(self, text: str) -> Plan:
         """Plan the changes that a policy text would make; changes nothing. Raises PolicyError, BusyError."""
-        with _one_of(self._plans, "a policy is being planned already; ask again when it is done"):
+        # At its own pace, with rests.
+        with _one_of(self._plans, "a policy is being planned already; ask again when it is done"), aside():
             new = load(text)
             pace = planning.Pace(planning.MAX_SECONDS)
             with self._lock:
@@ -166,7 +168,7 @@ class PolicyInForce:
 
     def reach(self) -> Reach:
         """The users with the most live jobs, and whom they reach; some seconds old. Raises BusyError."""
-        with _one_of(self._reaches, "the reach of users is being calculated already; ask again"):
+        with _one_of(self._reaches, "the reach of users is being calculated already; ask again"), aside():
             found, decider, at = self._reach
             if decider.policy is self.policy and time.monotonic() - at < REACH_SECONDS:
                 return found
@@ -188,7 +190,8 @@ class PolicyInForce:
 
     def _adopt(self, text: str, actor: str, instead_of: str | None, again: int | None) -> PolicyVersion:
         policy = load(text)
-        with self._lock:
+        # Most of it is done by the loop, or by another that has the lock.
+        with aside(), self._lock:
             if instead_of not in (None, self.policy.digest):
                 now = self.version
                 raise ChangedError(f"version {now.version} by {now.actor} is in force now; look at it and plan again")

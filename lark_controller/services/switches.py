@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lark_common.errors import NotFoundError, SwitchError
+from lark_common.turns import next_turn
 from lark_controller.api.switches import (
     Explanation,
     FlowFilter,
@@ -84,6 +85,7 @@ class Switches:
             return desired, flow_lists.flows_of(desired, number, dump, own)
 
         desired, flows = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        next_turn()
         return flow_lists.page(desired, flows, chosen, cursor, limit)
 
     def explain(self, src: str, dst: str, timeout: float) -> Explanation:
@@ -111,6 +113,7 @@ class Switches:
             return desired, ends, dict(zip(datapaths, tables, strict=True))
 
         desired, ends, tables = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        next_turn()
         return explain(desired, ends, tables)
 
 

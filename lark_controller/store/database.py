@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from lark_common.errors import StoreError
+from lark_common.turns import aside
 from lark_controller.store.claim import ControllerClaim, claim_file, claim_server
 
 T = TypeVar("T")
@@ -76,18 +77,22 @@ class Database:
         """Run ``work`` in a transaction that sees one state of the database. Raises StoreError."""
         for attempt in range(_ATTEMPTS):
             try:
-                with self.engine.connect() as connection:
+                with self._connected() as connection:
                     return work(connection)
             except _FAILURES as error:
                 if not self._again(error, attempt):
                     raise self.failure(error) from error
         raise AssertionError("unreachable: the last attempt raises")
 
+    def _connected(self) -> Connection:
+        with aside():
+            return self.engine.connect()
+
     @contextmanager
     def stream(self) -> Iterator[Connection]:
         """A connection for a result that is read piece by piece. Raises StoreError."""
         try:
-            with self.engine.connect() as connection:
+            with self._connected() as connection:
                 yield connection
         except _FAILURES as error:
             raise self.failure(error) from error
@@ -97,7 +102,8 @@ class Database:
         for attempt in range(_ATTEMPTS):
             committing = False
             try:
-                with self._writer, self.engine.connect() as connection:
+                # One at a time on SQLite; what PostgreSQL does, takes no turn of this process.
+                with aside(), self._writer, self.engine.connect() as connection:
                     connection.execution_options(**{_WRITES: True})
                     with connection.begin():
                         result = work(connection)

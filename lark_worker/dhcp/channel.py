@@ -20,6 +20,8 @@ _ETH_IP: Final = 0x0800
 _BROADCAST_MAC: Final = b"\xff" * 6
 _SO_ATTACH_FILTER: Final = 26
 _LONGEST: Final = 2048
+# Packets that are read of one client before the others get their turn.
+MOST: Final = 64
 # Classic BPF (packet(7)): UDP, no fragment, to the client's port; so that the job's own traffic is not copied here.
 _FILTER: Final = (
     (0x30, 0, 0, 9), (0x15, 0, 6, 17),
@@ -78,17 +80,18 @@ class Channel:
                 self._udp.sendto(data, (str(target), SERVER_PORT))
 
     def receive(self) -> list[Message]:
-        """The messages that have arrived; packets that are no DHCP messages are skipped."""
+        """The messages that have arrived, of :data:`MOST` packets at most; packets that are no DHCP messages are
+        skipped."""
         assert self._raw is not None
         assert self._udp is not None
         found = []
         with contextlib.suppress(BlockingIOError, OSError):
-            while True:
+            for _ in range(MOST):
                 with contextlib.suppress(ValueError):
                     found.append(decode(payload(self._raw.recv(_LONGEST))))
         with contextlib.suppress(BlockingIOError, OSError):
-            while self._udp.recv(_LONGEST):
-                pass
+            for _ in range(MOST):
+                self._udp.recv(_LONGEST)
         return found
 
     def close(self) -> None:

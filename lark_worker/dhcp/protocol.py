@@ -20,6 +20,8 @@ from lark_worker.dhcp.message import EVERYBODY, NOWHERE, Kind, Message, Option
 _REBOOT: Final = (0.2, 0.4, 0.8)
 _REQUEST: Final = (0.5, 1.0, 2.0)
 _DISCOVER_FIRST, _DISCOVER_LONGEST = 0.5, 64.0
+# Pauses double so often at most: by far enough for the longest, while a power of two without a bound overflows.
+_DOUBLED: Final = 8
 # While a lease is renewed, half of what is left is waited for, and a minute at least (section 4.4.5).
 _RENEW_LEAST: Final = 60.0
 _WANTED: Final = bytes(
@@ -169,7 +171,7 @@ class Client:
         outcomes = self._discover(now)
         if self._refusals > 1:
             # A server that offers and then refuses is not asked for ever.
-            self.wakes = now + min(_DISCOVER_LONGEST, 2.0**self._refusals)
+            self.wakes = now + min(_DISCOVER_LONGEST, 2.0 ** min(self._refusals, _DOUBLED))
             outcomes = []
         return [Lost("the server refuses the lease"), *outcomes] if had else outcomes
 
@@ -198,7 +200,7 @@ class Client:
                 kind = Kind.DISCOVER
                 if self._cached is not None:
                     options[Option.REQUESTED] = self._cached.address.packed
-                pause = min(_DISCOVER_FIRST * 2 ** (self._tries - 1), _DISCOVER_LONGEST)
+                pause = min(_DISCOVER_FIRST * 2 ** min(self._tries - 1, _DOUBLED), _DISCOVER_LONGEST)
             case State.REQUESTING:
                 assert self._offer is not None
                 options[Option.REQUESTED] = self._offer.yours.packed

@@ -167,7 +167,9 @@ def test_under_attack_posts_are_answered_and_a_full_disk_is_said() -> None:
     assert (row["ready"], row["away"]) == (503, 0)
     assert set(row["under"]["health"]["statuses"]) == {"200"}
     about = {"cores": 2, "kernel": "6.1", "python": "3.11", "load": 0.1}
-    assert "| a full disk |" in report.attacked(about, {"seconds": 1, "workers": 2, "rate": 20, "rows": [row]})
+    assert "| a full disk |" in report.attacked(
+        about, {"seconds": 1, "workers": 2, "rate": 20, "rounds": 2, "rows": [row]}
+    )
 
 
 def test_every_attack_reaches_the_controller() -> None:

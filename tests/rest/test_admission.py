@@ -99,7 +99,7 @@ def test_a_connection_that_has_shown_a_token_outlives_those_that_have_not(runnin
 def test_a_stranger_that_goes_as_it_loses_its_place_stops_nobody(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "_key", lambda host: "" if host is None else host)
+    monkeypatch.setattr(admission, "peer_of", lambda host: "" if host is None else host)
     to_park = Admission.to_park
 
     def and_gone(door: Admission) -> list[ClientConnection]:
@@ -229,7 +229,7 @@ def test_connections_without_a_place_wait_a_moment_before_they_are_closed() -> N
 def test_a_stranger_that_connects_again_and_again_is_not_told_at_once(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "_key", lambda host: "" if host is None else host)
+    monkeypatch.setattr(admission, "peer_of", lambda host: "" if host is None else host)
     monkeypatch.setattr(admission, "PARKED_SECONDS", 3600.0)
     running.server._parking = Parking(60, spread=lambda: 0.5)
     with contextlib.ExitStack() as opened:
@@ -246,3 +246,16 @@ def test_a_stranger_that_connects_again_and_again_is_not_told_at_once(
         for _ in range(40):
             opened.enter_context(running.connect())
         assert closed(many[0])
+
+
+def test_answers_that_nobody_takes_do_not_fill_the_memory() -> None:
+    door = Admission(admission.places(100))
+    each = admission.MOST_UNSENT // 50
+    slow = [Connection(last_activity=1000.0 + number, total_outbufs_len=each) for number in range(200)]
+    reading = Connection(last_activity=2000.0, total_outbufs_len=each)
+    idle = Connection(last_activity=1990.0)
+    for connection in (*slow, reading, idle):
+        assert door.admit(connection, None)
+    # Those that have taken nothing for longest, and no more than need be.
+    assert [each for each in door.due(1005.0) if each in slow] == slow[:151]
+    assert {reading, idle}.isdisjoint(door.due(1005.0))

@@ -56,6 +56,26 @@ def test_a_post_beyond_the_cap_is_answered_at_once(tmp_path: Path) -> None:
     assert b"lark_waits_refused_total 1.0" in api.metrics.render()
 
 
+def test_one_token_that_reads_takes_a_part_of_the_waiting_places(tmp_path: Path) -> None:
+    api = make_api(tmp_path)
+    limits = api.app.extensions["lark"]
+    while limits.asks.take("read"):
+        pass
+    path = f"/v1/switches/{api.get('/v1/switches').json['switches'][0]['datapath']}/flows"
+    busy = api.get(path)
+    assert (busy.status_code, busy.headers["Retry-After"]) == (503, "1")
+    assert "the token read waits" in busy.json["detail"]
+    assert api.get(path, "operate").status_code == 200
+    assert limits.asks.most + limits.watches.most < limits.waits.most / 2
+    # Another revision is not waited for by one that reads: the answer comes at once.
+    while limits.watches.take("read"):
+        pass
+    api.controls.gate.clear()
+    rules = f"/v1/hosts/w1/rules?wait=30&after={api.controls.workers.revision}"
+    assert api.get(rules).status_code == 200
+    assert api.controls.gate.waiting == 0
+
+
 def test_tokens_are_made_stored_as_hashes_and_found(tmp_path: Path) -> None:
     path = tmp_path / "etc" / "tokens.yaml"
     secret = add(path, "pool", {Scope.HOOK}, date(2999, 1, 1))

@@ -64,8 +64,8 @@ class Running:
         self.controls = FakeControls()
         given = {"rest_listen": f"127.0.0.1:0,unix:{directory}/rest.sock", **overrides}
         self.settings: Settings = table.load({}, given)
-        app = create_app(self.controls, self.settings, Tokens(write_tokens(directory / "tokens.yaml")))
-        self.server = Server(app, self.settings)
+        tokens = Tokens(write_tokens(directory / "tokens.yaml"))
+        self.server = Server(create_app(self.controls, self.settings, tokens), self.settings, tokens.name_of)
         self.server.start()
         self.tcp, self.unix = self.server.addresses
 

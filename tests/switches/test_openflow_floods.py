@@ -13,8 +13,8 @@ from fake_switch.switch import FakeSwitch
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.marker import MARKERS
 from lark_controller.flows.model import FLAG_SEND_FLOW_REM, Flow, FlowData, FlowKey, Match, match
+from lark_controller.switches.openflow import budgets, oxm, replies
 from lark_controller.switches.openflow import link as links
-from lark_controller.switches.openflow import oxm, replies
 from lark_controller.switches.openflow.budgets import (
     ANSWERS_AT_ONCE,
     COMMON_SHARE,
@@ -26,7 +26,7 @@ from lark_controller.switches.openflow.budgets import (
 from lark_controller.switches.openflow.connection import Connection
 from lark_controller.switches.openflow.link import MORE_FLOWS, SwitchLink
 from lark_controller.switches.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortInfo
-from lark_controller.switches.openflow.requests import ReplyRoom
+from lark_controller.switches.openflow.requests import ReplyRoom, Requests
 from tests.fixtures.openflow import Recorder, add, connected, flow, on_a_switch, scenario, serving
 
 QUIET = PacketIn(7, 2, 1, 99, 0, bytes(60))
@@ -266,6 +266,70 @@ def test_a_dump_beyond_its_bound_is_not_even_read(monkeypatch: pytest.MonkeyPatc
             assert decoded <= MORE_FLOWS + 400
 
     scenario(play)
+
+
+def test_parts_of_a_dump_that_are_of_no_use_are_paid_as_unsolicited(monkeypatch: pytest.MonkeyPatch) -> None:
+    useful: list[bool] = []
+    real = Requests.reply
+
+    def noted(self: Requests, kind: int, xid: int, message: bytes) -> bool:
+        useful.append(real(self, kind, xid, message))
+        return useful[-1]
+
+    async def play() -> None:
+        recorder = Recorder(expected=0)
+        async with serving(recorder) as server:
+            fake = Endless(1)
+            await fake.connect(*server.addresses[0])
+            while not fake.asked:
+                await asyncio.sleep(0)
+            monkeypatch.setattr(Requests, "reply", noted)
+            theirs = flow(1)._replace(data=FlowData(7))
+            record = switchside.flow_record(FlowRecord(theirs.key, theirs.data, 1, 1, 1.0))
+            fake.send_raw(switchside.multipart_reply(fake.asked, ofp.OFPMP_FLOW, record * 500, more=True) * 4)
+            for number in range(10):
+                fake.send_raw(fake.part(number))
+            fake.send_raw(switchside.multipart_reply(fake.asked, ofp.OFPMP_FLOW, b"", more=False))
+            await recorder.until(lambda: bool(recorder.left))
+            # Flows that were not asked for, then the controller's own, up to the bound.
+            first = useful.index(True)
+            assert first >= 4
+            assert useful[first : first + 10] == [True] * 6 + [False] * 4
+
+    scenario(play)
+
+
+def test_connections_of_one_host_are_greeted_at_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "ARRIVALS_AT_ONCE", 2.0)
+    monkeypatch.setattr(budgets, "ARRIVALS", 0.01)
+
+    async def play() -> None:
+        async with serving(Recorder()) as server:
+            host, number = server.addresses[0]
+            opened = []
+            for local in ["127.0.0.1"] * 8 + ["127.0.0.2"]:
+                opened.append(await asyncio.open_connection(host, number, local_addr=(local, 0)))
+            reads = [asyncio.create_task(reader.read(8)) for reader, _ in opened]
+            # Another host is greeted at once, and of the first no more than it may.
+            assert (await reads[-1])[1] == ofp.OFPT_HELLO
+            assert [read.done() for read in reads] == [True] * 2 + [False] * 6 + [True]
+            for (_, writer), read in zip(opened, reads, strict=True):
+                read.cancel()
+                writer.close()
+
+    scenario(play)
+
+
+def test_a_connection_beyond_its_hosts_rate_waits_and_not_for_ever() -> None:
+    arrivals = budgets.Arrivals()
+    waits = [arrivals.wait("a", 0.0) for _ in range(20_000)]
+    assert waits[:1024] == [0.0] * 1024
+    assert waits[1024] == 1 / budgets.ARRIVALS
+    assert max(waits) == budgets.LONGEST_WAIT
+    assert arrivals.wait("b", 0.0) == 0.0
+    for number in range(10_000):
+        arrivals.wait(f"c{number}", 0.0)
+    assert len(arrivals._of) <= 4096
 
 
 def test_many_flows_that_should_not_be_there_are_removed_a_part_at_a_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from dataclasses import replace
@@ -9,11 +10,13 @@ from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lark_worker.dhcp import channel
 from lark_worker.dhcp.apply import resolv_text, steps
 from lark_worker.dhcp.lease import Cache, Lease, Route, granted
 from lark_worker.dhcp.message import EVERYBODY, NOWHERE, Kind, Message, Option, decode, encode, packet, payload
@@ -110,6 +113,43 @@ def test_a_server_that_offers_and_refuses_is_asked_more_and_more_seldom() -> Non
     pauses = [after - before for before, after in pairwise(times)]
     assert pauses == sorted(pauses)
     assert pauses[-1] >= 16
+
+
+def test_a_server_that_refuses_for_weeks_and_one_that_is_silent_are_asked_on() -> None:
+    client, now = a_client(), 0.0
+    outcomes = client.start(now)
+    for _ in range(20_000):
+        discover = sent(outcomes)
+        request = sent(client.receive(answer(discover.message, Kind.OFFER), now))
+        outcomes = client.receive(answer(request.message, Kind.NAK), now)
+        if not outcomes:
+            now = client.wakes
+            outcomes = client.tick(now)
+    assert 60 < client.wakes - now < 70 or outcomes
+    silent, asked = a_client(), 0.0
+    silent.start(0.0)
+    for _ in range(20_000):
+        asked = silent.wakes
+        assert sent(silent.tick(asked)).message.kind is Kind.DISCOVER
+    assert 57 < silent.wakes - asked < 71
+
+
+def test_of_a_flood_of_answers_few_are_read_before_others_have_their_turn() -> None:
+    packets = itertools.repeat(packet(SERVER, ADDRESS, b"rubbish"))
+    read = 0
+
+    class Flooded:
+        """A socket on which packets arrive without end."""
+
+        def recv(self, _size: int) -> bytes:
+            nonlocal read
+            read += 1
+            return next(packets)
+
+    flooded = object.__new__(channel.Channel)
+    flooded._raw = flooded._udp = cast(Any, Flooded())
+    assert flooded.receive() == []
+    assert read == 2 * channel.MOST
 
 
 def test_renewing_rebinding_and_expiry_come_in_their_time() -> None:

@@ -49,7 +49,7 @@ def show(query: dict[str, Any], host: str) -> dict[str, object]:
     require_host(host)
     if not query["wait"]:
         return _answer(context.controls.workers.rules(host, query["after"], 0.0))
-    with context.polls.place() as free:
+    with context.polling() as free:
         return _answer(context.controls.workers.rules(host, query["after"], query["wait"] if free else 0.0))
 
 

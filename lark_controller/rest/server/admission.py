@@ -28,6 +28,9 @@ REQUEST_SECONDS: Final = 30.0
 # that takes nothing of its answer.
 IDLE_SECONDS: Final = 60.0
 STRANGER_SECONDS: Final = 15.0
+# Bytes of answers that all connections together may leave untaken; beyond that the ones are closed that have taken none
+# for longest.
+MOST_UNSENT: Final = 64 << 20
 # Addresses from which a valid token has come are remembered for a day since the last.
 _KNOWN_SECONDS: Final = 86_400.0
 _KNOWN: Final = 16_384
@@ -108,7 +111,7 @@ class Admission:
 
     def admit(self, channel: ClientConnection, host: str | None) -> bool:
         """Take in a new connection of an address (None: a Unix socket), if need be for an older one that waits."""
-        address = _key(host)
+        address = peer_of(host)
         with self._lock:
             kind = self._kind(address)
             places = self._places[kind]
@@ -147,7 +150,21 @@ class Admission:
             if abs(now - self._swept) >= _SWEEP_SECONDS:
                 self._swept = now
                 due += [channel for channel in self._open if _over(channel, now)]
+                due += self._slow()
         return due
+
+    def _slow(self) -> list[ClientConnection]:
+        """The connections to close so that answers which nobody takes do not fill the memory."""
+        unsent = sum(channel.total_outbufs_len for channel in self._open)
+        found = []
+        if unsent > MOST_UNSENT:
+            for channel in sorted(self._open, key=lambda channel: channel.last_activity):
+                if channel.total_outbufs_len and not channel.answering:
+                    found.append(channel)
+                    unsent -= channel.total_outbufs_len
+                    if unsent <= MOST_UNSENT:
+                        break
+        return found
 
     def to_park(self) -> list[ClientConnection]:
         """The connections of strangers that have lost their places to newer ones: not to be read any more."""
@@ -236,7 +253,7 @@ def _over(channel: ClientConnection, now: float) -> bool:
     return now - channel.last_activity > idle
 
 
-def _key(host: str | None) -> str:
+def peer_of(host: str | None) -> str:
     """The peer of an address: ``""`` for this machine, of IPv6 a /64, else itself."""
     if host is None:
         return ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import resource
 import socket
 import stat
@@ -22,14 +21,15 @@ from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer, UnixWSGIServer
-from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
+from waitress.task import ErrorTask, WSGITask
 
 from lark_common import log
 from lark_common.errors import SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
 from lark_controller.rest.auth import AUTHENTICATED, CERTIFICATE
 from lark_controller.rest.problems import CONTENT_TYPE, document
-from lark_controller.rest.server.admission import Admission, Parking, places
+from lark_controller.rest.server.admission import Admission, Parking, peer_of, places
+from lark_controller.rest.server.dispatcher import Callers, Dispatcher, nobody
 from lark_controller.rest.server.tls import TlsConnection, TlsListener, server_context
 from lark_controller.settings import Listen, Settings
 
@@ -91,6 +91,11 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
     @property
     def answering(self) -> bool:
         return bool(self.requests)
+
+    @property
+    def peer(self) -> str:
+        """The address of the connection as :mod:`.admission` has it."""
+        return peer_of(self.addr[0] if isinstance(self.addr, tuple) else None)
 
     @property
     def in_head(self) -> bool:
@@ -197,7 +202,7 @@ class Server:
         SettingError: an address cannot be bound, or certificate and key cannot be used.
     """
 
-    def __init__(self, app: Flask, settings: Settings) -> None:
+    def __init__(self, app: Flask, settings: Settings, callers: Callers = nobody) -> None:
         self._stopping = threading.Event()
         self._tls = server_context(settings.rest_tls_cert, settings.rest_tls_key, settings.rest_tls_ca)
         self._paths: list[Path] = []
@@ -211,10 +216,7 @@ class Server:
         self._map: dict[int, Any] = {}
         self._admission = Admission(places(settings.rest_threads + settings.waiting_workers))
         self._parking = Parking()
-        self._dispatcher = ThreadedTaskDispatcher()
-        # It would warn of every request that waits a moment for a thread; /metrics has how long posts take.
-        self._dispatcher.queue_logger = logging.getLogger("lark.rest.queue")
-        self._dispatcher.queue_logger.setLevel(logging.ERROR)
+        self._dispatcher = Dispatcher(callers)
         self._dispatcher.set_thread_count(settings.rest_threads + settings.waiting_workers)
         try:
             self._listeners = [self._listener(app, bound, settings) for bound in self._sockets]

@@ -12,19 +12,23 @@ from typing import Final
 
 from lark_common.limits import Bucket
 
-# Of the loop's time one switch may take so much with messages that nobody asked for, and as much with answers; so many
-# seconds of it at once. A dump of 3,500 flows takes 0.03 s.
-TIME_SHARE: Final = 0.2
-TIME_AT_ONCE: Final = 0.25
-ANSWERS_AT_ONCE: Final = 0.25
+# Of the loop's time one switch may take so much with messages that nobody asked for or has a use for, and so much with
+# answers; so many seconds of it at once. A dump of 3,500 flows takes 0.03 s.
+UNSOLICITED_SHARE: Final = 0.05
+ANSWERS_SHARE: Final = 0.2
+TIME_AT_ONCE: Final = 0.1
+ANSWERS_AT_ONCE: Final = 0.1
 # The same until its handshake is over: a switch that connects again and again has no new budget each time.
 NEW_AT_ONCE: Final = 0.05
 # All switches together that have used up their own time.
 COMMON_SHARE: Final = 0.15
-# Reading a byte costs the kernel and the loop so many seconds, whatever becomes of it.
-READ_SECONDS: Final = 1e-9
 # A switch that has used up its time is read again after so many seconds at the earliest.
 LEAST_PAUSE: Final = 0.01
+# Connections of one host that are greeted: so many a second, so many at once (a pool of 1,000 switches behind one
+# address that comes back). One beyond that waits, so many seconds at most.
+ARRIVALS: Final = 50.0
+ARRIVALS_AT_ONCE: Final = 1024.0
+LONGEST_WAIT: Final = 5.0
 # Budgets that are kept for switches that are away.
 _TIMES: Final = 4096
 # So many PacketIns a second of a port that sends few are taken in any case: a neighbour's flood hides no port.
@@ -43,8 +47,8 @@ class SwitchTime:
     __slots__ = ("_answers", "_unsolicited", "common")
 
     def __init__(self, now: float, unsolicited: float, answers: float, common: Bucket) -> None:
-        self._unsolicited = Bucket(TIME_SHARE, unsolicited, now)
-        self._answers = Bucket(TIME_SHARE, answers, now)
+        self._unsolicited = Bucket(UNSOLICITED_SHARE, unsolicited, now)
+        self._answers = Bucket(ANSWERS_SHARE, answers, now)
         self.common = common
 
     def take(self, unsolicited: float, answers: float, now: float) -> float:
@@ -76,6 +80,23 @@ class SwitchTimes:
         if self._common is None:
             self._common = Bucket(COMMON_SHARE, NEW_AT_ONCE, now)
         return self._common
+
+
+class Arrivals:
+    """Bounds the connections that are greeted: one that is opened again whenever it is closed costs more than it takes,
+    and has to wait for that."""
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str, Bucket] = OrderedDict()
+
+    def wait(self, host: str, now: float) -> float:
+        """The seconds until a new connection of a host is greeted."""
+        bucket = self._of.pop(host, None) or Bucket(ARRIVALS, ARRIVALS_AT_ONCE, now)
+        self._of[host] = bucket
+        if len(self._of) > _TIMES:
+            self._of.popitem(last=False)
+        owed = max(0.0, -bucket.left(now)) / ARRIVALS
+        return bucket.take(1.0, now) if owed < LONGEST_WAIT else LONGEST_WAIT
 
 
 class PacketInBudget:

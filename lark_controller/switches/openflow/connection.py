@@ -16,7 +16,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from lark_common.limits import Bucket
 from lark_common.log import failure
 from lark_controller.switches.openflow import wire
-from lark_controller.switches.openflow.budgets import LEAST_PAUSE, READ_SECONDS, SwitchTimes
+from lark_controller.switches.openflow.budgets import LEAST_PAUSE, SwitchTimes
 from lark_controller.switches.openflow.oxm import WireError
 
 # Messages handled for one switch before the loop turns to the others, and after how many seconds it turns earlier. The
@@ -74,7 +74,8 @@ class Connection(asyncio.BufferedProtocol):
     exception from ``receive`` closes this connection with one log record and touches no other. ``lost`` is called once,
     with the reason, when the connection is gone. ``writable`` is called when the outbox has emptied again. ``tls_name``
     is the common name in the switch's certificate, ``""`` without one. All connections of the loop are read into one
-    ``buffer``. ``known`` is True once this one belongs to a switch; until then little of it is kept.
+    ``buffer``. ``known`` is True once this one belongs to a switch; until then little of it is kept. HELLO is sent at
+    once unless ``opened`` sets ``greets`` to False.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.options = options
         self.known = False
+        self.greets = True
         self.receive: Callable[[int, int, bytes], bool] = lambda _kind, _xid, _message: False
         self.writable: Callable[[], None] = lambda: None
         self.drops: Callable[[bytes, float], bool] = lambda _port, _now: False
@@ -105,7 +107,9 @@ class Connection(asyncio.BufferedProtocol):
         self._held = b""
         self._held_at = 0
         self._portion_timer: asyncio.TimerHandle | None = None
-        self._read = 0
+        # The loop's time with reading, since it was paid for, and the beginning of it.
+        self._read = 0.0
+        self._reads_at = 0.0
         self._written = 0
         self._xid = 0
         self._last_received = 0.0
@@ -131,7 +135,8 @@ class Connection(asyncio.BufferedProtocol):
         self._echoes = Bucket(_ECHO_RATE, _ECHO_AT_ONCE, self._last_received)
         self._keepalive = self._loop.call_later(self.options.echo_interval, self._keep_alive)
         self._opened(self)
-        self.write(wire.hello(self.next_xid()))
+        if self.greets:
+            self.greet()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
@@ -143,11 +148,13 @@ class Connection(asyncio.BufferedProtocol):
         self._lost(self, self.closed_because)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the loop."""
+        """Called by the loop, which reads then."""
+        self._reads_at = self._loop.time()
         return self._buffer if self.known else self._buffer[:_NEW_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the loop."""
+        self._read += self._loop.time() - self._reads_at
         self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
@@ -155,7 +162,6 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed_because:
             return
         self._last_received = self._loop.time()
-        self._read += len(data)
         if self._skipped:
             skipped = min(self._skipped, len(data))
             self._skipped -= skipped
@@ -183,6 +189,10 @@ class Connection(asyncio.BufferedProtocol):
             self.writable()
 
     # for the link
+
+    def greet(self) -> None:
+        """Send HELLO."""
+        self.write(wire.hello(self.next_xid()))
 
     def next_xid(self) -> int:
         """A transaction id, unique among the last four billion of this connection; never 0."""
@@ -266,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         now = self._loop.time()
         # PacketIns have a budget of their own, unless more of them wait than one portion.
         unsolicited = max(0.0, now - started - answers - (0.0 if full else reacted))
-        reading, self._read = self._read * READ_SECONDS, 0
+        reading, self._read = self._read, 0.0
         if answers > unsolicited:
             answers += reading
         else:

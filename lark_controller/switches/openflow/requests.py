@@ -160,7 +160,7 @@ class Requests:
         return future
 
     def reply(self, kind: int, xid: int, message: bytes) -> bool:
-        """A message that may answer a request: whether somebody waited for it. Raises WireError."""
+        """A message that may answer a request; True if somebody has a use for it. Raises WireError."""
         waiting = self._waiting.get(xid)
         if waiting is None:
             return False
@@ -174,15 +174,15 @@ class Requests:
         waiting.size += len(message)
         if waiting.size > _MAX_REPLY_BYTES:
             raise WireError(f"{waiting.what} answered by more than {_MAX_REPLY_BYTES} bytes")
-        if waiting.whole:
-            self._keep(waiting, message)
+        # Of a reply without end neither the part beyond its bound is of use, nor what was not asked for.
+        useful = waiting.whole and self._keep(waiting, message)
         if not int.from_bytes(message[10:12]) & ofp.OFPMPF_REPLY_MORE:
             records: Records[Any] = Records(waiting.kept.values())
             records.whole = waiting.whole
             self._done(xid).set_result(records)
-        return True
+        return useful
 
-    def _keep(self, waiting: _Waiting, message: bytes) -> None:
+    def _keep(self, waiting: _Waiting, message: bytes) -> bool:
         bound, kept = waiting.bound, waiting.kept
         records = waiting.decode(message)
         # Those that come again count as well: no switch has a flow twice.
@@ -198,6 +198,7 @@ class Requests:
         if beyond > waiting.held:
             more, waiting.held = beyond - waiting.held, beyond
             self._room.take(self._connection, more)
+        return bool(records)
 
     def error(self, xid: int, error: ErrorMessage) -> bool:
         """An error message; True if it answered a request."""

@@ -18,7 +18,7 @@ from lark_common.log import (
     failure,
 )
 from lark_controller.flows.model import Changes
-from lark_controller.switches.openflow.budgets import SwitchTimes
+from lark_controller.switches.openflow.budgets import Arrivals, SwitchTimes
 from lark_controller.switches.openflow.connection import READ_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake, identify
 from lark_controller.switches.openflow.link import MORE_FLOWS, STOPS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
@@ -31,7 +31,7 @@ _TURNS: Final = 16
 # Deletions of what a switch should not hold, before it is given up.
 _PASSES: Final = 256
 # Connections that are taken in before others get their turn, and that may wait for that in the kernel.
-_ACCEPTED: Final = 16
+_ACCEPTED: Final = 2
 _BACKLOG: Final = 1024
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
@@ -65,6 +65,7 @@ class Server:
         self.tls_addresses: tuple[tuple[str, int], ...] = ()
         self.room = ReplyRoom()
         self._times = SwitchTimes()
+        self._arrivals = Arrivals()
         self._handler = handler
         self._servers: list[asyncio.Server] = []
         self._gate: TlsGate | None = None
@@ -132,7 +133,10 @@ class Server:
                 event("connections refused: too many unfinished handshakes", level=WARNING, times=self._refused)
             connection.close("too many unfinished handshakes")
             return
-        self._handshakes[link] = asyncio.get_running_loop().create_task(self._introduce(link))
+        loop = asyncio.get_running_loop()
+        wait = self._arrivals.wait(connection.host, loop.time())
+        connection.greets = not wait
+        self._handshakes[link] = loop.create_task(self._introduce(link, wait))
 
     def _make_room(self, host: str) -> bool:
         """Close the oldest unfinished handshake of the host that has most, unless it is this one."""
@@ -147,9 +151,12 @@ class Server:
         oldest.close("too many unfinished handshakes of its host")
         return True
 
-    async def _introduce(self, link: SwitchLink) -> None:
+    async def _introduce(self, link: SwitchLink, wait: float) -> None:
         turn: Turn | None = None
         try:
+            if wait:
+                await asyncio.sleep(wait)
+                link.connection.greet()
             known = await identify(link)
             link.connection.known = True
             link.connection.time = self._times.of(link.datapath, asyncio.get_running_loop().time())

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from lark_common.limits import Bucket
 from lark_common.log import WARNING, event, failure
 from lark_controller.qos.queues import PortQueues
 from lark_controller.switches.ovsdb.json_stream import Parser
@@ -34,11 +35,12 @@ from lark_controller.switches.ovsdb.rows import (
     standing,
     waited,
 )
+from lark_controller.switches.ovsdb.waits import Waits
 
 with warnings.catch_warnings():
     # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
     warnings.simplefilter("ignore")
-    from ovs import json, timeval
+    from ovs import json
     from ovs.db.idl import Idl, SchemaHelper, Transaction
     from ovs.stream import Stream
 
@@ -51,6 +53,10 @@ PROBE: Final = 5000
 SLOW: Final = 5.0
 # Seconds after which a refused transaction is tried again.
 RETRY: Final = 1.0
+# Of the interpreter's time one database may take so much, and so many seconds of it at once: the tables of a thousand
+# jobs take 0.1 s. One beyond that is not read for a while.
+TIME_SHARE: Final = 0.1
+TIME_AT_ONCE: Final = 1.0
 # Seconds before a server that does not answer is called away.
 PATIENCE: Final = 1.0
 CONNECTING: Final = "its database has not answered yet"
@@ -233,42 +239,16 @@ class Ovsdb:
         return datapath
 
     def _step(self, datapath: int, switch: _Switch) -> None:
+        began = time.thread_time()
         try:
             report = switch.step()
         except Exception as error:
             failure("a switch's database could not be handled", error, datapath=switch.name)
             report = switch.broken(f"internal error: {error}")
+        switch.paid(time.thread_time() - began)
         heappush(self._due, (switch.deadline, datapath))
         if report is not None:
             self._on_report(report)
-
-
-class _Waits:
-    """The events that the library's ``wait`` methods wait for, in the place of ``ovs.poller.Poller``."""
-
-    def __init__(self) -> None:
-        self.events: dict[int, int] = {}
-        self.milliseconds: int | None = None
-
-    def fd_wait(self, fd: Any, events: int) -> None:
-        """Wake when ``fd`` is ready; POLLIN is 1, and everything else is for writing."""
-        number = fd if isinstance(fd, int) else fd.fileno()
-        wanted = selectors.EVENT_READ if events & 1 else 0
-        wanted |= selectors.EVENT_WRITE if events & ~1 else 0
-        self.events[number] = self.events.get(number, 0) | wanted
-
-    def timer_wait(self, milliseconds: int) -> None:
-        """Wake after a time."""
-        wanted = max(0, milliseconds)
-        self.milliseconds = wanted if self.milliseconds is None else min(self.milliseconds, wanted)
-
-    def timer_wait_until(self, at: int) -> None:
-        """Wake at a time of ``ovs.timeval``."""
-        self.timer_wait(at - timeval.msec())
-
-    def immediate_wake(self) -> None:
-        """Wake at once."""
-        self.milliseconds = 0
 
 
 class _Switch:
@@ -280,6 +260,7 @@ class _Switch:
         self.deadline = 0.0
         self._datapath = datapath
         self._selector = selector
+        self._time = Bucket(TIME_SHARE, TIME_AT_ONCE, time.monotonic())
         self._idl = _idl(address)
         self._fds: list[int] = []
         self._revision = 0
@@ -297,6 +278,13 @@ class _Switch:
         self._error = ""
         self._ineffective = ""
         self._last: Report | None = None
+
+    def paid(self, seconds: float) -> None:
+        """Take time off the database's budget; one that has none left is looked at when it has."""
+        now = time.monotonic()
+        if pause := self._time.take(seconds, now):
+            self._unwatch()
+            self.deadline = now + pause
 
     def want(self, revision: int, ports: Mapping[str, PortQueues]) -> None:
         """Take a new desired value."""
@@ -449,7 +437,7 @@ class _Switch:
 
     def _watch(self) -> None:
         self._unwatch()
-        waits = _Waits()
+        waits = Waits()
         self._idl.wait(waits)
         for number, events in waits.events.items():
             self._selector.register(number, events, self._datapath)

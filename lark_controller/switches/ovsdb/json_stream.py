@@ -16,10 +16,12 @@ from typing import Any, Final
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|(\\?)\Z)', re.DOTALL)
 # Between values inside an array or an object there is a comma.
 _NEXT: Final = re.compile(r"[}\]]\s*[{\[]")
-# The longest value that is read: a database has tens of thousands of ports and queues, a hostile one no end.
-_MOST: Final = 64 << 20
-# Arrays and objects in it: an empty one takes thirty times the memory of its text.
+# The longest value that is read: a database has tens of thousands of queues, of some hundred characters each, a hostile
+# one no end. The decoder lets no other thread run meanwhile.
+_MOST: Final = 16 << 20
+# Arrays and objects in it (an empty one takes thirty times the memory of its text), and all values.
 _MOST_OPENED: Final = 1 << 20
+_MOST_VALUES: Final = 1 << 21
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -31,6 +33,7 @@ class Parser:
         self._length = 0
         self._depth = 0
         self._opened = 0
+        self._commas = 0
         # The beginning of a string without its end: a quotation mark, and the backslash that came last.
         self._open = ""
         self._value: Any = None
@@ -49,12 +52,10 @@ class Parser:
         self._pieces.append(text)
         self._length += len(text)
         complete = self._complete(text)
-        if self._length > _MOST or self._opened > _MOST_OPENED:
+        if beyond := self._beyond():
             self._pieces.clear()
             self._done = True
-            too_long = self._length > _MOST
-            what = f"{_MOST} characters" if too_long else f"{_MOST_OPENED} arrays and objects"
-            self._value = f"more than {what} in one value"
+            self._value = f"more than {beyond} in one value"
         if self._done or not complete:
             return skipped + len(text)
         self._done = True
@@ -79,6 +80,15 @@ class Parser:
         """The value; a text that says why there is none."""
         return self._value if self._done else "the stream ends within a value"
 
+    def _beyond(self) -> str:
+        """The bound that the value exceeds; ``""`` where it exceeds none."""
+        bounds = (
+            (self._length, _MOST, "characters"),
+            (self._opened, _MOST_OPENED, "arrays and objects"),
+            (self._commas, _MOST_VALUES, "values"),
+        )
+        return next((f"{most} {what}" for count, most, what in bounds if count > most), "")
+
     def _complete(self, text: str) -> bool:
         """True if the value ends within this piece, so that what has come is decoded once and no more."""
         rest = ""
@@ -94,6 +104,7 @@ class Parser:
         opened, closed = (outside.count(one) + outside.count(other) for one, other in ("{[", "}]"))
         self._depth += opened - closed
         self._opened += opened
+        self._commas += outside.count(",")
         return (self._depth <= 0 and not self._open) or _NEXT.search(outside) is not None
 
 

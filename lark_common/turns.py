@@ -1,0 +1,285 @@
+"""Turns at the processor, where many callers have work done by threads of one process.
+
+Python lets one thread calculate at a time. A thread that wants to waits for each of those that do, and again after each
+of its system calls, so that with sixty threads at work a request of a millisecond takes a second. Therefore few calls
+calculate at a time, fewer of one caller, and the next is of the caller that has had least processor time. Of the
+callers that use much of it one calculates at a time, begins only while none of the others does, and rests after each
+call while others ask, so that it has no more than its share.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Final, Self
+
+from lark_common.limits import Bucket
+
+# A caller uses much of the processor that takes more than this share of it for longer; so many seconds at once.
+SHARE: Final = 0.25
+AT_ONCE: Final = 0.1
+# Others ask, if one has done so within these seconds. Seconds for which a caller rests at most.
+ASKING: Final = 0.5
+LONGEST_REST: Final = 1.0
+# Callers, and addresses of a caller, whose time is remembered while they ask nothing.
+_REMEMBERED: Final = 1024
+
+_OF_THREAD: Final = threading.local()
+
+
+class _Share:
+    """The processor time of a caller, or of one address of it; ``now`` is the time that its addresses begin with, and
+    ``line`` has those of which calls wait."""
+
+    __slots__ = ("budget", "calling", "line", "now", "of", "rested", "rests_until", "running", "used", "waiting")
+
+    def __init__(self, used: float, at: float) -> None:
+        self.used = used
+        self.budget = Bucket(SHARE, AT_ONCE, at)
+        self.now = 0.0
+        # Until then nothing of it begins; a thread wakes up then.
+        self.rests_until = -math.inf
+        self.rested = True
+        # Calls that wait or are under way, and those that calculate.
+        self.calling = 0
+        self.running = 0
+        self.of: dict[str, _Share] = {}
+        self.line: dict[_Share, None] = {}
+        self.waiting: deque[tuple[Turn, Callable[[], None]]] = deque()
+
+
+class Turns:
+    """Lets ``most`` calls calculate at a time, ``most_of_one`` of one caller.
+
+    The next is of the caller that has used least of ``processor`` (seconds of the thread), and of the caller's
+    addresses of that which has used least. A caller that comes back has no credit for the time in which it was away.
+    Thread-safe.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        most_of_one: int,
+        processor: Callable[[], float] = time.thread_time,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._sleep = sleep
+        self.processor = processor
+        self._clock = clock
+        self._most = most
+        self._most_of_one = most_of_one
+        self._lock = threading.Lock()
+        self._all = _Share(0.0, clock())
+        # The one that has asked last, of those that use little, and the last other one; with their times.
+        self._asked: list[tuple[_Share | None, float]] = [(None, -math.inf), (None, -math.inf)]
+
+    def ask(self, caller: str, address: str, start: Callable[[Turn], None]) -> None:
+        """Have ``start`` called, here or on another thread, once there is a turn for a call; it is to return at once,
+        and the call to be carried out in ``with turn:``."""
+        with self._lock:
+            at = self._clock()
+            of = _among(self._all, caller, at)
+            turn = Turn(self, of, _among(of, address, at))
+            if of.budget.left(at) > 0.0:
+                self._note(of, at)
+            for share in turn.shares:
+                share.calling += 1
+        self.wait(turn, lambda: start(turn))
+
+    def others_ask(self) -> None:
+        """Note that somebody asks whose calls take their turns elsewhere."""
+        with self._lock:
+            self._note(None, self._clock())
+
+    def wait(self, turn: Turn, start: Callable[[], None]) -> None:
+        """Have ``start`` called once it is the turn of a call that has begun before."""
+        with self._lock:
+            caller, address = turn.shares
+            address.waiting.append((turn, start))
+            caller.line[address] = self._all.line[caller] = None
+        self._go_on()
+
+    def leave(self, turn: Turn, used: float) -> None:
+        """Give a turn up, after so many seconds of processor time."""
+        with self._lock:
+            self._charge(turn, used)
+        self._go_on()
+
+    def end(self, turn: Turn, used: float, whole: float) -> None:
+        """Give a turn up for good, after so many seconds; ``whole`` is the time of the whole call. Where its caller is
+        to rest, one thread of its does that here."""
+        with self._lock:
+            self._charge(turn, used)
+            for share in turn.shares:
+                share.calling -= 1
+            caller, at = turn.shares[0], self._clock()
+            if caller.budget.left(at) <= 0.0 and at - self._others_asked(caller) < ASKING:
+                rest = max(caller.rests_until, at) + whole * (1 / SHARE - 1)
+                caller.rests_until = min(rest, at + LONGEST_REST)
+            rests = caller.rested and caller.rests_until > at
+            if rests:
+                caller.rested = False
+        self._go_on()
+        while rests:
+            self._sleep(caller.rests_until - at)
+            with self._lock:
+                at = self._clock()
+                rests = caller.rests_until > at
+                caller.rested = not rests
+            self._go_on()
+
+    def _note(self, caller: _Share | None, at: float) -> None:
+        if self._asked[0][0] is not caller:
+            self._asked[1] = self._asked[0]
+        self._asked[0] = caller, at
+
+    def _others_asked(self, caller: _Share) -> float:
+        last, before = self._asked
+        return before[1] if last[0] is caller else last[1]
+
+    def _charge(self, turn: Turn, used: float) -> None:
+        for share in turn.shares:
+            share.used += used
+            share.running -= 1
+        self._all.running -= 1
+        budget, at = turn.shares[0].budget, self._clock()
+        # What it takes while nobody else asks is not held against it for long.
+        budget.take(min(used, budget.left(at) + AT_ONCE), at)
+
+    def come_back(self, turn: Turn) -> None:
+        """Take a turn at once, whoever has one."""
+        with self._lock:
+            self._begin(turn)
+
+    def _begin(self, turn: Turn) -> None:
+        self._all.running += 1
+        for share in turn.shares:
+            share.running += 1
+
+    def _go_on(self) -> None:
+        """Begin what may begin."""
+        while True:
+            with self._lock:
+                found = self._next()
+            if found is None:
+                return
+            found()
+
+    def _next(self) -> Callable[[], None] | None:
+        if self._all.running >= self._most:
+            return None
+        now = self._clock()
+        free = [share for share in self._all.line if share.running < self._most_of_one and share.rests_until <= now]
+        few = [share for share in free if share.budget.left(now) > 0.0]
+        # One that uses much begins while nobody else is at work.
+        if not few and self._all.running:
+            return None
+        caller = min(few or free, key=_used, default=None)
+        if caller is None:
+            return None
+        address = min(caller.line, key=_used)
+        self._all.now = max(self._all.now, caller.used)
+        caller.now = max(caller.now, address.used)
+        turn, start = address.waiting.popleft()
+        if not address.waiting:
+            del caller.line[address]
+        if not caller.line:
+            del self._all.line[caller]
+        self._begin(turn)
+        return start
+
+
+class Turn:
+    """A call's turn, for the thread that carries it out: ``with turn:``."""
+
+    def __init__(self, turns: Turns, caller: _Share, address: _Share) -> None:
+        self.shares = caller, address
+        self._turns = turns
+        self._since = 0.0
+        self._all = 0.0
+        self._aside = 0
+
+    def __enter__(self) -> Self:
+        self._since = self._turns.processor()
+        _OF_THREAD.turn = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _OF_THREAD.turn = None
+        used = self._used()
+        self._turns.end(self, used, self._all)
+
+    def step_aside(self) -> None:
+        """Let others calculate."""
+        self._aside += 1
+        if self._aside == 1:
+            self._turns.leave(self, self._used())
+
+    def come_back(self) -> None:
+        """Calculate again."""
+        self._aside -= 1
+        if not self._aside:
+            self._turns.come_back(self)
+
+    def again(self) -> None:
+        """Wait for another turn."""
+        if self._aside:
+            return
+        self._turns.leave(self, self._used())
+        ours = threading.Event()
+        self._turns.wait(self, ours.set)
+        ours.wait()
+
+    def _used(self) -> float:
+        now = self._turns.processor()
+        used, self._since = now - self._since, now
+        self._all += used
+        return used
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Let others calculate while this thread waits for something. It goes on without another turn, so that it may hold
+    locks."""
+    turn: Turn | None = getattr(_OF_THREAD, "turn", None)
+    if turn is None:
+        yield
+        return
+    turn.step_aside()
+    try:
+        yield
+    finally:
+        turn.come_back()
+
+
+def next_turn() -> None:
+    """Wait for another turn, where much is left to calculate after a wait. Not to be called with a lock held: others
+    may wait for that lock, each with a turn."""
+    turn: Turn | None = getattr(_OF_THREAD, "turn", None)
+    if turn is not None:
+        turn.again()
+
+
+def _used(share: _Share) -> float:
+    return share.used
+
+
+def _among(above: _Share, name: str, at: float) -> _Share:
+    """The share of a name. One that asks nothing at the moment begins where all others are."""
+    found = above.of.get(name)
+    if found is None:
+        if len(above.of) >= _REMEMBERED:
+            for other in [other for other, share in above.of.items() if not share.calling]:
+                del above.of[other]
+        found = above.of[name] = _Share(above.now, at)
+    elif not found.calling:
+        found.used = max(found.used, above.now)
+    return found

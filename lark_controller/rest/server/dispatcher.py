@@ -1,0 +1,100 @@
+"""The threads that answer requests, and the order in which they take them: :class:`Dispatcher`.
+
+waitress takes requests in the order in which they came, as many at a time as there are threads: a script that asks
+without a pause would have the threads, and the interpreter, to itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from waitress.task import ThreadedTaskDispatcher
+
+from lark_common.turns import Turn, Turns
+
+# Requests that calculate at a time, and those of one token. What waits for the database, the switches or a change does
+# not count.
+MOST: Final = 6
+MOST_OF_ONE: Final = 2
+# The same of requests without a token, and of those that ask whether the process lives.
+_MOST_WITHOUT: Final = 2
+_HEALTH: Final = "/healthz"
+
+# The name of the token in an Authorization header; None where it is none.
+Callers = Callable[[str], str | None]
+
+
+def nobody(_header: str) -> str | None:
+    """The callers of a server without tokens."""
+    return None
+
+
+class Channel(Protocol):
+    """A connection with a request to answer, as this module needs it."""
+
+    requests: list[Any]
+
+    @property
+    def peer(self) -> str:
+        """The peer's address."""
+
+    def service(self) -> None:
+        """Answer the request."""
+
+    def cancel(self) -> None:
+        """Close the connection."""
+
+
+class _Request:
+    """A request that has its turn."""
+
+    def __init__(self, channel: Channel, turn: Turn) -> None:
+        self._channel = channel
+        self._turn = turn
+
+    def service(self) -> None:
+        """Answer it."""
+        with self._turn:
+            self._channel.service()
+
+    def cancel(self) -> None:
+        """Give it up."""
+        self._channel.cancel()
+
+
+class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
+    """Answers requests by turns: few at a time, and next the one of the caller that has had least processor time.
+
+    A caller is a token, whose addresses share its turns, or an address without a token.
+    """
+
+    def __init__(self, callers: Callers) -> None:
+        super().__init__()
+        # It would warn of every request that waits a moment for a thread; /metrics has how long posts take.
+        self.queue_logger = logging.getLogger("lark.rest.queue")
+        self.queue_logger.setLevel(logging.ERROR)
+        self._callers = callers
+        self._turns = Turns(MOST, MOST_OF_ONE)
+        self._without = Turns(_MOST_WITHOUT, _MOST_WITHOUT)
+        self._health = Turns(_MOST_WITHOUT, _MOST_WITHOUT)
+
+    def add_task(self, task: Channel) -> None:
+        """Have a connection's next request answered when it is its turn."""
+        request = task.requests[0]
+        header = request.headers.get("AUTHORIZATION")
+        caller = None if header is None else self._callers(header)
+        if getattr(request, "path", "") == _HEALTH:
+            turns = self._health
+        elif caller is None:
+            turns = self._without
+        else:
+            turns = self._turns
+            self._without.others_ask()
+            self._health.others_ask()
+
+        def start(turn: Turn) -> None:
+            ThreadedTaskDispatcher.add_task(self, _Request(task, turn))
+
+        turns.ask(caller if turns is self._turns and caller else task.peer, task.peer, start)

@@ -1,0 +1,96 @@
+"""The order in which requests are answered, whoever asks without a pause."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from lark_common.turns import aside
+from lark_controller.rest.server.dispatcher import MOST, MOST_OF_ONE, Dispatcher
+
+PATIENCE = 20.0
+
+
+@dataclass
+class Server:
+    """Answers requests of channels that need no socket; ``begun`` has the names of those under way or over."""
+
+    dispatcher: Dispatcher
+    begun: list[str] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def ask(self, token: str, path: str = "/v1/jobs", peer: str = "192.0.2.1", waits: bool = False) -> Request:
+        request = Request(self, token or peer, path, token, peer, waits)
+        self.dispatcher.add_task(request)
+        return request
+
+    def wait_for(self, count: int) -> list[str]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.begun) >= count, PATIENCE), self.begun
+            return list(self.begun)
+
+
+class Request:
+    """A connection with one request, which is answered once it is let go; ``waits``: for others, not to calculate."""
+
+    def __init__(self, server: Server, name: str, path: str, token: str, peer: str, waits: bool) -> None:
+        headers = {"AUTHORIZATION": f"Bearer {token}"} if token else {}
+        self.requests = [SimpleNamespace(headers=headers, path=path)]
+        self.peer = peer
+        self.let_go = threading.Event()
+        self._server, self._name, self._waits = server, name, waits
+
+    def service(self) -> None:
+        with self._server.changed:
+            self._server.begun.append(self._name)
+            self._server.changed.notify_all()
+        if self._waits:
+            with aside():
+                assert self.let_go.wait(PATIENCE)
+        else:
+            assert self.let_go.wait(PATIENCE)
+
+    def cancel(self) -> None:
+        self.let_go.set()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Dispatcher(lambda header: header.removeprefix("Bearer ") if "false" not in header else None)
+    made.set_thread_count(40)
+    yield Server(made)
+    made.shutdown(timeout=PATIENCE)
+
+
+def test_one_token_asks_without_a_pause_and_others_begin_at_once(server: Server) -> None:
+    flood = [server.ask("script") for _ in range(200)]
+    assert server.wait_for(MOST_OF_ONE) == ["script"] * MOST_OF_ONE
+    others = [server.ask("hook"), server.ask("", "/healthz"), server.ask("", "/readyz", peer="192.0.2.9")]
+    assert sorted(server.wait_for(MOST_OF_ONE + 3)[MOST_OF_ONE:]) == ["192.0.2.1", "192.0.2.9", "hook"]
+    for request in (*flood, *others):
+        request.let_go.set()
+    assert server.wait_for(203).count("script") == 200
+
+
+def test_strangers_take_no_turn_of_a_token_and_health_none_of_theirs(server: Server) -> None:
+    flood = [server.ask(token, "/openapi.json") for token in ("", "false") for _ in range(50)]
+    server.wait_for(1)
+    others = [server.ask(f"token{number}") for number in range(MOST)] + [server.ask("", "/healthz", peer="192.0.2.9")]
+    names = server.wait_for(1 + len(others))
+    assert [name for name in names if name.startswith("token")] == [f"token{number}" for number in range(MOST)]
+    for request in (*flood, *others):
+        request.let_go.set()
+    assert "192.0.2.9" in server.wait_for(len(flood) + len(others))
+
+
+def test_requests_that_wait_keep_no_turn(server: Server) -> None:
+    waiting = [server.ask("hook", waits=True) for _ in range(30)]
+    assert server.wait_for(30) == ["hook"] * 30
+    working = server.ask("hook")
+    server.wait_for(31)
+    for request in (*waiting, working):
+        request.let_go.set()
