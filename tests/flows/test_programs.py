@@ -73,7 +73,7 @@ policies:
 
 def switch(text: str, datapath: int, **more: Any) -> Switch:
     edge = {"uplink": 1, "eth1": 4, "br0": 0xFFFFFFFE, **{f"p{number}": 100 + number for number in range(1, 16)}}
-    ports = edge if datapath == EDGE else {"a": 1, "b": 2, "c": 3}
+    ports = more.pop("ports", edge) if datapath == EDGE else {"a": 1, "b": 2, "c": 3}
     given = {"normal": True, "tracks": True, "max_meter": 30, "local_mac": 0x020000000101} | more
     return place_switch(load(text), datapath, MappingProxyType(ports), description="worker1", **given)
 
@@ -146,6 +146,13 @@ def open_edge() -> str:
     return written(desired(OPEN, jobs, switch(OPEN, EDGE)).build(EDGE))
 
 
+def edge_with_one_uplink() -> str:
+    """An edge with one uplink, which forwards without learning, and a job of either version."""
+    ports = {"uplink": 1, "br0": 0xFFFFFFFE, "p1": 101, "p11": 111}
+    there = desired(OPEN, [of_owner(1, "alice"), six_job(11, "bob")], switch(OPEN, EDGE, ports=ports))
+    return written(there.build(EDGE))
+
+
 def core(control: str, **more: Any) -> str:
     text = HEAD + CORES % control + RULES
     there = desired(text, [*some_jobs(), six_job(11, "bob")], switch(text, EDGE), switch(text, CORE, **more))
@@ -191,6 +198,7 @@ PROGRAMS: Final[dict[str, Callable[[], str]]] = {
     "edge.txt": edge,
     "edge-without-tracking.txt": plain_edge,
     "edge-without-networks.txt": open_edge,
+    "edge-with-one-uplink.txt": edge_with_one_uplink,
     "core-meters.txt": lambda: core("meters"),
     "core-queues.txt": lambda: core("queues"),
     "core-without-normal.txt": lambda: core("preprovisioned", normal=False, max_meter=0),

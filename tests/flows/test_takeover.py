@@ -15,6 +15,7 @@ from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
 from lark_controller.flows.transition import Transition, places_alike
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
+from lark_controller.qos.worker_queues import Claim
 from tests.flows.test_desired import CORE, EDGES, FULL, QUEUES, a_job, a_switch, apply
 from tests.flows.test_transition import QUEUED, VARIANTS
 
@@ -40,6 +41,8 @@ def standing(text: str) -> Desired:
         desired.set_switch(a_switch(text, datapath), (f"worker{datapath}",))
     desired.set_group_queues(CORE, frozenset({1, 2, 30}))
     for job in some_jobs():
+        # Queues that stand; a job has the flows of its own where its bandwidth is limited.
+        desired.set_queue(Claim.of_job(job.number), job.number, None)
         desired.put(job, decider.of(job))
     return desired
 

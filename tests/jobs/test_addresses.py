@@ -287,3 +287,13 @@ def test_a_tenant_that_comes_back_begins_in_the_widest_gap() -> None:
     # While it has a block, the next is the one beside.
     blocks = {space.assign(4, "g", "a").block for _ in range(20)}
     assert blocks == {IPv4Network("10.64.0.128/28"), IPv4Network("10.64.0.144/28")}
+
+
+@pytest.mark.parametrize("held", ["10.64.0.17", "10.65.0.17", "2001:db8::17"])
+def test_a_held_address_of_any_network_keeps_its_tenants_block(held: str) -> None:
+    space = allocator("10.64.0.0/24", "10.65.0.0/24", "2001:db8::/120", "2001:db9::/120")
+    address = ip_address(held)
+    block = ip_network((int(address) & ~15, 28 if address.version == 4 else 124))
+    space.hold(address, block, "g", "a")
+    assert space.assign(address.version, "g", "a").block == block
+    assert space.assign(address.version, "g", "b").block != block

@@ -63,3 +63,19 @@ def test_the_workers_of_the_pool_are_looked_at() -> None:
     (sentence,) = worker_warnings(learned, {"w1": 1000.0}, ["w1", "W2", "w3"])
     assert "refused at 2 of 3 workers of this pool; at w2: nothing says how much" in sentence
     assert worker_warnings(load(HEAD), {}, ["w1"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("rules", "whose"),
+    [
+        ("bandwidth: {default: 20}", "every job, since bandwidth has a default, is refused"),
+        ("bandwidth: {default: 20, when: 'MY.a'}", "every job that asks for bandwidth is refused"),
+        ("bandwidth: {maximum: 20}", "every job that asks for bandwidth is refused"),
+        ("", "every job that asks for bandwidth is refused"),
+    ],
+)
+def test_jobs_that_a_policy_refuses_are_named(rules: str, whose: str) -> None:
+    (sentence,) = policy_warnings(load(policy("hosts: {default: {switch: rack2}}", rules)))
+    assert whose in sentence
+    (sentence,) = worker_warnings(load(policy("hosts: {default: {switch: rack2}}", rules)), {}, ["w2", "W1"])
+    assert sentence.startswith(f"{whose} at 2 of 2 workers of this pool; at w1: ")
