@@ -53,7 +53,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
         "usage": lambda: usage.measure(30, 200_000, 20),
         "ovsdb": lambda: ovsdb.measure(1000, 300),
         "scale": scale.measure,
-        "hostile": lambda: hostile.measure(10.0, 16),
+        "hostile": lambda: hostile.measure(8.0, 16),
     }
 
 

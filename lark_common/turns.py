@@ -176,8 +176,8 @@ class Turns:
             return None
         now = self._clock()
         free = [share for share in self._all.line if share.running < self._most_of_one and share.rests_until <= now]
-        few = [share for share in free if share.budget.left(now) > 0.0]
-        # One that uses much begins while nobody else is at work.
+        few = [share for share in free if share.budget.left(now) > 0.0 or now - self._others_asked(share) >= ASKING]
+        # One that uses much begins while nobody else is at work, where others ask.
         if not few and self._all.running:
             return None
         caller = min(few or free, key=_used, default=None)

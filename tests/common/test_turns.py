@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
-from lark_common.turns import AT_ONCE, LONGEST_REST, SHARE, Turn, Turns, aside, next_turn
+from lark_common.turns import ASKING, AT_ONCE, LONGEST_REST, SHARE, Turn, Turns, aside, next_turn
 
 
 @dataclass
@@ -117,6 +117,18 @@ def test_a_caller_alone_is_not_charged_for_it_later() -> None:
     ask(turns, begun, "other")
     ask(turns, begun, "alone")
     assert [name for name, _ in begun[-2:]] == ["other", "alone"]
+
+
+def test_a_caller_alone_has_two_turns_however_much_it_uses() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns()
+    for _ in range(10):
+        ask(turns, begun, "alone")
+    machine.now += ASKING
+    for number in range(8):
+        assert len(begun) == number + 2
+        machine.work(begun[number][1], 1.0)
+    assert machine.slept == []
 
 
 def test_a_thread_that_waits_leaves_its_turn_and_needs_none_to_come_back() -> None:
