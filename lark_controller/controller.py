@@ -16,7 +16,7 @@ from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
 from lark_controller.jobs.job import Job
-from lark_controller.policies.decide import needed_attributes
+from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.qos.reservation import Reservation
 from lark_controller.reconcile.calls import LoopCalls
@@ -130,9 +130,13 @@ class Controller:
         refresh_facts(self._store, names)
         self._store.runs.begin_leases(self._registration.clock() + self._lease)
         decider = self._reconciler.decider
-        jobs = [replace(job, facts=decider.shared(job.facts)) for job in self._store.runs.live()]
-        self._registration.use(self.policy.policy, names, jobs)
-        self._reconciler.load(self._feed.open())
+        self._registration.use(
+            self.policy.policy,
+            names,
+            ((_sharing(decider, job), standing) for job, standing in self._store.runs.loaded()),
+        )
+        jobs = self._feed.open()
+        self._reconciler.load(jobs)
         decided = ((job, decider.decide(job.facts)) for job in jobs)
         self._account_writer.load((job, decision.group) for job, decision in decided if decision.accounted)
         event("directory loaded", jobs=len(jobs))
@@ -197,3 +201,8 @@ class Controller:
 
     def _queues_reported(self, report: Report) -> None:
         self._openflow.hand_over(self._reconciler.queues_reported, report)
+
+
+def _sharing(decider: Decider, job: Job) -> Job:
+    facts = decider.shared(job.facts)
+    return job if facts is job.facts else replace(job, facts=facts)

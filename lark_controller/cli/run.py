@@ -92,7 +92,12 @@ class Service:
 
     def start(self) -> None:
         """Load the directory, listen for switches, then answer REST."""
-        self.controller.start()
+        # Of what a start loads nothing is garbage: each collection would go through all of it.
+        gc.disable()
+        try:
+            self.controller.start()
+        finally:
+            gc.enable()
         # Objects loaded by now live as long as the process; the garbage collector need not visit them again and again.
         gc.collect()
         gc.freeze()

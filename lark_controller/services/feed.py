@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from ipaddress import ip_address
 
-from lark_controller.jobs.job import Directory, Job, JobState
+from lark_controller.jobs.job import Directory, Job, JobState, Standing
 
 
 class Feed:
@@ -24,11 +24,11 @@ class Feed:
         self._gone = gone
         self._open = True
 
-    def load(self, jobs: Iterable[Job]) -> None:
-        """Take live jobs in, in the states that they have; from now on nothing is told until :meth:`open`."""
+    def load(self, jobs: Iterable[tuple[Job, Standing]]) -> None:
+        """Take live jobs in, with how far each is; from now on nothing is told until :meth:`open`."""
         self._open = False
-        for job in jobs:
-            self.directory.set_standing(job.number, job.state, job.reason)
+        for job, (state, reason) in jobs:
+            self.directory.set_standing(job.number, state, reason)
             self.put(job)
 
     def open(self) -> list[Job]:

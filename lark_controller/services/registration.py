@@ -22,7 +22,7 @@ from lark_common.log import INFO, WARNING, event
 from lark_common.runs import Address, AddressType, RunKey
 from lark_controller.api.jobs import Registered, Renewed
 from lark_controller.jobs.addresses import BlockAllocator
-from lark_controller.jobs.job import Facts, Job
+from lark_controller.jobs.job import Facts, Job, Standing
 from lark_controller.policies.model import Policy
 from lark_controller.qos.reservation import Booking
 from lark_controller.services.described_job import (
@@ -107,10 +107,10 @@ class Registration:
         self._names: Names = (frozenset(), frozenset())
         self._blocks = BlockAllocator((), (26, 122))
 
-    def use(self, policy: Policy, names: Names, jobs: Iterable[Job] | None = None) -> None:
+    def use(self, policy: Policy, names: Names, jobs: Iterable[tuple[Job, Standing]] | None = None) -> None:
         """Go over to a policy: its job networks and the attributes that its predicates need.
 
-        ``jobs`` are live ones that are not known here yet: at start those of the store.
+        ``jobs`` are live ones that are not known here yet, with how far each is: at start those of the store.
         """
         with self._lock:
             if jobs is not None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, func, select
 
 from lark_common.runs import AddressType, NetworkType, RunKey
-from lark_controller.jobs.job import Facts, Job, JobState
+from lark_controller.jobs.job import Facts, Job, JobState, Standing
 from lark_controller.store.schema import leases, runs
 
 _NAMES: Final = (
@@ -31,6 +31,8 @@ JOB_COLUMNS: Final[tuple[ColumnElement[Any], ...]] = tuple(
     _LEASE if name == "lease_until" else runs.c[name] for name in _NAMES
 )
 
+_STATE: Final = _NAMES.index("state")
+_REASON: Final = _NAMES.index("reason")
 _STATES: Final = {state.value: state for state in JobState}
 _NETWORK_TYPES: Final = {kind.value: kind for kind in NetworkType}
 _ADDRESS_TYPES: Final = {kind.value: kind for kind in AddressType}
@@ -38,10 +40,19 @@ _ADDRESS_TYPES: Final = {kind.value: kind for kind in AddressType}
 
 def job_from(row: Sequence[Any]) -> Job:
     """The job in a row of :data:`JOB_COLUMNS`."""
+    return _job(row, _STATES[row[_STATE]], intern(row[_REASON]))
+
+
+def live_job_from(row: Sequence[Any]) -> tuple[Job, Standing]:
+    """The job in a row of :data:`JOB_COLUMNS` as live jobs are held, and how far it was."""
+    return _job(row, JobState.REGISTERING, ""), Standing(_STATES[row[_STATE]], intern(row[_REASON]))
+
+
+def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
     (
         number, global_job_id, started, slot, job_id, owner, user, group, cluster, proc, host,
         network_type, address_type, ipv4, ipv6, ipv4_block, ipv6_block, datapath, port, mac, vlan,
-        bandwidth, inbound, outbound, state, reason, lease_until, created, facts, quarantine, vouched,
+        bandwidth, inbound, outbound, _, _, lease_until, created, facts, quarantine, vouched,
     ) = row  # fmt: skip
     return Job(
         number,
@@ -66,8 +77,8 @@ def job_from(row: Sequence[Any]) -> Job:
         bandwidth,
         inbound,
         outbound,
-        _STATES[state],
-        intern(reason),
+        state,
+        reason,
         lease_until,
         created,
         facts_from(facts),

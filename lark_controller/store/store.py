@@ -30,6 +30,7 @@ class Runs(Subject):
     quarantine = Writes(updates.quarantine)
     lift = Writes(updates.lift)
     live = Streams(queries.live_jobs)
+    loaded = Streams(queries.loaded_jobs)
     find = Reads(queries.find)
     called = Reads(queries.called)
     with_number = Reads(queries.with_number)

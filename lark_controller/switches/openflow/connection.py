@@ -111,6 +111,9 @@ class Connection(asyncio.BufferedProtocol):
         self._read = 0.0
         self._reads_at = 0.0
         self._written = 0
+        # Bytes of the present turn, and how many.
+        self._outbox: list[bytes] = []
+        self._outbox_size = 0
         self._xid = 0
         self._last_received = 0.0
         self._keepalive: asyncio.TimerHandle | None = None
@@ -200,15 +203,30 @@ class Connection(asyncio.BufferedProtocol):
         return self._xid
 
     def write(self, data: bytes) -> None:
-        """Put bytes in the outbox; after the connection was closed, nothing happens."""
-        # A transport that failed is closing, and logs each further write until the loop reports its loss.
+        """Put bytes in the outbox; after the connection was closed, nothing happens.
+
+        All of one turn is handed over at its end: each hand-over is a system call, after which the thread waits for
+        those that calculate meanwhile.
+        """
         if self.closed_because or self._transport.is_closing():
             return
-        if self._transport.get_write_buffer_size() + len(data) > self.options.outbox_bytes:
+        if self._waiting() + len(data) > self.options.outbox_bytes:
             self.close(f"outbox of {self.options.outbox_bytes} bytes is full: the switch reads too slowly")
             return
-        self._written += len(data)
-        self._transport.write(data)
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(data)
+        self._outbox_size += len(data)
+
+    def _flush(self) -> None:
+        data, self._outbox, self._outbox_size = b"".join(self._outbox), [], 0
+        # A transport that failed is closing, and logs each further write until the loop reports its loss.
+        if data and not self._transport.is_closing():
+            self._written += len(data)
+            self._transport.write(data)
+
+    def _waiting(self) -> int:
+        return self._transport.get_write_buffer_size() + self._outbox_size
 
     def close(self, reason: str, last: bytes = b"") -> None:
         """Close at once, or after ``last`` has been sent; ``lost`` follows from the loop."""
@@ -218,6 +236,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if last:
             self.write(last)
+            self._flush()
         self.closed_because = reason
         self._stop_timers()
         if last:
