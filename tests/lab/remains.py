@@ -17,7 +17,7 @@ WORKERS = ("worker1", "worker2")
 WAN = "192.0.2.1"
 # Flows without counters, in the order of their text.
 _FLOWS = (
-    "ovs-ofctl -O OpenFlow13 --no-stats dump-flows {bridge} | sed 's/^ *//; s/^/flow /'"
+    "ovs-ofctl -O OpenFlow13 --no-stats dump-flows {bridge} | grep -v cookie=0x1a4b0c | sed 's/^ *//; s/^/flow /'"
     " | grep -v -e OFPST -e idle_timeout | LC_ALL=C sort"
 )
 _ON_WORKER = f"""\
