@@ -89,6 +89,7 @@ def said(value: int, *jobs: Job, goto: int | None = None, slices: dict[int, Slic
         (cookie(Category.REACTIVE, 5), "decided on a PacketIn, gone when idle"),
         (cookie(Category.LEARNED, 5), "learned station"),
         (count_cookie(9, 1), "counts for a job that is over"),
+        (0x1A4B_3F_0000000001, "category 63"),
     ],
 )  # fmt: skip
 def test_what_stands_without_any_job(value: int, text: str) -> None:
