@@ -87,7 +87,7 @@ class Service:
         )
         _warn_of_shared_keys(settings)
         tokens = Tokens(settings.tokens_file)
-        self.server = Server(create_app(self.controller, settings, tokens, self.metrics), settings, tokens.name_of)
+        self.server = Server(create_app(self.controller, settings, tokens, self.metrics), settings, tokens.of)
         self.policy_file = PolicyFile(settings.policy_file, self.controller.policy.put)
 
     def start(self) -> None:

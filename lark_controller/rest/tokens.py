@@ -95,11 +95,11 @@ class Tokens:
         """
         return self._current().get(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest())
 
-    def name_of(self, header: str) -> str | None:
-        """The name of the token in an Authorization header; None where there is none, or it has expired."""
+    def of(self, header: str) -> Token | None:
+        """The token in an Authorization header; None where there is none, or it has expired."""
         scheme, _, secret = header.partition(" ")
         token = self.find(secret.strip()) if scheme.lower() == "bearer" else None
-        return None if token is None or self.expired(token) else token.name
+        return None if token is None or self.expired(token) else token
 
     def expired(self, token: Token) -> bool:
         """True from the token's expiry date on."""

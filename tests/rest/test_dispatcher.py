@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 
 from lark_common.turns import aside
 from lark_controller.rest.server.dispatcher import MOST, MOST_OF_ONE, Dispatcher
+from lark_controller.rest.tokens import Scope, Token
 
 PATIENCE = 20.0
 
@@ -23,8 +25,16 @@ class Server:
     begun: list[str] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def ask(self, token: str, path: str = "/v1/jobs", peer: str = "192.0.2.1", waits: bool = False) -> Request:
-        request = Request(self, token or peer, path, token, peer, waits)
+    def ask(
+        self,
+        token: str,
+        path: str = "/v1/jobs",
+        peer: str = "192.0.2.1",
+        waits: bool = False,
+        command: str = "GET",
+        work: Callable[[], object] = lambda: None,
+    ) -> Request:
+        request = Request(self, token or peer, path, token, peer, waits, command, work)
         self.dispatcher.add_task(request)
         return request
 
@@ -37,9 +47,20 @@ class Server:
 class Request:
     """A connection with one request, which is answered once it is let go; ``waits``: for others, not to calculate."""
 
-    def __init__(self, server: Server, name: str, path: str, token: str, peer: str, waits: bool) -> None:
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        path: str,
+        token: str,
+        peer: str,
+        waits: bool,
+        command: str,
+        work: Callable[[], object],
+    ) -> None:
         headers = {"AUTHORIZATION": f"Bearer {token}"} if token else {}
-        self.requests = [SimpleNamespace(headers=headers, path=path)]
+        self.requests = [SimpleNamespace(headers=headers, path=path, command=command)]
+        self._work = work
         self.peer = peer
         self.let_go = threading.Event()
         self._server, self._name, self._waits = server, name, waits
@@ -48,6 +69,7 @@ class Request:
         with self._server.changed:
             self._server.begun.append(self._name)
             self._server.changed.notify_all()
+        self._work()
         if self._waits:
             with aside():
                 assert self.let_go.wait(PATIENCE)
@@ -58,9 +80,15 @@ class Request:
         self.let_go.set()
 
 
+def a_token(name: str) -> Token:
+    """The token of that name: of a worker's hook, of the hooks of all workers, or one that reads."""
+    scope = Scope.HOOK if name.startswith(("hook", "pool")) else Scope.READ
+    return Token(name, "", frozenset({scope}), hosts=("worker1",) if name.startswith("hook") else None)
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Dispatcher(lambda header: header.removeprefix("Bearer ") if "false" not in header else None)
+    made = Dispatcher(lambda header: a_token(header.removeprefix("Bearer ")) if "false" not in header else None)
     made.set_thread_count(40)
     yield Server(made)
     made.shutdown(timeout=PATIENCE)
@@ -94,3 +122,42 @@ def test_requests_that_wait_keep_no_turn(server: Server) -> None:
     server.wait_for(31)
     for request in (*waiting, working):
         request.let_go.set()
+
+
+def test_posts_of_all_workers_do_not_rest_for_those_that_read(server: Server) -> None:
+    """A dashboard that asks now and then must not slow down the starts of jobs, which one token may post for all."""
+
+    def work() -> None:
+        ends = time.thread_time() + 0.3
+        while time.thread_time() < ends:
+            pass
+
+    def rests(token: str, command: str) -> bool:
+        """Whether a token that has used much of the processor rests, while another one reads."""
+        count = len(server.begun)
+        server.ask("dashboard").let_go.set()
+        server.wait_for(count + 1)
+        server.ask(token, command=command, work=work).let_go.set()
+        server.wait_for(count + 2)
+        of = (server.dispatcher._jobs if command == "POST" else server.dispatcher._turns)._all.of
+        share = next(share for name, share in of.items() if name.startswith(token))
+        end = time.monotonic() + PATIENCE
+        while share.calling:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        return share.rests_until > 0
+
+    assert rests("script", "GET")
+    assert rests("hook1", "GET")
+    assert not rests("pool", "POST")
+    assert not rests("hook2", "POST")
+
+
+def test_addresses_with_the_token_of_all_workers_are_callers_of_their_own(server: Server) -> None:
+    flood = [server.ask("pool", command="POST", peer="192.0.2.7") for _ in range(50)]
+    server.wait_for(MOST_OF_ONE)
+    others = [server.ask("pool", command="POST", peer=f"192.0.2.{20 + number}") for number in range(MOST - MOST_OF_ONE)]
+    server.wait_for(MOST)
+    for request in (*flood, *others):
+        request.let_go.set()
+    server.wait_for(len(flood) + len(others))

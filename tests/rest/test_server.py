@@ -65,7 +65,7 @@ class Running:
         given = {"rest_listen": f"127.0.0.1:0,unix:{directory}/rest.sock", **overrides}
         self.settings: Settings = table.load({}, given)
         tokens = Tokens(write_tokens(directory / "tokens.yaml"))
-        self.server = Server(create_app(self.controls, self.settings, tokens), self.settings, tokens.name_of)
+        self.server = Server(create_app(self.controls, self.settings, tokens), self.settings, tokens.of)
         self.server.start()
         self.tcp, self.unix = self.server.addresses
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from waitress.task import ThreadedTaskDispatcher
 
 from lark_common.turns import Turn, Turns
+from lark_controller.rest.tokens import Scope, Token
 
 # Requests that calculate at a time, and those of one token. What waits for the database, the switches or a change does
 # not count.
@@ -21,12 +22,13 @@ MOST_OF_ONE: Final = 2
 # The same of requests without a token, and of those that ask whether the process lives.
 _MOST_WITHOUT: Final = 2
 _HEALTH: Final = "/healthz"
+_READS: Final = "GET"
 
-# The name of the token in an Authorization header; None where it is none.
-Callers = Callable[[str], str | None]
+# The token in an Authorization header; None where it is none.
+Callers = Callable[[str], Token | None]
 
 
-def nobody(_header: str) -> str | None:
+def nobody(_header: str) -> Token | None:
     """The callers of a server without tokens."""
     return None
 
@@ -67,7 +69,9 @@ class _Request:
 class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
     """Answers requests by turns: few at a time, and next the one of the caller that has had least processor time.
 
-    A caller is a token, whose addresses share its turns, or an address without a token.
+    A caller is a token, whose addresses share its turns, or an address without a token. Where one token is good for
+    every host, each address with it is a caller: it may be that of all workers. What starts, renews and ends jobs has
+    turns of its own, so that it does not rest for those that read.
     """
 
     def __init__(self, callers: Callers) -> None:
@@ -76,6 +80,7 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
         self.queue_logger = logging.getLogger("lark.rest.queue")
         self.queue_logger.setLevel(logging.ERROR)
         self._callers = callers
+        self._jobs = Turns(MOST, MOST_OF_ONE)
         self._turns = Turns(MOST, MOST_OF_ONE)
         self._without = Turns(_MOST_WITHOUT, _MOST_WITHOUT)
         self._health = Turns(_MOST_WITHOUT, _MOST_WITHOUT)
@@ -84,17 +89,24 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
         """Have a connection's next request answered when it is its turn."""
         request = task.requests[0]
         header = request.headers.get("AUTHORIZATION")
-        caller = None if header is None else self._callers(header)
+        token = None if header is None else self._callers(header)
+        caller = task.peer if token is None else token.name
+        if token is not None and token.is_good_for_every_host:
+            caller = f"{token.name} {task.peer}"
         if getattr(request, "path", "") == _HEALTH:
             turns = self._health
-        elif caller is None:
+            caller = task.peer
+        elif token is None:
             turns = self._without
         else:
             turns = self._turns
+            if Scope.HOOK in token.scopes and getattr(request, "command", _READS) != _READS:
+                turns = self._jobs
+                self._turns.others_ask()
             self._without.others_ask()
             self._health.others_ask()
 
         def start(turn: Turn) -> None:
             ThreadedTaskDispatcher.add_task(self, _Request(task, turn))
 
-        turns.ask(caller if turns is self._turns and caller else task.peer, task.peer, start)
+        turns.ask(caller, task.peer, start)
