@@ -18,6 +18,7 @@ from typing import Final
 
 import lark_common
 import lark_controller
+from lark_common.log import failure
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.fingerprint import Fingerprints
 from lark_controller.flows.marker import MOST_RULES, Marker
@@ -28,7 +29,7 @@ from lark_controller.qos.worker_queues import Claim
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.state import LoopState
-from lark_controller.reconcile.switch import SwitchState, placed_switch
+from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_switch
 from lark_controller.switches.openflow.applies import Outcome
 from lark_controller.switches.openflow.link import SwitchLink
 
@@ -125,6 +126,15 @@ class Markers:
         return Changes() if known.desired is desired else Transition(known.desired, desired).changes(datapath)
 
     def _mark(self, state: SwitchState) -> asyncio.Future[Outcome] | None:
+        """As :meth:`_marked`; one that fails must not keep the others from being marked, nor the controller from
+        stopping."""
+        try:
+            return self._marked(state)
+        except Exception as error:
+            failure("a switch could not be marked", error, datapath=dpid_text(state.datapath))
+            return None
+
+    def _marked(self, state: SwitchState) -> asyncio.Future[Outcome] | None:
         """Mark an edge, if it holds its whole program, confirmed, and nothing else."""
         link, datapath = state.link, state.datapath
         if link is None or not (state.compared and state.in_sync and link.may_be_marked) or self._loop.pair.changing:

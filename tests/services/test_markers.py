@@ -320,5 +320,17 @@ def test_another_connection_of_a_switch_is_compared_in_full(tmp_path: Path, netw
         assert other.asked > 0
 
 
+def test_a_switch_that_cannot_be_marked_keeps_neither_others_nor_the_end_waiting(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    first, second = counted(an_edge(1)), counted(an_edge(2))
+    with again(tmp_path) as controller:
+        connect(network, controller, first)
+        connect(network, controller, second)
+        controller._openflow.call(lambda: controller._reconciler.desired.switches.pop(1)).result()
+    assert marker_of(first) is None
+    assert marker_of(second) is not None
+
+
 async def _closed(switch: FakeSwitch) -> None:
     await asyncio.wait_for(switch.closed.wait(), 20)
