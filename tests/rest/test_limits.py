@@ -76,6 +76,14 @@ def test_one_token_that_reads_takes_a_part_of_the_waiting_places(tmp_path: Path)
     assert api.controls.gate.waiting == 0
 
 
+def test_one_token_of_all_hooks_takes_the_last_counters_of_many_jobs_at_once(tmp_path: Path) -> None:
+    api = make_api(tmp_path)
+    job = api.post(post_body()).json["id"]
+    while api.app.extensions["lark"].asks.take("hook"):
+        pass
+    assert api.get(f"/v1/jobs/{job}?fresh=true", "hook").status_code == 200
+
+
 def test_tokens_are_made_stored_as_hashes_and_found(tmp_path: Path) -> None:
     path = tmp_path / "etc" / "tokens.yaml"
     secret = add(path, "pool", {Scope.HOOK}, date(2999, 1, 1))
