@@ -77,8 +77,8 @@ class StoredSwitch(FakeSwitch):
         self.flow_mods = self.asked = 0
 
     def decoded(self) -> Iterator[Flow]:
-        """The flows that it holds."""
-        for (table, priority, match), (cookie, idle, hard, flags, instructions) in self.flows.items():
+        """The flows that it holds now; for any thread."""
+        for (table, priority, match), (cookie, idle, hard, flags, instructions) in list(self.flows.items()):
             padding = bytes(-len(match) % 8)
             length = _MATCH_AT + len(match) + len(padding) + len(instructions)
             head = _FLOW_MOD.pack(

@@ -14,6 +14,8 @@ async def check(loop: Reconciler, datapath: int) -> int:
     state = loop.switches.get(datapath)
     if state is None or state.link is None or not state.compared:
         return 0
+    # Whatever comes of it, others have their turn: a switch that does not answer is not checked first for ever.
+    state.trusted = False
     link, then = state.link, loop.desired_of(datapath).build(datapath)
     dump = await link.dump(foreign=False)
     if state.link is not link or not state.compared:
@@ -24,7 +26,7 @@ async def check(loop: Reconciler, datapath: int) -> int:
         then, now = (
             Program({k: v for k, v in p.flows.items() if k in dump.program.flows}, p.meters) for p in (then, now)
         )
-    changes, state.trusted = drift(then, now, dump.program), False
+    changes = drift(then, now, dump.program)
     if changes:
         state.drift += len(changes)
         event("switch drifted", level=WARNING, datapath=dpid_text(datapath), changes=len(changes))

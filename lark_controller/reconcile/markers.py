@@ -68,10 +68,9 @@ class Markers:
     async def start(self) -> None:
         """Mark edges that are quiet, until the loop ends."""
         self._loaded_until = asyncio.get_running_loop().time() + KEPT_SECONDS
-        self._running = asyncio.get_running_loop().create_task(self.run())
+        self._running = asyncio.get_running_loop().create_task(self._run())
 
-    async def run(self) -> None:
-        """Mark edges that are quiet, until cancelled."""
+    async def _run(self) -> None:
         while True:
             await asyncio.sleep(LOOK)
             self._forget_loaded()
@@ -118,10 +117,12 @@ class Markers:
         datapath, known, desired = link.datapath, self._known(), self._loop.desired
         if marker.fingerprint != known.of(datapath, link.features.software):
             jobs = {claim: each.job.number for each in known.desired.jobs_at(datapath) for claim in _claims(each)}
+            there = {claim for each in desired.jobs_at(datapath) for claim in _claims(each)}
             for claim, queue in self._queues.likely(datapath, known.desired).items():
                 if claim in jobs:
-                    self._queues.stands(datapath, claim, queue, jobs[claim])
                     known.desired.set_queue(claim, queue, jobs[claim])
+                if claim in there:
+                    self._queues.stands(datapath, claim, queue, jobs[claim])
         known.desired.rules[datapath] = desired.rules[datapath] = marker.rules
         return Changes() if known.desired is desired else Transition(known.desired, desired).changes(datapath)
 

@@ -13,13 +13,14 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from fake_switch.stored import StoredSwitch
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_controller.controller import Controller
-from lark_controller.flows.cookies import Category, parse
+from lark_controller.flows.cookies import OURS, Category, parse
 from lark_controller.flows.diff import diff
 from lark_controller.flows.marker import Marker, read_marker
 from lark_controller.flows.model import FlowKey, Program
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import JobState
 from lark_controller.qos.queues import PortQueues
+from lark_controller.qos.worker_queues import Claim
 from lark_controller.reconcile import markers, reconciler
 from lark_controller.reconcile.drift import check
 from lark_controller.switches.ovsdb.driver import Ovsdb, Report
@@ -305,6 +306,47 @@ def test_a_marker_stands_for_the_queues_that_stand(
         assert len(queued(controller)) == 2
         assert not diff(desired(controller), held(edge))
         assert edge.flow_mods == 0
+
+
+def test_a_job_with_a_queue_that_ended_before_its_switch_is_back_leaves_nothing(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def want(self: Ovsdb, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
+        self._on_report(Report(datapath, revision, ports))
+
+    monkeypatch.setattr(Ovsdb, "want", want)
+    edge = counted(an_edge())
+    with again(tmp_path, LIMITED) as controller:
+        connect(network, controller, edge)
+        jobs = [post(controller, number, "alice", port=f"p{number}").job for number in (1, 2)]
+        until(lambda: len(controller._reconciler.desired.queues) == 2 and not diff(desired(controller), held(edge)))
+    with again(tmp_path, LIMITED) as controller:
+        controller.jobs.end(jobs[0].id, "", "hook")
+        connect(network, controller, edge)
+        assert trusted(controller)
+        until(lambda: not diff(desired(controller), held(edge)))
+        assert list(controller._reconciler.desired.queues) == [Claim.of_job(jobs[1].number)]
+        assert not controller._reconciler.queues.holds(1, Claim.of_job(jobs[0].number))
+
+
+def test_a_switch_that_does_not_answer_a_full_check_is_not_checked_first_for_ever(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    edge = with_jobs(tmp_path, network)
+
+    class Mute(StoredSwitch):
+        def _multipart(self, xid: int, message: bytes) -> None:
+            if int.from_bytes(message[40:48]) != OURS[1]:
+                super()._multipart(xid, message)
+
+    mute = counted(edge, Mute)
+    mute.flows = edge.flows
+    with again(tmp_path) as controller:
+        connect(network, controller, mute)
+        assert trusted(controller)
+        checking = controller._openflow.call(check(controller._reconciler, 1))
+        until(lambda: not trusted(controller))
+        checking.cancel()
 
 
 def test_another_connection_of_a_switch_is_compared_in_full(tmp_path: Path, network: FakeNetwork) -> None:

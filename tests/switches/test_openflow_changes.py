@@ -12,6 +12,7 @@ from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
 from lark_common.errors import SwitchError
 from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.marker import Marker
 from lark_controller.flows.model import (
     FLAG_SEND_FLOW_REM,
     PORT_CONTROLLER,
@@ -219,5 +220,37 @@ def test_a_dump_that_is_not_complete_is_an_error() -> None:
         fake._answers[ofp.OFPT_MULTIPART_REQUEST] = half
         with pytest.raises(SwitchError, match="no complete answer"):
             await link.counters(timeout=0.05)
+
+    on_a_switch(play)
+
+
+def test_a_marker_is_gone_before_what_is_sent_even_if_the_change_before_was_dropped() -> None:
+    async def play(_recorder: Recorder, fake: FakeSwitch, link: SwitchLink) -> None:
+        assert (await link.mark(Marker(1, 2, normal=True, tracks=True))).complete
+        assert len(fake.markers) == 1
+        fake.stall()
+        while not link.connection.paused:
+            link.packet_out(PORT_CONTROLLER, (Output(1),), bytes(60_000))
+            await asyncio.sleep(0)
+        dropped = await link.apply(add(flow(1)), 0.05)
+        assert "nothing could be sent" in dropped.reason
+        fake.resume()
+        assert (await link.apply(add(flow(2)))).complete
+        assert fake.markers == []
+        assert fake.program.flows == {flow(2).key: flow(2).data}
+
+    on_a_switch(play)
+
+
+def test_markers_that_a_switch_has_beside_its_own_are_taken_away() -> None:
+    async def play(_recorder: Recorder, fake: FakeSwitch, link: SwitchLink) -> None:
+        for table in (7, 8):
+            fake.put(Marker(1, 2, normal=True, tracks=True).flow(table))
+        # They are in no dump, which shows the next change that they are there.
+        assert (await link.dump()).program.flows == {}
+        assert not link.may_be_marked
+        assert (await link.apply(add(flow(1)))).complete
+        assert fake.markers == []
+        assert link.may_be_marked
 
     on_a_switch(play)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -160,8 +159,8 @@ class SwitchLink:
         self.ready = False
         self._handler = handler
         self._applies = Applies(connection)
-        # Whether it may have markers, and the one by which it shows which program it holds, with its table.
-        self._marked = False
+        # Whether it may have markers (until it was asked, it may), and the one that it has, with its table.
+        self._marked = True
         self.marker: tuple[Marker, int] | None = None
         self._takes_markers = True
         self.changed_at = 0.0
@@ -199,13 +198,16 @@ class SwitchLink:
         marker goes first, before a barrier.
         """
         self.changed_at = asyncio.get_running_loop().time()
-        steps = steps_of(changes)
+        return self._submit(self._behind_marker(steps_of(changes)), timeout)
+
+    def _behind_marker(self, steps: Iterator[Step]) -> Iterator[Step]:
+        # When the steps are sent, not when they are queued: a change of which nothing was sent in time is dropped.
         if self._marked:
             self._marked, self.marker = False, None
             cookie, mask = MARKERS
-            gone: list[Step] = [(None, partial(wire.flows_delete, cookie=cookie, mask=mask)), (None, None)]
-            steps = chain(gone, steps)
-        return self._submit(steps, timeout)
+            yield None, partial(wire.flows_delete, cookie=cookie, mask=mask)
+            yield None, None
+        yield from steps
 
     @property
     def may_be_marked(self) -> bool:
@@ -294,6 +296,7 @@ class SwitchLink:
         counters: Counters = {}
         for record in (record for part in flows for record in part.result()):
             if cookies.parse(record.data.cookie).category == cookies.Category.MARKER:
+                self._marked = True
                 continue
             if cookies.is_ours(record.data.cookie):
                 own[record.key] = record.data
