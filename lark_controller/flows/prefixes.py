@@ -88,11 +88,6 @@ class PrefixSet:
     def __len__(self) -> int:
         return len(self._members)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PrefixSet) and self._members == other._members
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
-
     def copy(self) -> PrefixSet:
         """The same set, to be changed apart."""
         other = PrefixSet()

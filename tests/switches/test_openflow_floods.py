@@ -200,6 +200,12 @@ class Endless(FakeSwitch):
         else:
             super()._multipart(xid, message)
 
+    def of_others(self) -> bytes:
+        """A part of the dump, of 500 flows that were not asked for."""
+        theirs = flow(1)._replace(data=FlowData(7))
+        record = switchside.flow_record(FlowRecord(theirs.key, theirs.data, 1, 1, 1.0))
+        return switchside.multipart_reply(self.asked, ofp.OFPMP_FLOW, record * 500, more=True)
+
     def part(self, number: int) -> bytes:
         """A part of the dump, of 400 flows that no other part has."""
         flows = (flow(1, eth_type=0x800, ipv4_dst=400 * number + each) for each in range(400))
@@ -255,9 +261,7 @@ def test_a_dump_beyond_its_bound_is_not_even_read(monkeypatch: pytest.MonkeyPatc
             while not fake.asked:
                 await asyncio.sleep(0)
             # Flows of others, which were not asked for, then Lark's own.
-            theirs = flow(1)._replace(data=FlowData(7))
-            record = switchside.flow_record(FlowRecord(theirs.key, theirs.data, 1, 1, 1.0))
-            fake.send_raw(switchside.multipart_reply(fake.asked, ofp.OFPMP_FLOW, record * 500, more=True) * 20)
+            fake.send_raw(fake.of_others() * 20)
             for number in range(30):
                 fake.send_raw(fake.part(0 if same else number))
             fake.send_raw(switchside.multipart_reply(fake.asked, ofp.OFPMP_FLOW, b"", more=False))
@@ -284,9 +288,7 @@ def test_parts_of_a_dump_that_are_of_no_use_are_paid_as_unsolicited(monkeypatch:
             while not fake.asked:
                 await asyncio.sleep(0)
             monkeypatch.setattr(Requests, "reply", noted)
-            theirs = flow(1)._replace(data=FlowData(7))
-            record = switchside.flow_record(FlowRecord(theirs.key, theirs.data, 1, 1, 1.0))
-            fake.send_raw(switchside.multipart_reply(fake.asked, ofp.OFPMP_FLOW, record * 500, more=True) * 4)
+            fake.send_raw(fake.of_others() * 4)
             for number in range(10):
                 fake.send_raw(fake.part(number))
             fake.send_raw(switchside.multipart_reply(fake.asked, ofp.OFPMP_FLOW, b"", more=False))

@@ -22,7 +22,7 @@ MOST_OF_ONE: Final = 2
 # The same of requests without a token, and of those that ask whether the process lives.
 _MOST_WITHOUT: Final = 2
 _HEALTH: Final = "/healthz"
-_READS: Final = "GET"
+_READS: Final = ("GET", "HEAD")
 
 # The token in an Authorization header; None where it is none.
 Callers = Callable[[str], Token | None]
@@ -100,7 +100,7 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
             turns = self._without
         else:
             turns = self._turns
-            if Scope.HOOK in token.scopes and getattr(request, "command", _READS) != _READS:
+            if Scope.HOOK in token.scopes and getattr(request, "command", "GET") not in _READS:
                 turns = self._jobs
                 self._turns.others_ask()
             self._without.others_ask()
