@@ -152,7 +152,14 @@ class Settings:
         ),
     ] = 2000.0
     check_seconds: Annotated[
-        float, About("Interval in which each switch is dumped and compared in full; 0 for never.", "seconds", 0, 86400)
+        float,
+        About(
+            "Interval in which each switch is dumped and compared in full, longer where that would take more than a "
+            "quarter of the time; 0 for never.",
+            "seconds",
+            0,
+            86400,
+        ),
     ] = 60.0
     retention_days: Annotated[
         float, About("Time for which ended jobs and the audit trail are kept; 0 for ever.", "days", 0, 36500)
