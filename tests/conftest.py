@@ -23,4 +23,5 @@ pytest_plugins = [
     "tests.fixtures.browser",
     "tests.fixtures.controllers",
     "tests.fixtures.hook",
+    "tests.fixtures.again",
 ]
