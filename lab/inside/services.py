@@ -169,9 +169,10 @@ def htcondor(machine: Machine) -> None:
         "install -d -m 700 /etc/condor/passwords.d /etc/condor/tokens.d",
     ]
     if "central" in machine.roles:
-        access_point = "etc/condor/51-lark-access-point.conf"
+        shipped = f"{lark.SOURCE}/etc/condor"
         lines += [
-            f"install -D -m 644 {lark.SOURCE}/{access_point} /{access_point.replace('condor/', 'condor/config.d/')}",
+            f"install -D -m 644 -t /etc/condor/config.d {shipped}/51-lark-access-point.conf",
+            f"install -D -m 644 -t /etc/condor {shipped}/lark-submit-help.txt {shipped}/*.cpf",
             "[ -f /etc/condor/passwords.d/POOL ] ||"
             " condor_store_cred add -c -p $(head -c 24 /dev/urandom | base64) >/dev/null",
             f"condor_token_create -identity condor@{DOMAIN} > {TOKEN}",

@@ -112,7 +112,7 @@ def test_a_requested_vlan_is_matched_and_tagged_on_the_wire(lab: Lab) -> None:
 
 UNMET = {
     "RequestedVLAN": ({"+RequestedVLAN": "77", **SAME_VLAN}, "TARGET.VLAN is MY.RequestedVLAN"),
-    "IPProtocol": ({"+IPProtocol": '"IPv5"', **SAME_PROTOCOL}, "TARGET.IPProtocol is MY.IPProtocol"),
+    "IPProtocol": ({"+IPProtocol": '"IPv6"', **SAME_PROTOCOL}, "TARGET.IPProtocol is MY.IPProtocol"),
     "RequestBandwidth": ({"+RequestBandwidth": str(BANDWIDTH + 1)}, "TARGET.Bandwidth >= RequestBandwidth"),
     "NetworkAccounting": (
         {"+NetworkAccounting": "false", "requirements": "TARGET.NetworkAccounting =?= MY.NetworkAccounting"},
