@@ -20,7 +20,7 @@ EVERY_HOST: Final = "every host"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command with these options. Raises SettingError."""
+    """Make an API token, print it once, store its hash; or make those of all workers, each in a file; or list them."""
     chosen = [name for name in ("name", "workers", "list") if getattr(arguments, name)]
     if len(chosen) != 1:
         raise SettingError("accepted: lark token NAME --scope SCOPE, lark token --workers FILE, or lark token --list")

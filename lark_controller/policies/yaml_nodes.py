@@ -36,7 +36,15 @@ _NULL: Final = "tag:yaml.org,2002:null"
 
 MEGABITS: Final = r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(kbit|Mbit|Gbit)?"
 MAC: Final = r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}"
+ACCEPTED_MEGABITS: Final = "more than 0 and at most 1000000 Mb/s, as 250Mbit, 1.5Gbit, 800kbit, or a number of Mb/s"
 _UNITS: Final = {"kbit": 0.001, "mbit": 1.0, "gbit": 1000.0}
+
+
+def megabits(text: str) -> float | None:
+    """The megabits of ``250Mbit``, ``1.5Gbit``, ``800kbit`` or a plain number; None for anything else."""
+    found = re.fullmatch(MEGABITS, text, re.IGNORECASE)
+    value = float(found.group(1)) * _UNITS[(found.group(2) or "Mbit").lower()] if found is not None else 0.0
+    return value if 0 < value <= 1_000_000 else None
 
 
 def _loader() -> Any:
@@ -180,16 +188,11 @@ class FileEntry:
 
     def megabits(self) -> float | None:
         """Megabits, or megabits a second: a plain number, or one with kbit, Mbit or Gbit."""
-        accepted = "more than 0 and at most 1000000 Mb/s, as 250Mbit, 1.5Gbit, 800kbit, or a number of Mb/s"
-        found = None
+        value = None
         if isinstance(self.node, yaml.ScalarNode) and self.node.tag in (_STR, _INT, _FLOAT):
-            found = re.fullmatch(MEGABITS, str(self.node.value), re.IGNORECASE)
-        value = 0.0
-        if found is not None:
-            value = float(found.group(1)) * _UNITS[(found.group(2) or "Mbit").lower()]
-        if not 0 < value <= 1_000_000:
-            self.mistake(f"{self._shown()} is not a rate", accepted)
-            return None
+            value = megabits(str(self.node.value))
+        if value is None:
+            self.mistake(f"{self._shown()} is not a rate", ACCEPTED_MEGABITS)
         return value
 
     def network(self, hosts: bool = False) -> Network | None:

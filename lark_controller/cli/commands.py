@@ -1,0 +1,288 @@
+"""The functions that run the commands of ``lark``: each takes the parsed arguments and returns the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from ipaddress import ip_address
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from argcomplete.shell_integration import shellcode
+
+from lark_common import log
+from lark_common.client import Client, read_token
+from lark_common.errors import PolicyError, SettingError
+from lark_controller.cli import network_map, own_name, printing
+from lark_controller.cli.text_files import read_text
+from lark_controller.settings import load, table
+
+if TYPE_CHECKING:
+    from lark_controller.store import Store
+
+OK: Final = 0
+NO: Final = 1
+
+Arguments = argparse.Namespace
+
+
+def _client(arguments: Arguments) -> Client:
+    token = os.environ.get("LARK_TOKEN")
+    path = arguments.token_file or (None if token else os.environ.get("LARK_TOKEN_FILE"))
+    if path:
+        token = read_token(Path(path))
+    return Client(arguments.url, token, arguments.ca)
+
+
+def run(arguments: Arguments) -> int:
+    """Run the controller."""
+    chosen = {row.name: value for row in table() if (value := getattr(arguments, row.name)) is not None}
+    settings = load(os.environ, chosen)
+    log.configure(settings.log_level, settings.log_format)
+    own_name.warn()
+    from lark_controller.cli import run as app
+
+    return app.run(settings)
+
+
+def check(arguments: Arguments) -> int:
+    """Find every mistake in a policy file, without a controller."""
+    from lark_controller.policies import file
+    from lark_controller.qos.warnings import policy_warnings
+
+    text = read_text(arguments.file)
+    try:
+        warnings = policy_warnings(file.load(text, str(arguments.file)))
+        mistakes: list[dict[str, Any]] = []
+    except PolicyError as error:
+        warnings = ()
+        mistakes = [
+            {
+                "line": each.line,
+                "column": each.column,
+                "key": each.key,
+                "problem": each.problem,
+                "accepted": each.accepted,
+            }
+            for each in error.mistakes
+        ]
+    if arguments.json:
+        printing.json_out({"valid": not mistakes, "mistakes": mistakes, "warnings": warnings})
+    else:
+        for mistake in mistakes:
+            print(printing.mistake(mistake, str(arguments.file)))
+        for warning in warnings:
+            print(f"{arguments.file}: warning: {warning}")
+        if not mistakes:
+            print(f"{arguments.file}: no mistakes")
+    return NO if mistakes else OK
+
+
+def plan(arguments: Arguments) -> int:
+    """Say what a policy file would change on the running pool."""
+    return _show_plan(arguments, read_text(arguments.file))
+
+
+def _show_plan(arguments: Arguments, text: str) -> int:
+    plan = _client(arguments).plan_policy(text)
+    details = {"jobs": arguments.jobs, "flows": arguments.flows}
+    return _show(arguments, plan, partial(printing.plan, **details), no=bool(plan["refusals"]))
+
+
+def explain(arguments: Arguments) -> int:
+    """Say why a packet from SRC reaches DST, or does not."""
+    found = _client(arguments).explain(arguments.src, arguments.dst)
+    return _show(arguments, found, printing.explanation, no=found["verdict"] != "forwarded")
+
+
+def jobs(arguments: Arguments) -> int:
+    """List jobs, or show one."""
+    client = _client(arguments)
+    if arguments.job is not None:
+        found = client.job_at(arguments.job) if _is_address(arguments.job) else client.job(arguments.job)
+        return _show(arguments, found, printing.job)
+    chosen = {name: getattr(arguments, name) for name in ("owner", "group", "host", "state")}
+    return _show(arguments, list(client.jobs(**chosen)), printing.jobs)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def top(arguments: Arguments) -> int:
+    """Show what live jobs send and receive now, the most first, again and again."""
+    client = _client(arguments)
+    while True:
+        found = client.rates(arguments.by, arguments.limit)
+        if arguments.json:
+            return _show(arguments, found, lambda _: None)
+        if not arguments.once:
+            printing.cleared()
+        printing.rates(found, arguments.by)
+        if arguments.once:
+            return OK
+        sys.stdout.flush()
+        time.sleep(arguments.interval)
+
+
+def drops(arguments: Arguments) -> int:
+    """Show what is dropped now: from whom, to where, by which rule, how fast."""
+    return _show(arguments, _client(arguments).drops(arguments.limit), printing.drops)
+
+
+def lift(arguments: Arguments) -> int:
+    """Let a quarantined job pass its traffic again, whatever the pool reports."""
+    found = _client(arguments).lift(arguments.job)
+    return _show(
+        arguments, found, lambda job: print(f"job {job['cluster']}.{job['proc']} ({job['id']}) is in no quarantine")
+    )
+
+
+def audit(arguments: Arguments) -> int:
+    """Show who changed what, forged ads among it, the newest first."""
+    entries = islice(_client(arguments).audit(arguments.subject), max(0, arguments.limit))
+    return _show(arguments, list(entries), printing.audit)
+
+
+def switches(arguments: Arguments) -> int:
+    """List switches, or show one."""
+    client = _client(arguments)
+    if arguments.datapath is None:
+        if arguments.flows:
+            raise SettingError("--flows needs a switch: lark switches DPID --flows")
+        return _show(arguments, client.switches(), printing.switches)
+    if arguments.flows:
+        return _show(arguments, list(client.flows(arguments.datapath)), printing.flows)
+    return _show(arguments, client.switch(arguments.datapath), printing.switch)
+
+
+def network(arguments: Arguments) -> int:
+    """Show the network: switches with their load, and which users reach each other."""
+    return _show(arguments, _client(arguments).map(), network_map.show)
+
+
+def reserve_add(arguments: Arguments) -> int:
+    """Reserve bandwidth for what SRC sends to DST."""
+    found = _client(arguments).reserve(arguments.src, arguments.dst, arguments.rate, arguments.seconds)
+    return _show(arguments, found, printing.reservation)
+
+
+def reserve_list(arguments: Arguments) -> int:
+    """List reservations."""
+    return _show(arguments, list(_client(arguments).reservations(arguments.job)), printing.reservations)
+
+
+def reserve_show(arguments: Arguments) -> int:
+    """Show a reservation."""
+    return _show(arguments, _client(arguments).reservation(arguments.reservation), printing.reservation)
+
+
+def reserve_change(arguments: Arguments) -> int:
+    """Change a reservation; traffic is not interrupted."""
+    named = (("rate", arguments.rate), ("duration", arguments.seconds))
+    change: dict[str, float | None] = {name: value for name, value in named if value is not None}
+    if not change:
+        raise SettingError("nothing is to change: lark reserve change RESERVATION --rate MBITS --seconds SECONDS")
+    found = _client(arguments).change_reservation(arguments.reservation, **change)
+    return _show(arguments, found, printing.reservation)
+
+
+def reserve_release(arguments: Arguments) -> int:
+    """Release a reservation."""
+    return _show(arguments, _client(arguments).release(arguments.reservation), printing.reservation)
+
+
+def reserve_links(arguments: Arguments) -> int:
+    """Show what each link carries, and what is reserved and left."""
+    return _show(arguments, _client(arguments).links(), printing.links)
+
+
+def policy_show(arguments: Arguments) -> int:
+    """Print the policy in force, or another version."""
+    client = _client(arguments)
+    found = client.policy() if arguments.version is None else client.policy_version(arguments.version)
+    return _show(arguments, found, printing.policy)
+
+
+def policy_history(arguments: Arguments) -> int:
+    """List the versions of the policy, the newest first."""
+    versions = list(islice(_client(arguments).policy_versions(), max(0, arguments.limit)))
+    return _show(arguments, versions, printing.policy_history)
+
+
+def policy_diff(arguments: Arguments) -> int:
+    """Show how two versions of the policy differ."""
+    found = _client(arguments).policy_difference(arguments.old, arguments.new)
+    return _show(arguments, found, printing.policy_difference)
+
+
+def policy_back(arguments: Arguments) -> int:
+    """Put an earlier version of the policy in force again."""
+    client = _client(arguments)
+    if arguments.plan:
+        return _show_plan(arguments, client.policy_version(arguments.version)["text"])
+    found = client.restore_policy(arguments.version)
+    words = f"version {found['version']} is in force, with the text of version {arguments.version}"
+    return _show(arguments, found, lambda _: print(words))
+
+
+def policy_put(arguments: Arguments) -> int:
+    """Put a policy file in force; a bad one changes nothing."""
+    found = _client(arguments).put_policy(read_text(arguments.file))
+    return _show(arguments, found, lambda policy: print(f"version {policy['version']} is in force"))
+
+
+def db_upgrade(arguments: Arguments) -> int:
+    """Bring the database's schema to this version of Lark."""
+    return _on_database(arguments, lambda store: store.migrate())
+
+
+def db_version(arguments: Arguments) -> int:
+    """Print the version of the database's schema."""
+    return _on_database(arguments, lambda store: None)
+
+
+def _on_database(arguments: Arguments, work: Callable[[Store], None]) -> int:
+    """Do something to the database of the settings, then print its schema's version beside this program's."""
+    from lark_controller.store import Store
+
+    names = ("database_url", "state_dir")
+    chosen = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    store = Store.open(load(os.environ, chosen).database_url)
+    try:
+        work(store)
+        found = {"version": store.schema_version(), "newest": Store.newest_schema()}
+    finally:
+        store.close()
+    return _show(arguments, found, lambda found: print(found["version"] or "none"), found["version"] != found["newest"])
+
+
+def schema(arguments: Arguments) -> int:
+    """Print the JSON Schema of policy files."""
+    from lark_controller.policies.schema import schema
+
+    printing.json_out(schema())
+    return OK
+
+
+def completion(arguments: Arguments) -> int:
+    """Print what completes this command at a shell's prompt."""
+    print(shellcode(["lark"], shell=arguments.shell))
+    return OK
+
+
+def _show(arguments: Arguments, found: Any, show: Callable[[Any], None], no: bool = False) -> int:
+    if arguments.json:
+        printing.json_out(found)
+    else:
+        show(found)
+    return NO if no else OK

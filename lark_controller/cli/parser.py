@@ -1,0 +1,191 @@
+"""The parser of ``lark``: every command with its arguments and its help."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from lark_controller import __version__
+from lark_controller.cli import commands, tokens
+from lark_controller.cli.values import day, rate, seconds
+from lark_controller.settings import table
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+
+Run = Callable[[argparse.Namespace], int]
+
+_JOB: Final = "a job: 103.0, submit1#103.0 where two access points have it, a GlobalJobId, an id or its first 4 digits"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line, from which the reference is checked."""
+    top = argparse.ArgumentParser(prog="lark", description="The network as a managed resource of an HTCondor pool.")
+    top.add_argument("--version", action="version", version=f"lark {__version__}")
+    subparsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    run = _command(subparsers, "run", commands.run)
+    for setting in table():
+        accepted = f" [{setting.default or 'none'}]"
+        run.add_argument(setting.option, metavar="VALUE", help=setting.about.meaning.replace("%", "%%") + accepted)
+
+    check = _command(subparsers, "check", commands.check)
+    check.add_argument("file", type=Path)
+    _with_json(check)
+
+    plan = _remote(subparsers, "plan", commands.plan)
+    plan.add_argument("file", type=Path)
+    _with_details(plan)
+
+    explain = _remote(subparsers, "explain", commands.explain)
+    explain.add_argument("src", help=f"an address, or {_JOB}")
+    explain.add_argument("dst", help=f"an address, or {_JOB}")
+
+    jobs = _remote(subparsers, "jobs", commands.jobs, watched=True)
+    jobs.add_argument("job", nargs="?", help=f"an address, or {_JOB}")
+    for name in ("owner", "group", "host"):
+        short = "; its name without the domain will do" if name == "host" else ""
+        jobs.add_argument(f"--{name}", help=f"only jobs of this {name}{short}")
+    jobs.add_argument(
+        "--state", help="registering, enforced, pending, quarantined, refused, ended, live (default) or any"
+    )
+
+    lift = _remote(subparsers, "lift", commands.lift)
+    lift.add_argument("job", help=_JOB)
+
+    audit = _remote(subparsers, "audit", commands.audit)
+    audit.add_argument("subject", nargs="?", help=f"only what concerns this switch, policy, controller, or {_JOB}")
+    audit.add_argument("--limit", type=int, default=50, help="how many [50]")
+
+    top_ = _remote(subparsers, "top", commands.top)
+    top_.add_argument("--by", choices=("group", "user", "host", "job"), default="group", help="whose rates [group]")
+    top_.add_argument("--limit", type=int, default=20, help="how many [20]")
+    top_.add_argument("--interval", type=seconds, default=5.0, metavar="SECONDS", help="seconds between two looks [5]")
+    top_.add_argument("--once", action="store_true", help="look once; so does --json")
+
+    drops = _remote(subparsers, "drops", commands.drops, watched=True)
+    drops.add_argument("--limit", type=int, default=50, help="how many [50]")
+
+    _remote(subparsers, "map", commands.network, watched=True)
+
+    switches = _remote(subparsers, "switches", commands.switches, watched=True)
+    switches.add_argument("datapath", nargs="?", metavar="DPID", help="a datapath id or a name")
+    switches.add_argument("--flows", action="store_true", help="its flows, with the policy that asked for each")
+
+    _reserve_commands(subparsers)
+    _policy_commands(subparsers)
+    _database_commands(subparsers)
+
+    _token_command(subparsers)
+
+    _command(subparsers, "schema", commands.schema)
+
+    completion = _command(subparsers, "completion", commands.completion)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    return top
+
+
+def _token_command(subparsers: Any) -> None:
+    token = _command(subparsers, "token", tokens.run)
+    token.add_argument("name", nargs="?", help="what the audit trail calls whoever uses it")
+    token.add_argument("--scope", action="append", choices=("hook", "read", "operate"))
+    token.add_argument(
+        "--host",
+        action="append",
+        metavar="HOST",
+        help="with the scope hook: good for the jobs of this host alone, a name or a pattern such as *.example",
+    )
+    token.add_argument("--expires", type=day, metavar="YYYY-MM-DD", help="not valid from this day on")
+    token.add_argument(
+        "--output", type=Path, metavar="FILE", help="write it to this file, mode 0600; nothing is printed"
+    )
+    token.add_argument("--workers", type=Path, metavar="FILE", help="a token for each host of this list, one a line")
+    token.add_argument("--directory", type=Path, metavar="DIR", help="where --workers puts them, each in HOST.token")
+    token.add_argument("--owner", metavar="USER", help="whose the written files are")
+    token.add_argument("--list", action="store_true", help="list the tokens of the file, and what each is good for")
+    token.add_argument("--file", type=Path, help="the tokens file [LARK_TOKENS_FILE]")
+    _with_json(token)
+
+
+def _reserve_commands(subparsers: Any) -> None:
+    reserve = subparsers.add_parser("reserve", help="Reserve bandwidth, or show what is reserved and what is left.")
+    actions = reserve.add_subparsers(title="actions", metavar="ACTION", required=True)
+    add = _remote(actions, "add", commands.reserve_add)
+    add.add_argument("src", help="a job (103.0, its id or address), or a host of the topology")
+    add.add_argument("dst", help="the same, or wan, or an address or network")
+    add.add_argument("rate", type=rate, help="of L2 bytes: 250Mbit, 1.5Gbit, or a number of Mb/s")
+    add.add_argument("--seconds", type=float, help="how long [as long as its jobs live]")
+    listed = _remote(actions, "list", commands.reserve_list, watched=True)
+    listed.add_argument("--job", help=f"only those of {_JOB}, and flows that go to it")
+    show = _remote(actions, "show", commands.reserve_show)
+    show.add_argument("reservation")
+    change = _remote(actions, "change", commands.reserve_change)
+    change.add_argument("reservation")
+    change.add_argument("--rate", type=rate, help="the new rate: 250Mbit, 1.5Gbit, or a number of Mb/s")
+    change.add_argument("--seconds", type=float, help="it ends in so many seconds")
+    release = _remote(actions, "release", commands.reserve_release)
+    release.add_argument("reservation")
+    _remote(actions, "links", commands.reserve_links, watched=True)
+
+
+def _policy_commands(subparsers: Any) -> None:
+    policy = subparsers.add_parser(
+        "policy", help="Show the policy in force and those before it, or put another in force."
+    )
+    actions = policy.add_subparsers(title="actions", metavar="ACTION", required=True)
+    show = _remote(actions, "show", commands.policy_show)
+    put = _remote(actions, "put", commands.policy_put)
+    put.add_argument("file", type=Path)
+    history = _remote(actions, "history", commands.policy_history)
+    history.add_argument("--limit", type=int, default=20, help="how many [20]")
+    show.add_argument("version", type=int, nargs="?", help="another version than the one in force")
+    diff = _remote(actions, "diff", commands.policy_diff)
+    diff.add_argument("old", type=int, metavar="OLD", help="a version")
+    diff.add_argument("new", type=int, nargs="?", metavar="NEW", help="another one [the one in force]")
+    back = _remote(actions, "back", commands.policy_back)
+    back.add_argument("version", type=int)
+    back.add_argument("--plan", action="store_true", help="change nothing; say what it would change, as `lark plan`")
+    _with_details(back)
+
+
+def _with_details(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--jobs", action="store_true", help="list the jobs that would be treated otherwise")
+    made.add_argument("--flows", action="store_true", help="list the flows that would change on each switch")
+
+
+def _database_commands(subparsers: Any) -> None:
+    database = subparsers.add_parser("db", help="The database's schema.")
+    actions = database.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, run in (("upgrade", commands.db_upgrade), ("version", commands.db_version)):
+        action = _command(actions, name, run)
+        action.add_argument("--database-url", help="[LARK_DATABASE_URL]")
+        action.add_argument("--state-dir", help="[LARK_STATE_DIR]")
+        _with_json(action)
+
+
+def _command(subparsers: Any, name: str, run: Run) -> argparse.ArgumentParser:
+    """A command, whose help is the first sentence of what runs it."""
+    text = run.__doc__ or ""
+    made: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
+    made.set_defaults(run=run, watch=None)
+    return made
+
+
+def _remote(subparsers: Any, name: str, run: Run, *, watched: bool = False) -> argparse.ArgumentParser:
+    """A command that calls a running controller; with ``watched`` it can be shown again and again."""
+    made = _command(subparsers, name, run)
+    made.add_argument("--url", default=os.environ.get("LARK_URL", DEFAULT_URL), help="the controller [LARK_URL]")
+    made.add_argument("--token-file", type=Path, help="a file with the token [LARK_TOKEN_FILE; LARK_TOKEN]")
+    made.add_argument("--ca", default=os.environ.get("LARK_CA"), help="CA certificates to trust [LARK_CA]")
+    if watched:
+        made.add_argument(
+            "--watch", type=seconds, nargs="?", const=5.0, metavar="SECONDS", help="again and again, every SECONDS [5]"
+        )
+    _with_json(made)
+    return made
+
+
+def _with_json(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--json", action="store_true", help="print JSON")
