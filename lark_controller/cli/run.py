@@ -93,13 +93,13 @@ class Service:
     def start(self) -> None:
         """Load the directory, listen for switches, then answer REST."""
         # Of what a start loads nothing is garbage: each collection would go through all of it.
+        gc.collect()
         gc.disable()
         try:
             self.controller.start()
         finally:
             gc.enable()
         # Objects loaded by now live as long as the process; the garbage collector need not visit them again and again.
-        gc.collect()
         gc.freeze()
         # A full collection stops all threads for 50 to 100 ms with 1,000 switches: one for every 70,000 objects that
         # come to stay, as Python has it, would show in the latency of posts. One for every million is enough, since

@@ -21,8 +21,8 @@ from lark_controller.flows.edge.slices import slice_change, slice_flows
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, same_for_switches, same_frame
 from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
-from lark_controller.flows.relabel import Followed, Net, enter, move_blocks, relabel, slice_at_port, slice_label
-from lark_controller.flows.tags import LocalJobs, assign_tags
+from lark_controller.flows.relabel import Followed, Net, enter, fill, move_blocks, relabel, slice_at_port, slice_label
+from lark_controller.flows.tags import LocalJobs
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import Ruled, worker_rules
 from lark_controller.jobs.job import Job
@@ -57,8 +57,8 @@ class Desired:
         self.queues: dict[Claim, int] = {} if before is None else dict(before.queues)
         self.group_queues: dict[int, frozenset[int]] = {} if before is None else dict(before.group_queues)
         self._inbound: LabelledPrefixes = LabelledPrefixes()
-        cores = policy.switches.values()
-        self._grouped = bool(policy.groups) and any(spec.group_control is GroupControl.QUEUES for spec in cores)
+        controls = {spec.group_control for spec in policy.switches.values()}
+        self._grouped = bool(policy.groups) and GroupControl.QUEUES in controls
         self.networks = local_networks(policy)
         self._dscp = {group.name: group.dscp for group in policy.groups}
         self._classed = {rule.position: rule for rule in policy.wans if rule.action is not WanAction.ALLOW}
@@ -97,8 +97,7 @@ class Desired:
 
     def decide_anew(self, number: int, decision: Decision) -> None:
         """Take this policy's decision for a job; :mod:`.transition` tells what that changes."""
-        old = self.placed.get(number)
-        if old is None:
+        if (old := self.placed.get(number)) is None:
             return
         new = old
         if decision != old.decision:
@@ -170,10 +169,8 @@ class Desired:
         queue = self.queues.get(Claim.of_job(job.number)) if limited and port is not None else None
         if not job.reserved or port is None:
             return Placed(job, decision, datapath, port, queue)
-        reserved = [
-            (flow.target, self.queues.get(Claim.of_flow(flow.number))) for flow in job.reserved if not flow.incoming
-        ]
-        stand = tuple((target, number) for target, number in reserved if number is not None)
+        sent = ((flow.target, Claim.of_flow(flow.number)) for flow in job.reserved if not flow.incoming)
+        stand = tuple((target, number) for target, of in sent if (number := self.queues.get(of)) is not None)
         return Placed(job, decision, datapath, port, queue, stand)
 
     def ruled_at(self, host: str) -> list[Placed]:
@@ -312,6 +309,16 @@ class Desired:
         """Admit a job, or change it; returns the changes of each known switch."""
         return self._change(job.number, self.where(job, decision))
 
+    def load(self, jobs: Iterable[tuple[Job, Decision]]) -> None:
+        """:meth:`put` of all jobs at a small part of the cost, where there are neither jobs nor switches yet."""
+        assert not self.placed, "jobs are loaded first"
+        assert not self.switches, "jobs are loaded before switches connect"
+        for job, decision in jobs:
+            self._index(None, self.where(job, decision))
+        used = (bool(self.policy.slices), bool(self._classed), self._grouped)
+        sets = (self._slices, slice_label), (self._classes, self._class_label), (self._inbound, self._group_label)
+        fill(self.placed.values(), (each for each, wanted in zip(sets, used, strict=True) if wanted))
+
     def remove(self, number: int) -> dict[int, Changes]:
         """Removes a job; returns the changes of each known switch."""
         self.queues.pop(Claim.of_job(number), None)
@@ -424,16 +431,8 @@ class Desired:
 
     def _touched(self, datapath: int, old: Placed | None, new: Placed | None) -> frozenset[SliceKey]:
         """The slices whose tag on an edge comes, goes or changes when ``old`` becomes ``new``."""
-        local = self._local.get(datapath, LocalJobs())
-        counts = dict(local.slices)
-        for placed, step in ((old, -1), (new, 1)):
-            if placed is not None and placed.datapath == datapath and (key := slice_at_port(placed)) is not None:
-                counts[key] = counts.get(key, 0) + step
-        keys = {key for key, count in counts.items() if count > 0}
-        if keys == local.tags.keys():
-            return frozenset()
-        tags = assign_tags(keys)
-        return frozenset(key for key in keys | local.tags.keys() if tags.get(key) != local.tags.get(key))
+        keys = (None if each is None or each.datapath != datapath else slice_at_port(each) for each in (old, new))
+        return self._local.get(datapath, LocalJobs()).moved(*keys)
 
     def _part(
         self, datapath: int, changed: Placed | None, keys: frozenset[SliceKey], announcing: bool

@@ -62,6 +62,14 @@ def enter(prefixes: LabelledPrefixes, placed: Placed, label_of: LabelOf) -> None
         prefixes.put(address, block, label_of(placed))
 
 
+def fill(placed: Iterable[Placed], into: Iterable[tuple[LabelledPrefixes, LabelOf]]) -> None:
+    """Put the addresses of all jobs under their labels in sets that are empty yet."""
+    found = [(each, entries) for each in placed if (entries := _entries(each))]
+    for prefixes, label_of in into:
+        labelled = ((label_of(each), entries) for each, entries in found)
+        prefixes.fill((address, block, label) for label, entries in labelled for address, block in entries)
+
+
 def move_blocks(placed: Mapping[int, Placed], numbers: Iterable[int], followed: Iterable[Followed]) -> Iterator[None]:
     """Put the addresses of jobs, which are there already, under the labels that they have now, in steps.
 

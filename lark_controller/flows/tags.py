@@ -53,6 +53,18 @@ class LocalJobs:
             self.assigned, self.stale = assign_tags(self.slices), False
         return self.assigned
 
+    def moved(self, leaves: SliceKey | None, comes: SliceKey | None) -> frozenset[SliceKey]:
+        """The slices whose tag would come, go or change if a job left one slice and came into another."""
+        counts = dict(self.slices)
+        for key, step in ((leaves, -1), (comes, 1)):
+            if key is not None:
+                counts[key] = counts.get(key, 0) + step
+        keys = {key for key, count in counts.items() if count > 0}
+        if keys == self.tags.keys():
+            return frozenset()
+        tags = assign_tags(keys)
+        return frozenset(key for key in keys | self.tags.keys() if tags.get(key) != self.tags.get(key))
+
     def copy(self) -> LocalJobs:
         """The same sums, to be changed apart."""
         return LocalJobs(set(self.numbers), dict(self.slices), self.assigned, self.stale)

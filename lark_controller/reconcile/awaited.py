@@ -178,7 +178,7 @@ class Confirmations:
 
     def _set(self, number: int, new: _Part) -> None:
         old = self._jobs.get(number, ())
-        parts = tuple(new if part.what == new.what else part for part in old)
+        parts = tuple(new if part.what == new.what else part for part in old) if old else (new,)
         if new not in parts:
             parts = (*parts, new)
         if len(self._shared) >= _SHARED:

@@ -128,8 +128,9 @@ class Reconciler(LoopState):
 
     def load(self, jobs: Iterable[Job]) -> None:
         """Take in the store's live jobs, before anything is sent to any switch."""
+        jobs = list(jobs)
+        self.desired.load((job, self.decider.of(job)) for job in jobs)
         for job in jobs:
-            self.desired.put(job, self.decider.of(job))
             self._progress.expect(job)
         for datapath in self.dirty.switches():
             self.queues.refresh(datapath)

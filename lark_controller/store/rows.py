@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from socket import AF_INET, AF_INET6, inet_pton
 from sys import intern
 from typing import Any, Final
 
@@ -66,8 +67,8 @@ def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
         intern(host),
         _NETWORK_TYPES[network_type],
         _ADDRESS_TYPES[address_type],
-        None if ipv4 is None else IPv4Address(ipv4),
-        None if ipv6 is None else IPv6Address(ipv6),
+        None if ipv4 is None else IPv4Address(inet_pton(AF_INET, ipv4)),
+        None if ipv6 is None else IPv6Address(inet_pton(AF_INET6, ipv6)),
         None if ipv4_block is None else _ipv4_network(ipv4_block),
         None if ipv6_block is None else _ipv6_network(ipv6_block),
         None if datapath is None else _datapath(datapath),

@@ -175,12 +175,15 @@ def apply(program: Program, changes: Changes) -> Program:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from(POLICIES), steps, st.integers(0, 30))
-def test_changes_add_up_to_the_full_recompute(text: str, history: list[Any], late: int) -> None:
+@given(
+    st.sampled_from(POLICIES), st.lists(jobs, max_size=20, unique_by=lambda job: job.number), steps, st.integers(0, 30)
+)
+def test_changes_add_up_to_the_full_recompute(text: str, loaded: list[Job], history: list[Any], late: int) -> None:
     policy = load(text)
     desired, decider = Desired(policy), Decider(policy)
     held: dict[int, Program] = {}
-    live: dict[int, Job] = {}
+    live: dict[int, Job] = {job.number: job for job in loaded}
+    desired.load((job, decider.decide(job.facts)) for job in loaded)
     ports = dict.fromkeys(EDGES, 20)
 
     def connect() -> None:
@@ -223,6 +226,7 @@ def test_changes_add_up_to_the_full_recompute(text: str, history: list[Any], lat
         assert desired.build(datapath) == oracle.build(datapath)
         assert held[datapath] == oracle.build(datapath)
         assert desired.rules[datapath] == len(held[datapath].flows)
+    assert (+desired.groups, desired.isolated) == (+oracle.groups, oracle.isolated)
 
 
 def test_a_group_has_a_rule_towards_the_site_for_each_block() -> None:

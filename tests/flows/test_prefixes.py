@@ -161,12 +161,15 @@ def puts(draw: st.DrawFn) -> tuple[tuple[int, int], Prefix | None, Hashable | No
 
 
 @settings(max_examples=250, deadline=None)
-@given(st.lists(puts(), max_size=60))
+@given(st.lists(puts(), max_size=40), st.lists(puts(), max_size=60))
 def test_labelled_cover_depends_on_the_content_alone(
+    filled: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],
     history: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],
 ) -> None:
-    one, content = LabelledPrefixes(), Content()
-    followed: dict[Hashable, set[Prefix]] = {}
+    one, content = LabelledPrefixes(), Content({address: (block, label) for address, block, label, _ in filled})
+    one.fill((address, block, label) for address, block, label, _ in filled)
+    followed = {label: set(one.prefixes(label)) for label in one.labels()}
+    assert followed == expected(content)
     for address, block, label, put in history:
         if put or address not in content:
             content[address] = (block, label)
@@ -243,3 +246,9 @@ def test_large_blocks_count_addresses_that_were_there_before() -> None:
 def test_an_address_outside_its_block_is_refused() -> None:
     with pytest.raises(ValueError, match=r"10\.64\.0\.0/28 does not hold 10\.64\.1\.0/32"):
         LabelledPrefixes().put((4, BASE[4] + 256), Prefix(4, BASE[4], 28), "alice")
+    for address, block in (
+        ((4, BASE[4] + 256), Prefix(4, BASE[4], 28)),
+        ((4, BASE[4] + 1), Prefix(6, BASE[6], 125)),
+    ):
+        with pytest.raises(ValueError, match="does not hold"):
+            LabelledPrefixes().fill([(address, block, "alice")])
