@@ -33,6 +33,9 @@ class Client:
 
     async def request(self, method: str, path: str, body: bytes = b"", kind: str = "text/plain") -> Answer:
         """Send a request and read the answer."""
+        while self._idle and self._idle[-1][0].at_eof():
+            # The server closes a connection on which nothing was asked for a while.
+            self._idle.pop()[1].close()
         if self._idle:
             reader, writer = self._idle.pop()
         else:

@@ -215,6 +215,9 @@ class Applies:
             job.timer.cancel()
         for xid in job.xids:
             del self._by_xid[xid]
+        if not self._by_xid:
+            # An emptied dictionary keeps the room that a whole program took.
+            self._by_xid = {}
         if not job.future.done():
             job.future.set_result(outcome)
         self._call_if_idle()

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -309,7 +310,7 @@ def _by_os_ken(read: Callable[[bytes, int], Any], message: bytes, start: int, si
 def _port(record: tuple[int, bytes, bytes, int, int, int]) -> PortInfo:
     number, mac, name, config, state, speed = record
     up = not (config & ofp.OFPPC_PORT_DOWN or state & ofp.OFPPS_LINK_DOWN)
-    text = name.rstrip(b"\x00").decode("utf-8", "replace")
+    text = intern(name.rstrip(b"\x00").decode("utf-8", "replace"))
     return PortInfo(number, text, mac.hex(":"), up, bool(config & PORT_NO_FLOOD), speed, bool(state & ofp.OFPPS_LIVE))
 
 
