@@ -4,7 +4,8 @@ Python lets one thread calculate at a time. A thread that wants to waits for eac
 of its system calls, so that with sixty threads at work a request of a millisecond takes a second. Therefore few calls
 calculate at a time, fewer of one caller, and the next is of the caller that has had least processor time. Of the
 callers that use much of it one calculates at a time, begins only while none of the others does, and rests after each
-call while others ask, so that it has no more than its share.
+call while others ask, so that it has no more than its share. Calls of some kinds go ahead of others: while one of those
+is at work, a caller that uses much stands still between two portions of its work, as far as its patience goes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from lark_common.limits import Bucket
 
@@ -29,19 +30,32 @@ LONGEST_REST: Final = 1.0
 # Callers, and addresses of a caller, whose time is remembered while they ask nothing.
 _REMEMBERED: Final = 1024
 
+# A call is at work for so long after it has begun, waited or come back; one that waits longer waits for a switch.
+AT_WORK: Final = 0.1
+# A caller that stands still looks so often whether it may go on.
+STEP: Final = 0.002
+# Entries of a list between two portions: about two milliseconds of work.
+PORTION: Final = 16
+
 _OF_THREAD: Final = threading.local()
+
+T = TypeVar("T")
 
 
 class _Share:
     """The processor time of a caller, or of one address of it; ``now`` is the time that its addresses begin with, and
     ``line`` has those of which calls wait."""
 
-    __slots__ = ("budget", "calling", "line", "now", "of", "rested", "rests_until", "running", "used", "waiting")
+    __slots__ = (
+        "budget", "calling", "line", "now", "of", "patience", "rested", "rests_until", "running", "used", "waiting",
+    )  # fmt: skip
 
     def __init__(self, used: float, at: float) -> None:
         self.used = used
         self.budget = Bucket(SHARE, AT_ONCE, at)
         self.now = 0.0
+        # Seconds for which it still stands still.
+        self.patience = AT_ONCE
         # Until then nothing of it begins; a thread wakes up then.
         self.rests_until = -math.inf
         self.rested = True
@@ -58,7 +72,7 @@ class Turns:
 
     The next is of the caller that has used least of ``processor`` (seconds of the thread), and of the caller's
     addresses of that which has used least. A caller that comes back has no credit for the time in which it was away.
-    Thread-safe.
+    The calls of ``ahead`` go first: see :meth:`give_way`. Thread-safe.
     """
 
     def __init__(
@@ -68,7 +82,9 @@ class Turns:
         processor: Callable[[], float] = time.thread_time,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        ahead: Turns | None = None,
     ) -> None:
+        self._ahead = ahead
         self._sleep = sleep
         self.processor = processor
         self._clock = clock
@@ -76,6 +92,8 @@ class Turns:
         self._most_of_one = most_of_one
         self._lock = threading.Lock()
         self._all = _Share(0.0, clock())
+        # The calls under way, the one last that has begun, waited or come back last, with the time of that.
+        self._under_way: dict[Turn, float] = {}
         # The one that has asked last, of those that use little, and the last other one; with their times.
         self._asked: list[tuple[_Share | None, float]] = [(None, -math.inf), (None, -math.inf)]
 
@@ -90,6 +108,7 @@ class Turns:
                 self._note(of, at)
             for share in turn.shares:
                 share.calling += 1
+            self._moved(turn, at)
         self.wait(turn, lambda: start(turn))
 
     def others_ask(self) -> None:
@@ -109,13 +128,40 @@ class Turns:
         """Give a turn up, after so many seconds of processor time."""
         with self._lock:
             self._charge(turn, used)
+            self._moved(turn, self._clock())
         self._go_on()
+
+    def at_work(self) -> bool:
+        """True if a call is under way, and not only waiting for something that takes long."""
+        with self._lock:
+            last = next(reversed(self._under_way.values()), -math.inf)
+            return self._clock() - last < AT_WORK
+
+    def give_way(self, turn: Turn, used: float) -> None:
+        """Take note of so many seconds of processor time, and stand still while a call of ``ahead`` is at work.
+
+        A caller that uses little does not. Another has patience for that as far as it would rest for what it has used,
+        and for :data:`AT_ONCE` at most, so that it comes on however many calls go ahead.
+        """
+        with self._lock:
+            self._take_note(turn, used)
+        caller, began = turn.shares[0], self._clock()
+        while self._ahead is not None and self._ahead.at_work():
+            with self._lock:
+                if caller.patience <= 0.0 or caller.budget.left(began) > AT_ONCE / 2:
+                    return
+            self._sleep(STEP)
+            with self._lock:
+                now = self._clock()
+                caller.patience -= now - began
+                began = now
 
     def end(self, turn: Turn, used: float, whole: float) -> None:
         """Give a turn up for good, after so many seconds; ``whole`` is the time of the whole call. Where its caller is
         to rest, one thread of its does that here."""
         with self._lock:
             self._charge(turn, used)
+            del self._under_way[turn]
             for share in turn.shares:
                 share.calling -= 1
             caller, at = turn.shares[0], self._clock()
@@ -143,14 +189,23 @@ class Turns:
         last, before = self._asked
         return before[1] if last[0] is caller else last[1]
 
+    def _moved(self, turn: Turn, at: float) -> None:
+        self._under_way.pop(turn, None)
+        self._under_way[turn] = at
+
     def _charge(self, turn: Turn, used: float) -> None:
+        self._take_note(turn, used)
         for share in turn.shares:
-            share.used += used
             share.running -= 1
         self._all.running -= 1
-        budget, at = turn.shares[0].budget, self._clock()
+
+    def _take_note(self, turn: Turn, used: float) -> None:
+        for share in turn.shares:
+            share.used += used
+        caller, at = turn.shares[0], self._clock()
         # What it takes while nobody else asks is not held against it for long.
-        budget.take(min(used, budget.left(at) + AT_ONCE), at)
+        caller.budget.take(min(used, caller.budget.left(at) + AT_ONCE), at)
+        caller.patience = min(AT_ONCE, caller.patience + used * (1 / SHARE - 1))
 
     def come_back(self, turn: Turn) -> None:
         """Take a turn at once, whoever has one."""
@@ -158,6 +213,7 @@ class Turns:
             self._begin(turn)
 
     def _begin(self, turn: Turn) -> None:
+        self._moved(turn, self._clock())
         self._all.running += 1
         for share in turn.shares:
             share.running += 1
@@ -208,6 +264,7 @@ class Turn:
     def __enter__(self) -> Self:
         self._since = self._turns.processor()
         _OF_THREAD.turn = self
+        self.give_way()
         return self
 
     def __exit__(
@@ -237,6 +294,12 @@ class Turn:
         ours = threading.Event()
         self._turns.wait(self, ours.set)
         ours.wait()
+        self.give_way()
+
+    def give_way(self) -> None:
+        """Let those go ahead that do so."""
+        if not self._aside:
+            self._turns.give_way(self, self._used())
 
     def _used(self) -> float:
         now = self._turns.processor()
@@ -266,6 +329,22 @@ def next_turn() -> None:
     turn: Turn | None = getattr(_OF_THREAD, "turn", None)
     if turn is not None:
         turn.again()
+
+
+def give_way() -> None:
+    """Stand still while calls that go ahead are at work, between two portions of a long work. Not to be called with a
+    lock held."""
+    turn: Turn | None = getattr(_OF_THREAD, "turn", None)
+    if turn is not None:
+        turn.give_way()
+
+
+def by_portions(values: Iterable[T]) -> Iterator[T]:
+    """The values, with :func:`give_way` between portions of them."""
+    for number, value in enumerate(values):
+        if number % PORTION == PORTION - 1:
+            give_way()
+        yield value
 
 
 def _used(share: _Share) -> float:

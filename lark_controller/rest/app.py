@@ -10,6 +10,7 @@ from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
 from lark_controller.api.metrics import Metrics
 from lark_controller.rest import api, context, problems
+from lark_controller.rest.json_portions import PortionedJson
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources import (
     addresses,
@@ -54,8 +55,7 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
     ``metrics`` is the registry that the controller counts in; without one the application makes its own.
     """
     app = Flask("lark_controller.rest", static_folder=None)
-    # Problem documents are the only errors; sorting keys would cost a hundredth of every answer for nothing.
-    app.json.sort_keys = False  # type: ignore[attr-defined]  # Flask's default provider has it, the base class not
+    app.json = PortionedJson(app)
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.config["PROPAGATE_EXCEPTIONS"] = False
     counted = metrics or Metrics()

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from lark_common.errors import NotFoundError
 from lark_common.log import WARNING, event
 from lark_common.runs import Address, EndedBy
+from lark_common.turns import by_portions
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Renewed, Waiting
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide, quarantined
@@ -160,7 +161,7 @@ class Jobs:
     def page(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
         page = self._store.runs.page(chosen, cursor, limit)
-        return JobPage(tuple(as_now(job, self._now(job.id)) for job in page.jobs), page.next_cursor)
+        return JobPage(tuple(as_now(job, self._now(job.id)) for job in by_portions(page.jobs)), page.next_cursor)
 
     def counts(self) -> Mapping[JobState, int]:
         """The number of live jobs in each state."""

@@ -6,7 +6,20 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
-from lark_common.turns import ASKING, AT_ONCE, LONGEST_REST, SHARE, Turn, Turns, aside, next_turn
+from lark_common.turns import (
+    ASKING,
+    AT_ONCE,
+    AT_WORK,
+    LONGEST_REST,
+    SHARE,
+    STEP,
+    Turn,
+    Turns,
+    aside,
+    by_portions,
+    give_way,
+    next_turn,
+)
 
 
 @dataclass
@@ -21,8 +34,8 @@ class Machine:
         self.slept.append(seconds)
         self.now += seconds
 
-    def turns(self, most: int = 6, most_of_one: int = 2) -> Turns:
-        return Turns(most, most_of_one, lambda: self.used, lambda: self.now, self.sleep)
+    def turns(self, most: int = 6, most_of_one: int = 2, ahead: Turns | None = None) -> Turns:
+        return Turns(most, most_of_one, lambda: self.used, lambda: self.now, self.sleep, ahead)
 
     def work(self, turn: Turn, seconds: float) -> None:
         with turn:
@@ -180,3 +193,59 @@ def test_callers_without_number_are_forgotten() -> None:
         ask(turns, begun, f"{number % 7}", f"{number}")
         machine.work(begun.pop()[1], 0.0001)
     assert sum(len(share.of) for share in turns._all.of.values()) <= 7 * 1025
+
+
+def busy_reader(machine: Machine, turns: Turns, begun: list[tuple[str, Turn]]) -> Turn:
+    """The turn of a caller that has used up what it has at once."""
+    for _ in range(20):
+        ask(turns, begun, "reader")
+        machine.work(begun.pop()[1], AT_ONCE / 4)
+        machine.now += 1e-6
+    ask(turns, begun, "reader")
+    return begun.pop()[1]
+
+
+def test_one_that_uses_much_stands_still_between_portions_while_a_call_ahead_is_at_work() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    ahead = machine.turns()
+    reader = busy_reader(machine, behind := machine.turns(ahead=ahead), begun)
+    with reader:
+        machine.used += 0.01
+        reader.give_way()
+        machine.slept.clear()
+        ask(ahead, begun, "post")
+        reader.give_way()
+        # Neither for ever, whatever goes ahead, nor as long as it would have rested for what it has used.
+        assert 0.0 < sum(machine.slept) <= AT_ONCE + STEP
+    assert not behind.at_work()
+
+
+def test_one_that_uses_little_does_not_stand_still() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    ahead = machine.turns()
+    turns = machine.turns(ahead=ahead)
+    ask(ahead, begun, "post")
+    ask(turns, begun, "dashboard")
+    with begun[-1][1] as turn:
+        for _ in range(5):
+            machine.used += 0.001
+            turn.give_way()
+    assert machine.slept == []
+
+
+def test_a_call_ahead_that_only_waits_for_a_switch_keeps_nobody() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    ahead = machine.turns()
+    reader = busy_reader(machine, machine.turns(ahead=ahead), begun)
+    ask(ahead, begun, "post")
+    machine.now += 2 * AT_WORK
+    with reader:
+        machine.slept.clear()
+        machine.used += 0.01
+        reader.give_way()
+    assert [each for each in machine.slept if each == STEP] == []
+
+
+def test_outside_of_a_turn_portions_are_the_values() -> None:
+    give_way()
+    assert list(by_portions(range(100))) == list(range(100))

@@ -12,6 +12,7 @@ from marshmallow import Schema
 from lark_common.classads import ads
 from lark_common.errors import NotFoundError
 from lark_common.runs import EndedBy, RunKey
+from lark_common.turns import by_portions
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host, require_host_of
@@ -128,7 +129,7 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     page = current().controls.jobs.page(chosen, query.get("cursor"), query["limit"])
     usages = current().controls.usage.of_jobs(page.jobs)
     isolated = set(current().controls.jobs.isolated(page.jobs))
-    jobs = [Joined(job, Used(usages.get(job.number), job.number in isolated)) for job in page.jobs]
+    jobs = [Joined(job, Used(usages.get(job.number), job.number in isolated)) for job in by_portions(page.jobs)]
     return {"jobs": jobs, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
 
 

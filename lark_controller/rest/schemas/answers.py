@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from marshmallow import Schema, fields, pre_dump, validate
 
 from lark_common.runs import AddressType, NetworkType
+from lark_common.turns import by_portions
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.audit import AuditEntry
 from lark_controller.api.drops import Drop
@@ -49,8 +50,15 @@ def _choice(meaning: str, values: type[JobState] | type[AddressType] | type[Netw
     )
 
 
-def _many(schema: type[Schema], meaning: str) -> fields.List[Any]:
-    return fields.List(fields.Nested(schema), required=True, metadata=meta(meaning))
+class Rows(fields.List[Any]):
+    """A list that may be long: what goes ahead does so between its portions."""
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> list[Any] | None:
+        return super()._serialize(None if value is None else by_portions(value), attr, obj, **kwargs)
+
+
+def _many(schema: type[Schema], meaning: str) -> Rows:
+    return Rows(fields.Nested(schema), required=True, metadata=meta(meaning))
 
 
 class ProblemSchema(Schema):

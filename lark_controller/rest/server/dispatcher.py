@@ -71,7 +71,7 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
 
     A caller is a token, whose addresses share its turns, or an address without a token. Where one token is good for
     every host, each address with it is a caller: it may be that of all workers. What starts, renews and ends jobs has
-    turns of its own, so that it does not rest for those that read.
+    turns of its own, so that it does not rest for those that read, and goes ahead of them.
     """
 
     def __init__(self, callers: Callers) -> None:
@@ -81,8 +81,8 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
         self.queue_logger.setLevel(logging.ERROR)
         self._callers = callers
         self._jobs = Turns(MOST, MOST_OF_ONE)
-        self._turns = Turns(MOST, MOST_OF_ONE)
-        self._without = Turns(_MOST_WITHOUT, _MOST_WITHOUT)
+        self._turns = Turns(MOST, MOST_OF_ONE, ahead=self._jobs)
+        self._without = Turns(_MOST_WITHOUT, _MOST_WITHOUT, ahead=self._jobs)
         self._health = Turns(_MOST_WITHOUT, _MOST_WITHOUT)
 
     def add_task(self, task: Channel) -> None:
