@@ -33,6 +33,11 @@ def edge_ports(count: int) -> dict[int, str]:
     return {1: "eth0", PORT_LOCAL: "local", **{FIRST_PORT + number: f"job{number}" for number in range(count)}}
 
 
+def own_address(datapath: int) -> str:
+    """The address of a switch, on the loopback interface: no two workers have the same."""
+    return f"127.{1 + (datapath >> 16 & 127)}.{datapath >> 8 & 255}.{datapath & 255}"
+
+
 CORE_PORTS: Final = {1: "p1", 2: "p2", 3: "p3"}
 
 
@@ -63,7 +68,7 @@ class Fleet:
         while True:
             try:
                 async with self._places:
-                    await switch.connect("127.0.0.1", self.port)
+                    await switch.connect("127.0.0.1", self.port, own=own_address(switch.datapath))
             except OSError:
                 await asyncio.sleep(PAUSE)
                 continue

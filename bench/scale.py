@@ -24,7 +24,7 @@ from bench.changes import fill, sqlite_in
 from bench.fleet import CORE_PORTS, CORES, PlayedSwitches, edge_ports, port_infos
 from bench.http import Client
 from bench.percentiles import percentile
-from bench.population import ads, jobs, policy_text
+from bench.population import PORTS, ads, jobs, policy_text
 from bench.process import Lark
 from fake_switch.stored import StoredSwitch
 from lark_common.classads.ads import parse_post
@@ -48,6 +48,8 @@ SYNC_SECONDS: Final = 1800.0
 # Of the pool's jobs, so many start and end in a day: each is 8 hours long.
 STARTS_A_DAY: Final = 3
 PROGRESS_SECONDS: Final = 30.0
+# Seconds between two looks at the switches that are in sync, at most: so much may a figure be too great.
+LONGEST_PAUSE: Final = 5.0
 _METRIC: Final = re.compile(r"^(lark_switches_in_sync|lark_switches_connected) (\S+)$", re.MULTILINE)
 
 
@@ -98,6 +100,7 @@ class Scale:
         client = Client(self.controller.rest, self.token)
         started = time.perf_counter()
         while True:
+            asked = time.perf_counter()
             answer = await client.request("GET", "/metrics")
             told = {name: int(float(value)) for name, value in _METRIC.findall(answer.body.decode())}
             if condition(told.get("lark_switches_connected", 0), told.get("lark_switches_in_sync", 0)):
@@ -105,7 +108,8 @@ class Scale:
                 return time.perf_counter() - started
             if time.perf_counter() - started > SYNC_SECONDS:
                 raise TimeoutError(f"the switches are not in sync: {told}")
-            await asyncio.sleep(0.25)
+            # The metrics of thousands of switches are no small request, and a late answer must not make a long pause.
+            await asyncio.sleep(min(max(1.0, 10 * (time.perf_counter() - asked)), LONGEST_PAUSE))
 
     async def all_in_sync(self) -> float:
         """Wait until every switch is in sync."""
@@ -317,13 +321,15 @@ async def _post(client: Client, job: Job, due: float, wait: float) -> Post:
 async def _throughput(run: Scale, seconds: float) -> dict[str, Any]:
     """As many posts, and ends of the jobs posted before, as go through."""
     end = time.perf_counter() + seconds
+    # Ports are given in turn: a small pool's must not be used up before the measurements that follow.
+    most = run.workers * PORTS // 4
     taken: list[float] = []
     confirmed = 0
 
     async def hook() -> None:
         nonlocal confirmed
         client = Client(run.controller.rest, run.token)
-        while time.perf_counter() < end:
+        while time.perf_counter() < end and len(taken) < most:
             post = await _post(client, next(run.fresh), time.perf_counter(), 10.0)
             taken.append(post.milliseconds)
             confirmed += post.confirmed

@@ -1,15 +1,15 @@
 """A cluster of nodes on one switch, inside the lab: ``python3 -m experiments.cluster``, a request on standard input.
 
 Every node is an Open vSwitch edge bridge of its own, under a real controller, whose uplink is a cable to one plain
-switch. The cable carries as much as is asked for, in both directions together (half duplex, as the links of the QoS
-framework's testbed) or in each. Applications have one job on every node, with a network namespace and an address of
+switch. The cable carries as much as is asked for, in both directions together (as the QoS framework's paper reckons its
+links) or in each. Applications have one job on every node, with a network namespace and an address of
 its own; the jobs are registered by REST as a worker does it, and flows between them are reserved by
 ``POST /v1/reservations``.
 
 The request is JSON: :class:`Request`'s fields. What was measured is printed as JSON: for every run and repetition the
-seconds that each application took on its slowest node, what a reference stream over the first node's cable delivered
-meanwhile as a part of its rate, the share of the lab's processor that worked, and from when to when it ran. Runs as
-root in a namespace with nothing else in it. Standard library only.
+seconds that each application took on its slowest node, the Mb/s that came of each background flow, what a reference
+stream over the first node's cable delivered meanwhile as a part of its rate, the share of the lab's processor that
+worked, and from when to when it ran. Runs as root in a namespace with nothing else in it. Standard library only.
 """
 
 from __future__ import annotations
@@ -372,18 +372,36 @@ def background(application: int, flows: int) -> Iterator[None]:
             process.wait()
 
 
-def play(request: Request, one: Run, noise: int) -> list[float]:
-    """One run: the seconds of each application. ``noise`` is the application whose jobs make the background."""
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One run: the ``seconds`` of each application, and the Mb/s of L2 bytes that came of each background flow."""
+
+    seconds: tuple[float, ...]
+    background: tuple[float, ...] = ()
+
+
+def play(request: Request, one: Run, noise: int) -> Played:
+    """One run. ``noise`` is the application whose jobs make the background."""
     made = []
     for application, rate in enumerate(one.rates):
         if rate is not None:
             made += reserve(application, request.nodes, rate)
     try:
         with background(noise, one.background):
+            began, before = time.monotonic(), _background_bytes(noise, one.background)
             started = [exchange(application, request) for application in range(len(one.rates))]
-            return [seconds(each) for each in started]
+            took = tuple(seconds(each) for each in started)
+            ended, after = time.monotonic(), _background_bytes(noise, one.background)
     finally:
         release(made)
+    came = ((last - first) * 8 / 1e6 / (ended - began) for first, last in zip(before, after, strict=True))
+    return Played(took, tuple(came))
+
+
+def _background_bytes(application: int, flows: int) -> list[int]:
+    """The bytes that the target of each background flow has been given: its job has no other traffic."""
+    targets = (Member(application, node).port for node in range(1, flows + 1))
+    return [int(Path(f"/sys/class/net/{port}/statistics/tx_bytes").read_text()) for port in targets]
 
 
 def make_reference() -> None:
@@ -432,7 +450,14 @@ def taken(request: Request, one: Run, noise: int) -> dict[str, Any]:
     with referred(request) as part:
         found = play(request, one, noise)
     busy, _ = before.shares(Processors.of(Path("/proc/stat").read_text()))
-    return {"seconds": found, "reference": part(), "inside": busy, "began": began, "ended": time.time()}
+    return {
+        "seconds": found.seconds,
+        "background": found.background,
+        "reference": part(),
+        "inside": busy,
+        "began": began,
+        "ended": time.time(),
+    }
 
 
 def measure(request: Request) -> dict[str, list[dict[str, Any]]]:
@@ -455,9 +480,10 @@ def measure(request: Request) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def of_json(found: dict[str, Any], steal: float = 0.0, outside: float = 0.0) -> Taken[list[float]]:
+def of_json(found: dict[str, Any], steal: float = 0.0, outside: float = 0.0) -> Taken[Played]:
     """Read what :func:`taken` answers, with what is known of the machine's processors outside."""
-    return Taken(found["seconds"], Meanwhile(found["reference"], steal, outside, found["inside"]))
+    played = Played(tuple(found["seconds"]), tuple(found["background"]))
+    return Taken(played, Meanwhile(found["reference"], steal, outside, found["inside"]))
 
 
 def main() -> int:

@@ -3,10 +3,9 @@
     python3 -m experiments.exchange RANK --hosts A,B,C,D [--port P] [--bytes N] [--rounds R] [--compute SECONDS]
 
 One process a node; all have the same list of hosts, and RANK is the place of its own in it. The traffic is that of
-MPI's all-to-all, which Integer Sort of the NAS benchmarks spends its time in: N-1 flows out of every node and N-1 into
-it, each a TCP connection of its own. One round more comes before and does not count. It prints ``{"seconds": …}``, the
-time from the first counted round's begin to the last one's end. Standard library only, since it runs where the project
-is not installed.
+MPI's all-to-all: N-1 flows out of every node and N-1 into it, each a TCP connection of its own. One round more comes
+before and does not count. It prints ``{"seconds": …}``, the time from the first counted round's begin to the last one's
+end. Standard library only, since it runs where the project is not installed.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def run(rank: int, hosts: list[str], port: int, size: int, rounds: int, compute:
     """Play all rounds with ``compute`` seconds of rest after each; answers the seconds that they took."""
     peers = connect(rank, hosts, port)
     try:
-        # One round is free, as in Integer Sort: connections have found their rates. Then one of a byte, so that nobody
+        # One round is free: connections have found their rates. Then one of a byte, so that nobody
         # begins before everybody is there.
         play(peers, size)
         play(peers, 1)

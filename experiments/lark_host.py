@@ -7,12 +7,12 @@ from functools import partial
 from statistics import median
 from typing import Final
 
-from experiments import reference, sequence
+from experiments import paper, reference, sequence
 from experiments.beside import Kept, Taken, repeat, worse
 from experiments.cable import MARGIN
 from experiments.options import Options
 from experiments.pool import FIRST_PORT, SITE, Load, Pool, Stream, policy, running
-from experiments.result import TIME, Beside, Check, Point, Result, Series, marked
+from experiments.result import ONE_SHOWN, TIME, Beside, Check, Point, Result, Series, marked, scaled
 from lab.inside.topology import BY_NAME
 from lab.jobs import Running
 
@@ -110,7 +110,7 @@ def figure_8a(runs: Kept[Streams], options: Options) -> Result:
         setting=_setting(options),
         notes=(
             "Each job fetches from a server of its own by one iperf3 TCP stream; in the paper from HTTP servers.",
-            "The picture shows one measurement.",
+            ONE_SHOWN,
         ),
         beside=Beside.of(runs.taken),
     )
@@ -149,7 +149,10 @@ def figure_8b(runs: Kept[Streams], managed: Kept[Streams], options: Options) -> 
             ),
         ),
         setting=_setting(options),
-        notes=("What TCP does without Lark. The paper says that the jobs share evenly, and gives no number.",),
+        notes=(
+            "What TCP does in Lark's jobs when no bandwidth is managed. The paper says that the jobs share evenly; its "
+            "text has no number.",
+        ),
         beside=Beside.of(runs.taken),
     )
 
@@ -225,11 +228,10 @@ def _over_time(runs: Kept[Streams], options: Options) -> tuple[Series, ...]:
 
 
 def _targets(streams: Streams, options: Options) -> tuple[Series, ...]:
-    """The requests of the paper, scaled."""
+    """The requests, scaled; they are the paper's where nobody has given others."""
+    end = _end(streams)
     return tuple(
-        Series(
-            f"{name}'s request", (Point(0, rate * options.part), Point(_end(streams), rate * options.part)), paper=True
-        )
+        scaled(f"{name}'s request", (0, end), rate, paper.HOST_RATES[name], options.part)
         for name, rate in options.rates.host_rates.items()
     )
 

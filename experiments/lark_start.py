@@ -22,6 +22,9 @@ from lab.settings import LabSettings, from_environment
 
 # The worker service's record of each slot's last lease.
 LEASES: Final = "/var/lib/lark-worker/leases"
+# The site's DHCP server's log, and what it has from clients that ask for a lease.
+SERVER_LOG: Final = "/var/log/dnsmasq.log"
+MESSAGES: Final = ("discover", "request")
 # Starts of each kind, and seconds that one takes about.
 STARTS: Final = 5
 SECONDS: Final = 6.0
@@ -61,11 +64,34 @@ def _of_kind(lab: Lab, pool: Pool, kind: str, number: int) -> Kept[Mapping[str, 
     def measure() -> Taken[Mapping[str, float]]:
         if kind == KINDS[2]:
             lab.on(worker, "sh", "-c", f"rm -f {LEASES}/*")
+        before = _asked(pool)
         with pool.watched(pool.now() + READY, SECONDS) as watched:
             stages = starts.stages(starts.one(lab, worker))
-        return Taken(stages, replace(watched(), programs=True))
+        asked = {name: number - before[name] for name, number in _asked(pool).items()}
+        return Taken({**stages, **asked}, replace(watched(), programs=True))
 
     return repeat(measure, number)
+
+
+def _asked(pool: Pool) -> dict[str, float]:
+    """The number of each kind of message that the site's DHCP server has received from clients, by its log."""
+    lines = (f"echo {name} $(grep -c 'DHCP{name.upper()}(' {SERVER_LOG})" for name in MESSAGES)
+    words = (line.split() for line in pool.on(SITE, "\n".join(lines)).splitlines())
+    return {name: float(number) for name, number in words}
+
+
+def _exchanged(found: Mapping[str, Kept[Mapping[str, float]]]) -> Check:
+    """Hold each start's DHCP messages to what its kind means (RFC 2131, sections 3.1 and 3.2)."""
+    wrong = 0
+    for kind, kept in found.items():
+        wanted = (kind == KINDS[2], kind in KINDS[2:])
+        wrong += sum(tuple(each[name] > 0 for name in MESSAGES) != wanted for each in kept.values)
+    number = sum(len(kept.values) for kept in found.values())
+    return Check(
+        "a new lease takes DISCOVER and REQUEST, a cached one REQUEST alone, the others nothing, by the server's log",
+        f"so in {number - wrong} of {number} starts",
+        not wrong,
+    )
 
 
 def _seconds(stage: str, stages: Mapping[str, float]) -> float:
@@ -94,6 +120,7 @@ def overhead(found: Mapping[str, Kept[Mapping[str, float]]], lab: str) -> Result
             Series("hook's start to the job's first instruction", tuple(points["start"])),
         ),
         checks=(
+            _exchanged(found),
             Check.of(
                 f"with a new lease at most the paper's {fresh:g} s more than without Lark",
                 added["batch"][2:3],

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from experiments import reference, uploads
+from experiments import paper, reference, uploads
 from experiments.beside import Kept, repeat
 from experiments.cable import MARGIN
 from experiments.options import Options
 from experiments.pool import FIRST_PORT, WAN, Load, Pool, Stream, policy, running
-from experiments.result import TIME, Beside, Check, Point, Result, Series, marked
+from experiments.result import ONE_SHOWN, TIME, Beside, Check, Point, Result, Series, marked, scaled
+from lab import starts
 from lab.inside.topology import BY_NAME
 
 SECONDS: Final = 10.0
@@ -46,9 +47,11 @@ def run(options: Options) -> tuple[Result, ...]:
         pool.put_policy(policy(groups=groups(options.rates.wan_queues, options.part), wan=wan))
         four = _four(pool, options.repetitions)
         pool.put_policy(policy(groups=groups({"cms": high, "other": low}, options.part), wan=wan))
-        managed = uploads.against(pool, numbers, CMS, options)
+        pool.configure(uploads.WORKER, starts.DEBUG)
+        managed = uploads.against(pool, numbers, CMS, dict.fromkeys(numbers, low * options.part), options)
         pool.put_policy(policy(wan=wan))
-        unmanaged = uploads.against(pool, numbers, CMS, options)
+        even = {number: wan * number / (number + 1) for number in numbers}
+        unmanaged = uploads.against(pool, numbers, CMS, even, options)
     return (
         figure_10a(four, options),
         figure_10b(four, options),
@@ -85,15 +88,15 @@ def figure_10a(runs: Kept[list[Stream]], options: Options) -> Result:
     end = max(point.x for each in series for point in each.points)
     return Result(
         name="lark-figure-10a",
-        title="Uploads of two accounting groups through the core's queues",
+        title="Streams of two accounting groups through the core's queues",
         source="Lark, Fig. 10a",
         x_label=TIME,
         y_label="rate of the group, Mb/s of L2 bytes",
         series=(
             *series,
             *(
-                Series(f"{name} queue", (Point(0, rate), Point(end, rate)), paper=True)
-                for name, rate in zip(("q1, CMS", "q2, other"), targets, strict=True)
+                scaled(f"{label} queue", (0, end), options.rates.wan_queues[name], paper.WAN_QUEUES[name], options.part)
+                for name, label in (("cms", "q1, CMS"), ("other", "q2, other"))
             ),
         ),
         checks=(
@@ -107,7 +110,7 @@ def figure_10a(runs: Kept[list[Stream]], options: Options) -> Result:
         notes=(
             "Two jobs in each group, one iperf3 TCP stream a job, 20 ms round trip; in the paper each uploads 5 GB by "
             "FTP.",
-            "The picture shows one measurement.",
+            ONE_SHOWN,
         ),
         beside=Beside.of(runs.taken),
     )
@@ -136,7 +139,7 @@ def figure_10b(runs: Kept[list[Stream]], options: Options) -> Result:
             ),
         ),
         setting=_setting(options),
-        notes=("The streams of the figure before, one measurement.",),
+        notes=(f"The streams of the figure before. {ONE_SHOWN}",),
         beside=Beside.of(runs.taken),
     )
 

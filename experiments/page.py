@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -19,9 +19,13 @@ SETTLED: Final = 3.0
 
 
 def text(results: Iterable[Result], pictures: str) -> str:
-    """Every result in Markdown, by name; ``pictures`` is the folder of the plots as seen from the page."""
+    """Every result in Markdown, by name, behind what they have in common and which aims are missed.
+
+    ``pictures`` is the folder of the plots as seen from the page.
+    """
     ordered = sorted(results, key=lambda result: _order(result.name))
-    return "\n\n".join("\n".join(_section(result, pictures)) for result in ordered)
+    sections = [_made(ordered), _missed(ordered), *(_section(result, pictures) for result in ordered)]
+    return "\n\n".join("\n".join(lines) for lines in sections)
 
 
 def replace(page: Path, found: str) -> None:
@@ -36,6 +40,43 @@ def replace(page: Path, found: str) -> None:
 def _order(name: str) -> tuple[tuple[str, int], ...]:
     """Figure 8 before figure 10."""
     return tuple((word, int(number or 0)) for word, number in re.findall(r"(\D+)(\d*)", name))
+
+
+def _made(results: Sequence[Result]) -> Iterator[str]:
+    """The days of the results, how much of what was measured counts, and the results of which nothing does."""
+    yield "## How these results were made"
+    yield ""
+    days = sorted({result.made for result in results if result.made})
+    told = f"On {', '.join(days)}. " if days else ""
+    beside = [result.beside for result in results if result.beside is not None]
+    taken, sound = sum(each.taken for each in beside), sum(each.sound for each in beside)
+    yield f"{told}{sound} of {taken} measurements beside a reference stream are sound."
+    for said, names in (
+        ("Without a reference stream", [each.title for each in results if each.beside is None]),
+        ("Without a sound measurement", [each.title for each in results if each.beside and not each.beside.sound]),
+    ):
+        if names:
+            yield ""
+            yield f"{said}:"
+            yield ""
+            yield from (f"- {name}" for name in names)
+
+
+def _missed(results: Sequence[Result]) -> Iterator[str]:
+    """Each aim that is missed or not judged, with the result that it belongs to."""
+    yield "## Aims that are missed or not judged"
+    yield ""
+    aims = [(result, check) for result in results for check in result.checks if check.marked or not check.met]
+    number = sum(len(result.checks) for result in results)
+    if not aims:
+        yield f"None of {number}."
+        return
+    yield f"{len(aims)} of {number}; the others are met."
+    yield ""
+    yield "| result | aim | found | met |"
+    yield "| --- | --- | --- | --- |"
+    for result, check in aims:
+        yield f"| {result.title} | {check.aim} | {check.found} | {_met(check)} |"
 
 
 def _section(result: Result, pictures: str) -> Iterator[str]:
@@ -127,7 +168,7 @@ def _over_time(result: Result) -> Iterator[str]:
 
 
 def _named(series: Series) -> str:
-    return f"{series.name} (paper)" if series.paper else series.name
+    return f"{series.name} (paper)" if series.paper and "paper" not in series.name else series.name
 
 
 def _digits(value: float) -> str:

@@ -25,7 +25,7 @@ SPEED_UP: Final = {
     14: 22.7, 15: 25.2,
 }  # fmt: skip
 
-# Lark, section VII.B.3: until a new flow's first packet is through, ms.
+# Lark, section VII.B.3: to forward it, look the job up and install a rule, ms.
 FIRST_PACKET_MS: Final = 50.0
 # Lark, section VII.B.1: what a job's network adds to its run, s: with DHCP, with the lease cached.
 OVERHEAD_S: Final = (1.0, 0.4)

@@ -112,4 +112,4 @@ def _ends(point: Point) -> tuple[float, float]:
 
 
 def _named(series: Series) -> str:
-    return f"{series.name} (paper)" if series.paper else series.name
+    return f"{series.name} (paper)" if series.paper and "paper" not in series.name else series.name

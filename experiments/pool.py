@@ -15,8 +15,9 @@ from typing import Any, Final
 from experiments import reference
 from experiments.beside import Meanwhile, Processors, Taken
 from experiments.cable import MODULES, REFERENCE_PORT, wire
+from experiments.received import Counts, counted, settled
 from experiments.result import Point
-from lab import controller, submit
+from lab import controller, starts, submit
 from lab.boot import Lab
 from lab.inside.topology import (
     BY_NAME,
@@ -47,6 +48,9 @@ JOB_TIMEOUT: Final = 300
 RESTART_TIMEOUT: Final = 90
 # What a worker's startd reads beside its own configuration for a while, and the program that it asks for bandwidth.
 TRIAL: Final = "/etc/condor/config.d/90-experiment.conf"
+# HTCondor's lines for a worker whose leavings the negotiator gives, one job a cycle, and no schedd.
+NO_LEFTOVERS: Final = "CLAIM_PARTITIONABLE_LEFTOVERS = False\nCLAIM_WORKLIFE = 0\n"
+STARTER_LOGS: Final = "/var/log/condor/StarterLog.slot1_*"
 INVENTORY: Final = "/usr/local/libexec/lark/lark-bandwidth"
 # Linux's own limit (GSO_MAX_SEGS) to the segments that an interface is given in one piece.
 MOST_SEGMENTS: Final = 65535
@@ -118,12 +122,20 @@ def delivered(printed: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Executed:
+    """A job that has ended: the ``seconds`` of its execution by the starter's record, and what it ``printed``."""
+
+    seconds: float
+    printed: str
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """One job: whose, what it asks for, and what it sends or receives for how long.
 
     ``attributes`` are lines of its submit file. ``server`` is a machine of the lab, ``port`` its iperf3 server's.
     Without ``size`` (bytes of payload) the stream lasts ``seconds``; with it, ``seconds`` are about how long it takes.
-    iperf3 counts in blocks of ``block`` bytes; its own 128 KiB are a second of 1 Mb/s.
+    iperf3 counts in blocks of ``block`` bytes; its own 128 KiB are a second of 1 Mb/s. ``interval`` is its interval, s.
     """
 
     user: str
@@ -134,17 +146,28 @@ class Load:
     seconds: float = 10
     size: int | None = None
     block: int = 8192
+    interval: float = INTERVAL
 
-    def script(self, begin: float) -> str:
-        """The job's program; it finds its way to the server first, and waits for ``begin`` (seconds since 1970)."""
-        address = BY_NAME[self.server].address if self.server != WAN else "192.0.2.1"
+    @property
+    def address(self) -> str:
+        """The server's address."""
+        return BY_NAME[self.server].address if self.server != WAN else "192.0.2.1"
+
+    def client(self) -> str:
+        """The command of the stream, with iperf3's measurement as JSON."""
         how = f"--time {self.seconds:g}" if self.size is None else f"--bytes {self.size}"
         back = " --reverse" if self.download else ""
         return (
-            f"ping -c 3 -i 0.2 -W 1 {address} >/dev/null\n"
+            f"iperf3 --json --client {self.address} --port {self.port} {how} --length {self.block}"
+            f" --interval {self.interval:g} --get-server-output{back}"
+        )
+
+    def script(self, begin: float) -> str:
+        """The job's program; it finds its way to the server first, and waits for ``begin`` (seconds since 1970)."""
+        return (
+            f"ping -c 3 -i 0.2 -W 1 {self.address} >/dev/null\n"
             f"while [ $(date +%s%N) -lt {round(begin * 1e9)} ]; do sleep 0.1; done\n"
-            f"exec iperf3 --json --client {address} --port {self.port} {how} --length {self.block}"
-            f" --interval {INTERVAL:g} --get-server-output{back}\n"
+            f"exec {self.client()}\n"
         )
 
 
@@ -252,9 +275,30 @@ class Pool:
             beside = thread.submit(self._lab.run, [*way.inside, "sh", "-c", script], timeout=timeout, check=False)
             before = self._processors()
             # Where the block raises, what went on does not matter.
-            yield lambda: self._meanwhile(way, printed, before, after)
+            yield lambda: self._meanwhile(way, delivered(printed), before, after)
             printed = beside.result().stdout
             after = self._processors()
+
+    @contextmanager
+    def accompanied(self) -> Iterator[Callable[[float, float], tuple[Meanwhile, Counts]]]:
+        """Let the reference stream run during the block, however long that is.
+
+        Gives a function that says, at the block's end, what went on between two times (seconds since 1970), and what
+        the machine that the reference goes to received. Raises LabError.
+        """
+        way = self._reference
+        if way is None:
+            raise LabError("no way for the reference stream is named")
+        before = self._processors()
+
+        def between(begin: float, end: float) -> tuple[Meanwhile, Counts]:
+            found = settled(counting, end)
+            judged = self._meanwhile(way, found.rate(REFERENCE_PORT, begin, end), before, self._processors())
+            return judged, found
+
+        # Whoever measures begins later than the reference: its job is to be matched first.
+        with counted(self._lab, way) as counting:
+            yield between
 
     def alone(self, rate: float, seconds: float = ALONE) -> Meanwhile:
         """Let the reference stream run alone at ``rate`` Mb/s, as much as was measured: a machine may be fast enough
@@ -272,10 +316,10 @@ class Pool:
             self._reference = way
 
     def _meanwhile(
-        self, way: reference.Way, printed: str, before: Sequence[Processors], after: Sequence[Processors]
+        self, way: reference.Way, rate: float, before: Sequence[Processors], after: Sequence[Processors]
     ) -> Meanwhile:
         (outside, steal), (inside, _) = (one.shares(other) for one, other in zip(before, after, strict=True))
-        return Meanwhile(delivered(printed) / way.rate, steal, outside, inside)
+        return Meanwhile(rate / way.rate, steal, outside, inside)
 
     def _processors(self) -> tuple[Processors, Processors]:
         """Those of this machine and those of the lab's kernel."""
@@ -340,6 +384,22 @@ class Pool:
             remove(self._lab, submitted)
             raise
 
+    def executed(self, load: Load, script: str, worker: str, timeout: float) -> Executed:
+        """A job of its own for a load, whose program is ``script``, from its submission until it has ended.
+
+        Its worker's starter has to log fractions of a second (:data:`lab.starts.DEBUG`). Raises LabError where it does
+        not end.
+        """
+        jobs = submit.submit(self._lab, load.user, script, load.attributes)
+        try:
+            submit.wait(self._lab, jobs, timeout)
+        except LabError:
+            remove(self._lab, [jobs])
+            raise
+        log = f"$(grep -l 'Job {jobs.cluster}.0 set to execute' {STARTER_LOGS} | head -n 1)"
+        at = starts.moments(self.on(worker, f"tail -n 300 {log}"))
+        return Executed(at["exited"] - at["made"], submit.output(self._lab, jobs))
+
     def configure(self, worker: str, text: str) -> None:
         """Let HTCondor on a worker have this configuration beside its own; empty for none."""
         self._lab.write(worker, TRIAL, text)
@@ -347,9 +407,14 @@ class Pool:
 
     @contextmanager
     def bandwidth(self, worker: str, rate: int) -> Iterator[None]:
-        """Let a worker advertise ``rate`` Mb/s for a while. Raises LabError where it does not come back with it."""
+        """Let a worker advertise ``rate`` Mb/s for a while, of which the negotiator gives every part.
+
+        Otherwise a schedd that has been matched once gives what is left to further jobs of the same user, past the
+        users' priorities. Those begin at the same for all. Raises LabError where the worker does not come back with it.
+        """
         before = self._advertised(worker, "Bandwidth")
-        self.configure(worker, f"MACHINE_RESOURCE_INVENTORY_Bandwidth = {INVENTORY} {UPLINK} {rate}\n")
+        self.configure(worker, f"MACHINE_RESOURCE_INVENTORY_Bandwidth = {INVENTORY} {UPLINK} {rate}\n{NO_LEFTOVERS}")
+        self._lab.on("central", "condor_userprio", "-resetall")
         self._restart(worker, str(rate))
         try:
             yield

@@ -19,6 +19,9 @@ Value = TypeVar("Value")
 # The label of an axis that is time.
 TIME = "seconds"
 
+# A note of what shows streams over time.
+ONE_SHOWN = "Picture and table of rates show one measurement; the aims are judged by the medians of all."
+
 Values = Mapping[str, str | float | int | bool]
 
 
@@ -81,6 +84,14 @@ class Series:
     def measured(self) -> bool:
         """True of what was measured here."""
         return not self.paper and not self.aim
+
+
+def scaled(name: str, xs: Iterable[float], rate: float, papers: float, part: float) -> Series:
+    """A rate that was configured, times ``part``. It is the paper's if it is the same as ``papers``; else an aim."""
+    points = tuple(Point(x, rate * part) for x in xs)
+    if rate == papers:
+        return Series(f"{name} (the paper's {rate:g}, scaled)", points, paper=True)
+    return Series(f"{name} ({rate:g}, scaled; not the paper's)", points, aim=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import hashlib
 import struct
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Self
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
@@ -66,11 +66,20 @@ class StoredSwitch(FakeSwitch):
             message = buffer[position : position + length]
             position += length
             xid = int.from_bytes(message[4:8])
-            if kind == ofp.OFPT_FLOW_MOD:
+            if self.masters.refuses(self, kind):
+                self._refuse_slave(xid, message)
+            elif kind == ofp.OFPT_FLOW_MOD:
                 self._flow_mod(xid, message)
             elif (answer := self._answers.get(kind)) is not None:
                 answer(xid, message)
         self._buffer[:] = buffer[position:]
+
+    def another(self) -> Self:
+        """The same switch, for a connection to one more controller; each counts what comes by it."""
+        more = super().another()
+        more.refused = 0
+        more.forget_counts()
+        return more
 
     def forget_counts(self) -> None:
         """Count from now on."""

@@ -8,15 +8,17 @@ It keeps flows and meters, answers what a switch answers, sends packets through 
 from __future__ import annotations
 
 import asyncio
+import copy
 import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch import switchside
+from fake_switch.masters import Masters
 from fake_switch.switchside import FlowMod
 from lark_controller.flows.marker import MARKERS
 from lark_controller.flows.model import (
@@ -49,7 +51,9 @@ class FakeSwitch(asyncio.Protocol):
     """One switch. Make it, then ``await connect(host, port)``; all of it runs on the loop that connects it.
 
     ``normal`` False refuses output:NORMAL, ``tracks`` False connection tracking, ``max_meter`` 0 refuses meters,
-    ``max_flows`` answers TABLE_FULL beyond. ``hardware`` is what it says that it is.
+    ``max_flows`` answers TABLE_FULL beyond. ``hardware`` is what it says that it is. ``knows_roles`` False refuses role
+    requests; ``masters`` are the roles of its controllers, and :meth:`another` is its connection to one more of them.
+    ``refused_as_slave`` counts the writes of a slave, ``flushes`` the orders to forget connections.
     ``silent`` connects and says nothing at all. ``sent`` is called with what a PACKET_OUT sends out of a port.
     ``counted`` holds the counters of ports: frames that are injected count there, and tests may set what they like.
     """
@@ -66,6 +70,7 @@ class FakeSwitch(asyncio.Protocol):
         max_meter: int = 1024,
         max_flows: int | None = None,
         silent: bool = False,
+        knows_roles: bool = True,
     ) -> None:
         self.datapath = datapath
         self.ports = {
@@ -79,6 +84,9 @@ class FakeSwitch(asyncio.Protocol):
         self.received = 0
         self.counted: dict[int, PortCounters] = {}
         self.barriers = 0
+        self.masters = Masters()
+        self.refused_as_slave = 0
+        self.flushes = 0
         self.closed = asyncio.Event()
         self._n_tables = n_tables
         self._normal = normal
@@ -87,11 +95,15 @@ class FakeSwitch(asyncio.Protocol):
         self._max_meter = max_meter
         self._max_flows = max_flows
         self._silent = silent
+        self._knows_roles = knows_roles
         self._failures: list[tuple[Callable[[FlowMod], bool], int, int]] = []
         self._barriers_held: list[int] | None = None
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
-        self._answers: Final[dict[int, Callable[[int, bytes], None]]] = {
+        self._answers = self._all_answers()
+
+    def _all_answers(self) -> dict[int, Callable[[int, bytes], None]]:
+        return {
             ofp.OFPT_HELLO: lambda _xid, _message: None,
             ofp.OFPT_ECHO_REQUEST: lambda xid, message: self.send_raw(wire.echo_reply(xid, message[8:])),
             ofp.OFPT_FEATURES_REQUEST: self._features,
@@ -102,6 +114,7 @@ class FakeSwitch(asyncio.Protocol):
             ofp.OFPT_BARRIER_REQUEST: lambda xid, _message: self._barrier(xid),
             ofp.OFPT_MULTIPART_REQUEST: self._multipart,
             ofp.OFPT_EXPERIMENTER: self._experimenter,
+            ofp.OFPT_ROLE_REQUEST: self._role_request,
         }
 
     # what tests do with it
@@ -114,6 +127,15 @@ class FakeSwitch(asyncio.Protocol):
         local = None if own is None else (own, 0)
         await asyncio.get_running_loop().create_connection(lambda: self, host, port, ssl=context, local_addr=local)
         return self
+
+    def another(self) -> Self:
+        """The same switch, for a connection to one more controller; each counts what comes by it."""
+        more = copy.copy(self)
+        more.received = more.barriers = more.refused_as_slave = more.flushes = 0
+        more.closed = asyncio.Event()
+        more._buffer, more._transport, more._barriers_held = bytearray(), None, None
+        more._answers = more._all_answers()
+        return more
 
     def disconnect(self) -> None:
         """Close the connection as a switch does that goes away."""
@@ -189,7 +211,7 @@ class FakeSwitch(asyncio.Protocol):
             self.counted.pop(info.number, None)
         else:
             self._set_port(info)
-        self.send_raw(switchside.port_status(0, info, reason))
+        self._tell(switchside.port_status(0, info, reason))
 
     def inject(self, in_port: int, frame: bytes) -> tuple[tuple[int, bytes], ...]:
         """A frame comes in: what leaves by which port. What goes to the controller is sent there; flows count it."""
@@ -201,7 +223,7 @@ class FakeSwitch(asyncio.Protocol):
 
     def packet_in(self, packet: PacketIn) -> None:
         """Send a PacketIn, whatever the flows say."""
-        self.send_raw(switchside.packet_in(0, packet))
+        self._tell(switchside.packet_in(0, packet))
 
     # asyncio.Protocol
 
@@ -209,12 +231,14 @@ class FakeSwitch(asyncio.Protocol):
         """Called by the loop."""
         self._transport = cast(asyncio.Transport, transport)
         self._buffer.clear()
+        self.masters.opened(self)
         if not self._silent:
             self.send_raw(switchside.hello(0))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
         self._transport = None
+        self.masters.closed(self)
         self.closed.set()
 
     def data_received(self, data: bytes) -> None:
@@ -231,7 +255,9 @@ class FakeSwitch(asyncio.Protocol):
             message = bytes(self._buffer[position : position + length])
             position += length
             answer = self._answers.get(kind)
-            if answer is not None:
+            if self.masters.refuses(self, kind):
+                self._refuse_slave(xid, message)
+            elif answer is not None:
                 answer(xid, message)
             elif kind not in (ofp.OFPT_ERROR, ofp.OFPT_ECHO_REPLY):
                 self._error(xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_TYPE, message)
@@ -241,6 +267,22 @@ class FakeSwitch(asyncio.Protocol):
 
     def _error(self, xid: int, kind: int, code: int, message: bytes) -> None:
         self.send_raw(switchside.error(xid, kind, code, message))
+
+    def _tell(self, message: bytes) -> None:
+        for connection in self.masters.listening():
+            connection.send_raw(message)
+
+    def _refuse_slave(self, xid: int, message: bytes) -> None:
+        self.refused_as_slave += 1
+        self._error(xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_IS_SLAVE, message)
+
+    def _role_request(self, xid: int, message: bytes) -> None:
+        if not self._knows_roles:
+            self._error(xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_TYPE, message)
+        elif (held := self.masters.ask(self, switchside.decode_role_request(message))) is None:
+            self._error(xid, ofp.OFPET_ROLE_REQUEST_FAILED, ofp.OFPRRFC_STALE, message)
+        else:
+            self.send_raw(switchside.role_reply(xid, held))
 
     def _features(self, xid: int, _message: bytes) -> None:
         self.send_raw(switchside.features_reply(xid, self.datapath, self._n_tables))
@@ -259,7 +301,9 @@ class FakeSwitch(asyncio.Protocol):
         flush = connections.read(message) if self._tracks else None
         if flush is None:
             self._error(xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_EXPERIMENTER, message)
-        elif flush.address is None:
+            return
+        self.flushes += 1
+        if flush.address is None:
             self.connections.flush(flush.zone)
         else:
             self.connections.forget(flush.zone, flush.protocol, flush.address, source=flush.source)
@@ -323,7 +367,7 @@ class FakeSwitch(asyncio.Protocol):
     def _removed(self, entry: simulate.FlowEntry, reason: int) -> None:
         if entry.data.flags & ofp.OFPFF_SEND_FLOW_REM:
             removed = FlowRemoved(entry.key, entry.data.cookie, reason, entry.packets, entry.bytes, 1.0)
-            self.send_raw(switchside.flow_removed(0, removed, Flow(entry.key, entry.data)))
+            self._tell(switchside.flow_removed(0, removed, Flow(entry.key, entry.data)))
 
     def _meter_mod(self, xid: int, message: bytes) -> None:
         command, meter = switchside.decode_meter_mod(message)

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from os_ken.ofproto import ofproto_common
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_controller.flows.model import Action, Flow, FlowData, FlowKey, Meter
@@ -26,6 +27,7 @@ from lark_controller.switches.openflow.replies import (
     PortCounters,
     PortInfo,
 )
+from lark_controller.switches.openflow.roles import ROLE, STATUS, STATUS_TYPE, Role
 from lark_controller.switches.openflow.wire import (
     MAX_MESSAGE,
     NO_BUFFER,
@@ -35,6 +37,8 @@ from lark_controller.switches.openflow.wire import (
 
 _FLOW_MOD: Final = struct.Struct("!QQBBHHHIIIH2x")
 _BAND: Final = struct.Struct("!HHII4x")
+# Reason of a change of role (OFPCRR_MASTER_REQUEST of OpenFlow 1.4).
+_MASTER_REQUEST: Final = 0
 
 
 class FlowMod(NamedTuple):
@@ -84,6 +88,24 @@ def decode_packet_out(message: bytes) -> PacketOut:
     if 24 + length > len(message):
         raise WireError("PacketOut whose actions do not fit")
     return PacketOut(in_port, decode_actions(message[24 : 24 + length]), message[24 + length :])
+
+
+def decode_role_request(message: bytes) -> Role:
+    """Decode ROLE_REQUEST. Raises WireError."""
+    if len(message) != 8 + ROLE.size:
+        raise WireError(f"a role request of {len(message)} bytes")
+    return Role(*ROLE.unpack_from(message, 8))
+
+
+def role_reply(xid: int, held: Role) -> bytes:
+    """ROLE_REPLY."""
+    return header(ofp.OFPT_ROLE_REPLY, xid, ROLE.pack(*held))
+
+
+def role_status(xid: int, held: Role) -> bytes:
+    """The notice to a connection that another has become master."""
+    body = STATUS.pack(ofproto_common.ONF_EXPERIMENTER_ID, STATUS_TYPE, held.role, _MASTER_REQUEST, held.generation)
+    return header(ofp.OFPT_EXPERIMENTER, xid, body)
 
 
 def hello(xid: int) -> bytes:

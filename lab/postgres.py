@@ -42,6 +42,37 @@ class PostgresServer:
             cwd=self.directory,
         )  # fmt: skip
 
+    def copy(self, primary: PostgresServer) -> None:
+        """Make the data directory of a standby, which follows a primary by streaming replication once it is started."""
+        if os.geteuid() == 0:
+            user = pwd.getpwnam("postgres")
+            os.chown(self.directory, user.pw_uid, user.pw_gid)
+        subprocess.run(
+            [*_as_user(), _binary("pg_basebackup"), "--no-sync", "--checkpoint=fast", "--write-recovery-conf",
+             "-d", f"user=lark host={primary.directory}", "-D", self.directory / "data"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=self.directory,
+        )  # fmt: skip
+
+    def promote(self) -> None:
+        """Make a standby a primary; returns when it takes writes."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote(true, 60)")
+
+    def kill(self) -> None:
+        """End it as a machine's crash does: nothing is written any more, and clients are told nothing."""
+        if self._process is not None:
+            # Its children notice that it has gone, and end.
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def execute(self, statement: str) -> None:
+        """Execute a statement as the superuser, outside of any database of Lark."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(statement.encode())
+
     def start(self) -> None:
         """Start, and return when connections are taken. Raises LabError with the log where it does not start."""
         with (self.directory / "log").open("ab") as log:

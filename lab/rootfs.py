@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +93,32 @@ def apt_options(dump: str) -> list[str]:
 def _system(settings: LabSettings) -> Path:
     key = _key(settings.suite, settings.mirror, PACKAGES, USERS, UNWANTED, _SETUP)
     path = settings.cache / f"system-{settings.suite}-{key}"
+    setup = _SETUP.format(users=" ".join(USERS), manifest=MANIFEST)
+    hooks = [
+        f"chroot \"$1\" sh -c '{setup}'",
+        # The host's proxy and dates were for the build alone.
+        'rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap"',
+    ]
+    return bootstrap(
+        settings, path, PACKAGES, settings.suite, options=[f"--customize-hook={hook}" for hook in hooks],
+        check=lambda made: check_versions(run(["cat", str(made / MANIFEST)]).stdout),
+    )  # fmt: skip
+
+
+def bootstrap(
+    settings: LabSettings,
+    path: Path,
+    packages: Sequence[str],
+    *suites: str,
+    options: Sequence[str],
+    check: Callable[[Path], None],
+) -> Path:
+    """The root file system at ``path``, made by mmdebstrap from ``packages`` of the first of ``suites`` if it is not
+    there. Packages that it lacks come from the others.
+
+    ``options`` are further ones of mmdebstrap, and ``check`` looks at the directory before it gets its name. Raises
+    LabError as :func:`build` does, and what ``check`` raises.
+    """
     if path.is_dir():
         return path
     if shutil.which("mmdebstrap") is None:
@@ -102,25 +128,21 @@ def _system(settings: LabSettings) -> Path:
     keyring = settings.keyring or (archive.signed_by if archive else "") or mirror.DEBIAN_KEYRING
     if not Path(keyring).is_file():
         raise LabError(f"{keyring}: no such keyring; install debian-archive-keyring, or set LAB_KEYRING")
-    mirror.check_reachable(uri, settings.suite)
-    print(f"lab: building the root file system from {settings.suite} of {uri}, once", file=sys.stderr)
+    for suite in suites:
+        mirror.check_reachable(uri, suite)
+    print(f"lab: building a root file system from {' and '.join(suites)} of {uri}, once", file=sys.stderr)
     partial = settings.cache / f"{path.name}.{os.getpid()}.partial"
     settings.cache.mkdir(parents=True, exist_ok=True)
-    setup = _SETUP.format(users=" ".join(USERS), manifest=MANIFEST)
-    options = [
+    command = [
+        "mmdebstrap", "--mode=root", "--variant=minbase", "--components=main", f"--include={','.join(packages)}",
+        '--aptopt=APT::Install-Recommends "false"', f"--keyring={keyring}",
         *(f"--aptopt={line}" for line in apt_options(run(["apt-config", "dump"]).stdout)),
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in UNWANTED),
-        f"--customize-hook=chroot \"$1\" sh -c '{setup}'",
-        # The host's proxy and dates were for the build alone.
-        '--customize-hook=rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap"',
-    ]
-    command = [
-        "mmdebstrap", "--mode=root", "--variant=minbase", "--components=main", f"--include={','.join(PACKAGES)}",
-        '--aptopt=APT::Install-Recommends "false"', f"--keyring={keyring}", *options, settings.suite, str(partial), uri,
+        *options, suites[0], str(partial), *(f"deb {uri} {suite} main" for suite in suites),
     ]  # fmt: skip
     try:
         run(command, timeout=BUILD_TIMEOUT)
-        check_versions(run(["cat", str(partial / MANIFEST)]).stdout)
+        check(partial)
     except LabError:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -1,68 +1,44 @@
 """A client of the REST API for scripts, on the standard library alone.
 
 ``Client("https://lark.example:8443", token, ca="/etc/lark/ca.pem").jobs(owner="alice")``; the URL may be
-``unix:/run/lark/rest.sock``. Answers are the JSON objects that ``docs/reference/rest.md`` describes.
+``unix:/run/lark/rest.sock``, or the URLs of several controllers, separated by spaces or commas. Answers are the JSON
+objects that ``docs/reference/rest.md`` describes.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import socket
-import ssl
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
 
-from lark_common.errors import LarkError, SettingError
+from lark_common.controllers import Controllers, urls
+from lark_common.endpoint import Endpoint, ProblemError, UnreachableError
+from lark_common.errors import SettingError
 from lark_common.runs import EndedBy
 
+__all__ = ["MAX_ANSWER", "TIMEOUT", "Answer", "Client", "ProblemError", "UnreachableError", "read_token"]
+
 Answer = dict[str, Any]
+Value = TypeVar("Value")
 
 TIMEOUT: Final = 30.0
-
-
-class UnreachableError(LarkError):
-    """The controller did not answer, with the reason."""
-
-
-class ProblemError(LarkError):
-    """The controller refused; ``status`` and ``problem`` are those of its problem document (RFC 9457)."""
-
-    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
-        super().__init__(str(problem.get("detail") or problem.get("title") or f"status {status}"))
-        self.status = status
-        self.problem = dict(problem)
-
-    @property
-    def mistakes(self) -> list[Answer]:
-        """The mistakes of a policy that was refused."""
-        found = self.problem.get("mistakes")
-        return found if isinstance(found, list) else []
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+# Bytes of an answer that are read: more than the longest page has.
+MAX_ANSWER: Final = 1 << 28
 
 
 class Client:
-    """One controller. Every call makes a connection of its own, so a client may be used from several threads.
+    """One controller, or several of which one is active; thread-safe, since every call makes a connection of its own.
 
     ``cert`` is a certificate (PEM) to show over TLS, with its private key in ``key`` or in the same file.
-    ``timeout`` is in seconds, for each step of a request; a post with ``wait`` gets that much more. Every call raises
-    UnreachableError where nothing answers, and ProblemError for what the controller refuses.
+    ``timeout`` is in seconds, for each step of a request, and with ``whole`` for the whole answer; a post with
+    ``wait`` gets that much more. ``most`` is the longest answer in bytes. With ``unverified`` anybody may
+    answer. Every call raises UnreachableError where nothing answers, or not as a controller does, and ProblemError for
+    what the controller refuses. Of several controllers the one that answered last is asked first, and ``timeout`` is
+    for all together.
     """
 
     def __init__(
@@ -73,27 +49,15 @@ class Client:
         timeout: float = TIMEOUT,
         cert: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
+        *,
+        whole: bool = False,
+        most: int = MAX_ANSWER,
+        unverified: bool = False,
     ) -> None:
-        try:
-            parts = urlsplit(url)
-        except ValueError as error:
-            raise SettingError(f"{url!r} cannot be used: {error}") from None
-        if parts.scheme not in ("http", "https", "unix") or not (
-            parts.path if parts.scheme == "unix" else parts.hostname
-        ):
-            raise SettingError(f"{url!r} is no URL of a controller; accepted: http://…, https://…, unix:/path")
         if token is not None and not (token.isascii() and token.isprintable()):
             raise SettingError("The token has characters that no token has.")
-        try:
-            self._port = parts.port
-            self._tls = ssl.create_default_context(cafile=ca) if parts.scheme == "https" else None
-            if self._tls is not None and cert is not None:
-                self._tls.load_cert_chain(cert, key)
-        except (ValueError, OSError) as error:
-            raise SettingError(f"{url!r} cannot be used: {error}") from None
-        self._url = url
-        self._parts = parts
-        self._base = "" if parts.scheme == "unix" else parts.path.rstrip("/")
+        ends = (Endpoint(each, ca, cert, key, whole=whole, most=most, unverified=unverified) for each in urls(url))
+        self._controllers = Controllers(list(ends))
         self._token = token
         self._timeout = timeout
         self._ahead = 0.0
@@ -107,7 +71,7 @@ class Client:
     def register(self, body: str | Mapping[str, Any], wait: float = 0.0) -> Answer:
         """Register a run: the text of both ads with ``------`` between, or ``{"job_ad": …, "machine_ad": …}``."""
         text, kind = (body, "text/plain") if isinstance(body, str) else (json.dumps(body), "application/json")
-        return self._json("POST", "/v1/jobs", {"wait": wait}, text, kind, self._timeout + wait)
+        return self._json("POST", "/v1/jobs", None, text, kind, wait=wait)
 
     def renew(self, job_id: str) -> Answer:
         """Renew a job's lease."""
@@ -118,17 +82,25 @@ class Client:
         body = json.dumps({"jobs": list(job_ids)})
         return self._json("POST", f"/v1/hosts/{_part(host)}/leases", None, body, "application/json")
 
+    def use_of(self, host: str, job_ids: Sequence[str]) -> list[Answer]:
+        """The WAN's part of the use of a host's jobs, by the last readings: ``job``, ``wan_bytes_in``,
+        ``wan_bytes_out``."""
+        body = json.dumps({"jobs": list(job_ids)})
+        path = f"/v1/hosts/{_part(host)}/use"
+        found: list[Answer] = self._json("POST", path, None, body, "application/json")["jobs"]
+        return found
+
     def end(self, job_id: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Answer:
         """End a job."""
         return self._json("DELETE", f"/v1/jobs/{_part(job_id)}", {"by": by}, exit_ad or None)
 
     def forged(self, job_id: str, detail: str) -> Answer:
         """Note in the audit trail that a forged ad was refused."""
-        return self._json("POST", f"/v1/jobs/{_part(job_id)}/forgery", None, detail)
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/forgery", None, detail, again=False)
 
     def limited(self, job_id: str, detail: str) -> Answer:
         """Note that a job has met a limit of its worker, such as that of its connections."""
-        return self._json("POST", f"/v1/jobs/{_part(job_id)}/limited", None, detail)
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/limited", None, detail, again=False)
 
     def lift(self, job_id: str) -> Answer:
         """End a job's quarantine, whatever the pool's ads say."""
@@ -148,6 +120,11 @@ class Client:
         """The latest rates of a live job, one for each reading of its counters, the oldest first."""
         found: list[Answer] = self._json("GET", f"/v1/jobs/{_part(job_id)}/rates")["rates"]
         return found
+
+    def advice(self, job_id: str, fresh: bool = False) -> Answer:
+        """A job's request against its use and losses, and the rate to ask for; of a live job so far. With ``fresh`` its
+        counters are read at its switch now."""
+        return self._json("GET", f"/v1/jobs/{_part(job_id)}/advice", {"fresh": "true"} if fresh else None)
 
     def job_at(self, address: str) -> Answer:
         """The live job behind an address."""
@@ -208,8 +185,7 @@ class Client:
 
     def worker_rules(self, host: str, after: str = "", wait: float = 0.0) -> Answer:
         """A worker's rules, once their revision is another than ``after``, or after ``wait`` seconds without."""
-        query = {"after": after, "wait": wait}
-        return self._json("GET", f"/v1/hosts/{_part(host)}/rules", query, timeout=self._timeout + wait)
+        return self._json("GET", f"/v1/hosts/{_part(host)}/rules", {"after": after}, wait=wait)
 
     def confirm_rules(
         self,
@@ -231,6 +207,12 @@ class Client:
         grows), by the names of the reference."""
         body = json.dumps({"at": at, "queues": list(queues)})
         return self._json("POST", f"/v1/hosts/{_part(host)}/delivered", None, body, "application/json")
+
+    def transfers(self, host: str, moved: Mapping[str, Mapping[str, int]]) -> Answer:
+        """Report what the transfers of a worker's jobs have moved since each job's start, by the job's id and the names
+        of the reference."""
+        body = json.dumps({"jobs": [{"job": job_id, **counts} for job_id, counts in moved.items()]})
+        return self._json("POST", f"/v1/hosts/{_part(host)}/transfers", None, body, "application/json")
 
     def groups(self) -> list[Answer]:
         """The accounting groups of the policy in force."""
@@ -257,7 +239,7 @@ class Client:
         address or network. ``wait`` is how many seconds to wait for the queue at the sender."""
         wish = {"source": source, "destination": destination, "rate": rate, "duration": duration}
         body = json.dumps(wish)
-        return self._json("POST", "/v1/reservations", {"wait": wait}, body, "application/json", self._timeout + wait)
+        return self._json("POST", "/v1/reservations", None, body, "application/json", wait=wait, again=False)
 
     def reservations(self, job: str | None = None) -> Iterator[Answer]:
         """All valid reservations, of all or of one job, page by page."""
@@ -282,6 +264,30 @@ class Client:
         """The load of the links, and the reserved and remaining capacity of each."""
         found: list[Answer] = self._json("GET", "/v1/links")["links"]
         return found
+
+    def add_join_token(self, hosts: Sequence[str], seconds: float) -> Answer:
+        """Make a join token, good for these hosts for so many seconds; ``token`` in the answer is shown this once."""
+        body = json.dumps({"hosts": list(hosts), "seconds": seconds})
+        return self._json("POST", "/v1/joins", None, body, "application/json", again=False)
+
+    def join_tokens(self) -> list[Answer]:
+        """The join tokens that are good now."""
+        found: list[Answer] = self._json("GET", "/v1/joins")["tokens"]
+        return found
+
+    def remove_join_token(self, join_id: str) -> list[Answer]:
+        """Take a join token out of force; returns those that are left."""
+        found: list[Answer] = self._json("DELETE", f"/v1/joins/{_part(join_id)}")["tokens"]
+        return found
+
+    def authority(self) -> str:
+        """The certificates (PEM) that workers are to trust, of a controller that is not trusted yet."""
+        return str(self._json("GET", "/v1/authority").get("authority", ""))
+
+    def join(self, host: str, sha256: str, request: str | None) -> Answer:
+        """Let a worker join; this client's token is the last part of a join token."""
+        body = json.dumps({"host": host, "sha256": sha256, "request": request})
+        return self._json("POST", "/v1/join", None, body, "application/json", again=False)
 
     def usage(
         self,
@@ -313,13 +319,21 @@ class Client:
         body = json.dumps({**counted, "final": final})
         return self._json("POST", f"/v1/jobs/{_part(job_id)}/counters", None, body, "application/json")
 
+    def instances(self) -> Answer:
+        """The controllers on this one's database, the active one first, and the present term."""
+        return self._json("GET", "/v1/instances")
+
+    def drain(self, instance: str) -> Answer:
+        """Have the active controller, by name or id, let go, so that one that stands by takes over."""
+        return self._json("POST", f"/v1/instances/{_part(instance)}/drain")
+
     def audit(self, subject: str | None = None) -> Iterator[Answer]:
         """The audit trail, newest first, page by page."""
         return self._pages("/v1/audit", "entries", {"subject": subject})
 
     def metrics(self) -> str:
         """The metrics, in Prometheus's text format."""
-        return self._request("GET", "/metrics", None, None, "", self._timeout).decode("utf-8")
+        return self._request(lambda data: data.decode("utf-8"), "GET", "/metrics")
 
     def healthy(self) -> bool:
         """True if the process answers."""
@@ -350,49 +364,41 @@ class Client:
         query: Mapping[str, object] | None = None,
         body: str | None = None,
         kind: str = "text/plain",
-        timeout: float | None = None,
+        *,
+        wait: float | None = None,
+        again: bool = True,
     ) -> Answer:
-        data = self._request(method, path, query, body, kind, timeout or self._timeout)
-        try:
-            answer = json.loads(data)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise UnreachableError(f"{self._url} does not answer as a Lark controller does.")
-        return answer
+        return self._request(_object, method, path, query, body, kind, wait, again)
 
     def _request(
-        self, method: str, path: str, query: Mapping[str, object] | None, body: str | None, kind: str, timeout: float
-    ) -> bytes:
+        self,
+        read: Callable[[bytes], Value],
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: str | None = None,
+        kind: str = "text/plain",
+        wait: float | None = None,
+        again: bool = True,
+    ) -> Value:
         headers = {"Accept": "application/json, text/plain;q=0.5", "Connection": "close"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         if body is not None:
             headers["Content-Type"] = f"{kind}; charset=utf-8" if kind != "application/json" else kind
-        target = self._base + path + (f"?{urlencode(query)}" if query else "")
-        connection = self._connection(timeout)
-        sent_at = time.time()
-        try:
-            connection.request(method, target, None if body is None else body.encode("utf-8"), headers)
-            answer = connection.getresponse()
-            self._ahead = _ahead(answer.getheader("Date"), sent_at)
-            data = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise UnreachableError(f"{self._url} cannot be reached: {reason}.") from None
-        finally:
-            connection.close()
-        if answer.status >= 400:
-            raise ProblemError(answer.status, _problem(data, answer.status))
-        return data
+        content = None if body is None else body.encode("utf-8")
 
-    def _connection(self, timeout: float) -> http.client.HTTPConnection:
-        if self._parts.scheme == "unix":
-            return _UnixConnection(self._parts.path, timeout)
-        host = self._parts.hostname or ""
-        if self._tls is not None:
-            return http.client.HTTPSConnection(host, self._port, timeout=timeout, context=self._tls)
-        return http.client.HTTPConnection(host, self._port, timeout=timeout)
+        def ask(endpoint: Endpoint, seconds: float, held: float) -> Value:
+            asked = (query or {}) if wait is None else {**(query or {}), "wait": held}
+            target = path + (f"?{urlencode(asked)}" if asked else "")
+            reply = endpoint.ask(method, target, headers, content, seconds, poll=held > 0)
+            self._ahead = reply.ahead
+            try:
+                return read(reply.data)
+            except (ValueError, RecursionError):
+                raise UnreachableError(f"{endpoint.url} does not answer as a Lark controller does.", True) from None
+
+        return self._controllers.ask(ask, self._timeout, wait or 0.0, again)
 
 
 def read_token(path: Path) -> str:
@@ -403,15 +409,12 @@ def read_token(path: Path) -> str:
         raise SettingError(f"{path}: the token cannot be read: {error}") from None
 
 
-def _ahead(date: str | None, sent_at: float) -> float:
-    """Of an answer's Date (RFC 9110, section 6.6.1), which is of the request's arrival and a whole second."""
-    try:
-        at = parsedate_to_datetime(date or "")
-    except ValueError:
-        return 0.0
-    # A date without a zone that is known is in UTC all the same.
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return at.timestamp() + 0.5 - sent_at
+def _object(data: bytes) -> Answer:
+    """The JSON object. Raises ValueError, RecursionError."""
+    answer = json.loads(data)
+    if not isinstance(answer, dict):
+        raise ValueError("no JSON object")
+    return answer
 
 
 def _moment(at: datetime | float | None) -> str | None:
@@ -422,11 +425,3 @@ def _moment(at: datetime | float | None) -> str | None:
 
 def _part(text: str) -> str:
     return quote(text, safe="")
-
-
-def _problem(data: bytes, status: int) -> Mapping[str, Any]:
-    try:
-        found = json.loads(data)
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"status": status, "detail": f"The server answered {status}."}

@@ -14,6 +14,8 @@
     ├── ChangedError       the policy in force is another than the one that a change was made for
     ├── StateError         a job is not in the state that a change is for
     ├── StoreError         the database cannot be reached or refuses
+    │   └── FencedError        another controller is the active one; nothing was written
+    ├── StandbyError       this controller stands by; another one is active, or none yet
     ├── PoolError          HTCondor's collector cannot be asked
     └── SwitchError        a switch that does not do what it was asked
         ├── UnsupportedError   the switch lacks a feature that the policy needs
@@ -175,6 +177,18 @@ class StateError(LarkError):
 
 class StoreError(LarkError):
     """The database cannot be reached, or refuses."""
+
+
+class FencedError(StoreError):
+    """Another controller is the active one, so that this one may not write; nothing was written."""
+
+
+class StandbyError(LarkError):
+    """This controller stands by; ``active`` is the URL of the active one, ``""`` where none is known."""
+
+    def __init__(self, sentence: str, active: str = "") -> None:
+        super().__init__(sentence)
+        self.active = active
 
 
 class PoolError(LarkError):

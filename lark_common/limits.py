@@ -1,14 +1,16 @@
-"""Limits that keep one caller from the others' service: token buckets, and places that requests occupy."""
+"""Limits that keep one caller from the others' service: token buckets, places that requests occupy, time to read."""
 
 from __future__ import annotations
 
+import io
 import math
+import socket
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 _KEYS: Final = 4096
 
@@ -35,17 +37,17 @@ class Bucket:
         self._left = self.left(now) - amount
         return max(0.0, -self._left / self._rate)
 
-    def until_one(self) -> float:
-        """The seconds from the last call until there is one; infinite where the rate is 0."""
-        if self._left >= 1.0:
+    def until(self, amount: float = 1.0) -> float:
+        """The seconds from the last call until there is that much; infinite where the rate is 0."""
+        if self._left >= amount:
             return 0.0
-        return (1.0 - self._left) / self._rate if self._rate else math.inf
+        return (amount - self._left) / self._rate if self._rate else math.inf
 
-    def take_one(self, now: float) -> bool:
-        """Take one if there is one."""
-        if self.left(now) < 1.0:
+    def take_whole(self, now: float, amount: float = 1.0) -> bool:
+        """Take an amount if it is there."""
+        if self.left(now) < amount:
             return False
-        self._left -= 1.0
+        self._left -= amount
         return True
 
 
@@ -65,19 +67,19 @@ class Buckets:
         self._lock = threading.Lock()
         self._of: OrderedDict[Hashable, Bucket] = OrderedDict()
 
-    def take(self, key: Hashable) -> float:
-        """Take one; 0 where there was one, else the seconds until there is one."""
+    def take(self, key: Hashable, amount: float = 1.0) -> float:
+        """Take an amount; 0 where it was there, else the seconds until it is."""
         with self._lock:
             # In the lock: a thread that waited for it must not come with a time from before another's.
             now = self._clock()
             bucket = self._of.get(key)
             if bucket is None:
                 bucket = self._of[key] = Bucket(self._rate, self._burst, now)
-            taken = bucket.take_one(now)
+            taken = bucket.take_whole(now, amount)
             self._of.move_to_end(key)
             if len(self._of) > self._keys:
                 self._of.popitem(last=False)
-            return 0.0 if taken else bucket.until_one()
+            return 0.0 if taken else bucket.until(amount)
 
 
 class Places:
@@ -112,3 +114,30 @@ class Places:
         finally:
             if taken:
                 self.give(caller)
+
+
+class InTime(io.RawIOBase):
+    """The other end's bytes, until ``end`` (of the monotonic clock) at the latest, ``idle`` seconds apart at most."""
+
+    def __init__(self, connection: socket.socket, end: float, idle: float = math.inf) -> None:
+        super().__init__()
+        self._connection, self._end, self._idle = connection, end, idle
+        # Keeps the connection open for as long as it is read, whoever closes it meanwhile.
+        self._file = connection.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """As of a file. Raises TimeoutError."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("it has not come in time")
+        self._connection.settimeout(min(self._idle, left))
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        """Close the file; may be repeated."""
+        self._file.close()
+        super().close()

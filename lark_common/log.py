@@ -12,15 +12,20 @@ import queue
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
-_LOGGER: Final = logging.getLogger("lark")
+# Not "lark": a parser library of that name silences its logger of the same name where it is imported.
+LOGGER: Final = "lark_common"
+_LOGGER: Final = logging.getLogger(LOGGER)
 _FIELDS: Final = "lark_fields"
 # An unquoted value; everything else is a JSON string, so a value can neither end the line nor its key.
 _PLAIN: Final = re.compile(r"[\w.:/@+,%<>\-\[\]]+", re.ASCII)
+# What is not ASCII, printable or not, and DEL: json.dumps has escaped every other control character.
+_UNPRINTABLE: Final = re.compile(r"[^ -~]")
 
 # Lines that wait for a reader of the log that is slow.
 WAITING_LINES: Final = 10_000
@@ -80,6 +85,12 @@ def in_background(most: int = WAITING_LINES) -> Iterator[None]:
             each.stop()
 
 
+def flush() -> None:
+    """Write what waits, as far as it is taken within :data:`STOP_SECONDS`; for a process that ends at once."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
 class _Waiting(logging.Handler):
     """Lines for another thread to write to where ``target`` writes, formatted as they were when they were logged."""
 
@@ -106,6 +117,13 @@ class _Waiting(logging.Handler):
         except Exception:  # as every handler of the standard library: logging ends nobody's work
             self.handleError(record)
 
+    def flush(self) -> None:
+        """Wait until what waits is written, as far as it is taken in time."""
+        deadline = time.monotonic() + STOP_SECONDS
+        with self._lines.all_tasks_done:
+            while self._lines.unfinished_tasks and (left := deadline - time.monotonic()) > 0:
+                self._lines.all_tasks_done.wait(left)
+
     def stop(self) -> None:
         """Write what waits, as far as it is taken in time, and end the thread."""
         with suppress(queue.Full):
@@ -126,6 +144,8 @@ class _Waiting(logging.Handler):
             with suppress(OSError, ValueError):
                 self._stream.write(text)
                 self._stream.flush()
+            for _ in lines:
+                self._lines.task_done()
 
 
 class TextFormatter(logging.Formatter):
@@ -153,7 +173,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return _json(entry)
 
 
 def _present(fields: Mapping[str, object]) -> dict[str, object]:
@@ -170,11 +190,31 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+    return text if text.isprintable() else _json(text)
 
 
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if _PLAIN.fullmatch(text) else _json(text)
+
+
+def printable_json(text: str) -> str:
+    """JSON on one line, printable throughout.
+
+    More may stand in JSON as it is, but U+009B begins a command to a terminal, U+0085 and U+2028 end a line for some
+    readers, and U+202E turns the text around.
+    """
+    return text if text.isprintable() else _UNPRINTABLE.sub(_escaped, text)
+
+
+def _json(value: object) -> str:
+    return printable_json(json.dumps(value, default=str, ensure_ascii=False))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    letter = found[0]
+    if letter.isprintable():
+        return letter
+    return f"\\u{ord(letter):04x}" if letter <= "\uffff" else json.dumps(letter)[1:-1]

@@ -143,6 +143,18 @@ class SettingsTable(Generic[Kind]):
         return text.lower() if about.choices else text
 
 
+def lines_of(text: str) -> dict[str, str]:
+    """The variables of a file of settings, as systemd reads them (systemd.exec(5), EnvironmentFile)."""
+    found = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and not name.startswith(("#", ";")):
+            value = value.strip()
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+            found[name.strip()] = value[1:-1] if quoted else value
+    return found
+
+
 def _number(kind: type[int] | type[float], about: About, text: str) -> int | float:
     low, high = about.low or 0, about.high or math.inf
     whole = " whole" if kind is int else ""

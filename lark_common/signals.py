@@ -21,6 +21,10 @@ class Signals:
         for number in numbers:
             signal.signal(number, lambda received, _frame: self._received.put(received))
 
+    def send(self, number: int) -> None:
+        """Have :meth:`wait` return this number, as if such a signal had come; from any thread."""
+        self._received.put(number)
+
     def wait(self) -> int:
         """Wait for the next signal; returns its number."""
         return self._received.get()

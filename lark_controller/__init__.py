@@ -1,3 +1,3 @@
 """Lark: the network as a managed resource of an HTCondor pool."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from lark_common.errors import SwitchError
-from lark_common.log import event
+from lark_common.log import WARNING, event
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import PolicyVersion
@@ -39,13 +39,15 @@ from lark_controller.services.switches import Switches
 from lark_controller.services.usage import Accounts
 from lark_controller.services.workers import Workers
 from lark_controller.store import Store
+from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions, Report
 
 
 class Controller:
-    """One controller. ``start`` before anything else, ``stop`` at the end."""
+    """One controller. ``start`` before anything else, ``stop`` at the end. Once the ``fence`` is shut it writes to no
+    switch."""
 
     def __init__(
         self,
@@ -60,13 +62,14 @@ class Controller:
         pool: PoolOptions | None = None,
         ovsdb: OvsdbOptions | None = None,
         keeping: Keeping = KEPT,
+        fence: Fence | None = None,
     ) -> None:
         self._store = store
         self.audit = store.trail
         self._lease, self._read_seconds = lease_seconds, keeping.read_seconds
         in_force = load(policy.text)
         ovsdb = ovsdb or OvsdbOptions()
-        self._ovsdb = Ovsdb(ovsdb, self._queues_reported)
+        self._ovsdb = Ovsdb(ovsdb, self._queues_reported, fence)
         ledger = Ledger()
         self._journal = Journal(store.trail)
         self._reconciler = Reconciler(
@@ -82,7 +85,7 @@ class Controller:
         self._account_writer = AccountWriter(store, ledger, keeping)
         self._guarantees = Guarantees(self._reconciler, metrics)
         self._core_drops = CoreDrops(self._reconciler)
-        self._openflow = OpenFlow(options, self._reconciler.events)
+        self._openflow = OpenFlow(options, self._reconciler.events, fence)
         self._loop = LoopCalls(self._openflow)
         put = partial(self._openflow.hand_over, self._reconciler.put)
         gone = partial(self._openflow.hand_over, self._reconciler.end)
@@ -117,15 +120,23 @@ class Controller:
         self.switches = Switches(self._openflow, self._reconciler)
         self.workers = Workers(self._loop, self._reconciler, self._guarantees, store.trail)
         self.usage = Accounts(
-            store, ledger, self._account_writer, self.jobs, self._loop, self._reconciler, self._core_drops
+            store,
+            ledger,
+            self._account_writer,
+            self.jobs,
+            self._loop,
+            self._reconciler,
+            self._core_drops,
+            self.reservations,
         )
         self.drops = Drops(ledger, self._core_drops, self._reconciler)
         self.health = Health(store, self._openflow)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Load the live jobs, then listen for switches. Raises StoreError, SettingError."""
+    def start(self, takeover: str = "") -> None:
+        """Load the live jobs, then listen for switches; ``takeover`` is the audit trail's line of how this controller
+        became the active one. Raises StoreError, SettingError."""
         names = needed_attributes(self.policy.policy)
         refresh_facts(self._store, names)
         self._store.runs.begin_leases(self._registration.clock() + self._lease)
@@ -137,10 +148,12 @@ class Controller:
         )
         jobs = self._feed.open()
         self._reconciler.load(jobs)
+        if risk := self._store.replication_risk():
+            event(risk, level=WARNING)
         decided = ((job, decider.decide(job.facts)) for job in jobs)
         self._account_writer.load((job, decision.group) for job, decision in decided if decision.accounted)
         event("directory loaded", jobs=len(jobs))
-        self._journal.start()
+        self._journal.start(takeover)
         self._ovsdb.start()
         self._openflow.start()
         self._upkeep.start()

@@ -60,6 +60,16 @@ class Settings:
     policy_file: Annotated[Path, About("The policy to run; read at start, on SIGHUP, and when the file changes.")] = (
         Path("/etc/lark/policy.yaml")
     )
+    instance_name: Annotated[
+        str, About("The name of this controller among several on one database. Empty: the name of its machine.")
+    ] = ""
+    instance_url: Annotated[
+        str,
+        About(
+            "The URL of this controller's REST API as others reach it, which those that stand by name. "
+            "Empty: the first address of `LARK_REST_LISTEN`, with the machine's name where that is every address."
+        ),
+    ] = ""
     openflow_listen: Annotated[
         Listens,
         About(
@@ -100,10 +110,31 @@ class Settings:
     tokens_file: Annotated[
         Path, About("The API's bearer tokens (their hashes), made by `lark token`; read again when it changes.")
     ] = Path("/etc/lark/tokens.yaml")
+    join_settings: Annotated[
+        Path | None,
+        About(
+            "Settings (`LARK_WORKER_…`) of workers that join by a token of `lark join`; read at each join. Empty: no "
+            "worker may join."
+        ),
+    ] = None
+    join_key: Annotated[
+        Path | None,
+        About(
+            "Private key (PEM) of the first authority in `LARK_OPENFLOW_TLS_CA`, with which certificates of workers "
+            "that join are signed. Empty: none is signed, and workers bring theirs."
+        ),
+    ] = None
+    jwt_file: Annotated[
+        Path | None,
+        About(
+            "Issuers whose JWTs the API accepts beside its own tokens (OIDC providers, SciTokens, HTCondor's "
+            "IDTOKENS), and what their claims allow; read again when it changes. Empty: none."
+        ),
+    ] = None
     lease_seconds: Annotated[float, About("Time for which a job lives without renewal.", "seconds", 30, 604800)] = 900.0
     rest_threads: Annotated[
         int, About("Threads that answer REST requests; at least 8 more than waiting posts.", "threads", 9, 1024)
-    ] = 80
+    ] = 272
     waiting_posts: Annotated[
         int,
         About(
@@ -112,7 +143,7 @@ class Settings:
             1,
             1000,
         ),
-    ] = 64
+    ] = 256
     waiting_workers: Annotated[
         int,
         About(
@@ -270,6 +301,10 @@ def _together(settings: Settings) -> Iterator[str]:
     tls = (settings.openflow_tls_cert, settings.openflow_tls_key, settings.openflow_tls_ca)
     if settings.openflow_tls_listen and None in tls:
         yield "LARK_OPENFLOW_TLS_LISTEN: needs LARK_OPENFLOW_TLS_CERT, LARK_OPENFLOW_TLS_KEY and LARK_OPENFLOW_TLS_CA"
+    if settings.join_settings is not None and (settings.rest_tls_cert is None or not settings.openflow_tls_listen):
+        yield "LARK_JOIN_SETTINGS: needs LARK_REST_TLS_CERT and LARK_OPENFLOW_TLS_LISTEN, since workers join over TLS"
+    if settings.join_key is not None and settings.join_settings is None:
+        yield "LARK_JOIN_KEY: needs LARK_JOIN_SETTINGS, without which no worker may join"
     if settings.ovsdb and not re.fullmatch(OVSDB_PATTERN, settings.ovsdb):
         yield f"LARK_OVSDB={settings.ovsdb}: accepted: ssl:{{host}}:PORT, tcp:{{host}}:PORT or unix:/absolute/path"
     if settings.ovsdb.startswith("ssl:") and None in tls:

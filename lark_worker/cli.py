@@ -1,4 +1,4 @@
-"""``lark-worker``: run the service, list its jobs, say what is wrong, print settings, make the worker's bridge."""
+"""``lark-worker``: set the worker up, run the service, list its jobs, say what is wrong, make the bridge."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 from lark_common import log
 from lark_common.errors import LarkError
 from lark_common.signals import Signals
+from lark_common.systemd import Notices
+from lark_worker import checks, set_up
 from lark_worker import settings as settings_module
 from lark_worker.controller_link import ControllerLink
 from lark_worker.hook_socket import HookSocket
 from lark_worker.identity.processes import Programs
 from lark_worker.identity.startd import LocalStartd, StartdView
+from lark_worker.join import Place
 from lark_worker.metrics import MetricsServer
 from lark_worker.network import own_bridge
 from lark_worker.network.job_network import JobNetworks
@@ -45,8 +52,11 @@ def run(settings: Settings, startd: StartdView | None = None) -> int:
     fair_queues.start()
     if metrics is not None:
         metrics.start()
+    notices = Notices(lambda: _ask(settings, "/v1/status") is not None)
+    notices.ready()
     signals.wait()
     log.event("stopping")
+    notices.stopping()
     if metrics is not None:
         metrics.stop()
     fair_queues.stop()
@@ -62,32 +72,54 @@ def run_fair_queues(settings: Settings) -> int:
     signals.catch(signal.SIGTERM, signal.SIGINT)
     fair_queues = FairQueues(settings.ovs_database)
     fair_queues.start()
+    notices = Notices(fair_queues.is_alive)
+    notices.ready()
     signals.wait()
+    notices.stopping()
     fair_queues.stop()
     return 0
 
 
-def show_jobs(settings: Settings) -> int:
+def show_jobs(settings: Settings, *, as_json: bool = False) -> int:
     """Print the jobs of the running service."""
     document = _ask(settings, "/v1/jobs")
     if document is None:
         return 1
+    if as_json:
+        print(json.dumps(document["jobs"]))
+        return 0
     for job in document["jobs"]:
         print(job["id"], job["slot"], job["owner"], job["state"], job["namespace"], *job["addresses"])
     return 0
 
 
-def show_status(settings: Settings) -> int:
+def show_status(settings: Settings, *, as_json: bool = False) -> int:
     """Print the state of the running service; 1 where that asks for somebody, or it does not answer."""
     document = _ask(settings, "/v1/status")
     if document is None:
         return 1
+    if as_json:
+        print(json.dumps(document))
+        return 1 if document["problems"] else 0
     print(f"jobs: {document['jobs']}")
     for problem in document["problems"]:
         print(f"problem: {problem}")
     if not document["problems"]:
         print("no problems")
     return 1 if document["problems"] else 0
+
+
+def check(settings: Settings, *, as_json: bool = False) -> int:
+    """Print what this worker has and lacks for its jobs' networks; 1 where something is missing."""
+    condor = checks.read_htcondor(settings.startd_address_file, LocalStartd)
+    found = []
+    for finding in checks.findings(settings, condor, lambda: _ask(settings, "/v1/status")):
+        found.append(finding)
+        if not as_json:
+            print(f"{finding.state:<8} {finding.subject}: {finding.words}", flush=True)
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in found]))
+    return 1 if any(finding.state is checks.State.MISSING for finding in found) else 0
 
 
 def _ask(settings: Settings, path: str) -> dict[str, Any] | None:
@@ -125,6 +157,52 @@ def _add_bridge(parser: argparse.ArgumentParser) -> None:
     undo.add_argument("bridge", metavar="BRIDGE")
 
 
+def _add_setup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--controller", required=True, metavar="URL", help="https://NAME:PORT")
+    parser.add_argument(
+        "--join", default="", metavar="TOKEN", help="of `lark join add`; -: from standard input, so that ps shows none"
+    )
+    parser.add_argument("--interface", default="", help="the network card that the bridge gets; none: it is there")
+    parser.add_argument("--kind", choices=own_bridge.KINDS[:2], default="ovs", help="of the bridge that is made")
+    parser.add_argument("--datapath-id", default="", metavar="HEX", help="of the bridge that is made, 16 digits")
+    parser.add_argument(
+        "--wait", type=float, default=15.0, metavar="SECONDS",
+        help="how long a router may take to answer over the bridge before that is undone; 0: none is asked",
+    )  # fmt: skip
+    parser.add_argument("--address", type=ip_address, metavar="IP", help="to which the switch connects [REST's]")
+    parser.add_argument("--host", default="", help="this worker, as Machine in its slots' ads has it [HTCondor's]")
+    parser.add_argument(
+        "--directory", type=Path, default=settings_module.FILE.parent, metavar="DIR", help="[/etc/lark]"
+    )
+
+
+def join_and_start(given: argparse.Namespace) -> int:
+    """Join a controller, make the bridge, start the service, and check; 1 where something but HTCondor is missing.
+
+    Raises LarkError where a step fails.
+    """
+    place = Place(given.directory.absolute())
+    file = place.settings
+    first = settings_module.load(settings_module.with_file(os.environ, file))
+    condor = checks.read_htcondor(first.startd_address_file, LocalStartd)
+    host = given.host or condor.settings.get("FULL_HOSTNAME") or os.uname().nodename
+    token = sys.stdin.read() if given.join == "-" else given.join
+    wish = set_up.Wish(
+        given.controller.rstrip("/"), token.strip(), host, place, given.interface, given.kind, given.datapath_id,
+        given.wait, given.address,
+    )  # fmt: skip
+    for line in set_up.steps(wish):
+        print(line, flush=True)
+    settings = settings_module.load(settings_module.with_file(os.environ, file))
+    print("\nlark-worker check:")
+    missing = False
+    for finding in checks.findings(settings, condor, lambda: _ask(settings, "/v1/status")):
+        print(f"{finding.state:<8} {finding.subject}: {finding.words}", flush=True)
+        # The startd is started when everything else is there.
+        missing |= finding.state is checks.State.MISSING and finding.subject != "HTCondor"
+    return 1 if missing else 0
+
+
 def change_bridge(settings: Settings, given: argparse.Namespace) -> int:
     """Make the worker's bridge, or take it apart. Raises NetworkError."""
     bridges = own_bridge.OwnBridge(settings.state_dir, settings.ovs_database)
@@ -137,28 +215,45 @@ def change_bridge(settings: Settings, given: argparse.Namespace) -> int:
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run as a program."""
-    parser = argparse.ArgumentParser(prog="lark-worker", description="The worker service of Lark.")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+def parser() -> argparse.ArgumentParser:
+    """The command's parser."""
+    made = argparse.ArgumentParser(prog="lark-worker", description="The worker service of Lark.")
+    made.add_argument("--version", action="version", version=f"lark-worker {version('lark-worker')}")
+    actions = made.add_subparsers(dest="action", required=True, metavar="action")
     actions.add_parser("run", help="run the service")
-    actions.add_parser("jobs", help="list jobs")
-    actions.add_parser("status", help="say what is wrong")
+    for name, words in (
+        ("jobs", "list jobs"),
+        ("status", "say what is wrong"),
+        ("check", "say what this worker lacks for its jobs to have networks, and what to do"),
+    ):
+        actions.add_parser(name, help=words).add_argument("--json", action="store_true", help="as JSON, for scripts")
     actions.add_parser("leaves", help="look after queues alone (core switches)")
     actions.add_parser("settings", help="list settings")
+    _add_setup(actions.add_parser("setup", help="join a controller, make the bridge, and start the service"))
     _add_bridge(actions.add_parser("bridge", help="make the worker's bridge with an interface in it, or undo that"))
-    given = parser.parse_args(arguments)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run as a program."""
+    given = parser().parse_args(arguments)
     os.environ.setdefault("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
     try:
-        settings = settings_module.load(os.environ)
+        if given.action == "setup":
+            return join_and_start(given)
+        # A service has its settings from its unit; a command on a shell has none, and is to see what the service sees.
+        service = given.action in ("run", "leaves", "settings")
+        settings = settings_module.load(os.environ if service else settings_module.with_file(os.environ))
         if given.action == "run":
             return run(settings)
         if given.action == "leaves":
             return run_fair_queues(settings)
         if given.action == "jobs":
-            return show_jobs(settings)
+            return show_jobs(settings, as_json=given.json)
         if given.action == "status":
-            return show_status(settings)
+            return show_status(settings, as_json=given.json)
+        if given.action == "check":
+            return check(settings, as_json=given.json)
         if given.action == "bridge":
             return change_bridge(settings, given)
         for row in settings_module.table():

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Any, Final, TypeVar
 
 from lark_common.client import (
@@ -18,8 +18,9 @@ from lark_common.client import (
     UnreachableError,
     read_token,
 )
+from lark_common.controllers import urls
 from lark_common.errors import SettingError
-from lark_common.runs import Address, EndedBy
+from lark_common.runs import Address, EndedBy, Network
 from lark_common.worker_rules import WorkerRules, from_json
 from lark_worker.errors import AwayError, RefusedError
 from lark_worker.queues.shaping import Seen
@@ -29,6 +30,11 @@ Value = TypeVar("Value")
 
 # Statuses of an ad that is itself at fault. With any other a further attempt may succeed.
 REFUSALS: Final = frozenset({400, 409, 413, 415, 422})
+# The longest answer in bytes: the rules of a pool with tens of thousands of jobs have a tenth of it.
+MAX_ANSWER: Final = 1 << 23
+# Letters of a reason, and addresses of a job, that are taken.
+MAX_REASON: Final = 1000
+MAX_ADDRESSES: Final = 16
 # Seconds of a lease before the first answer, and the shortest that is accepted.
 DEFAULT_LEASE: Final = 900.0
 LEAST_LEASE: Final = 15.0
@@ -53,12 +59,33 @@ class Answer:
     addresses: tuple[Address, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """Advice for a job in a sentence, and the whole Mb/s to ask for (None: nothing can be said).
+
+    ``wan`` is how many bytes it has received from the WAN and sent there (None: not counted).
+    """
+
+    sentence: str
+    megabits: int | None
+    wan: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The controller's answer to a report of transfers: the jobs that it does not know, and what is not the WAN."""
+
+    missing: frozenset[str]
+    local: tuple[Network, ...]
+
+
 class ControllerLink:
     """A client of the controller; thread-safe. Every call raises AwayError where the controller cannot be asked.
 
     ``lease`` is the seconds that a job lives without renewal, by the controller's last answer. Raises SettingError
-    where jobs' users can read the token. ``answered_at`` is the time of its last answer (seconds since 1970, 0: none),
-    ``failures`` the number of requests without one.
+    where jobs' users can read the token. With several URLs each call goes to the controller that answered last, and
+    from there on to the others, within the same time. ``answered_at`` is the time of the last answer (seconds since
+    1970, 0: none), ``failures`` the number of requests without one.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -69,6 +96,21 @@ class ControllerLink:
         self.failures = 0
         self._lock = threading.Lock()
         _refuse_shared_secrets(settings)
+
+    @property
+    def ahead(self) -> float:
+        """Seconds by which the controller's clock was ahead of this worker's at its last answer, to within a second."""
+        return 0.0 if self._client is None else self._client.ahead
+
+    def silent(self) -> dict[str, str]:
+        """The controllers that do not answer, each asked by itself, with the reasons."""
+        found = {}
+        for url in urls(self._settings.url):
+            try:
+                self._connect(url).healthy()
+            except (ProblemError, UnreachableError, SettingError, KeyError) as error:
+                found[url] = str(error)
+        return found
 
     def register(self, body: str, wait: float = 0.0) -> Answer:
         """Post a job. Raises RefusedError where the controller refuses it."""
@@ -102,15 +144,28 @@ class ControllerLink:
             if exit_ad:
                 self.end(job_id, "", by)
 
-    def wan(self, job_id: str, fresh: bool = False) -> tuple[int, int] | None:
-        """Bytes that a job has received from the WAN and sent there; None where they are not counted.
-
-        With ``fresh`` the controller reads the counters at the switch now; else it answers its last reading.
-        """
+    def wan(self, host: str, job_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Bytes that a host's jobs have received from the WAN and sent there, by the controller's last readings; those
+        of which they are not counted are left out."""
         try:
-            used = self._ask(lambda client: client.job(job_id, fresh)).get("usage")
-            return None if used is None else (int(used["wan_bytes_in"]), int(used["wan_bytes_out"]))
-        except (_UnknownError, KeyError, TypeError, ValueError):
+            found = self._ask(lambda client: client.use_of(host, job_ids))
+            return {str(each["job"]): (int(each["wan_bytes_in"]), int(each["wan_bytes_out"])) for each in found}
+        except (_UnknownError, KeyError, TypeError, ValueError, OverflowError):
+            return {}
+
+    def advice(self, job_id: str, fresh: bool = False) -> Advised | None:
+        """The controller's advice on what a job asks for, and the WAN's part of its use; None for a job that it does
+        not know. With ``fresh`` the controller reads the counters at the switch now; else it goes by its last
+        reading."""
+        try:
+            found = self._ask(lambda client: client.advice(job_id, fresh))
+            megabits, inward, outward = found["advised"], found["wan_bytes_in"], found["wan_bytes_out"]
+            return Advised(
+                str(found["sentence"])[:MAX_REASON],
+                None if megabits is None else int(megabits),
+                None if inward is None or outward is None else (int(inward), int(outward)),
+            )
+        except (_UnknownError, KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def headroom(self) -> dict[str, float]:
@@ -123,7 +178,7 @@ class ControllerLink:
                 for group in self._ask(lambda client: client.groups())
                 if group["ceiling"] is not None
             }
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return {}
 
     def forged(self, job_id: str, detail: str) -> None:
@@ -152,6 +207,18 @@ class ControllerLink:
         with contextlib.suppress(_UnknownError):
             self._ask(lambda client: client.counters(job_id, counted, final))
 
+    def transfers(self, host: str, moved: Mapping[str, Mapping[str, int]]) -> Noted | None:
+        """Report what jobs' transfers have moved since the job's start, by the job's id; None where the controller is
+        an older one. Raises RefusedError."""
+        try:
+            answer = self._ask(lambda client: client.transfers(host, moved))
+            local = tuple(map(ip_network, answer["local"]))
+            return Noted(frozenset(map(str, answer["missing"])), local)
+        except _UnknownError:
+            return None
+        except (KeyError, TypeError, ValueError):
+            raise AwayError(f"{self._settings.url} does not answer as a Lark controller does") from None
+
     def delivered(self, host: str, at: float, queues: Mapping[tuple[str, str], Seen]) -> None:
         """Report the delivery of jobs' queues at this worker's uplinks until ``at`` (seconds of any clock that only
         grows), by the job's id and the queue's name."""
@@ -179,6 +246,8 @@ class ControllerLink:
                     # The worker's trouble, not the job's.
                     raise
                 return error.status, error.problem
+            except (KeyError, TypeError):
+                raise AwayError(f"{self._settings.url} does not answer as a Lark controller does") from None
 
         return self._ask(made)
 
@@ -206,22 +275,25 @@ class ControllerLink:
             if error.status == 404:
                 raise _UnknownError(str(error)) from None
             if error.status in REFUSALS:
-                raise RefusedError(str(error), error.problem.get("refused") == "idle") from None
+                raise RefusedError(str(error)[:MAX_REASON], error.problem.get("refused") == "idle") from None
             if error.status in (401, 403):
                 # The token file may hold another one by the next time.
                 self._client = None
-            raise AwayError(str(error)) from None
+            raise AwayError(str(error)[:MAX_REASON]) from None
 
-    def _connect(self) -> Client:
+    def _connect(self, url: str = "") -> Client:
         _refuse_shared_secrets(self._settings)
         token = read_token(self._settings.token_file) if self._settings.token_file else None
         return Client(
-            self._settings.url,
+            url or self._settings.url,
             token,
             self._settings.ca_file,
             self._settings.timeout,
             self._settings.cert_file,
             self._settings.key_file,
+            # Every thread of this service that asks has others behind it, which must not wait for ever.
+            whole=True,
+            most=MAX_ANSWER,
         )
 
 
@@ -230,8 +302,14 @@ class _UnknownError(AwayError):
 
 
 def _answer(answer: dict[str, Any]) -> Answer:
-    addresses = tuple(ip_address(each["address"]) for each in answer["addresses"])
-    return Answer(str(answer["state"]), str(answer["reason"]), addresses)
+    given = answer["addresses"]
+    if len(given) > MAX_ADDRESSES:
+        raise ValueError(f"{len(given)} addresses of one job")
+    addresses = tuple(ip_address(str(each["address"])) for each in given)
+    state, reason = answer["state"], answer["reason"]
+    if not isinstance(state, str) or not isinstance(reason, str) or not state.isidentifier():
+        raise ValueError("no state of a job")
+    return Answer(state, reason[:MAX_REASON], addresses)
 
 
 def _lease(answer: dict[str, Any], ahead: float) -> float:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -22,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from lark_common import log
 from lark_common.errors import AdError, LarkError, SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
-from lark_common.limits import Buckets, Places
+from lark_common.limits import Buckets, InTime, Places
 from lark_worker.errors import CallerError, ForgedError, RefusedError
 from lark_worker.identity.processes import (
     Peer,
@@ -36,14 +37,22 @@ from lark_worker.identity.trusted_ad import MAX_AD
 from lark_worker.life.own_reservations import ControllerAnswer
 from lark_worker.network.job_network import resolv_conf
 from lark_worker.records.records import Record
-from lark_worker.usage.metering import is_metered
 from lark_worker.worker import Worker
 
 CONNECTIONS: Final = 512
 CONNECTIONS_PER_USER: Final = 192
 CONNECTIONS_PER_JOB: Final = 8
-# Connections of a user's processes outside of any job.
+# Connections of a user's processes outside of any job, and of all users' together.
 CONNECTIONS_OUTSIDE: Final = 4
+CONNECTIONS_ALL_OUTSIDE: Final = 64
+# The work of telling who a user's callers are, in processes that are looked at: a hook has three above it, and a user
+# may have as many above a process as are looked at.
+LOOKS_A_SECOND: Final = 2000.0
+LOOKS_AT_ONCE: Final = 16384
+# The cost of a connection itself, on the same scale.
+CONNECTION_COST: Final = 16
+# Connections that are accepted in a row.
+ACCEPTED_AT_ONCE: Final = 256
 # Requests of a job: many of them go on to the controller, with a token that all jobs of the worker share.
 REQUESTS_A_SECOND: Final = 5.0
 REQUESTS_AT_ONCE: Final = 50
@@ -56,8 +65,9 @@ WHOLE: Final = 30.0
 # Log lines about callers who are turned away, for each user.
 REFUSALS_A_SECOND: Final = 0.2
 REFUSALS_AT_ONCE: Final = 20
-# Letters of a path in the log.
+# Letters of a path and of a refusal in the log.
 MAX_PATH: Final = 200
+MAX_REASON: Final = 200
 
 
 class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -74,12 +84,15 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.places = Places(CONNECTIONS)
         self.rates = Buckets(REQUESTS_A_SECOND, REQUESTS_AT_ONCE)
         self._refusals = Buckets(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
+        self.looks = Buckets(LOOKS_A_SECOND, LOOKS_AT_ONCE)
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             if _is_served(path):
                 raise SettingError(f"LARK_WORKER_SOCKET={path}: another worker service listens there")
             path.unlink(missing_ok=True)
             super().__init__(str(path), _Handler)
+            # For service_actions.
+            self.socket.setblocking(False)
             # Every job's user may connect; each request is authorised by its caller.
             path.chmod(0o666)
         except OSError as error:
@@ -101,7 +114,9 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     def log_refusal(self, peer: Peer, reason: CallerError) -> None:
         """Log that a caller is turned away, unless its user was too often."""
         if not self._refusals.take(peer.uid):
-            log.event("caller refused", level=log.WARNING, uid=peer.uid, pid=peer.pid, reason=reason)
+            # Part of it may be the caller's own words, such as a job's id.
+            said = str(reason)[:MAX_REASON]
+            log.event("caller refused", level=log.WARNING, uid=peer.uid, pid=peer.pid, reason=said)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection; where no descriptor is left, the next is tried after a while."""
@@ -113,9 +128,37 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
                 time.sleep(EXHAUSTED_SECONDS)
             raise
 
+    def service_actions(self) -> None:
+        """Accept what else waits: the queue is for everybody, and one user may fill it.
+
+        Called by the base class after each connection that it has accepted.
+        """
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                request, client_address = self.get_request()
+            except OSError:
+                return
+            try:
+                self.process_request(request, client_address)
+            except Exception:  # as the base class: an error about one caller is not the next one's
+                self.handle_error(request, client_address)
+                self.shutdown_request(request)
+
+    def look(self, uid: int, cost: int = 1) -> None:
+        """Pay for work at a user's connections. Raises CallerError where the user has nothing left."""
+        if uid != 0 and self.looks.take(uid, cost):
+            raise CallerError("this user's processes open too many connections")
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection on a thread of its own; one over a limit is closed before it costs a thread."""
-        uid = peer_of(request).uid
+        peer = peer_of(request)
+        uid = peer.uid
+        try:
+            self.look(uid, CONNECTION_COST)
+        except CallerError as error:
+            self.log_refusal(peer, error)
+            request.close()
+            return
         user = self.places.take(("user", uid), CONNECTIONS if uid == 0 else CONNECTIONS_PER_USER)
         if user and self.places.take("all", CONNECTIONS):
             try:
@@ -143,26 +186,6 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         """Ignore errors of a single connection: callers go away."""
 
 
-class _InTime(io.RawIOBase):
-    """The bytes of a caller, until ``end`` at the latest."""
-
-    def __init__(self, connection: socket.socket, end: float) -> None:
-        super().__init__()
-        self._connection, self._end = connection, end
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """As of a file. Raises TimeoutError."""
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the request has not come in time")
-        self._connection.settimeout(min(IDLE, left))
-        return self._connection.recv_into(buffer)
-
-
 class _GoneError(Exception):
     """The caller has stopped in the midst of its request."""
 
@@ -180,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Read with a deadline."""
         super().setup()
         self.rfile.close()
-        self.rfile = io.BufferedReader(_InTime(self.connection, time.monotonic() + WHOLE))
+        self.rfile = io.BufferedReader(InTime(self.connection, time.monotonic() + WHOLE, IDLE))
 
     def handle(self) -> None:
         """Identify the caller, then read the request."""
@@ -196,8 +219,12 @@ class _Handler(BaseHTTPRequestHandler):
                     self.handle_one_request()
         except CallerError as error:
             self.server.log_refusal(peer, error)
-            with self.server.places.place(("outside", peer.uid), CONNECTIONS_OUTSIDE) as free:
-                if free:
+            places = self.server.places
+            with (
+                places.place(("outside", peer.uid), CONNECTIONS_OUTSIDE) as own,
+                places.place("outside", CONNECTIONS_ALL_OUTSIDE) as free,
+            ):
+                if own and free:
                     self._turn_away(str(error))
         except OSError:
             return
@@ -205,11 +232,22 @@ class _Handler(BaseHTTPRequestHandler):
     def _starter(self, peer: Peer) -> Process | None:
         """The caller's starter; None for root outside of any job, which may read."""
         try:
-            return find_starter(peer.pid, self.server.programs)
+            return find_starter(peer.pid, self.server.programs, partial(self.server.look, peer.uid))
         except CallerError:
             if peer.uid == 0:
                 return None
             raise
+
+    def parse_request(self) -> bool:
+        """As the base class, and refuse a target that is none."""
+        if not super().parse_request():
+            return False
+        try:
+            urlsplit(self.path)
+        except ValueError:
+            self.send_error(HTTPStatus.BAD_REQUEST, "The request's target is no URL.")
+            return False
+        return True
 
     def do_POST(self) -> None:
         """Register a job, renew it, report its use, or reserve a flow."""
@@ -249,14 +287,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
     def do_GET(self) -> None:
-        """A reservation of the caller's job, or what links have left. For root alone: the namespace of the caller's own
-        job, every job, or the service's own state."""
+        """The caller's own job, a reservation of it, or what links have left. For root alone: the namespace of the
+        caller's own job, every job, or the service's own state."""
         path = urlsplit(self.path).path
         words = path.strip("/").split("/")
         if len(words) == 3 and words[:2] == ["v1", "reservations"]:
             self._pass(lambda: self.server.worker.reservations.show(self._own(), words[2]))
         elif path == "/v1/links":
             self._pass(lambda: self.server.worker.reservations.links(self._own()))
+        elif path == "/v1/job":
+            self._pass(lambda: (HTTPStatus.OK, _shown(self._own())))
         elif self._peer.uid != 0:
             self._problem(HTTPStatus.FORBIDDEN, "For root alone.")
         elif path == "/v1/namespace":
@@ -276,7 +316,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _namespace(self) -> str:
         record = self.server.worker.namespace(self._caller())
         resolv = resolv_conf(record.namespace)
-        usage = "counted" if is_metered(record) else "not counted"
+        usage = "counted" if record.accounted else "not counted"
         return f"namespace {record.namespace}\nusage {usage}\n" + (f"resolv {resolv}\n" if resolv else "")
 
     def _own(self) -> Record:
@@ -389,6 +429,16 @@ def _is_served(path: Path) -> bool:
         except OSError:
             return False
         return True
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    """A job as its own processes see it."""
+    return {
+        "id": record.id,
+        "host": record.machine,
+        "network_type": record.network_type,
+        "addresses": [address.partition("/")[0] for address in record.addresses],
+    }
 
 
 def _wait(query: str) -> float:

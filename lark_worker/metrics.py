@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import socketserver
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler
 from importlib.metadata import version
 from platform import python_version
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,13 +21,15 @@ from prometheus_client.registry import Collector
 from lark_common import log
 from lark_common.errors import SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
+from lark_common.limits import InTime, Places
 from lark_worker.controller_link import ControllerLink
 from lark_worker.settings import address_and_port
 from lark_worker.worker import Worker
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-# Seconds without a byte after which a caller is no longer waited for; one is served at a time.
-IDLE: Final = 5.0
+# Seconds until a caller must have sent its whole request, and for its answer; callers that are served at a time.
+SECONDS: Final = 5.0
+CALLERS: Final = 16
 # Seconds until a connection is accepted again where no descriptor was left.
 EXHAUSTED_SECONDS: Final = 0.5
 
@@ -63,20 +66,39 @@ class WorkerCollector(Collector):
         )
         failures = "Requests that the controller did not answer, or not as it should."
         yield CounterMetricFamily("lark_worker_controller_failures", failures, self._link.failures)
+        yield from self._transfers()
         build = GaugeMetricFamily(
             "lark_worker_build_info", "Always 1; versions of Lark and Python.", labels=("version", "python")
         )
         build.add_metric((version("lark-worker"), python_version()), 1)
         yield build
 
+    def _transfers(self) -> Iterator[Metric]:
+        """Connections of transfers, and the traffic that is in no job's account."""
+        transfers, missed = self._worker.transfers, self._worker.transfers.missed
+        words = "Connections of transfers that are followed."
+        yield GaugeMetricFamily("lark_worker_transfer_connections", words, transfers.followed)
+        for name, words, value in (
+            ("unseen_connections", "Connections that nobody was seen to hold while files were moved.", missed.unseen),
+            ("unseen_bytes", "Their bytes.", missed.unseen_bytes),
+            ("beyond_limit", "Times that a connection was found and there was no place to follow it.", missed.beyond),
+            ("late_bytes", "Bytes of transfers after the end of their job.", missed.late_bytes),
+            ("lost_ends", "Times that ends of connections came faster than they were read.", transfers.lost),
+        ):
+            yield CounterMetricFamily(f"lark_worker_transfer_{name}", words, value)
 
-class MetricsServer(socketserver.TCPServer):
-    """Answers ``GET /metrics`` from :meth:`start` to :meth:`stop`, one request at a time. Raises SettingError where it
-    cannot listen."""
+
+class MetricsServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Answers ``GET /metrics`` from :meth:`start` to :meth:`stop`, a few requests at a time. Raises SettingError where
+    it cannot listen."""
 
     allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
 
     def __init__(self, listen: str, worker: Worker, link: ControllerLink) -> None:
+        self._places = Places(CALLERS)
         self.registry = CollectorRegistry()
         self.registry.register(WorkerCollector(worker, link))
         ProcessCollector(registry=self.registry)
@@ -101,7 +123,7 @@ class MetricsServer(socketserver.TCPServer):
     def stop(self) -> None:
         """Stop serving requests."""
         self.shutdown()
-        self._thread.join(IDLE + 1)
+        self._thread.join(SECONDS)
         self.server_close()
 
     def get_request(self) -> tuple[socket.socket, object]:
@@ -114,6 +136,25 @@ class MetricsServer(socketserver.TCPServer):
                 time.sleep(EXHAUSTED_SECONDS)
             raise
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a thread of its own, or close it where too many are served already."""
+        if not self._places.take():
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # No thread can be started.
+            self._places.give()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, on its thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.give()
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore errors of a single connection: callers go away."""
 
@@ -124,7 +165,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: MetricsServer
     server_version = "lark-worker"
     sys_version = ""
-    timeout = IDLE
+    timeout = SECONDS
+
+    def setup(self) -> None:
+        """Read with a deadline: one that sends a byte now and then would keep its place for ever."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(InTime(self.connection, time.monotonic() + SECONDS, SECONDS))
 
     def do_GET(self) -> None:
         """Send the metrics."""

@@ -13,16 +13,24 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from lark_common.runs import Address, Network
-from lark_common.settings_table import About, Setting, SettingsTable
+from lark_common.settings_table import About, Setting, SettingsTable, lines_of
 
 PREFIX: Final = "LARK_WORKER_"
+# What the service's unit reads.
+FILE: Final = Path("/etc/lark/worker.env")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of a worker service."""
 
-    url: Annotated[str, About("The controller: `http://…`, `https://…` or `unix:/path`.")] = "http://127.0.0.1:8080"
+    url: Annotated[
+        str,
+        About(
+            "The controller: `http://…`, `https://…` or `unix:/path`; of several controllers all, separated by commas "
+            "or spaces."
+        ),
+    ] = "http://127.0.0.1:8080"
     token_file: Annotated[
         Path | None,
         About(
@@ -113,7 +121,13 @@ class Settings:
     wait: Annotated[float, About("Time that a start waits for the switches' confirmation.", "seconds", 0, 30)] = 2.0
     timeout: Annotated[
         float,
-        About("Time that a start waits for the controller; with `WAIT` less than the hook waits.", "seconds", 0.1, 60),
+        About(
+            "Time that a start waits for the controller, for all of several together; with `WAIT` less than the hook "
+            "waits.",
+            "seconds",
+            0.1,
+            60,
+        ),
     ] = 4.0
     dhcp_timeout: Annotated[
         float, About("Time that the start of a job with AddressType dhcp waits for its lease.", "seconds", 0.1, 60)
@@ -128,7 +142,8 @@ class Settings:
     counter_seconds: Annotated[
         float,
         About(
-            "Interval of reports of the use by `bridge` and `nat` jobs to the controller; 0 for at their end alone.",
+            "Interval of reports to the controller of the use by `bridge` and `nat` jobs, and of all jobs' transfers; "
+            "0 for at their end alone.",
             "seconds",
             0,
             3600,
@@ -178,6 +193,18 @@ def load(environ: Mapping[str, str]) -> Settings:
     return _TABLE.load(environ)
 
 
+def with_file(environ: Mapping[str, str], file: Path = FILE) -> dict[str, str]:
+    """The environment with the settings of the service's file below it, so that commands have what the service has.
+
+    Where the file is absent or may not be read, the environment alone.
+    """
+    try:
+        text = file.read_text("utf-8", "replace")
+    except OSError:
+        return dict(environ)
+    return {**{name: value for name, value in lines_of(text).items() if name.startswith(PREFIX)}, **environ}
+
+
 def address_and_port(text: str) -> tuple[str, int]:
     """The address and the port of ``ADDRESS:PORT``. Raises ValueError."""
     host, _, port = text.rpartition(":")
@@ -201,7 +228,8 @@ def _together(settings: Settings) -> Iterator[str]:
             address_and_port(settings.metrics_listen)
         except ValueError:
             yield f"{PREFIX}METRICS_LISTEN={settings.metrics_listen}: accepted: ADDRESS:PORT, such as 0.0.0.0:9464"
-    for name in ("external_interface", "linux_bridge"):
+    # A bridge's name is part of a file's, too.
+    for name in ("external_interface", "linux_bridge", "bridge"):
         if not re.fullmatch(r"[!#-.0-~]{0,15}", getattr(settings, name)):
             yield f"{PREFIX}{name.upper()}={getattr(settings, name)}: accepted: an interface's name"
 

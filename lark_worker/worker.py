@@ -35,6 +35,8 @@ from lark_worker.records.state_lock import StateLock
 from lark_worker.rules.feed import RulesFeed
 from lark_worker.rules.firewall import Counters, Firewall
 from lark_worker.settings import Settings
+from lark_worker.transfers.following import Transfers
+from lark_worker.transfers.reports import TransferReports
 from lark_worker.usage.device_counters import DeviceCounters
 from lark_worker.usage.metering import Metering
 from lark_worker.usage.reports import UsageReports
@@ -69,6 +71,8 @@ class Worker:
         self._connections = OvsConnections(
             settings.ovs_database, self._jobs.all, settings.connections, settings.ovs_connections, link.limited
         )
+        self.transfers = Transfers(settings, self._moving_keys)
+        self._transfer_reports = TransferReports(link, self.transfers, self._jobs.all)
         devices = DeviceCounters(settings.ovs_database)
         self._reports = UsageReports(
             link,
@@ -78,6 +82,7 @@ class Worker:
             self._jobs.all,
             settings.counter_seconds,
             fair_queues.write_now,
+            self._transfer_reports,
         )
         script = SiteScript(settings.namespace_script)
         self._endings = Endings(
@@ -89,6 +94,8 @@ class Worker:
             self._dhcp,
             self._rules,
             self._reports,
+            transfers=self.transfers,
+            transfer_reports=self._transfer_reports,
             script=script,
         )
         self._admission = Admission(settings, self._jobs, link, startd, networks, self._endings)
@@ -103,13 +110,16 @@ class Worker:
             self._rules,
             script=script,
         )
-        self._metering = Metering(settings, self._jobs, link, self._reports.wan)
+        self._metering = Metering(
+            settings, self._jobs, link, self._reports.wan, self._reports.advice, self.transfers.sums
+        )
         self._wrapper_check = WrapperCheck(startd)
         self._leases = LeaseRenewal(self._jobs, link, self._registrations)
 
     def start(self) -> None:
         """Take up the jobs that still run, end those that do not, remove what belongs to none. Raises NetworkError."""
         known = self._jobs.load()
+        self.transfers.start()
         self._watch.start()
         live = [record for record in known if not record.over and self._jobs.lives(record)]
         self._networks.sweep(live)
@@ -133,6 +143,7 @@ class Worker:
         self._shaping.start()
         self._rules.start()
         self._reports.start()
+        self._transfer_reports.start()
         self._connections.start()
         log.event("jobs resumed", live=len(live), known=len(known))
         self._leases.start()
@@ -147,6 +158,8 @@ class Worker:
         self._rules.stop()
         self._shaping.stop()
         self._reports.stop()
+        self._transfer_reports.stop()
+        self.transfers.stop()
         self._connections.stop()
         self._dhcp.stop()
         self._spool.stop()
@@ -225,6 +238,10 @@ class Worker:
         if record.id != job_id:
             raise CallerError(f"{job_id} is not this job")
         return record
+
+    def _moving_keys(self) -> list[Key]:
+        """The starters whose transfers are accounted until their job's end is noted."""
+        return [key_of(record) for record in self._jobs.all() if not record.over]
 
     def _again(self, key: Key, record: Record) -> None:
         self._registrations.post_later(key, record)

@@ -5,33 +5,12 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-say() { printf 'setup: %s\n' "$*"; }
-die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+name=setup
+# shellcheck source=scripts/debian_packages.sh
+. scripts/debian_packages.sh
 
-PATH=$PATH:/usr/sbin:/sbin
-export PATH DEBIAN_FRONTEND=noninteractive
-
-as_root() {
-    if [ "$(id -u)" -eq 0 ]; then
-        "$@"
-    elif command -v sudo >/dev/null 2>&1; then
-        sudo -n -E "$@" || die "needs root for: $* (run as root, or allow sudo without a password)"
-    else
-        die "needs root or sudo for: $*"
-    fi
-}
-
-has() { command -v "$1" >/dev/null 2>&1; }
 has_postgres() { has initdb || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; }
 
-missing=
-need() { # need PACKAGE PROGRAM...: the package, unless all its programs are there
-    package=$1
-    shift
-    for program in "$@"; do
-        has "$program" || { missing="$missing $package"; return; }
-    done
-}
 need openvswitch-switch ovs-vswitchd ovsdb-server ovs-vsctl ovs-ofctl ovs-appctl ovsdb-tool
 need iproute2 ip bridge
 need nftables nft
@@ -47,9 +26,19 @@ need busybox busybox
 need dnsmasq-base dnsmasq
 need chromium chromium
 need mmdebstrap mmdebstrap
+need systemd-container systemd-nspawn
 need shellcheck shellcheck
+need man-db man
+need gcc gcc
+need make make
+need openmpi-bin mpiexec.openmpi
+need libopenmpi-dev mpicc.openmpi
+need mpich mpiexec.mpich
+need libmpich-dev mpicc.mpich
 need prometheus promtool
 has_postgres || missing="$missing postgresql"
+# With what it needs to start containers in a network: these are recommended alone.
+has podman || missing="$missing podman conmon crun netavark aardvark-dns uidmap"
 
 find_python() {
     for python in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
@@ -61,30 +50,7 @@ find_python() {
 }
 find_python >/dev/null || missing="$missing python3 python3-venv"
 
-if [ -n "$missing" ]; then
-    has apt-get || die "not installed, and there is no apt-get to install them:$missing"
-    say "installing Debian packages:$missing"
-    # Servers that come with the packages are not wanted: tests start private ones. Where the machine already has a
-    # policy on starting services, it stands.
-    policy=/usr/sbin/policy-rc.d
-    made=
-    if [ ! -e "$policy" ]; then
-        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
-        as_root chmod 755 "$policy"
-        made=yes
-    fi
-    log=$(mktemp)
-    trap 'rm -f "$log"; [ -z "$made" ] || as_root rm -f "$policy"' EXIT
-    install() {
-        # shellcheck disable=SC2086  # a list of package names
-        as_root apt-get install -y -qq --no-install-recommends $missing >"$log" 2>&1
-    }
-    # The package lists are fetched only when those at hand do not do.
-    install || { as_root apt-get update -qq && install; } || {
-        cat "$log" >&2
-        die "apt-get could not install:$missing"
-    }
-fi
+install_missing
 
 python=$(find_python) || die "no Python of 3.11 or newer with venv; set PYTHON=/path/to/python3.11"
 
@@ -100,6 +66,6 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; }
 pip install --require-hashes -r requirements-dev.txt
-pip install --no-deps --no-build-isolation --editable ./lark_common --editable ./lark_worker --editable .
+pip install --no-deps --no-build-isolation --editable ./lark_common --editable ./lark_worker --editable ./lark_mpi --editable .
 printf '%s\n' "$stamp" >.venv/.lark-stamp
 say "done"

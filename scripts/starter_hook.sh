@@ -13,7 +13,7 @@
 # Status: always 0. What happens to the job is said in the output, so that an accident here is no accident of the job.
 #
 # Settings, from the environment or from /etc/lark/hook.conf (lines NAME=value; read, never executed; the environment wins):
-#   LARK_URL         http://… or https://… of the controller
+#   LARK_URL         http://… or https://… of the controller; of several all, separated by commas or spaces
 #   LARK_SOCKET      a Unix socket to speak to instead
 #   LARK_TOKEN_FILE  a file with the bearer token
 #   LARK_CA_FILE     PEM file of the authorities that may have signed the controller's certificate
@@ -25,9 +25,10 @@
 #   LARK_ON_FAILURE  when the controller cannot be asked: start (default), hold, idle
 #   LARK_STATE_DIR   where the job's id is kept (default: the job's scratch directory)
 #
-# Needs a POSIX shell, curl, and the usual small programs (cat, head, sed, tr, sha256sum, date, sleep).
+# Needs a POSIX shell, curl, and the usual small programs (cat, head, sed, tr, sha256sum, date, sleep); beside the worker
+# service python3, too, so that no user who fills the queue of the service's socket keeps this job's hook out.
 
-set -u
+set -fu
 LC_ALL=C
 export LC_ALL
 umask 077
@@ -40,6 +41,7 @@ HOLD_REFUSED=10    # HookStatusCode: the controller refused the job
 IDLE_REFUSED=310   # HookStatusCode: the controller refused the job, and the site lets it go back to Idle
 HOLD_FAILURE=20    # HookStatusCode: the controller could not be asked, LARK_ON_FAILURE=hold
 IDLE_FAILURE=300   # HookStatusCode: the same, LARK_ON_FAILURE=idle
+CANNOT_CONNECT=7   # curl's status where nobody accepts a connection
 NEWLINE='
 '
 TAB='	'
@@ -49,9 +51,7 @@ say() { printf 'lark: %s\n' "$*" >&2; }
 # Text as the inside of a ClassAd string: no quotes, backslashes or control characters, nothing but ASCII, not long.
 quotable() { printf '%s' "$1" | tr '\n\t"\134' "  '/" | tr -cd ' -~' | head -c 400; }
 
-action=
-answered=
-on_failure=start
+action='' answered='' on_failure=start
 
 # The end of every start: exactly one answer on standard output, whatever happened before.
 answer() {
@@ -104,8 +104,7 @@ trustworthy() { # trustworthy FILE: it belongs to root or to us, and no one else
 }
 
 read_settings() {
-    unread=
-    conf=${LARK_HOOK_CONF:-/etc/lark/hook.conf}
+    unread='' conf=${LARK_HOOK_CONF:-/etc/lark/hook.conf}
     [ -r "$conf" ] || { unread=" (and $conf cannot be read)"; return 0; }
     if ! trustworthy "$conf"; then
         say "$conf is ignored: it must belong to root (or to the hook's user) and be writable by nobody else"
@@ -116,23 +115,13 @@ read_settings() {
             LARK_*=*) ;;
             *) continue ;;
         esac
-        name=${line%%=*}
-        value=${line#*=}
+        name=${line%%=*} value=${line#*=}
         case $value in
             \"*\" | \'*\') value=${value#?} value=${value%?} ;;
         esac
         case $name in
-            LARK_URL) : "${LARK_URL=$value}" ;;
-            LARK_SOCKET) : "${LARK_SOCKET=$value}" ;;
-            LARK_TOKEN_FILE) : "${LARK_TOKEN_FILE=$value}" ;;
-            LARK_CA_FILE) : "${LARK_CA_FILE=$value}" ;;
-            LARK_CERT_FILE) : "${LARK_CERT_FILE=$value}" ;;
-            LARK_KEY_FILE) : "${LARK_KEY_FILE=$value}" ;;
-            LARK_TIMEOUT) : "${LARK_TIMEOUT=$value}" ;;
-            LARK_RETRIES) : "${LARK_RETRIES=$value}" ;;
-            LARK_WAIT) : "${LARK_WAIT=$value}" ;;
-            LARK_ON_FAILURE) : "${LARK_ON_FAILURE=$value}" ;;
-            LARK_STATE_DIR) : "${LARK_STATE_DIR=$value}" ;;
+            LARK_URL | LARK_SOCKET | LARK_TOKEN_FILE | LARK_CA_FILE | LARK_CERT_FILE | LARK_KEY_FILE | LARK_TIMEOUT | \
+                LARK_RETRIES | LARK_WAIT | LARK_ON_FAILURE | LARK_STATE_DIR) eval ": \"\${$name=\$value}\"" ;;
             *) say "$conf: unknown setting $name" ;;
         esac
     done <"$conf"
@@ -161,16 +150,17 @@ check_settings() {
     timeout=$(number LARK_TIMEOUT "${LARK_TIMEOUT:-}" 20 1 600)
     retries=$(number LARK_RETRIES "${LARK_RETRIES:-}" 3 0 20)
     wait=$(number LARK_WAIT "${LARK_WAIT:-}" 2 0 60)
-    token=
-    base=${LARK_URL:-}
-    base=${base%/}
-    [ -z "${LARK_SOCKET:-}" ] || base=http://localhost
-    case $base in
-        *[!!-~]*) problem="LARK_URL holds characters that a URL may not" ;;
-        http://?* | https://?*) problem= ;;
-        '') problem="neither LARK_URL nor LARK_SOCKET is set$unread" ;;
-        *) problem="LARK_URL does not begin with http:// or https://" ;;
-    esac
+    token='' bases='' count=0 problem="neither LARK_URL nor LARK_SOCKET is set$unread"
+    given=$(printf '%s' "${LARK_URL:-}" | tr , ' ')
+    [ -z "${LARK_SOCKET:-}" ] || given=http://localhost
+    for base in $given; do
+        problem=
+        case $base in
+            *[!!-~]*) problem="LARK_URL holds characters that a URL may not" && return 1 ;;
+            http://?* | https://?*) bases="$bases${base%/} " count=$((count + 1)) ;;
+            *) problem="LARK_URL: $base does not begin with http:// or https://" && return 1 ;;
+        esac
+    done
     [ -z "$problem" ] || return 1
     if [ -n "${LARK_TOKEN_FILE:-}" ]; then
         { token=$(head -c 4096 <"$LARK_TOKEN_FILE" | tr -d '\r\n'); } 2>/dev/null
@@ -258,9 +248,7 @@ compute_id() {
     slot=$(attribute '[Nn][Aa][Mm][Ee]' "$machine_ad")
     slot=${slot:-$(attribute '[Rr][Ee][Mm][Oo][Tt][Ee][Hh][Oo][Ss][Tt]' "$job_ad")}
     slot=${slot:-$(attribute '[Mm][Aa][Cc][Hh][Ii][Nn][Ee]' "$machine_ad")}
-    case $started in
-        '' | *[!0-9]*) started=0 ;;
-    esac
+    case $started in '' | *[!0-9]*) started=0 ;; esac
     [ -n "$global" ] && [ -n "$slot" ] || return 0
     printf '%s\n%s\n%s' "$global" "$started" "$slot" | sha256sum 2>/dev/null | head -c 16
 }
@@ -293,9 +281,30 @@ saved_id() {
 
 # --- asking the controller ----------------------------------------------------------------------------------------
 
-now() { date +%s; }
+# Seconds of a clock that only grows. The time of day may be set back, and the job's start would wait for as long.
+now() {
+    { read -r uptime _ </proc/uptime; } 2>/dev/null || uptime=$(date +%s)
+    printf '%s' "${uptime%%.*}"
+}
 
-# One request. Sets: status (000 where there was no answer), body, problem.
+# Stands in for curl where the socket's queue is full: curl gives up at once, and this waits in the kernel for room.
+WAITING_CLIENT='
+import http.client, signal, socket, sys
+seconds, where, method, path, most = sys.argv[1:]
+signal.alarm(int(seconds))
+link = http.client.HTTPConnection("lark")
+link.sock = socket.socket(socket.AF_UNIX)
+try:
+    link.sock.connect(where)
+except OSError as error:
+    sys.exit(f"curl: (7) Could not connect: {error.strerror}")
+kinds = {"Accept": "text/plain", "Content-Type": "text/plain; charset=utf-8"}
+link.request(method, path, sys.stdin.buffer.read(), kinds)
+answer = link.getresponse()
+sys.stdout.buffer.write(b"%b\nhttp-status %d" % (answer.read(int(most)), answer.status))
+'
+
+# One request. Sets: status (000 where there was no answer), code, body, problem.
 request() { # request SECONDS METHOD PATH BODY
     # The body goes in by one pipe, the token by another: neither a file nor an argument list ever holds the token.
     config=
@@ -303,22 +312,26 @@ request() { # request SECONDS METHOD PATH BODY
     {
         reply=$(
             printf '%s' "$4" | {
+                [ -z "$waits" ] || {
+                    python3 -IS -c "$WAITING_CLIENT" "$1" "$LARK_SOCKET" "$2" "$3" "$MAX_ANSWER" 2>&1
+                    printf '\ncurl-status %s' "$?"
+                    exit
+                }
                 exec 4<&0
                 printf '%s\n' "$config" | {
-                    curl -q --config - --silent --show-error --noproxy '*' --globoff --include --max-time "$1" \
+                    curl -q --config - --silent --show-error --noproxy '*' --globoff --max-time "$1" \
                         --connect-timeout "$1" --request "$2" --header 'Accept: text/plain' \
                         --header 'Content-Type: text/plain; charset=utf-8' --header 'Expect:' \
                         ${LARK_SOCKET:+--unix-socket "$LARK_SOCKET"} ${LARK_CA_FILE:+--cacert "$LARK_CA_FILE"} \
                         ${LARK_CERT_FILE:+--cert "$LARK_CERT_FILE"} ${LARK_KEY_FILE:+--key "$LARK_KEY_FILE"} \
-                        --data-binary @/dev/fd/4 "$base$3" 2>&1
+                        --data-binary @/dev/fd/4 --write-out '\nhttp-status %{http_code}' "$base$3" 2>&1
                     printf '\ncurl-status %s' "$?"
                 }
             } | head -c "$MAX_ANSWER" | tr -d '\r'
         )
     } 2>/dev/null
-    status=000
-    body=
-    code=$(printf '%s\n' "$reply" | sed -n '$s/^curl-status //p')
+    status=000 body='' where=${LARK_SOCKET:-$base}
+    code=${reply##*"${NEWLINE}curl-status "}
     case $code in
         0) ;;
         '' | *[!0-9]*)
@@ -332,45 +345,51 @@ request() { # request SECONDS METHOD PATH BODY
             ;;
     esac
     reply=${reply%"${NEWLINE}curl-status "*}
-    while :; do # the last of the header blocks counts: 100 Continue and the like stand before it
-        case $reply in
-            "HTTP/"*"$NEWLINE$NEWLINE"*) ;;
-            *) break ;;
-        esac
-        headers=${reply%%"$NEWLINE$NEWLINE"*}
-        reply=${reply#*"$NEWLINE$NEWLINE"}
-        status=$(printf '%s\n' "$headers" | sed -n '1s/^HTTP\/[0-9.]* \([1-5][0-9][0-9]\).*/\1/p')
-    done
-    status=${status:-000}
-    body=$reply
+    body=${reply%"${NEWLINE}http-status "*}
+    status=${reply##*"${NEWLINE}http-status "}
     problem="$where answered with status $status"
 }
 
-# Ask until there is an answer that more asking would not change, or the time is over.
+# Ask one controller after the other until there is an answer that more asking would not change, or the time is over.
+# All that the hook asks may be asked again, of another controller too: a run has one id everywhere. A retry is used up
+# when none of them has answered, but for one that stands by: then another one is about to become active.
 ask() { # ask METHOD PATH BODY [SECONDS THAT THE CONTROLLER MAY TAKE]
-    left=$retries
-    pause=1
+    left=$retries pause=1 waits='' untried=$count standby='' others=''
     while :; do
         remaining=$((deadline - $(now)))
         if [ "$remaining" -le 0 ]; then
             problem="${problem:-no answer from $where} (gave up after $timeout s)"
             return
         fi
-        share=$((remaining / (left + 1)))
+        share=$((remaining / (left * count + untried)))
         least=$((${4:-0} + 2))
         [ "$share" -ge "$least" ] || share=$least
         [ "$share" -le "$remaining" ] || share=$remaining
+        base=${bases%% *}
         request "$share" "$1" "$2" "$3"
-        case $status in
-            000 | 429 | 5??) ;;
-            *) return ;;
+        if [ "$code" = "$CANNOT_CONNECT" ] && [ -S "${LARK_SOCKET:-}" ] && [ -z "$waits" ]; then
+            waits=yes
+            continue
+        fi
+        case $status$body in
+            000*) ;;
+            503*urn:lark:problem:standby*) standby=standby ;;
+            429* | 5??*) others=yes ;;
+            *) return ;; # by the first of the list, as which it stays
         esac
-        [ "$left" -gt 0 ] || return
-        left=$((left - 1))
+        bases="${bases#* }$base " untried=$((untried - 1))
+        [ "$untried" = 0 ] || continue
+        untried=$count
+        if [ "$standby$others" = standby ]; then
+            pause=1
+        else
+            [ "$left" -gt 0 ] || return
+            left=$((left - 1))
+        fi
         [ $((deadline - $(now))) -gt "$pause" ] || return
         say "$problem; trying again"
         sleep "$pause"
-        pause=$((pause * 2))
+        pause=$((pause * 2)) standby='' others=''
     done
 }
 
@@ -487,7 +506,7 @@ main() {
         unmanaged "$problem"
         return
     fi
-    where=${LARK_SOCKET:-$base}
+    where=${LARK_SOCKET:-$bases}
     deadline=$(($(now) + timeout))
     read_ads
     case $action in

@@ -1,7 +1,10 @@
 """Fixtures that every test may use; each subject's fixtures live in a module of their own."""
 
+import logging
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 from tests.fixtures import own_network
@@ -25,3 +28,11 @@ pytest_plugins = [
     "tests.fixtures.hook",
     "tests.fixtures.again",
 ]
+
+
+@pytest.fixture(autouse=True)
+def _no_log_of_a_test_before() -> Iterator[None]:
+    """Take a test's own log away with it: each later event would tell, slowly, that its stream is closed."""
+    yield
+    root = logging.getLogger()
+    root.handlers[:] = [each for each in root.handlers if type(each) is not logging.StreamHandler]

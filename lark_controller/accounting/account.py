@@ -6,7 +6,7 @@ from array import array
 from typing import Final
 
 from lark_controller.accounting.readings import CountKind, PortReading, QueueReading
-from lark_controller.accounting.usage import IDLE, Usage
+from lark_controller.accounting.usage import IDLE, MOST, Peak, Usage
 from lark_controller.jobs.job import Job
 
 # Positions in an account's numbers.
@@ -19,8 +19,17 @@ HELD: Final = QUEUES + len(QueueReading._fields)
 # Of bytes and packets, in and out: the WAN's part that was read ahead of the whole.
 DROPS: Final = HELD + 4
 # Drops by policy and by rate, in and out, as of the last reading that has a rate.
-SIZE: Final = DROPS + 4
+PEAK: Final = DROPS + 4
+# The highest rates in and out, bits a second.
+STRETCH: Final = PEAK + len(Peak._fields)
+# The stretch that is not over: its beginning (milliseconds since 1970; 0: none), and the bytes in and out until then.
+SIZE: Final = STRETCH + 3
 ZEROS: Final = array("Q", bytes(8 * SIZE))
+
+# Seconds that a stretch has at least. A rate over less is a burst: what a queue lets pass at once, or two readings that
+# happened to come close together.
+LEAST_STRETCH: Final = 5.0
+_BYTES: Final = (Usage._fields.index("bytes_in"), Usage._fields.index("bytes_out"))
 
 
 class Account:
@@ -40,6 +49,7 @@ class Account:
         "group",
         "host",
         "id",
+        "moved_at",
         "number",
         "numbers",
         "owner",
@@ -59,6 +69,7 @@ class Account:
         self.place(job)
         self.treatment = treatment
         self.at = 0.0
+        self.moved_at = 0.0  # the last report of its transfers, which comes when no counter of the port is read
         self.unwritten = 0.0  # the reading at which the use begins that is not written
         self.rate = IDLE
         self.started = False  # the port was read before, so its readings can be compared
@@ -77,6 +88,35 @@ class Account:
         if self.numbers is ZEROS:
             self.numbers = ZEROS[:]
         return self.numbers
+
+    def keep_highest(self, before: array[int], last: float, at: float) -> bool:
+        """Compare the rate since the stretch began with the highest ones, where that is long enough ago; True where it
+        is a higher one. The sums were ``before`` at the reading before this, which was at ``last``."""
+        numbers = self.numbers
+        if not numbers[STRETCH]:
+            numbers[STRETCH:SIZE] = array("Q", (_millis(last), *(before[place] for place in _BYTES)))
+        elapsed = at - numbers[STRETCH] / 1000
+        if 0 <= elapsed < LEAST_STRETCH:
+            return False
+        rose = False
+        for offset, place in enumerate(_BYTES):
+            # A clock that was set back begins a stretch, and says nothing of the one before.
+            rate = round(8 * (numbers[place] - numbers[STRETCH + 1 + offset]) / elapsed) if elapsed > 0 else 0
+            if rate > numbers[PEAK + offset]:
+                numbers[PEAK + offset] = min(rate, MOST)
+                rose = True
+        numbers[STRETCH:SIZE] = array("Q", (_millis(at), *(numbers[place] for place in _BYTES)))
+        return rose
+
+    def unchanged_until(self, at: float) -> bool:
+        """Note that the counters were read at that time, too, and that nothing was new; True where a highest rate
+        is known by that."""
+        if at <= self.last:
+            return False
+        self.opened()
+        rose = self.keep_highest(self.sums, self.last, at)
+        self.at = at
+        return rose
 
     @property
     def last(self) -> float:
@@ -99,6 +139,15 @@ class Account:
         return Usage(*self.numbers[:SUMS])
 
     @property
+    def peak(self) -> Peak:
+        """The highest rates that the job has kept up so far."""
+        return Peak(*self.numbers[PEAK:STRETCH])
+
+    @property
     def written(self) -> Usage:
         """The part of it that is written."""
         return Usage(*self.numbers[SUMS:PORT])
+
+
+def _millis(at: float) -> int:
+    return max(1, round(1000 * at))

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from lark_controller.accounting.account import PORT, Account
-from lark_controller.accounting.usage import Usage
+from lark_controller.accounting.usage import FLAT, Peak, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Entry:
     new: Usage
     readings: str
     final: bool
+    peak: Peak = FLAT
 
 
 def entry_of(number: int, account: Account) -> Entry:
@@ -49,9 +50,10 @@ def entry_of(number: int, account: Account) -> Entry:
         host=account.host,
         since=account.created,
         begun=account.unwritten or account.created,
-        at=account.last,
+        at=max(account.last, account.moved_at),
         usage=usage,
         new=usage.minus(account.written),
         readings="" if account.final else json.dumps(readings, separators=(",", ":")),
         final=account.final,
+        peak=account.peak,
     )

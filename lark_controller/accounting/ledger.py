@@ -9,21 +9,42 @@ from __future__ import annotations
 import json
 import threading
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest, nsmallest
 from itertools import islice
 from math import inf
 from operator import add, itemgetter, lt, sub
 from typing import Final
 
-from lark_controller.accounting.account import DROPS, FLOWS, HELD, PORT, QUEUES, SIZE, SUMS, WORKER, ZEROS, Account
+from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, QUEUES, SUMS, WORKER, ZEROS, Account
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.drops import Dropping, DropRate, DropSum
 from lark_controller.accounting.entry import Entry, entry_of
+from lark_controller.accounting.places import (
+    DROP_PLACES,
+    FLOW_PLACES,
+    HELD_FOR,
+    PLACES,
+    PORT_PLACES,
+    RATE_DROP_PLACES,
+    RATE_PLACES,
+    THROTTLED,
+    TRANSFER_PLACES,
+    WORKER_PLACES,
+    add_to,
+    count_parts,
+)
 from lark_controller.accounting.rates import Flowing, Rates
-from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, QueueReading, WorkerCounts
+from lark_controller.accounting.readings import (
+    CountKind,
+    FlowReading,
+    PortReading,
+    QueueReading,
+    TransferCounts,
+    WorkerCounts,
+)
 from lark_controller.accounting.recent import Recent
-from lark_controller.accounting.usage import IDLE, MOST, NOTHING, JobUsage, Rate, Usage
+from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs.job import Job
 
 # A port that is at most this much (seconds) older than its job was made for it, and all that it counted is the job's.
@@ -32,43 +53,6 @@ MADE_FOR_IT: Final = 60.0
 _AT_ONCE: Final = 200
 # Ports of ended jobs whose last reading is kept, for the next job that may come to the same port.
 _REMEMBERED: Final = 65_536
-
-
-# Which sums a flow's (bytes, packets) belong to; drops count packets alone.
-_SPLITS: Final[dict[int, tuple[str | None, str]]] = {
-    CountKind.WAN_OUT: ("wan_bytes_out", "wan_packets_out"),
-    CountKind.WAN_IN: ("wan_bytes_in", "wan_packets_in"),
-    CountKind.WAN_IN_IPV6: ("wan_bytes_in", "wan_packets_in"),
-    CountKind.DROP_OUT: (None, "policy_drops_out"),
-    CountKind.DROP_IN: (None, "policy_drops_in"),
-    CountKind.DROP_IN_IPV6: (None, "policy_drops_in"),
-}
-_PLACES: Final = {name: place for place, name in enumerate(Usage._fields)}
-# In the order of PortReading.
-_PORT_PLACES: Final = tuple(
-    _PLACES[name]
-    for name in ("packets_out", "bytes_out", "packets_in", "bytes_in", "rate_drops_out", "rate_drops_in")
-)  # fmt: skip
-_RATE_PLACES: Final = tuple(_PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
-_DROPS: Final = tuple(
-    _PLACES[name] for name in ("policy_drops_in", "policy_drops_out", "rate_drops_in", "rate_drops_out")
-)
-_RATE_DROPS: Final = tuple(_PLACES[name] for name in ("rate_drops_in", "rate_drops_out"))
-_THROTTLED: Final = _PLACES["throttled"]
-# Each part with its whole, in the order of the numbers that are held over.
-_PARTS: Final = tuple(
-    (_PLACES[f"wan_{name}"], _PLACES[name]) for name in ("bytes_in", "bytes_out", "packets_in", "packets_out")
-)
-_HELD: Final = {part: HELD + place for place, (part, _) in enumerate(_PARTS)}
-_FLOW_PLACES: Final = {
-    kind: (None if size is None else _PLACES[size], _PLACES[packets]) for kind, (size, packets) in _SPLITS.items()
-}
-_WORKER_PLACES: Final = tuple(
-    _PLACES[name]
-    for name in (
-        "wan_bytes_in", "wan_bytes_out", "wan_packets_in", "wan_packets_out", "policy_drops_in", "policy_drops_out"
-    )
-)  # fmt: skip
 
 
 class Ledger:
@@ -149,7 +133,7 @@ class Ledger:
                 self._read_port(account, at, port, inf if account.follows else port_age)
             for reading in flows:
                 self._read_flow(account, reading)
-            _count_parts(account, held if port is not None else None)
+            count_parts(account, held if port is not None else None)
             if port is not None:
                 self._timed(number, account, at, before, first)
             self._moved(number, account, before, last)
@@ -170,9 +154,9 @@ class Ledger:
             numbers, before = account.opened(), account.sums
             new = [max(0, now - old) for old, now in zip(numbers[QUEUES:HELD], reading, strict=True)]
             numbers[QUEUES:HELD] = array("Q", reading)
-            _add(numbers, _PLACES["rate_drops_in"], new[0])
-            _add(numbers, _PLACES["rate_drops_out"], new[1])
-            _add(numbers, _THROTTLED, max(new[2:]))
+            add_to(numbers, PLACES["rate_drops_in"], new[0])
+            add_to(numbers, PLACES["rate_drops_out"], new[1])
+            add_to(numbers, THROTTLED, max(new[2:]))
             self._moved(number, account, before)
 
     def flow_gone(self, number: int, reading: FlowReading) -> None:
@@ -185,7 +169,7 @@ class Ledger:
             before = account.sums
             self._read_flow(account, reading)
             self._begin_anew(number, account, reading.kind)
-            _count_parts(account, None)
+            count_parts(account, None)
             self._moved(number, account, before)
 
     def flows_there(self, number: int, at: float, flows: Sequence[FlowReading]) -> None:
@@ -202,7 +186,7 @@ class Ledger:
                 self._read_flow(account, reading)
             for kind in {*CountKind} - {reading.kind for reading in flows}:
                 self._begin_anew(number, account, kind)
-            _count_parts(account, None)
+            count_parts(account, None)
             self._moved(number, account, before)
 
     def report(self, number: int, at: float, report: WorkerCounts, final: bool) -> bool:
@@ -215,12 +199,14 @@ class Ledger:
             if account is None or account.final or account.reported:
                 return False
             held = account.opened()[HELD:DROPS]
+            if report.new_within is not None and account.started and account.unchanged_until(at - report.new_within):
+                self._changed[number] = None
             before, first, last = account.sums, not account.started, account.last
             # The worker made the port for this job.
             self._read_port(account, at, report.port, 0.0)
             counts = (*(report.wan or ()), *(report.policy_drops or ()))
             if counts:
-                places = _WORKER_PLACES[: len(counts)] if report.wan else _WORKER_PLACES[4:]
+                places = WORKER_PLACES[: len(counts)] if report.wan else WORKER_PLACES[4:]
                 offset = WORKER if report.wan else WORKER + 4
                 old = account.numbers[offset : offset + len(counts)]
                 new = counted(old, counts)
@@ -228,11 +214,35 @@ class Ledger:
                     self._must_be_written(number)
                 account.numbers[offset : offset + len(counts)] = array("Q", counts)
                 for place, value in zip(places, new, strict=True):
-                    _add(account.numbers, _HELD.get(place, place), value)
-            _count_parts(account, held)
+                    add_to(account.numbers, HELD_FOR.get(place, place), value)
+            count_parts(account, held)
             account.reported = final
             self._timed(number, account, at, before, first)
             self._moved(number, account, before, last)
+            return True
+
+    def transferred(self, number: int, at: float, moved: TransferCounts, within: float | None) -> bool:
+        """Takes a worker's count of a job's transfers, of which all that is new came in the last ``within`` seconds
+        (None: since the job's beginning); False where the job has no open account.
+
+        Sums that are less than they were are those of a worker that has lost some, or of a report that was overtaken:
+        they count again once they are more.
+        """
+        with self._lock:
+            account = self._accounts.get(number)
+            if account is None or account.final:
+                return False
+            numbers, before = account.opened(), account.sums
+            new = [max(0, now - numbers[place]) for place, now in zip(TRANSFER_PLACES, moved, strict=True)]
+            for place, value in zip(TRANSFER_PLACES, new, strict=True):
+                add_to(numbers, place, value)
+            seconds = max(1.0, at - account.created if within is None else within)
+            rate = account.rate._replace(
+                transfer_inward=round(8 * new[0] / seconds), transfer_outward=round(8 * new[1] / seconds)
+            )
+            account.moved_at = at
+            self._rated(account, rate, account.treatment)
+            self._moved(number, account, before, at - seconds)
             return True
 
     def quiet(self, numbers: Iterable[int]) -> None:
@@ -241,7 +251,7 @@ class Ledger:
             for number in numbers:
                 account = self._accounts.get(number)
                 if account is not None:
-                    self._rated(account, IDLE, account.treatment)
+                    self._rated(account, IDLE.with_transfers_of(account.rate), account.treatment)
                     self._dropping.pop(number, None)
 
     def leaves(self, number: int) -> None:
@@ -278,7 +288,8 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None:
                 return None
-            return JobUsage(account.usage, account.rate, account.at, account.final)
+            at = max(account.at, account.moved_at)
+            return JobUsage(account.usage, account.rate, at, account.final, account.peak)
 
     def rates(self) -> Mapping[str, Rate]:
         """The rates of all live jobs by the policy's group."""
@@ -302,9 +313,7 @@ class Ledger:
                 return tuple(self._flowing.most(by, limit))
         with self._lock:
             accounts = list(self._accounts.values())
-        busy = [
-            (rate.inward + rate.outward, rate, account) for account in accounts if (rate := account.rate) is not IDLE
-        ]
+        busy = [(rate.moving, rate, account) for account in accounts if (rate := account.rate) is not IDLE]
         chosen = nlargest(limit, busy, key=itemgetter(0))
         chosen.sort(key=lambda each: (-each[0], each[2].id))
         return tuple(
@@ -312,10 +321,12 @@ class Ledger:
             for _, rate, account in chosen
         )
 
-    def dropping(self, limit: int) -> list[Dropping]:
-        """The jobs whose packets are dropped now, the ``limit`` with the most."""
+    def dropping(self, limit: int, wanted: Callable[[Dropping], bool] | None = None) -> list[Dropping]:
+        """The jobs whose packets are dropped now, the ``limit`` with the most (of those that are ``wanted``)."""
         with self._lock:
             found = list(self._dropping.values())
+        if wanted is not None:
+            found = list(filter(wanted, found))
         return nsmallest(limit, found, key=lambda each: (-sum(each.rate), each.job))
 
     def drop_sum(self) -> DropSum:
@@ -378,7 +389,8 @@ class Ledger:
             del self._accounts[entry.number]
             self._closed.pop(entry.number, None)
             self._anew.discard(entry.number)
-        if entry.final == account.final and account.usage == entry.usage and entry.number not in self._anew:
+        same = account.usage == entry.usage and account.peak == entry.peak
+        if same and entry.final == account.final and entry.number not in self._anew:
             self._changed.pop(entry.number, None)
 
     def _read_port(self, account: Account, at: float, port: PortReading, age: float | None) -> None:
@@ -392,19 +404,19 @@ class Ledger:
             self._must_be_written(account.number)
         account.started = True
         numbers[PORT:FLOWS] = array("Q", port)
-        for place, value in zip(_PORT_PLACES, new, strict=True):
-            _add(numbers, place, value)
+        for place, value in zip(PORT_PLACES, new, strict=True):
+            add_to(numbers, place, value)
 
     def _read_flow(self, account: Account, reading: FlowReading) -> None:
-        if reading.kind not in _FLOW_PLACES:
+        if reading.kind not in FLOW_PLACES:
             return
         place = FLOWS + 2 * reading.kind
         packets, size = counted(account.numbers[place : place + 2], reading[1:])
         account.numbers[place : place + 2] = array("Q", reading[1:])
-        to_bytes, to_packets = _FLOW_PLACES[reading.kind]
-        _add(account.numbers, _HELD.get(to_packets, to_packets), packets)
+        to_bytes, to_packets = FLOW_PLACES[reading.kind]
+        add_to(account.numbers, HELD_FOR.get(to_packets, to_packets), packets)
         if to_bytes is not None:
-            _add(account.numbers, _HELD[to_bytes], size)
+            add_to(account.numbers, HELD_FOR[to_bytes], size)
 
     def _begin_anew(self, number: int, account: Account, kind: int) -> None:
         """The flow that counts ``kind`` is gone; one that comes in its place begins at 0."""
@@ -421,20 +433,23 @@ class Ledger:
     def _timed(self, number: int, account: Account, at: float, before: array[int], first: bool) -> None:
         """Rate and throttled time between this reading and the one before."""
         last, account.at = account.last, at
+        if account.keep_highest(before, last, at):
+            self._changed[number] = None
         elapsed = at - last
         if elapsed <= 0:
             return
         numbers = account.numbers
-        if any(numbers[place] != before[place] for place in _RATE_DROPS):
-            _add(numbers, _THROTTLED, round(1000 * elapsed))
-        rate = Rate(*(round(8 * (numbers[place] - before[place]) / elapsed) for place in _RATE_PLACES)).bounded()
+        if any(numbers[place] != before[place] for place in RATE_DROP_PLACES):
+            add_to(numbers, THROTTLED, round(1000 * elapsed))
+        rate = Rate(*(round(8 * (numbers[place] - before[place]) / elapsed) for place in RATE_PLACES)).bounded()
+        rate = rate.with_transfers_of(account.rate)
         self._rated(account, rate, account.treatment)
         self._recent.keep(number, at, rate, first)
-        dropped = array("Q", (numbers[place] for place in _DROPS))
-        if dropped != numbers[DROPS:SIZE]:
-            rates = DropRate(*((now - old) / elapsed for old, now in zip(numbers[DROPS:SIZE], dropped, strict=True)))
+        dropped = array("Q", (numbers[place] for place in DROP_PLACES))
+        if dropped != numbers[DROPS:PEAK]:
+            rates = DropRate(*((now - old) / elapsed for old, now in zip(numbers[DROPS:PEAK], dropped, strict=True)))
             self._dropping[number] = Dropping(number, account.id, account.treatment, rates, at)
-            numbers[DROPS:SIZE] = dropped
+            numbers[DROPS:PEAK] = dropped
         else:
             self._dropping.pop(number, None)
 
@@ -468,25 +483,4 @@ class Ledger:
         reported = stored["reported"] if "reported" in stored else stored["told"]
         account.started, account.reported, account.at = stored["started"], reported, stored["at"]
         account.unwritten = account.at
-        numbers[DROPS:SIZE] = array("Q", (numbers[place] for place in _DROPS))
-
-
-def _count_parts(account: Account, before: array[int] | None) -> None:
-    """Count of each part that was read no more than its whole; the rest is held over, as flows may be ahead of ports.
-
-    ``before`` is what was held before a reading that has the wholes too; None where it has not. After such a reading no
-    more is held than came with it: packets that were counted and then dropped by a queue never arrive.
-    """
-    numbers = account.numbers
-    for place, (part, whole) in enumerate(_PARTS):
-        held = numbers[HELD + place]
-        if not held:
-            continue
-        given = min(held, max(0, numbers[whole] - numbers[part]))
-        numbers[part] += given
-        rest = held - given
-        numbers[HELD + place] = rest if before is None else min(rest, held - before[place])
-
-
-def _add(numbers: array[int], place: int, value: int) -> None:
-    numbers[place] = min(MOST, numbers[place] + value)
+        numbers[DROPS:PEAK] = array("Q", (numbers[place] for place in DROP_PLACES))

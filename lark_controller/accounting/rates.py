@@ -51,7 +51,9 @@ class Rates:
 
     def most(self, by: str, limit: int) -> list[Flowing]:
         """The ``limit`` groups, users or hosts whose jobs send and receive most, the most first."""
-        chosen = heapq.nsmallest(limit, self._sums[by].items(), key=lambda item: (-item[1][0] - item[1][1], item[0][0]))
+        chosen = heapq.nsmallest(
+            limit, self._sums[by].items(), key=lambda item: (-Rate(*item[1][:_JOBS]).moving, item[0][0])
+        )
         return [
             Flowing(
                 name, Rate(*sums[:_JOBS]), sums[_JOBS], group,

@@ -45,10 +45,28 @@ class FlowReading(NamedTuple):
     bytes: int
 
 
+class TransferCounts(NamedTuple):
+    """The counts of a job's transfers since the job's start, as its worker has them.
+
+    Bytes of payload towards the worker and from it, the WAN's part of them, and the milliseconds in which there was a
+    transfer."""
+
+    bytes_in: int
+    bytes_out: int
+    wan_bytes_in: int
+    wan_bytes_out: int
+    millis: int
+
+
 class WorkerCounts(NamedTuple):
-    """A worker's counts of a job since the job's start; None where it cannot tell."""
+    """A worker's counts of a job since the job's start; None where it cannot tell.
+
+    All that is new since its last report came in the last ``new_within`` seconds (None: since that report): a worker
+    does not report what is the same.
+    """
 
     port: PortReading
     wan: tuple[int, int, int, int] | None = None  # bytes in, bytes out, packets in, packets out
     policy_drops: tuple[int, int] | None = None  # packets in, packets out
     queues: QueueReading | None = None
+    new_within: float | None = None

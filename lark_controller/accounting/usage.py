@@ -18,6 +18,9 @@ class Usage(NamedTuple):
     counts packets. ``wan`` is the part whose other end is not local. Drops are packets that a policy rule, or a queue
     or meter that was full, kept from passing: they are part of ``packets_out`` where the job sent them, and of nothing
     where it was to receive them. ``throttled`` is the time in milliseconds during which packets were dropped by rate.
+
+    ``transfer`` is what HTCondor moved for the job outside of the job's network: bytes of TCP's payload, the part of
+    them whose other end is in the WAN, and the time in which it did, in milliseconds. It is no part of the others.
     """
 
     bytes_in: int = 0
@@ -33,6 +36,11 @@ class Usage(NamedTuple):
     rate_drops_in: int = 0
     rate_drops_out: int = 0
     throttled: int = 0
+    transfer_bytes_in: int = 0
+    transfer_bytes_out: int = 0
+    transfer_wan_bytes_in: int = 0
+    transfer_wan_bytes_out: int = 0
+    transfer_millis: int = 0
 
     def plus(self, other: Usage) -> Usage:
         """The sum of two."""
@@ -49,6 +57,8 @@ class Usage(NamedTuple):
             wan_bytes_out=min(self.wan_bytes_out, self.bytes_out),
             wan_packets_in=min(self.wan_packets_in, self.packets_in),
             wan_packets_out=min(self.wan_packets_out, self.packets_out),
+            transfer_wan_bytes_in=min(self.transfer_wan_bytes_in, self.transfer_bytes_in),
+            transfer_wan_bytes_out=min(self.transfer_wan_bytes_out, self.transfer_bytes_out),
         )
 
     def minus(self, other: Usage) -> Usage:
@@ -60,12 +70,19 @@ NOTHING: Final = Usage()
 
 
 class Rate(NamedTuple):
-    """Bits a second between the last two readings, L2 frames."""
+    """Bits a second between the last two readings, L2 frames; those of transfers apart, payload."""
 
     inward: int = 0
     outward: int = 0
     wan_inward: int = 0
     wan_outward: int = 0
+    transfer_inward: int = 0
+    transfer_outward: int = 0
+
+    @property
+    def moving(self) -> int:
+        """All that it sends and receives, transfers included."""
+        return self.inward + self.outward + self.transfer_inward + self.transfer_outward
 
     def plus(self, other: Rate) -> Rate:
         """The sum of two."""
@@ -77,6 +94,10 @@ class Rate(NamedTuple):
             wan_inward=min(self.wan_inward, self.inward), wan_outward=min(self.wan_outward, self.outward)
         )
 
+    def with_transfers_of(self, other: Rate) -> Rate:
+        """The job's own rates from here, those of its transfers from ``other``: they are read at different times."""
+        return self._replace(transfer_inward=other.transfer_inward, transfer_outward=other.transfer_outward)
+
     def minus(self, other: Rate) -> Rate:
         """One without the other."""
         return Rate(*map(sub, self, other))
@@ -85,14 +106,25 @@ class Rate(NamedTuple):
 IDLE: Final = Rate()
 
 
+class Peak(NamedTuple):
+    """The highest rates of a job in each direction, bits a second: each the mean of a stretch of some seconds."""
+
+    inward: int = 0
+    outward: int = 0
+
+
+FLAT: Final = Peak()
+
+
 @dataclass(frozen=True, slots=True)
 class JobUsage:
     """The network use of one job: as of ``at`` (seconds since 1970), at the ``rate`` of that moment.
 
-    ``final`` is True once the job is over and its last counters are in.
+    ``final`` is True once the job is over and its last counters are in. ``peak`` is the most that it has kept up.
     """
 
     usage: Usage = NOTHING
     rate: Rate = IDLE
     at: float = 0.0
     final: bool = False
+    peak: Peak = FLAT

@@ -11,6 +11,7 @@ from typing import Protocol
 from lark_controller.api.audit import AuditControls
 from lark_controller.api.drops import DropControls
 from lark_controller.api.health import HealthControls
+from lark_controller.api.instances import InstanceControls
 from lark_controller.api.jobs import JobControls
 from lark_controller.api.policy import PolicyControls
 from lark_controller.api.reservations import ReservationControls
@@ -19,8 +20,8 @@ from lark_controller.api.usage import UsageControls
 from lark_controller.api.workers import WorkerControls
 
 
-class Controls(Protocol):
-    """The operations on a controller, by subject."""
+class ActiveControls(Protocol):
+    """The operations on a controller that serves, by subject."""
 
     @property
     def jobs(self) -> JobControls:
@@ -57,3 +58,12 @@ class Controls(Protocol):
     @property
     def health(self) -> HealthControls:
         """The readiness of the controller."""
+
+
+class Controls(ActiveControls, Protocol):
+    """The operations on an instance of the controller. While it stands by, those on a subject other than ``instances``
+    and ``health`` raise StandbyError."""
+
+    @property
+    def instances(self) -> InstanceControls:
+        """The instances on one database."""

@@ -46,5 +46,5 @@ class DropList:
 class DropControls(Protocol):
     """The operations on drops. Thread-safe."""
 
-    def now(self, limit: int) -> DropList:
-        """The drops of now: the ``limit`` most."""
+    def now(self, limit: int, owner: str | None = None) -> DropList:
+        """The drops of now: the ``limit`` most, of all jobs or of one user's."""

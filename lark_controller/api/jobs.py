@@ -117,9 +117,10 @@ class JobControls(Protocol):
         Raises NotFoundError where no such job lives, StateError where it is in no quarantine.
         """
 
-    def named(self, word: str) -> str:
+    def named(self, word: str, owner: str | None = None) -> str:
         """The id of the job that a word names, live or ended: CLUSTER.PROC, with its access point where two have it,
-        GlobalJobId, id, or the first digits of an id. A whole id is not looked up.
+        GlobalJobId, id, or the first digits of an id. A whole id is not looked up. With ``owner`` it is, and the jobs
+        of others are as if there were none.
 
         Raises NotFoundError, and AmbiguousError where several jobs are named so.
         """
@@ -134,8 +135,8 @@ class JobControls(Protocol):
     def detail(self, job_id: str) -> JobDetail:
         """A live or ended job. Raises NotFoundError."""
 
-    def at(self, address: str) -> JobDetail:
-        """The live job behind an address. Raises NotFoundError."""
+    def at(self, address: str, owner: str | None = None) -> JobDetail:
+        """The live job (of this owner) behind an address. Raises NotFoundError."""
 
     def page(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""

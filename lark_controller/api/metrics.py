@@ -22,6 +22,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import Metric
 
 from lark_controller import __version__
+from lark_controller.api.instances import Why
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # A post is meant to take less than 50 ms, and may be asked to wait for half a minute.
@@ -95,6 +96,14 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.takeovers = Counter(
+            "lark_instance_takeovers",
+            "Takeovers by this instance since it started, by reason.",
+            ("reason",),
+            registry=self.registry,
+        )
+        for why in Why:
+            self.takeovers.labels(str(why))
         self.leases_kept = Counter(
             "lark_leases_kept",
             "Jobs that live on beyond their lease, because they run in the pool or it cannot be asked.",

@@ -56,11 +56,12 @@ class ReservationControls(Protocol):
         Raises CapacityError, PathError, NotFoundError.
         """
 
-    def find(self, reservation_id: str) -> Reservation:
-        """A valid reservation. Raises NotFoundError."""
+    def find(self, reservation_id: str, owner: str | None = None) -> Reservation:
+        """A valid reservation (of one of this user's jobs). Raises NotFoundError."""
 
-    def page(self, job: str | None, cursor: str | None, limit: int) -> ReservationPage:
-        """Valid reservations, of all or of one job. Raises NotFoundError for a cursor that is none."""
+    def page(self, job: str | None, cursor: str | None, limit: int, owner: str | None = None) -> ReservationPage:
+        """Valid reservations, of all or of one job; with ``owner`` those alone that are of this user's jobs. Raises
+        NotFoundError for a cursor that is none."""
 
     def change(self, reservation_id: str, change: Change, actor: str, of_job: bool) -> Reservation:
         """Change a reservation's rate, end or both, as a whole. Raises CapacityError, PathError, NotFoundError."""

@@ -166,8 +166,10 @@ class SwitchControls(Protocol):
     def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
         """A page of a switch's flows, desired and installed. Raises NotFoundError, also for a cursor that is none."""
 
-    def explain(self, src: str, dst: str, timeout: float) -> Explanation:
+    def explain(self, src: str, dst: str, timeout: float, owner: str | None = None) -> Explanation:
         """Explain why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
+
+        With ``owner`` one of them is to be a live job of this user, and nothing is said of others' jobs.
 
         Raises NotFoundError, AdError.
         """

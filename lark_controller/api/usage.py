@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
+from lark_common.runs import Network
 from lark_controller.accounting.rates import Flowing
-from lark_controller.accounting.readings import WorkerCounts
+from lark_controller.accounting.readings import TransferCounts, WorkerCounts
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs.job import Job
+from lark_controller.qos.advice import Advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,22 @@ class GroupStatus:
     core_drops: Annotated[int, "Packets that its queues and meters on cores dropped since this controller's start"] = 0
 
 
+class TransferReport(NamedTuple):
+    """A worker's sums of a job's transfers, all that is new of which came in the last ``within`` seconds (None: since
+    the job's beginning)."""
+
+    counts: TransferCounts
+    within: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransfersNoted:
+    """The jobs of a report that have no open account on that worker, and the networks that are not the WAN."""
+
+    missing: frozenset[str]
+    local: tuple[Network, ...]
+
+
 class UsageControls(Protocol):
     """The operations on use. Thread-safe; those that read the database raise StoreError where it is away."""
 
@@ -94,14 +112,27 @@ class UsageControls(Protocol):
     def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
         """The use of jobs, by number; those that are not accounted are left out."""
 
+    def of_host(self, host: str, job_ids: Sequence[str]) -> Mapping[str, JobUsage]:
+        """The use of these live jobs of a host, by id; those that do not live there or are not accounted are left
+        out."""
+
     def counted(self, job_id: str, report: WorkerCounts, final: bool) -> bool:
         """Takes a worker's counts of a live job; False where the job is not accounted, or is over.
 
         Raises NotFoundError for an id never seen.
         """
 
+    def transferred(self, host: str, moved: Mapping[str, TransferReport]) -> TransfersNoted:
+        """Takes what HTCondor has moved for a worker's jobs, by the job's id."""
+
     def recent(self, job_id: str) -> Sequence[tuple[float, Rate]]:
         """A live job's rates at its last readings, each with its time (seconds since 1970), the oldest first.
+
+        Raises NotFoundError for an id never seen.
+        """
+
+    def advice(self, job_id: str) -> Advice:
+        """Advice on a job's RequestBandwidth, by its use so far or to its end, under the policy in force.
 
         Raises NotFoundError for an id never seen.
         """

@@ -31,7 +31,8 @@ NO: Final = 1
 Arguments = argparse.Namespace
 
 
-def _client(arguments: Arguments) -> Client:
+def connected(arguments: Arguments) -> Client:
+    """A client of the controller that the command line and the environment name. Raises SettingError."""
     token = os.environ.get("LARK_TOKEN")
     path = arguments.token_file or (None if token else os.environ.get("LARK_TOKEN_FILE"))
     if path:
@@ -48,6 +49,13 @@ def run(arguments: Arguments) -> int:
     from lark_controller.cli import run as app
 
     return app.run(settings)
+
+
+def setup(arguments: Arguments) -> int:
+    """Make what a new site needs: certificates, tokens, settings, a first policy, and a directory for each worker."""
+    from lark_controller.cli.setup import command
+
+    return command.run(arguments)
 
 
 def check(arguments: Arguments) -> int:
@@ -89,20 +97,20 @@ def plan(arguments: Arguments) -> int:
 
 
 def _show_plan(arguments: Arguments, text: str) -> int:
-    plan = _client(arguments).plan_policy(text)
+    plan = connected(arguments).plan_policy(text)
     details = {"jobs": arguments.jobs, "flows": arguments.flows}
     return _show(arguments, plan, partial(printing.plan, **details), no=bool(plan["refusals"]))
 
 
 def explain(arguments: Arguments) -> int:
     """Say why a packet from SRC reaches DST, or does not."""
-    found = _client(arguments).explain(arguments.src, arguments.dst)
+    found = connected(arguments).explain(arguments.src, arguments.dst)
     return _show(arguments, found, printing.explanation, no=found["verdict"] != "forwarded")
 
 
 def jobs(arguments: Arguments) -> int:
     """List jobs, or show one."""
-    client = _client(arguments)
+    client = connected(arguments)
     if arguments.job is not None:
         found = client.job_at(arguments.job) if _is_address(arguments.job) else client.job(arguments.job)
         return _show(arguments, found, printing.job)
@@ -120,7 +128,7 @@ def _is_address(text: str) -> bool:
 
 def top(arguments: Arguments) -> int:
     """Show what live jobs send and receive now, the most first, again and again."""
-    client = _client(arguments)
+    client = connected(arguments)
     while True:
         found = client.rates(arguments.by, arguments.limit)
         if arguments.json:
@@ -136,12 +144,17 @@ def top(arguments: Arguments) -> int:
 
 def drops(arguments: Arguments) -> int:
     """Show what is dropped now: from whom, to where, by which rule, how fast."""
-    return _show(arguments, _client(arguments).drops(arguments.limit), printing.drops)
+    return _show(arguments, connected(arguments).drops(arguments.limit), printing.drops)
+
+
+def advice(arguments: Arguments) -> int:
+    """Say what a job asked for against what it used and lost, and what to ask for."""
+    return _show(arguments, connected(arguments).advice(arguments.job), printing.advice)
 
 
 def lift(arguments: Arguments) -> int:
     """Let a quarantined job pass its traffic again, whatever the pool reports."""
-    found = _client(arguments).lift(arguments.job)
+    found = connected(arguments).lift(arguments.job)
     return _show(
         arguments, found, lambda job: print(f"job {job['cluster']}.{job['proc']} ({job['id']}) is in no quarantine")
     )
@@ -149,13 +162,33 @@ def lift(arguments: Arguments) -> int:
 
 def audit(arguments: Arguments) -> int:
     """Show who changed what, forged ads among it, the newest first."""
-    entries = islice(_client(arguments).audit(arguments.subject), max(0, arguments.limit))
+    entries = islice(connected(arguments).audit(arguments.subject), max(0, arguments.limit))
     return _show(arguments, list(entries), printing.audit)
+
+
+def instances(arguments: Arguments) -> int:
+    """List the controllers on one database: the active one, and those that stand by."""
+    return _show(arguments, connected(arguments).instances(), printing.instances)
+
+
+def drain(arguments: Arguments) -> int:
+    """Have the active controller let go, so that one that stands by takes over."""
+    asked = connected(arguments)
+    found = asked.instances()
+    chosen = arguments.instance or found["active"]
+    if chosen is None:
+        print("No controller is active.", file=sys.stderr)
+        return NO
+    return _show(arguments, asked.drain(chosen), lambda _found: print(f"{_named(found, chosen)} lets go"))
+
+
+def _named(found: dict[str, Any], chosen: str) -> str:
+    return next((each["name"] for each in found["instances"] if each["id"] == chosen), chosen)
 
 
 def switches(arguments: Arguments) -> int:
     """List switches, or show one."""
-    client = _client(arguments)
+    client = connected(arguments)
     if arguments.datapath is None:
         if arguments.flows:
             raise SettingError("--flows needs a switch: lark switches DPID --flows")
@@ -167,23 +200,23 @@ def switches(arguments: Arguments) -> int:
 
 def network(arguments: Arguments) -> int:
     """Show the network: switches with their load, and which users reach each other."""
-    return _show(arguments, _client(arguments).map(), network_map.show)
+    return _show(arguments, connected(arguments).map(), network_map.show)
 
 
 def reserve_add(arguments: Arguments) -> int:
     """Reserve bandwidth for what SRC sends to DST."""
-    found = _client(arguments).reserve(arguments.src, arguments.dst, arguments.rate, arguments.seconds)
+    found = connected(arguments).reserve(arguments.src, arguments.dst, arguments.rate, arguments.seconds)
     return _show(arguments, found, printing.reservation)
 
 
 def reserve_list(arguments: Arguments) -> int:
     """List reservations."""
-    return _show(arguments, list(_client(arguments).reservations(arguments.job)), printing.reservations)
+    return _show(arguments, list(connected(arguments).reservations(arguments.job)), printing.reservations)
 
 
 def reserve_show(arguments: Arguments) -> int:
     """Show a reservation."""
-    return _show(arguments, _client(arguments).reservation(arguments.reservation), printing.reservation)
+    return _show(arguments, connected(arguments).reservation(arguments.reservation), printing.reservation)
 
 
 def reserve_change(arguments: Arguments) -> int:
@@ -192,42 +225,42 @@ def reserve_change(arguments: Arguments) -> int:
     change: dict[str, float | None] = {name: value for name, value in named if value is not None}
     if not change:
         raise SettingError("nothing is to change: lark reserve change RESERVATION --rate MBITS --seconds SECONDS")
-    found = _client(arguments).change_reservation(arguments.reservation, **change)
+    found = connected(arguments).change_reservation(arguments.reservation, **change)
     return _show(arguments, found, printing.reservation)
 
 
 def reserve_release(arguments: Arguments) -> int:
     """Release a reservation."""
-    return _show(arguments, _client(arguments).release(arguments.reservation), printing.reservation)
+    return _show(arguments, connected(arguments).release(arguments.reservation), printing.reservation)
 
 
 def reserve_links(arguments: Arguments) -> int:
     """Show what each link carries, and what is reserved and left."""
-    return _show(arguments, _client(arguments).links(), printing.links)
+    return _show(arguments, connected(arguments).links(), printing.links)
 
 
 def policy_show(arguments: Arguments) -> int:
     """Print the policy in force, or another version."""
-    client = _client(arguments)
+    client = connected(arguments)
     found = client.policy() if arguments.version is None else client.policy_version(arguments.version)
     return _show(arguments, found, printing.policy)
 
 
 def policy_history(arguments: Arguments) -> int:
     """List the versions of the policy, the newest first."""
-    versions = list(islice(_client(arguments).policy_versions(), max(0, arguments.limit)))
+    versions = list(islice(connected(arguments).policy_versions(), max(0, arguments.limit)))
     return _show(arguments, versions, printing.policy_history)
 
 
 def policy_diff(arguments: Arguments) -> int:
     """Show how two versions of the policy differ."""
-    found = _client(arguments).policy_difference(arguments.old, arguments.new)
+    found = connected(arguments).policy_difference(arguments.old, arguments.new)
     return _show(arguments, found, printing.policy_difference)
 
 
 def policy_back(arguments: Arguments) -> int:
     """Put an earlier version of the policy in force again."""
-    client = _client(arguments)
+    client = connected(arguments)
     if arguments.plan:
         return _show_plan(arguments, client.policy_version(arguments.version)["text"])
     found = client.restore_policy(arguments.version)
@@ -237,13 +270,13 @@ def policy_back(arguments: Arguments) -> int:
 
 def policy_put(arguments: Arguments) -> int:
     """Put a policy file in force; a bad one changes nothing."""
-    found = _client(arguments).put_policy(read_text(arguments.file))
+    found = connected(arguments).put_policy(read_text(arguments.file))
     return _show(arguments, found, lambda policy: print(f"version {policy['version']} is in force"))
 
 
 def db_upgrade(arguments: Arguments) -> int:
-    """Bring the database's schema to this version of Lark."""
-    return _on_database(arguments, lambda store: store.migrate())
+    """Bring the database's schema to this version of Lark, unless a controller uses an older one."""
+    return _on_database(arguments, lambda store: store.migrate_by_hand())
 
 
 def db_version(arguments: Arguments) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
 from lark_controller import __version__
-from lark_controller.cli import commands, tokens
-from lark_controller.cli.values import day, rate, seconds
+from lark_controller.cli import commands, joins, tokens
+from lark_controller.cli.values import addresses, day, days, host_name, networks, rate, seconds, span
 from lark_controller.settings import table
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
@@ -30,6 +31,8 @@ def parser() -> argparse.ArgumentParser:
     for setting in table():
         accepted = f" [{setting.default or 'none'}]"
         run.add_argument(setting.option, metavar="VALUE", help=setting.about.meaning.replace("%", "%%") + accepted)
+
+    _setup_command(subparsers)
 
     check = _command(subparsers, "check", commands.check)
     check.add_argument("file", type=Path)
@@ -51,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
     jobs.add_argument(
         "--state", help="registering, enforced, pending, quarantined, refused, ended, live (default) or any"
     )
+
+    advice = _remote(subparsers, "advice", commands.advice)
+    advice.add_argument("job", help=_JOB)
 
     lift = _remote(subparsers, "lift", commands.lift)
     lift.add_argument("job", help=_JOB)
@@ -74,6 +80,8 @@ def parser() -> argparse.ArgumentParser:
     switches.add_argument("datapath", nargs="?", metavar="DPID", help="a datapath id or a name")
     switches.add_argument("--flows", action="store_true", help="its flows, with the policy that asked for each")
 
+    _instance_commands(subparsers)
+    _join_commands(subparsers)
     _reserve_commands(subparsers)
     _policy_commands(subparsers)
     _database_commands(subparsers)
@@ -87,10 +95,59 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _instance_commands(subparsers: Any) -> None:
+    _remote(subparsers, "instances", commands.instances, watched=True)
+    drain = _remote(subparsers, "drain", commands.drain)
+    drain.add_argument("instance", nargs="?", help="its name or id [the active one]")
+
+
+def _setup_command(subparsers: Any) -> None:
+    setup = _command(subparsers, "setup", commands.setup)
+    setup.add_argument(
+        "--name",
+        type=host_name,
+        action="append",
+        required=True,
+        help="the controller's name as workers use it; more names are further --name",
+    )
+    setup.add_argument(
+        "--address", type=ip_address, action="append", metavar="IP", help="an address of it, to which switches connect"
+    )
+    setup.add_argument("--networks", type=networks, metavar="NETWORK,…", help="where jobs get addresses")
+    setup.add_argument("--gateways", type=addresses, metavar="IP,…", help="routers in there, one for each IP version")
+    setup.add_argument("--nameservers", type=addresses, metavar="IP,…", help="jobs' name servers [the worker's own]")
+    setup.add_argument("--database-url", metavar="URL", help="a PostgreSQL database, tried before [SQLite]")
+    setup.add_argument(
+        "--ca-cert", type=Path, metavar="FILE", help="the site's authority, and those above it [a new one]"
+    )
+    setup.add_argument("--ca-key", type=Path, metavar="FILE", help="its private key, which is not copied")
+    setup.add_argument(
+        "--workers", type=Path, metavar="FILE", help="a directory for each host of this list, one a line"
+    )
+    setup.add_argument("--worker", action="append", metavar="HOST", help="a directory for this host; may be repeated")
+    setup.add_argument(
+        "--joins",
+        action="store_true",
+        help="let workers join by tokens (lark join); the controller's user then reads the private authority's key",
+    )
+    setup.add_argument(
+        "--days", type=days, default=1825, help="how long certificates are good that are made now [1825]"
+    )
+    setup.add_argument(
+        "--renew", action="store_true", help="make certificates anew that end within 30 days or lack a name"
+    )
+    setup.add_argument("--directory", type=Path, default=Path("/etc/lark"), metavar="DIR", help="[/etc/lark]")
+    setup.add_argument("--user", default="lark", help="the user that the controller runs as [lark]")
+    _with_json(setup)
+
+
 def _token_command(subparsers: Any) -> None:
     token = _command(subparsers, "token", tokens.run)
     token.add_argument("name", nargs="?", help="what the audit trail calls whoever uses it")
-    token.add_argument("--scope", action="append", choices=("hook", "read", "operate"))
+    token.add_argument("--scope", action="append", choices=("hook", "read", "operate", "self"))
+    token.add_argument(
+        "--user", metavar="OWNER", help="with the scope self: the user whose own jobs it shows, and nobody else's"
+    )
     token.add_argument(
         "--host",
         action="append",
@@ -107,6 +164,20 @@ def _token_command(subparsers: Any) -> None:
     token.add_argument("--list", action="store_true", help="list the tokens of the file, and what each is good for")
     token.add_argument("--file", type=Path, help="the tokens file [LARK_TOKENS_FILE]")
     _with_json(token)
+
+
+def _join_commands(subparsers: Any) -> None:
+    join = subparsers.add_parser("join", help="Let workers join by a token, or show who has.")
+    actions = join.add_subparsers(title="actions", metavar="ACTION", required=True)
+    add = _remote(actions, "add", joins.add)
+    add.add_argument("host", nargs="*", metavar="HOST", help="a worker, as Machine in its slots' ads has it")
+    add.add_argument("--hosts", type=Path, metavar="FILE", help="those of this list, one a line")
+    add.add_argument(
+        "--expires", type=span, default=7200.0, metavar="TIME", help="how long it is good: 30m, 2h, 7d at most [2h]"
+    )
+    _remote(actions, "list", joins.show)
+    remove = _remote(actions, "remove", joins.remove)
+    remove.add_argument("id", help="as `lark join list` shows it")
 
 
 def _reserve_commands(subparsers: Any) -> None:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from lark_common.log import printable_json
+
 Answer = Mapping[str, Any]
 
 _COLOURS: Final = {
@@ -32,7 +34,8 @@ _SIGNS: Final = {"+": "32", "-": "31", "@": "36"}
 
 def json_out(value: object) -> None:
     """Print a value as JSON."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    # JSON lets some control characters stand as they are, which a terminal obeys.
+    print("\n".join(map(printable_json, json.dumps(value, indent=2, ensure_ascii=False).split("\n"))))
 
 
 def mistake(found: Answer, source: str) -> str:
@@ -96,6 +99,7 @@ def job(found: Answer) -> None:
         ("lease until", found["lease_until"]),
         ("policy", _decision(decision)),
         ("used", _used(found["usage"])),
+        *_transferred(found["usage"]),
         ("confirmed by", " ".join(found["confirmed"]) or "no switch"),
     ]
     pairs += [("waits for", f"{each['datapath']}: {each['reason']}") for each in found["waiting"]]
@@ -117,6 +121,44 @@ def _used(usage: Answer | None) -> str:
     return f"{', '.join(parts)}, {dropped} packets dropped{now}"
 
 
+def _transferred(usage: Answer | None) -> list[tuple[str, str]]:
+    """The bytes that HTCondor moved for a job outside of the job's network, and together with the job's own."""
+    # A controller before this version has none.
+    if usage is None or not usage.get("transfer_seconds"):
+        return []
+    sizes = {
+        way: (usage[f"transfer_bytes_{way}"], usage[f"transfer_wan_bytes_{way}"], usage[f"bytes_{way}"])
+        for way in ("out", "in")
+    }
+    parts = [
+        f"{word} {_size(sizes[way][0])} ({_size(sizes[way][1])} WAN)" for word, way in (("out", "out"), ("in", "in"))
+    ]
+    rate = usage["rate"]
+    now = f"; now {rate['transfer_outward']:.1f} out, {rate['transfer_inward']:.1f} in Mb/s"
+    together = ", ".join(f"{_size(sizes[way][0] + sizes[way][2])} {way}" for way in ("out", "in"))
+    seconds = f"{usage['transfer_seconds']:.0f} s"
+    return [
+        ("transfers", f"{', '.join(parts)}, in {seconds}{'' if usage['final'] else now}"),
+        ("together", together),
+    ]
+
+
+def advice(found: Answer) -> None:
+    """A job's request against its use and losses, and the rate to ask for."""
+    print(_clean(f"{'so far: ' if found['so_far'] else ''}{found['sentence']}"))
+    if not found["seconds"]:
+        return
+    head = ("", "MEAN", "HIGHEST", "DROPPED")
+    rows = [
+        (word, f"{found['mean'][rate]:.2f}", f"{found['highest'][rate]:.2f}", found[f"dropped_{way}"])
+        for word, rate, way in (("sent", "outward", "out"), ("received", "inward", "in"))
+    ]
+    table(head, rows)
+    asks = found["advised"] is not None and (found["advised"] != found["asked"] or found["asked"] is None)
+    if asks:
+        print(f"In the submit file: request_bandwidth = {found['advised']}")
+
+
 def _size(count: int) -> str:
     """Bytes in the decimal units that network rates have."""
     value = float(count)
@@ -131,12 +173,14 @@ def rates(found: Sequence[Answer], by: str) -> None:
     """A table of rates, Mb/s."""
     more = {"group": (), "user": ("group",), "host": (), "job": ("user", "group", "host")}[by]
     head = (by.upper(), *(name.upper() for name in more), "ACTIVE", "OUT", "IN", "WAN OUT", "WAN IN")
+    head += ("MOVED OUT", "MOVED IN")
+    shown = ("outward", "inward", "wan_outward", "wan_inward", "transfer_outward", "transfer_inward")
     rows = [
         (
             _subject(each, by),
             *(each[name] for name in more),
             each["jobs"],
-            *(f"{each['rate'][name]:.2f}" for name in ("outward", "inward", "wan_outward", "wan_inward")),
+            *(f"{each['rate'].get(name, 0.0):.2f}" for name in shown),
         )
         for each in found
     ]
@@ -238,6 +282,25 @@ def audit(found: Sequence[Answer]) -> None:
         (each["at"], each["actor"], each["action"], each["name"] or each["subject"], each["detail"]) for each in found
     ]
     table(("WHEN", "WHO", "WHAT", "CONCERNS", "DETAIL"), rows)
+
+
+def instances(found: Answer) -> None:
+    """A table of the controllers on one database, and the last takeover."""
+    rows = [
+        (
+            each["name"],
+            each["url"],
+            each["version"],
+            each["state"],
+            found["since"] if each["id"] == found["active"] else each["started"],
+            found["generation"] if each["id"] == found["active"] else "",
+            f"{each['beat_age']:.1f}",
+        )
+        for each in found["instances"]
+    ]
+    table(("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT"), rows)
+    if found["since"]:
+        print(f"last takeover: {found['since']}, {found['why']}, generation {found['generation']}")
 
 
 def reservations(found: Sequence[Answer]) -> None:
@@ -387,6 +450,8 @@ def _decision(decision: Answer) -> str:
     if decision["wan"]:
         words.append(f"WAN rule {decision['wan']}")
     words += [f"no {way} connections" for way in ("inbound", "outbound") if not decision[way]]
+    if bandwidth := decision["bandwidth"]:
+        words.append(f"bandwidth as a {bandwidth['mode']}")
     if decision["group"]:
         words.append(f"group {decision['group']}")
     return ", ".join(words) or "nothing special"

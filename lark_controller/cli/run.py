@@ -3,39 +3,68 @@
 from __future__ import annotations
 
 import gc
+import ipaddress
+import os
+import secrets
 import signal
+import socket
 import stat
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from queue import SimpleQueue
+from typing import Final, TypeVar
 
 from lark_common import log
-from lark_common.errors import SettingError
+from lark_common.errors import SettingError, StoreError
 from lark_common.signals import Signals
+from lark_common.systemd import Notices
+from lark_controller import __version__
+from lark_controller.api.instances import WORDS, Identity, Term, Why
 from lark_controller.api.metrics import Metrics
+from lark_controller.cli.allocator import bound_arenas
 from lark_controller.cli.open_files import raise_open_files
+from lark_controller.cluster.controls import MemberControls
+from lark_controller.cluster.member import Member
 from lark_controller.controller import Controller
 from lark_controller.htcondor.watch import PoolOptions
 from lark_controller.rest.app import create_app
+from lark_controller.rest.identities.identities import Identities, known_callers
+from lark_controller.rest.joins.joining import Joining
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
 from lark_controller.services.account_writer import Keeping
 from lark_controller.services.policy_file import PolicyFile, first_policy
-from lark_controller.settings import Settings
+from lark_controller.settings import Listen, Settings
 from lark_controller.store import Store
+from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.ovsdb.driver import OvsdbOptions
 
+T = TypeVar("T")
+
 # How long a thread calculates before another that waits gets its turn.
 _SWITCH_SECONDS: Final = 0.001
+# The exit status of a controller that has handed over: EX_TEMPFAIL. Started again, it stands by.
+HANDED_OVER: Final = 75
+# What a service tells its main thread, beside the numbers of signals.
+WON: Final = -1
+DRAINED: Final = -2
+# Seconds that a drained controller gives another to take over, before it may be started again.
+_SUCCESSOR_SECONDS: Final = 10.0
 
 
 def run(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; SIGHUP reads the policy file again. Returns the exit status.
+    """Stand by until this is the active controller, then run until SIGTERM or SIGINT; SIGHUP reads the policy file
+    again. Returns the exit status.
 
     Raises SettingError, PolicyError or StoreError where it cannot start.
     """
+    bound_arenas()
     raise_open_files()
     with log.in_background():
         return _serve(settings)
@@ -45,37 +74,174 @@ def _serve(settings: Settings) -> int:
     signals = Signals()
     # A start may take a while with many jobs; a SIGHUP in the meantime must not end it.
     signals.catch(signal.SIGHUP)
-    service = Service(settings)
+    service = Service(settings, told=signals.send, lost=_end_at_once)
     signals.catch(signal.SIGTERM, signal.SIGINT)
-    service.start()
+    notices = Notices(service.alive)
+    service.stand_by()
+    why, reloads = Why.RELEASED, False
     try:
-        while signals.wait() == signal.SIGHUP:
-            service.policy_file.reload()
+        if not service.won:
+            notices.status(service.member.standing().sentence)
+            notices.ready()
+        while (received := signals.wait()) not in (signal.SIGTERM, signal.SIGINT):
+            if received == WON:
+                service.serve()
+                notices.status(f"active, generation {service.term.generation}")
+                notices.ready()
+            elif received == DRAINED:
+                why = Why.DRAINED
+                break
+            else:
+                # One that stands by reads the file when it takes over.
+                reloads = service.won
+            if reloads and service.serves:
+                service.policy_file.reload()
+                reloads = False
     finally:
         log.event("stopping")
-        service.stop()
-    return 0
+        notices.stopping()
+        service.stop(why)
+    return HANDED_OVER if why is Why.DRAINED else 0
+
+
+def _end_at_once(sentence: str) -> None:
+    """End the process, and with it everything that it might still write."""
+    log.event("fenced: this controller ends, and stands by once it is started again", level=log.ERROR, reason=sentence)
+    log.flush()
+    os._exit(HANDED_OVER)
 
 
 class Service:
-    """Controller, REST server and policy file, wired by the settings."""
+    """An instance: its place among the others, REST server, and, once it is the active one, controller and policy file.
 
-    def __init__(self, settings: Settings) -> None:
+    ``told`` is called with :data:`WON` when this instance is to :meth:`serve`, and :data:`DRAINED` when it is to
+    :meth:`stop`; ``lost`` when another has taken over: then nothing of it may go on. Both on any thread.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        told: Callable[[int], None] = lambda _number: None,
+        lost: Callable[[str], None] = lambda _sentence: None,
+    ) -> None:
         self.settings = settings
         if settings.database_url.startswith("sqlite"):
             _make_state_dir(settings.state_dir)
-        self.store = _opened(settings.database_url)
+        self.store = Store.open(settings.database_url)
         self.metrics = Metrics()
-        self.controller = Controller(
+        self._told, self._lost = told, lost
+        # A switch may be wrong: what it shows is a reason to ask the database.
+        self._fence = Fence(shown=lambda _sentence: self.member.look_now())
+        self._terms: SimpleQueue[Term] = SimpleQueue()
+        self._term: Term | None = None
+        self._controller: Controller | None = None
+        self._policy_file: PolicyFile | None = None
+        try:
+            self.store.claim()
+            _warn_of_shared_keys(settings)
+            joining = None
+            if settings.join_settings is not None:
+                _make_state_dir(settings.state_dir)
+                joining = Joining(settings)
+            tokens = Tokens(settings.tokens_file, joined=None if joining is None else joining.workers_file)
+            self.identities = None if settings.jwt_file is None else Identities.of_file(settings.jwt_file)
+            me = Identity(secrets.token_hex(8), settings.instance_name or socket.gethostname(), "", __version__)
+            self.member = Member(self.store, me, won=self._won, lost=self._lose, drained=lambda: told(DRAINED))
+            self.controls = MemberControls(self.member)
+            app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining)
+            self.server = Server(app, settings, known_callers(tokens, self.identities))
+            self.member.me = replace(me, url=settings.instance_url or _own_url(settings, self.server.addresses[0]))
+        except BaseException:
+            self.store.close()
+            raise
+
+    @property
+    def won(self) -> bool:
+        """True once this instance has taken over, whether it serves yet or not."""
+        return self._term is not None or not self._terms.empty()
+
+    @property
+    def serves(self) -> bool:
+        """True from the end of :meth:`serve` on."""
+        return self._policy_file is not None
+
+    @property
+    def term(self) -> Term:
+        """The term in which this instance serves."""
+        return _there(self._term)
+
+    @property
+    def controller(self) -> Controller:
+        """The controller of an instance that serves."""
+        return _there(self._controller)
+
+    @property
+    def policy_file(self) -> PolicyFile:
+        """The watch of the policy file of an instance that serves."""
+        return _there(self._policy_file)
+
+    def start(self) -> None:
+        """Stand by, wait until this is the active instance, and serve."""
+        self.stand_by()
+        self.serve()
+
+    def stand_by(self) -> None:
+        """Answer REST as one that stands by, and look at the term. Raises StoreError."""
+        if self.identities is not None:
+            self.identities.start()
+        self.server.start()
+        try:
+            self.member.join()
+        except BaseException:
+            self.server.stop()
+            self.store.close()
+            raise
+
+    def serve(self) -> None:
+        """Wait until this is the active instance; load the directory, listen for switches, then answer REST."""
+        self._term = term = self._terms.get()
+        self.metrics.takeovers.labels(str(term.why)).inc()
+        try:
+            self._start_controller(term)
+        except BaseException:
+            # Another may have what this one lacks.
+            self.member.release(Why.RELEASED)
+            self.member.leave()
+            self.server.stop()
+            raise
+        self.controls.serve(self.controller)
+        self.member.serves()
+        log.event(
+            "running",
+            openflow=_joined(self.controller.openflow_addresses),
+            openflow_tls=_joined(self.controller.openflow_tls_addresses) or None,
+            rest=",".join(map(str, self.server.addresses)),
+            generation=term.generation,
+        )
+
+    def _won(self, term: Term) -> None:
+        self._terms.put(term)
+        self._told(WON)
+
+    def _lose(self, sentence: str) -> None:
+        self._fence.shut(sentence)
+        self._lost(sentence)
+
+    def _start_controller(self, term: Term) -> None:
+        settings = self.settings
+        self.store.migrate()
+        # Of SQLite's one controller the file is the same whatever the host is called.
+        reader = "" if settings.database_url.startswith("sqlite") else self.member.me.name
+        self._controller = controller = Controller(
             self.store,
-            first_policy(self.store, settings.policy_file),
-            openflow_options(settings),
+            first_policy(self.store, settings.policy_file, reader),
+            replace(openflow_options(settings), generation=term.generation),
             self.metrics,
             lease_seconds=settings.lease_seconds,
             check_seconds=settings.check_seconds,
             retention_days=settings.retention_days,
             pool=pool_options(settings),
-            ovsdb=ovsdb_options(settings),
+            ovsdb=replace(ovsdb_options(settings), generation=term.generation),
             keeping=Keeping(
                 read_seconds=settings.counter_seconds,
                 write_seconds=settings.usage_write_seconds,
@@ -84,64 +250,81 @@ class Service:
                 day_days=settings.usage_day_days,
                 job_days=settings.usage_job_days,
             ),
+            fence=self._fence,
         )
-        _warn_of_shared_keys(settings)
-        tokens = Tokens(settings.tokens_file)
-        self.server = Server(create_app(self.controller, settings, tokens, self.metrics), settings, tokens.of)
-        self.policy_file = PolicyFile(settings.policy_file, self.controller.policy.put)
-
-    def start(self) -> None:
-        """Load the directory, listen for switches, then answer REST."""
+        policy_file = PolicyFile(settings.policy_file, partial(controller.policy.put, file_of=reader))
         # Of what a start loads nothing is garbage: each collection would go through all of it.
         gc.collect()
         gc.disable()
         try:
-            self.controller.start()
+            controller.start(_takeover(term, self.member.me.name))
         finally:
             gc.enable()
         # Objects loaded by now live as long as the process; the garbage collector need not visit them again and again.
         gc.freeze()
         # A full collection stops all threads for 50 to 100 ms with 1,000 switches: one for every 70,000 objects that
-        # come to stay, as Python has it, would show in the latency of posts. One for every million is enough, since
-        # hardly anything here refers to itself.
-        gc.set_threshold(5_000, 10, 20)
+        # come to stay, as Python has it, would show in the latency of posts. One for every few millions is enough,
+        # since hardly anything here refers to itself. A switch's whole program is 15,000 objects that soon go, and
+        # sixteen switches are brought up at a time: with collections for every 20,000 objects a fifth of all processor
+        # time went into looking at these.
+        gc.set_threshold(200_000, 2, 5)
         # A thread that answers a request waits so long for one that calculates, again at each of its system calls: with
         # Python's own 5 ms a flood of messages on the switches' thread made an answer take 0.1 s.
         sys.setswitchinterval(_SWITCH_SECONDS)
-        self.server.start()
-        self.policy_file.start()
-        self.controller.health.needs(*self.policy_file.threads)
-        log.event(
-            "running",
-            openflow=_joined(self.controller.openflow_addresses),
-            openflow_tls=_joined(self.controller.openflow_tls_addresses) or None,
-            rest=",".join(map(str, self.server.addresses)),
-        )
+        if self.identities is not None:
+            controller.health.needs(self.identities)
+        policy_file.start()
+        controller.health.needs(*policy_file.threads, *self.member.threads)
+        self._policy_file = policy_file
 
-    def stop(self) -> None:
-        """Stop answering, then the switches' connections, then the store."""
-        self.policy_file.stop()
-        self.controller.release()
+    def alive(self) -> bool:
+        """True while it does its work; where it is False only a new start helps."""
+        if self._policy_file is None:
+            return all(thread.is_alive() for thread in self.member.threads)
+        return self.controller.health.alive()
+
+    def stop(self, why: Why = Why.RELEASED) -> None:
+        """Stop answering, then the switches' connections; let the term go, and close the store."""
+        if self._policy_file is not None:
+            self._policy_file.stop()
+            self.controller.release()
         self.server.stop()
-        self.controller.stop()
+        if self.identities is not None:
+            self.identities.stop()
+        if self._policy_file is not None:
+            self.controller.stop()
+        self.member.release(why)
+        if why is Why.DRAINED:
+            self._wait_for_successor()
+        self.member.leave()
         self.store.close()
 
+    def _wait_for_successor(self) -> None:
+        end = time.monotonic() + _SUCCESSOR_SECONDS
+        with suppress(StoreError):
+            while self.member.all().active is None and time.monotonic() < end:
+                time.sleep(0.1)
 
-def _opened(url: str) -> Store:
-    """The store, claimed and with its tables. Raises StoreError."""
-    store = Store.open(url)
-    try:
-        if not store.claim():
-            log.event(
-                "another controller uses this database, or has a moment ago",
-                level=log.WARNING,
-                hint="switches that hear two controllers lose the flows of each other's jobs",
-            )
-        store.migrate()
-    except BaseException:
-        store.close()
-        raise
-    return store
+
+def _there(value: T | None) -> T:
+    if value is None:
+        raise RuntimeError("this instance does not serve")
+    return value
+
+
+def _takeover(term: Term, name: str) -> str:
+    """The words of the audit trail for the beginning of a term."""
+    before = f"; before it {term.before}" if term.before and term.before != name else ""
+    return f"{name}, generation {term.generation}: {WORDS[term.why]}{before}"
+
+
+def _own_url(settings: Settings, listen: Listen) -> str:
+    if listen.path:
+        return f"unix:{listen.path}"
+    every = ipaddress.ip_address(listen.host).is_unspecified if listen.host != "localhost" else False
+    host = socket.getfqdn() if every else listen.host
+    scheme = "http" if settings.rest_tls_cert is None else "https"
+    return f"{scheme}://[{host}]:{listen.port}" if ":" in host else f"{scheme}://{host}:{listen.port}"
 
 
 def openflow_options(settings: Settings) -> OpenFlowOptions:
@@ -181,7 +364,7 @@ def ovsdb_options(settings: Settings) -> OvsdbOptions:
 
 
 def _warn_of_shared_keys(settings: Settings) -> None:
-    for key in (settings.rest_tls_key, settings.openflow_tls_key):
+    for key in (settings.rest_tls_key, settings.openflow_tls_key, settings.join_key):
         # A group may be that of all services with the certificate; a file that is not there is missed when it is used.
         with suppress(OSError):
             if key is not None and key.stat().st_mode & stat.S_IRWXO:

@@ -32,10 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _one(path: Path, arguments: argparse.Namespace) -> int:
     if not arguments.scope:
-        raise SettingError("--scope is needed: hook, read or operate")
+        raise SettingError("--scope is needed: hook, read, operate or self")
     if arguments.directory or (arguments.owner and not arguments.output):
         raise SettingError("--directory goes with --workers, --owner with --output or --workers")
-    secret = add(path, arguments.name, {Scope(word) for word in arguments.scope}, arguments.expires, arguments.host)
+    scopes = {Scope(word) for word in arguments.scope}
+    secret = add(path, arguments.name, scopes, arguments.expires, arguments.host, arguments.user)
     if arguments.output:
         write_secret(arguments.output, secret, arguments.owner)
     shown = {"file": str(path), "output": str(arguments.output)} if arguments.output else {"file": str(path)}
@@ -56,7 +57,7 @@ def _one(path: Path, arguments: argparse.Namespace) -> int:
 def _workers(path: Path, arguments: argparse.Namespace) -> int:
     if not arguments.directory:
         raise SettingError("--workers needs --directory, where the tokens are put")
-    if arguments.scope not in (None, ["hook"]) or arguments.host or arguments.output:
+    if arguments.scope not in (None, ["hook"]) or arguments.host or arguments.user or arguments.output:
         raise SettingError("--workers makes tokens with the scope hook, each for its own host, in --directory")
     hosts = hosts_in(read_text(arguments.workers))
     made = add_workers(path, hosts, arguments.directory, arguments.owner, arguments.expires)
@@ -78,6 +79,7 @@ def _list(path: Path, as_json: bool) -> int:
                     "name": token.name,
                     "scopes": sorted(map(str, token.scopes)),
                     "hosts": token.hosts,
+                    "user": token.user,
                     "every_host": token.is_good_for_every_host,
                     "expires": None if token.expires is None else _day(token.expires),
                     "expired": _is_over(token),
@@ -96,6 +98,8 @@ def _list(path: Path, as_json: bool) -> int:
 def _good_for(token: Token) -> str:
     if token.is_good_for_every_host:
         return EVERY_HOST
+    if token.user is not None:
+        return f"jobs of {token.user}"
     return "" if token.hosts is None else ", ".join(token.hosts)
 
 

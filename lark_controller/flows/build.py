@@ -12,9 +12,7 @@ from lark_controller.flows.model import (
     ETH_IPV6,
     Action,
     Flow,
-    FlowData,
-    FlowKey,
-    match_of,
+    flow_of,
 )
 from lark_controller.flows.placement import LINK_LOCAL_PREFIX
 from lark_controller.flows.prefixes import Prefix
@@ -60,10 +58,8 @@ def flow(
     metadata: tuple[int, int] | None = None,
 ) -> Flow:
     """A flow without timeouts; neither ``goto`` nor ``actions`` is a drop."""
-    return Flow(
-        FlowKey(int(table), priority, match_of(fields)),
-        FlowData(cookie_, actions, None if goto is None else int(goto), metadata),
-    )
+    onward = None if goto is None else int(goto)
+    return flow_of(int(table), priority, fields, cookie_, actions=actions, goto=onward, metadata=metadata)
 
 
 def address_fields(prefix: Prefix, side: str) -> Iterator[Fields]:

@@ -88,7 +88,7 @@ def _steering(switch: Switch, policy: Policy) -> Iterator[Flow]:
     """Steered classes leave by their rule's port, whatever is not local; the rest by each WAN port's next hop."""
     steered = False
     for rule in policy.wans:
-        port = None if rule.port is None else switch.wan_instead(rule.port)
+        port = None if rule.port is None else switch.wan_or_backup(rule.port)
         if rule.action is not WanAction.STEER or port is None:
             continue
         steered = True
@@ -113,7 +113,7 @@ def _next_hops(switch: Switch, policy: Policy) -> dict[int, WanPort]:
     found: dict[int, WanPort] = {}
     spec = policy.switches.get(switch.datapath)
     for name, port in () if spec is None else spec.ports.items():
-        now = None if port.next_hop is None else switch.wan_instead(name)
+        now = None if port.next_hop is None else switch.wan_or_backup(name)
         if port.next_hop is not None and now is not None:
             found.setdefault(mac_number(port.next_hop), now)
     return found
@@ -198,7 +198,7 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
         return ()
     sentences = list(qos_shortcomings(policy, switch.max_meter, switch.group_control))
     for rule in policy.wans:
-        if rule.action is WanAction.STEER and switch.wan_instead(rule.port or "") is None:
+        if rule.action is WanAction.STEER and switch.wan_or_backup(rule.port or "") is None:
             declared = policy.switches.get(switch.datapath)
             if declared is not None and rule.port in declared.ports:
                 sentences.append(f"wan rule in line {rule.line}: the switch has no port {rule.port} as it is declared")

@@ -13,7 +13,7 @@ from typing import Final
 from lark_controller.accounting.readings import CountKind
 from lark_controller.flows import tables as t
 from lark_controller.flows.cookies import Category, cookie, count_cookie
-from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FLAG_SEND_FLOW_REM, Flow, FlowData, FlowKey, match
+from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FLAG_SEND_FLOW_REM, Flow, flow_of
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.tables import Edge
 from lark_controller.flows.wan import ip_fields, local_networks
@@ -59,14 +59,14 @@ def count_flows(placed: Placed) -> Iterator[Flow]:
     for kind, table, priority, fields in sides:
         inward = CountKind.WAN_IN_IPV6 if kind is CountKind.WAN_IN else CountKind.DROP_IN_IPV6
         counted = inward if "ipv6_dst" in fields else kind
-        key = FlowKey(int(table), priority, match(**fields))
         goto = int(Edge.QOS) if table is Edge.COUNT else None
-        yield Flow(key, FlowData(count_cookie(number, counted), goto=goto, flags=FLAG_SEND_FLOW_REM))
+        whose = count_cookie(number, counted)
+        yield flow_of(int(table), priority, fields, whose, goto=goto, flags=FLAG_SEND_FLOW_REM)
 
 
 def _to_job(placed: Placed) -> Iterator[Fields]:
-    if placed.mac is not None:
-        yield {"eth_dst": placed.mac}
+    if (mac := placed.mac) is not None:
+        yield {"eth_dst": mac}
         return
     if placed.job.ipv4 is not None:
         yield {"eth_type": ETH_IPV4, "ipv4_dst": int(placed.job.ipv4)}
@@ -75,4 +75,4 @@ def _to_job(placed: Placed) -> Iterator[Fields]:
 
 
 def _flow(table: Edge, priority: int, fields: Fields, goto: Edge) -> Flow:
-    return Flow(FlowKey(int(table), priority, match(**fields)), FlowData(_FRAME, goto=int(goto)))
+    return flow_of(int(table), priority, fields, _FRAME, goto=int(goto))

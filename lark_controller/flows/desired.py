@@ -22,7 +22,7 @@ from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Progra
 from lark_controller.flows.placement import Placed, Switch, same_for_switches, same_frame
 from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
 from lark_controller.flows.relabel import Followed, Net, enter, fill, move_blocks, relabel, slice_at_port, slice_label
-from lark_controller.flows.tags import LocalJobs
+from lark_controller.flows.tags import JobsByEdge
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import Ruled, worker_rules
 from lark_controller.jobs.job import Job
@@ -48,8 +48,7 @@ class Desired:
         self.groups: Counter[str] = Counter()
         self.isolated = 0
         self.ruled = Ruled()
-        self._local: dict[int, LocalJobs] = {}
-        self._edges_of: dict[SliceKey, set[int]] = {}
+        self._local = JobsByEdge()
         self._slices: LabelledPrefixes = LabelledPrefixes()
         self._classes: LabelledPrefixes = LabelledPrefixes()
         self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
@@ -73,13 +72,7 @@ class Desired:
         """The desired state of another policy, with all jobs and switches of ``before`` taken over, if
         :func:`.transition.places_alike`. They are copied, at a small part of the cost of putting every job again; each
         job keeps the decision that it had until :meth:`decide_anew`, with :meth:`move_labels` after the last."""
-        after = cls(policy, before)
-        after.switches, after.placed, after.rules = dict(before.switches), dict(before.placed), dict(before.rules)
-        after.groups, after.ruled, after.isolated = before.groups.copy(), before.ruled.copy(), before.isolated
-        after._local = {datapath: local.copy() for datapath, local in before._local.items()}
-        after._edges_of = {key: set(edges) for key, edges in before._edges_of.items()}
-        after._hosts = dict(before._hosts)
-        after._homeless = {host: set(numbers) for host, numbers in before._homeless.items()}
+        after = cls._with_jobs_of(policy, before)
         # Labels stay where they mean the same; where not, every job enters anew.
         if kept := bool(policy.slices and before.policy.slices):
             after._slices = before._slices.copy()
@@ -93,6 +86,24 @@ class Desired:
             after._inbound = before._inbound.copy()
         if after._grouped:
             after._followed.append((after._inbound, after._group_label, kept))
+        return after
+
+    @classmethod
+    def as_of_now(cls, before: Desired) -> Desired:
+        """A copy for what edges hold now: switches and queues may come in it, jobs may not. It has nothing for cores,
+        and of labelled prefixes only the covers, so it takes a small part of the memory."""
+        after = cls._with_jobs_of(before.policy, before)
+        after._slices = before._slices.covers()
+        return after
+
+    @classmethod
+    def _with_jobs_of(cls, policy: Policy, before: Desired) -> Desired:
+        after = cls(policy, before)
+        after.switches, after.placed, after.rules = dict(before.switches), dict(before.placed), dict(before.rules)
+        after.groups, after.ruled, after.isolated = before.groups.copy(), before.ruled.copy(), before.isolated
+        after._local = before._local.copy()
+        after._hosts = dict(before._hosts)
+        after._homeless = {host: set(numbers) for host, numbers in before._homeless.items()}
         return after
 
     def decide_anew(self, number: int, decision: Decision) -> None:
@@ -123,22 +134,19 @@ class Desired:
 
     def jobs_at(self, datapath: int) -> list[Placed]:
         """The jobs that belong to an edge, by number."""
-        local = self._local.get(datapath)
-        return [] if local is None else [self.placed[number] for number in sorted(local.numbers)]
+        return [self.placed[number] for number in sorted(self._local.at(datapath).numbers)]
 
     def present_at(self, datapath: int) -> Iterator[Placed]:
         """The jobs that belong to an edge, in any order."""
-        local = self._local.get(datapath)
-        return iter(()) if local is None else (self.placed[number] for number in local.numbers)
+        return (self.placed[number] for number in self._local.at(datapath).numbers)
 
     def count_at(self, datapath: int) -> int:
         """The number of jobs of an edge."""
-        local = self._local.get(datapath)
-        return 0 if local is None else len(local.numbers)
+        return len(self._local.at(datapath).numbers)
 
     def edges(self) -> Iterator[int]:
         """The edges that have jobs."""
-        return (datapath for datapath, local in self._local.items() if local.numbers)
+        return self._local.edges()
 
     def tag_at(self, datapath: int, key: SliceKey | None) -> int:
         """A slice's tag on a switch; 0 where it has none."""
@@ -200,17 +208,15 @@ class Desired:
             return
         yield from edge.frame(switch)
         yield from self.edge_rules(switch.tracks)
-        local = self._local.get(switch.datapath, LocalJobs())
         for placed in self.present_at(switch.datapath):
             yield from self.job_flows(placed, switch)
-        for key, tag in local.tags.items():
+        for key, tag in self._local.at(switch.datapath).tags.items():
             yield from slice_flows(tag, self._slices.prefixes(key))
         yield from announcements(self.present_at(switch.datapath), switch)
 
     def tags_at(self, datapath: int) -> Mapping[SliceKey, int]:
         """The tags of the slices of an edge."""
-        local = self._local.get(datapath)
-        return {} if local is None else local.tags
+        return self._local.at(datapath).tags
 
     def slice_prefixes(self, key: SliceKey) -> tuple[Prefix, ...]:
         """The prefixes of a slice's jobs."""
@@ -237,8 +243,7 @@ class Desired:
     def marks(self, placed: Placed) -> edge.Marks:
         """The numbers by which a job's own edge tells it."""
         decision = placed.decision
-        local = None if placed.datapath is None else self._local.get(placed.datapath)
-        tag = 0 if local is None or decision.slice is None else local.tags.get(decision.slice, 0)
+        tag = 0 if decision.slice is None else self._local.at(placed.datapath).tags.get(decision.slice, 0)
         dscp = self.dscp_of(decision) if self.policy.groups else None
         # Steering is the cores' business, so an edge needs no other number for it.
         return edge.Marks(tag, decision.wan if decision.wan in self._dropping else 0, dscp)
@@ -273,7 +278,7 @@ class Desired:
             for host in hosts:
                 if self._hosts.setdefault(host, switch.datapath) == switch.datapath:
                     found |= self._homeless.pop(host, set())
-        for number in found | self._local.get(switch.datapath, LocalJobs()).numbers:
+        for number in found | self._local.at(switch.datapath).numbers:
             placed = self.placed[number]
             self._index(placed, self.where(placed.job, placed.decision))
         if switch.max_rules:
@@ -387,10 +392,10 @@ class Desired:
             assert isinstance(key, SliceKey)
             self.ruled.slice_changed(key)
             made: dict[int, tuple[Changes, int]] = {}
-            for datapath in self._edges_of.get(key, ()):
+            for datapath in self._local.edges_of(key):
                 if datapath not in self.switches or key in touched.get(datapath, ()):
                     continue
-                tag = self._local[datapath].tags[key]
+                tag = self._local.at(datapath).tags[key]
                 if datapath in touched or len(slices) > 1:
                     after.setdefault(datapath, []).extend(slice_flows(tag, net.added))
                     before.setdefault(datapath, []).extend(slice_flows(tag, net.removed))
@@ -432,7 +437,7 @@ class Desired:
     def _touched(self, datapath: int, old: Placed | None, new: Placed | None) -> frozenset[SliceKey]:
         """The slices whose tag on an edge comes, goes or changes when ``old`` becomes ``new``."""
         keys = (None if each is None or each.datapath != datapath else slice_at_port(each) for each in (old, new))
-        return self._local.get(datapath, LocalJobs()).moved(*keys)
+        return self._local.at(datapath).moved(*keys)
 
     def _part(
         self, datapath: int, changed: Placed | None, keys: frozenset[SliceKey], announcing: bool
@@ -442,7 +447,7 @@ class Desired:
         Announcements go to all local jobs concerned, so they are left out where none of those changes.
         """
         switch = self.switches[datapath]
-        local = self._local.get(datapath, LocalJobs())
+        local = self._local.at(datapath)
         if changed is not None and changed.datapath == datapath:
             yield from self.job_flows(changed, switch)
         for key in keys:
@@ -462,9 +467,7 @@ class Desired:
             self.groups[old.decision.group] -= 1
             self.isolated -= old.decision.isolated
             if old.datapath is not None:
-                local = self._local[old.datapath]
-                local.numbers.discard(old.job.number)
-                self._count(old.datapath, local, slice_at_port(old), -1)
+                self._local.take(old.datapath, old.job.number, slice_at_port(old))
             else:
                 self._homeless.get(old.job.host, set()).discard(old.job.number)
         if new is not None:
@@ -472,26 +475,9 @@ class Desired:
             self.groups[new.decision.group] += 1
             self.isolated += new.decision.isolated
             if new.datapath is not None:
-                local = self._local.setdefault(new.datapath, LocalJobs())
-                local.numbers.add(new.job.number)
-                self._count(new.datapath, local, slice_at_port(new), 1)
+                self._local.add(new.datapath, new.job.number, slice_at_port(new))
             elif new.job.network_type is NetworkType.OVS_BRIDGE:
                 self._homeless.setdefault(new.job.host, set()).add(new.job.number)
-
-    def _count(self, datapath: int, local: LocalJobs, key: SliceKey | None, step: int) -> None:
-        if key is None:
-            return
-        count = local.slices.get(key, 0) + step
-        if count:
-            local.slices[key] = count
-            self._edges_of.setdefault(key, set()).add(datapath)
-        else:
-            del local.slices[key]
-            edges = self._edges_of[key]
-            edges.discard(datapath)
-            if not edges:
-                del self._edges_of[key]
-        local.stale = local.stale or local.slices.keys() != local.assigned.keys()
 
     def _class_label(self, placed: Placed) -> int | None:
         wan = placed.decision.wan

@@ -13,10 +13,13 @@ def diff(desired: Program, installed: Program) -> Changes:
     yet; deletions by table from the first to the last for the same reason. A meter that is new is told apart from one
     that changes, because OpenFlow has different commands for the two.
     """
-    flows_set = sorted(
-        (Flow(key, data) for key, data in desired.flows.items() if installed.flows.get(key) != data),
-        key=lambda flow: (-flow.key.table, flow.key),
-    )
+    if installed.flows:
+        flows_set = sorted(
+            (Flow(key, data) for key, data in desired.flows.items() if installed.flows.get(key) != data),
+            key=lambda flow: (-flow.key.table, flow.key),
+        )
+    else:
+        flows_set = _by_table(desired)
     flows_gone = sorted(key for key in installed.flows if key not in desired.flows)
     meters_set = [meter for number, meter in sorted(desired.meters.items()) if installed.meters.get(number) != meter]
     meters_gone = sorted(number for number in installed.meters if number not in desired.meters)
@@ -27,6 +30,14 @@ def diff(desired: Program, installed: Program) -> Changes:
         flows_gone=tuple(flows_gone),
         meters_gone=tuple(meters_gone),
     )
+
+
+def _by_table(program: Program) -> list[Flow]:
+    """All flows by table from the last to the first; to compare whole keys would cost as much as the program itself."""
+    tables: dict[int, list[Flow]] = {}
+    for key, data in program.flows.items():
+        tables.setdefault(key.table, []).append(Flow(key, data))
+    return [flow for table in sorted(tables, reverse=True) for flow in tables[table]]
 
 
 def drift(then: Program, now: Program, installed: Program) -> Changes:

@@ -55,7 +55,7 @@ class Switch:
     group_control: GroupControl = GroupControl.METERS
     backups: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
-    def wan_instead(self, name: str) -> WanPort | None:
+    def wan_or_backup(self, name: str) -> WanPort | None:
         """The WAN port that traffic for the one of that name leaves by now: itself, or while it is down the first of
         its backups that is up. Where none is up it is itself; None where the switch has no such port and no backup."""
         by_name = {port.name: port for port in self.wan}

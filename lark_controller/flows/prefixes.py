@@ -169,6 +169,12 @@ class PrefixSet:
         return True
 
 
+def packed(address: tuple[int, int]) -> int:
+    """An address (version, value) as one integer."""
+    version, value = address
+    return value << 9 | _FULL[version] << 1 | (version == 6)
+
+
 def _pack(prefix: Prefix) -> int:
     return prefix.value << 9 | prefix.length << 1 | (prefix.version == 6)
 
@@ -238,6 +244,12 @@ class LabelledPrefixes:
         other._sets = {label: each.copy() for label, each in self._sets.items()}
         return other
 
+    def covers(self) -> LabelledPrefixes:
+        """The same covers without the addresses that they are of, so they cannot be changed."""
+        other = LabelledPrefixes()
+        other._sets = {label: each.copy() for label, each in self._sets.items()}
+        return other
+
     def digest(self, label: Hashable) -> bytes:
         """A digest of a label's cover; empty for a label without addresses."""
         found = self._sets.get(label)
@@ -284,18 +296,17 @@ class LabelledPrefixes:
         self._join(key, single, block, label)
         return self._change(before, self._elements(outermost))
 
-    def fill(self, entries: Iterable[tuple[tuple[int, int], Prefix | None, Hashable | None]]) -> None:
-        """:meth:`put` of many addresses into a set that is empty, at a small part of the cost: covers are calculated
-        once, at the end. Raises ValueError for a block that does not hold its address."""
+    def fill(self, entries: Iterable[tuple[int, Prefix | None, Hashable | None]]) -> None:
+        """:meth:`put` of many addresses, each :func:`packed`, into a set that is empty, at a small part of the cost:
+        covers are calculated once, at the end. Raises ValueError for a block that does not hold its address."""
         assert not self._labels, "only an empty set is filled"
         again = []
-        for (version, value), block, label in entries:
-            key = value << 9 | _FULL[version] << 1 | (version == 6)
+        for key, block, label in entries:
             if key in self._labels:
-                again.append(((version, value), block, label))
+                again.append((key, block, label))
                 continue
             if block is not None:
-                self._block_of[key] = self._used(block, version, value)
+                self._block_of[key] = self._used(block, 6 if key & 1 else 4, key >> 9)
             self._labels[key] = label
         around: dict[int, list[_Block]] = {}
         for key, label in self._labels.items():
@@ -311,8 +322,9 @@ class LabelledPrefixes:
             if (packed := _pack(element)) not in counted:
                 counted.add(packed)
                 self._sets.setdefault(label, PrefixSet()).add(element)
-        for address, block, label in again:
-            self.put(address, block, label)
+        for key, block, label in again:
+            single = _unpack(key)
+            self.put((single.version, single.value), block, label)
 
     def _used(self, prefix: Prefix, version: int, value: int) -> _Block:
         """The block of a prefix for an address in it, with one user more."""

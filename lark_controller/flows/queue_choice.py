@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lark_common.runs import Network
 from lark_controller.flows import tables as t
-from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, Action, Flow, FlowData, FlowKey, SetField, SetQueue, match
+from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, Action, Flow, SetField, SetQueue, flow_of
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.tables import Edge
 from lark_controller.flows.wan import ip_fields
@@ -49,5 +49,5 @@ def _flow(
 ) -> Flow:
     assert placed.port is not None
     marking: tuple[Action, ...] = () if dscp is None else (SetField("ip_dscp", dscp),)
-    key = FlowKey(int(Edge.QOS), priority, match(in_port=placed.port, **fields))
-    return Flow(key, FlowData(mark, (*marking, *queue), int(Edge.LEARN), None))
+    at_port = {"in_port": placed.port, **fields}
+    return flow_of(int(Edge.QOS), priority, at_port, mark, actions=(*marking, *queue), goto=int(Edge.LEARN))

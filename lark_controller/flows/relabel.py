@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lark_common.runs import Network
 from lark_controller.flows.placement import Placed
-from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
+from lark_controller.flows.prefixes import LabelledPrefixes, Prefix, packed
 from lark_controller.policies.model import SliceKey
 
 LabelOf = Callable[[Placed], SliceKey | int | None]
@@ -63,10 +63,10 @@ def enter(prefixes: LabelledPrefixes, placed: Placed, label_of: LabelOf) -> None
 
 
 def fill(placed: Iterable[Placed], into: Iterable[tuple[LabelledPrefixes, LabelOf]]) -> None:
-    """Put the addresses of all jobs under their labels in sets that are empty yet."""
-    found = [(each, entries) for each in placed if (entries := _entries(each))]
+    """Put the addresses of all jobs under their labels in sets that are empty yet, which share them."""
+    found = [(each, [(packed(address), block) for address, block in _entries(each)]) for each in placed]
     for prefixes, label_of in into:
-        labelled = ((label_of(each), entries) for each, entries in found)
+        labelled = ((label_of(each), entries) for each, entries in found if entries)
         prefixes.fill((address, block, label) for label, entries in labelled for address, block in entries)
 
 

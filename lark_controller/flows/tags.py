@@ -7,7 +7,7 @@ whatever order they came.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -68,3 +68,55 @@ class LocalJobs:
     def copy(self) -> LocalJobs:
         """The same sums, to be changed apart."""
         return LocalJobs(set(self.numbers), dict(self.slices), self.assigned, self.stale)
+
+
+class JobsByEdge:
+    """The jobs that belong to each edge, and the edges where each slice has a job."""
+
+    def __init__(self) -> None:
+        self._at: dict[int, LocalJobs] = {}
+        self._edges: dict[SliceKey, set[int]] = {}
+
+    def at(self, datapath: int | None) -> LocalJobs:
+        """The jobs of an edge."""
+        found = None if datapath is None else self._at.get(datapath)
+        return LocalJobs() if found is None else found
+
+    def edges(self) -> Iterator[int]:
+        """The edges that have jobs."""
+        return (datapath for datapath, local in self._at.items() if local.numbers)
+
+    def edges_of(self, key: SliceKey) -> Set[int]:
+        """The edges that have jobs of a slice."""
+        return self._edges.get(key, frozenset())
+
+    def add(self, datapath: int, number: int, key: SliceKey | None) -> None:
+        """Add a job to an edge; ``key`` is the slice that needs a tag there for it."""
+        local = self._at.setdefault(datapath, LocalJobs())
+        local.numbers.add(number)
+        if key is not None:
+            local.slices[key] = local.slices.get(key, 0) + 1
+            self._edges.setdefault(key, set()).add(datapath)
+            local.stale = local.stale or local.slices.keys() != local.assigned.keys()
+
+    def take(self, datapath: int, number: int, key: SliceKey | None) -> None:
+        """Take a job from its edge, with the slice with which it was added."""
+        local = self._at[datapath]
+        local.numbers.discard(number)
+        if key is None:
+            return
+        local.slices[key] -= 1
+        if not local.slices[key]:
+            del local.slices[key]
+            edges = self._edges[key]
+            edges.discard(datapath)
+            if not edges:
+                del self._edges[key]
+        local.stale = local.stale or local.slices.keys() != local.assigned.keys()
+
+    def copy(self) -> JobsByEdge:
+        """The same jobs, to be changed apart."""
+        other = JobsByEdge()
+        other._at = {datapath: local.copy() for datapath, local in self._at.items()}
+        other._edges = {key: set(edges) for key, edges in self._edges.items()}
+        return other

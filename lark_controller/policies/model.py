@@ -314,6 +314,18 @@ class HostBandwidth:
         rate = requested or self.default
         return rate if rate is None or self.maximum is None else min(rate, self.maximum)
 
+    @property
+    def mode(self) -> BandwidthMode:
+        """The meaning of what the job requests: a cap or a guarantee."""
+        return BandwidthMode.GUARANTEE if self.borrows else BandwidthMode.CAP
+
+    @property
+    def words(self) -> str:
+        """The enforcement in words, for plans and tables: ``guarantee (default 5, ceiling 50 Mb/s)``."""
+        named = (("default", self.default), ("maximum", self.maximum), ("ceiling", self.ceiling))
+        rates = ", ".join(f"{name} {rate:g}" for name, rate in named if rate is not None)
+        return f"{self.mode} ({rates} Mb/s)" if rates else str(self.mode)
+
 
 class SliceKey(NamedTuple):
     """A slice: the rule's position and the value of its ``by`` expression (as ClassAd text)."""

@@ -14,7 +14,8 @@ from lark_controller.policies import accounting, bandwidth, block, connectivity,
 from lark_controller.policies import slice as slices
 from lark_controller.policies.file import EDGE_KEYS, KEYS, NETWORK_KEYS, SHORTEST_BLOCKS, VERSION
 from lark_controller.policies.model import GroupControl, InboundShares
-from lark_controller.policies.yaml_nodes import MAC, MEGABITS
+from lark_controller.policies.rates import MEGABITS
+from lark_controller.policies.yaml_nodes import MAC
 
 # In ECMA 262, the language of JSON Schema's patterns, there is no flag for "any case".
 _UNIT: Final = "([kK][bB][iI][tT]|[mM][bB][iI][tT]|[gG][bB][iI][tT])"

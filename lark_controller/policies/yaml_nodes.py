@@ -17,6 +17,7 @@ import yaml
 from lark_common.errors import Mistake
 from lark_common.runs import Network
 from lark_controller.policies import predicate
+from lark_controller.policies.rates import ACCEPTED_MEGABITS, megabits
 
 MAX_BYTES: Final = 1 << 18
 MAX_ALIASES: Final = 64
@@ -34,17 +35,7 @@ _FLOAT: Final = "tag:yaml.org,2002:float"
 _BOOL: Final = "tag:yaml.org,2002:bool"
 _NULL: Final = "tag:yaml.org,2002:null"
 
-MEGABITS: Final = r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(kbit|Mbit|Gbit)?"
 MAC: Final = r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}"
-ACCEPTED_MEGABITS: Final = "more than 0 and at most 1000000 Mb/s, as 250Mbit, 1.5Gbit, 800kbit, or a number of Mb/s"
-_UNITS: Final = {"kbit": 0.001, "mbit": 1.0, "gbit": 1000.0}
-
-
-def megabits(text: str) -> float | None:
-    """The megabits of ``250Mbit``, ``1.5Gbit``, ``800kbit`` or a plain number; None for anything else."""
-    found = re.fullmatch(MEGABITS, text, re.IGNORECASE)
-    value = float(found.group(1)) * _UNITS[(found.group(2) or "Mbit").lower()] if found is not None else 0.0
-    return value if 0 < value <= 1_000_000 else None
 
 
 def _loader() -> Any:

@@ -108,6 +108,11 @@ class Topology:
             raise PathError(f"the policy's topology has no host {host}; name it under hosts, or give a default")
         return self._access(node, spec)
 
+    def access_rate(self, host: str) -> float | None:
+        """The capacity of a host's access link, Mb/s; None where nothing says it."""
+        link = access_link(self.spec, host)
+        return self.workers.get(host.lower()) if link is None or link.capacity is None else link.capacity
+
     def _access(self, node: str, spec: HostSpec) -> LinkSpec:
         capacity = self.workers.get(node) if spec.capacity is None else spec.capacity
         if capacity is None:

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from lark_common.errors import SwitchError
 from lark_common.turns import aside
-from lark_controller.reconcile.awaited import Waiter
+from lark_controller.reconcile.confirmations import Waiter
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 # The loop answers in milliseconds; after this many seconds the caller gets an error.

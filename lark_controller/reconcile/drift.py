@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from lark_common.log import WARNING, event
 from lark_controller.flows.diff import drift
 from lark_controller.flows.model import Program
@@ -27,6 +29,7 @@ async def check(loop: Reconciler, datapath: int) -> int:
             Program({k: v for k, v in p.flows.items() if k in dump.program.flows}, p.meters) for p in (then, now)
         )
     changes = drift(then, now, dump.program)
+    state.compared_at = time.monotonic()
     if changes:
         state.drift += len(changes)
         event("switch drifted", level=WARNING, datapath=dpid_text(datapath), changes=len(changes))

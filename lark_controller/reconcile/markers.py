@@ -62,8 +62,7 @@ class Markers:
     def load(self) -> None:
         """Keep the desired state as it is now, before any job comes or goes, until the switches are back."""
         if self._trusted:
-            desired = self._loop.desired
-            self._loaded = Fingerprints(Desired.following(desired.policy, desired), code_digest())
+            self._loaded = Fingerprints(Desired.as_of_now(self._loop.desired), code_digest())
 
     async def start(self) -> None:
         """Mark edges that are quiet, until the loop ends."""

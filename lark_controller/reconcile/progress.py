@@ -10,7 +10,7 @@ from typing import Final
 from lark_common.runs import NetworkType
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import SwitchRole
-from lark_controller.reconcile.awaited import NO_SWITCH, Awaited, FlowsAt, NoSwitch, QueuesAt, RulesAt
+from lark_controller.reconcile.confirmations import NO_SWITCH, Awaited, FlowsAt, NoSwitch, QueuesAt, RulesAt
 from lark_controller.reconcile.queues import BEING_MADE, Queues
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState

@@ -39,7 +39,7 @@ from lark_controller.qos.worker_queues import (
     carried,
     worker_queue_plan,
 )
-from lark_controller.reconcile.awaited import QueuesAt
+from lark_controller.reconcile.confirmations import QueuesAt
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import dpid_text

@@ -16,7 +16,7 @@ from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job
-from lark_controller.reconcile.awaited import FlowsAt
+from lark_controller.reconcile.confirmations import FlowsAt
 from lark_controller.reconcile.desired_pair import PairChanges
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.state import LoopState

@@ -12,7 +12,7 @@ from lark_controller.flows.desired import Desired
 from lark_controller.jobs.job import Directory
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy
-from lark_controller.reconcile.awaited import Confirmations
+from lark_controller.reconcile.confirmations import Confirmations
 from lark_controller.reconcile.desired_pair import DesiredPair
 from lark_controller.reconcile.dirty import Dirty
 from lark_controller.reconcile.switch import SwitchState

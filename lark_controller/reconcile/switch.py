@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -26,6 +27,10 @@ from lark_controller.switches.openflow.link import SwitchLink
 KEPT_PROBLEMS = 100
 LINK_DOWN: Final = "link down"
 LINK_UP: Final = "link up"
+NO_ROLES: Final = (
+    "knows no roles of controllers (OpenFlow 1.3, section 6.3): it goes on taking what an instance of the controller "
+    "sends once another is in charge"
+)
 
 
 def dpid_text(datapath: int) -> str:
@@ -38,7 +43,8 @@ class SwitchState:
     """The loop's state of one switch, connected or not.
 
     ``compared`` is True once the complete dump was compared, so that changes may follow; ``trusted`` means that a
-    marker stands for that until the next full check. ``to_forget`` are addresses of jobs that ended while it was
+    marker stands for that until the next full check. ``compared_at`` is when a complete dump was compared last, in
+    seconds of a clock that only goes on. ``to_forget`` are addresses of jobs that ended while it was
     away, whose connections it still tracks. ``links`` says of its uplinks and LAN ports whether they were up when
     last seen. ``problems`` have happened; ``lacks`` (by sentence) and ``down`` (by the port's name) are so now.
     """
@@ -47,6 +53,7 @@ class SwitchState:
     link: SwitchLink | None = None
     compared: bool = False
     trusted: bool = False
+    compared_at: float = -math.inf
     in_sync: bool = False
     since: float | None = None
     reason: str = "has not connected yet"
@@ -71,10 +78,10 @@ class SwitchState:
     def note_shortcomings(self, desired: Desired) -> None:
         """Note each thing of the policy in force that this switch cannot do, in place of another policy's."""
         switch, now = desired.switches[self.datapath], time.time()
-        self.lacks = {
-            sentence: self.lacks.get(sentence) or SwitchProblem(now, sentence)
-            for sentence in core.remarks(switch, desired.policy)
-        }
+        sentences = [*core.remarks(switch, desired.policy)]
+        if self.link is not None and not self.link.features.roles:
+            sentences.append(NO_ROLES)
+        self.lacks = {sentence: self.lacks.get(sentence) or SwitchProblem(now, sentence) for sentence in sentences}
         watched = {port.name for port in switch.wan} | self._watched(switch).keys()
         self.down = {name: problem for name, problem in self.down.items() if name in watched}
 
@@ -90,7 +97,7 @@ class SwitchState:
             was = name in held and held[name].up
             if was == (name in up) or (before is None and name in up):
                 continue
-            instead = now.wan_instead(name)
+            instead = now.wan_or_backup(name)
             by = "nothing takes its place" if instead is None or instead.name == name else f"{instead.name} is used"
             if name in up:
                 event("WAN port up again", datapath=dpid_text(self.datapath), port=name)

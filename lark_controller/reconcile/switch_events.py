@@ -19,7 +19,7 @@ from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.diff import diff
 from lark_controller.flows.model import Changes, FlowKey
 from lark_controller.flows.tracked import tracked
-from lark_controller.reconcile.awaited import FlowsAt
+from lark_controller.reconcile.confirmations import FlowsAt
 from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.markers import Markers
 from lark_controller.reconcile.packet_ins import Reactions
@@ -28,6 +28,7 @@ from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_switch
+from lark_controller.switches.fence import FENCED
 from lark_controller.switches.openflow.applies import FlowError, Outcome
 from lark_controller.switches.openflow.link import STOPS, SUPERSEDED, Dump, SwitchLink
 from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
@@ -66,10 +67,14 @@ class SwitchEvents:
 
     def waited_for(self) -> Iterator[int]:
         """The switches of the jobs whose callers wait for their confirmation."""
-        for number in self._loop.confirmations.awaited():
-            placed = self._loop.desired.placed.get(number)
-            if placed is not None and placed.datapath is not None:
-                yield placed.datapath
+        confirmations = self._loop.confirmations
+        for number in confirmations.awaited():
+            yield from (what.datapath for what in confirmations.waiting(number) if isinstance(what, FlowsAt))
+
+    def expects(self, datapath: int) -> bool:
+        """True for a switch that is declared or has jobs."""
+        desired = self._loop.desired
+        return datapath in desired.policy.switches or bool(desired.count_at(datapath))
 
     def flows_expected(self, link: SwitchLink) -> int:
         """The number of Lark's own flows that a switch is to be expected to hold, rather too many than too few."""
@@ -153,7 +158,7 @@ class SwitchEvents:
             self._progress.lost(state)
             return
         state.note_shortcomings(desired)
-        state.compared = True
+        state.compared, state.compared_at = True, time.monotonic()
         changes = diff(program, dump.program)
         event(
             "switch compared",
@@ -164,9 +169,9 @@ class SwitchEvents:
         )
         self._bring_up(state, link, changes)
         gone, state.to_forget = state.to_forget, set()
-        if switch.is_edge:
-            # Its flows may be of jobs that ended while another controller, or none, was in charge of it.
-            gone |= {address for _, address in tracked(dump.program) - tracked(program)}
+        # Its flows may be of jobs that ended while another controller, or none, was in charge of it.
+        if switch.is_edge and (there := tracked(dump.program)):
+            gone |= {address for _, address in there - tracked(program)}
         self._sending.forget_tracked(state, gone)
 
     def _trust(self, state: SwitchState, link: SwitchLink) -> None:
@@ -218,7 +223,7 @@ class SwitchEvents:
         if state is None:
             return
         state.link, state.compared, state.in_sync, state.trusted = None, False, False, False
-        if reason == STOPS:
+        if reason in (STOPS, FENCED):
             # What is stored of its jobs holds until the next controller has asked it.
             return
         state.since = time.time()

@@ -16,7 +16,7 @@ from lark_common.worker_rules import RULED, WorkerRules
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.worker_shares import is_limited, worker_shares
 from lark_controller.jobs.job import Job
-from lark_controller.reconcile.awaited import RulesAt, Waiter
+from lark_controller.reconcile.confirmations import RulesAt, Waiter
 from lark_controller.reconcile.state import LoopState
 
 NOT_YET: Final = "has not put the job's rules in place yet"

@@ -59,7 +59,8 @@ def register(app: Flask, blueprints: tuple[Blueprint, ...]) -> None:
         API_SPEC_OPTIONS={"info": {"description": _DESCRIPTION, "license": {"name": "Apache-2.0"}}},
     )
     api = _Api(app)
-    api.spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
+    described = "A token made by `lark token`, or a JWT of an issuer that the controller accepts (LARK_JWT_FILE)."
+    api.spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer", "description": described})
     for blueprint in blueprints:
         api.register_blueprint(blueprint)
 

@@ -9,7 +9,9 @@ from flask import Flask, Response, g, request
 from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
 from lark_controller.api.metrics import Metrics
-from lark_controller.rest import api, context, problems
+from lark_controller.rest import api, context, problems, standby
+from lark_controller.rest.identities.identities import Identities
+from lark_controller.rest.joins.joining import Joining
 from lark_controller.rest.json_portions import PortionedJson
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources import (
@@ -20,7 +22,9 @@ from lark_controller.rest.resources import (
     groups,
     health,
     hosts,
+    instances,
     jobs,
+    joins,
     network_map,
     overview,
     pages,
@@ -38,8 +42,15 @@ FAILURES = 10
 FAILURE_SECONDS = 6.0
 # Threads that stay free of requests which may take time, so that /healthz and refusals are answered at once.
 SPARE_THREADS = 4
-# One token that reads has so small a part of the places where requests wait.
+# One token that asks switches has so small a part of the places where requests wait for them, one that reads so small a
+# part of those where workers wait.
+ASKERS = 64
 READERS = 16
+# All users who see their own jobs alone have so small a part of the places where requests wait for switches: there may
+# be as many of them as the pool has users.
+USERS = 16
+# Reservations that wait have so large a part of the places of posts: jobs ask for them, by their workers' tokens.
+RESERVERS = 4
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -49,10 +60,19 @@ _HEADERS = {
 }
 
 
-def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: Metrics | None = None) -> Flask:
+def create_app(
+    controls: Controls,
+    settings: Settings,
+    tokens: Tokens,
+    metrics: Metrics | None = None,
+    identities: Identities | None = None,
+    joining: Joining | None = None,
+) -> Flask:
     """The REST API of a controller.
 
     ``metrics`` is the registry that the controller counts in; without one the application makes its own.
+    ``identities`` are the bearers of JWTs; without them none is accepted. Without ``joining`` no
+    worker may join.
     """
     app = Flask("lark_controller.rest", static_folder=None)
     app.json = PortionedJson(app)
@@ -64,21 +84,26 @@ def create_app(controls: Controls, settings: Settings, tokens: Tokens, metrics: 
         controls=controls,
         settings=settings,
         tokens=tokens,
+        identities=identities,
+        joining=joining,
         metrics=counted,
         rates=Buckets(settings.rate_limit, settings.rate_burst),
         failures=Buckets(1 / FAILURE_SECONDS, FAILURES),
         waits=Places(settings.waiting_posts),
         polls=Places(settings.waiting_workers),
-        asks=Places(max(1, settings.waiting_posts // READERS)),
+        asks=Places(max(1, settings.waiting_posts // ASKERS)),
+        users=Places(max(1, settings.waiting_posts // USERS)),
+        reserves=Places(max(1, settings.waiting_posts // RESERVERS)),
         watches=Places(max(1, settings.waiting_workers // READERS)),
         requests=Places(settings.rest_threads + settings.waiting_workers - SPARE_THREADS),
     )
     app.before_request(_enter)
+    app.before_request(standby.refuse)
     app.teardown_request(_leave)
     app.after_request(_finish)
     modules = (
         jobs, addresses, switches, policy, explain, groups, usage, drops, audit, hosts, overview, health, reservations,
-        network_map,
+        network_map, joins, instances,
     )  # fmt: skip
     api.register(app, tuple(module.blueprint for module in modules))
     app.register_blueprint(pages.blueprint())

@@ -1,4 +1,4 @@
-"""Authenticates the caller and checks its scopes: bearer tokens with scopes, failed attempts and rates."""
+"""Authenticates the caller and checks its scopes: bearer tokens and JWTs with scopes, failed attempts and rates."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from flask import g, request
 
 from lark_common import log
 from lark_controller.rest.context import Context
+from lark_controller.rest.identities.identities import RefusedTokenError, known_callers
+from lark_controller.rest.joins.join_tokens import JoinToken
 from lark_controller.rest.problems import Problem
-from lark_controller.rest.tokens import Scope, Token, is_among
+from lark_controller.rest.tokens import LONGEST, Scope, Token, is_among, secret_in
 
 # Key in the environment of the call that marks a request as one with a valid token.
 AUTHENTICATED = "lark.authenticated"
@@ -20,14 +22,17 @@ AUTHENTICATED = "lark.authenticated"
 CERTIFICATE: Final = "lark.certificate"
 _NO_CERTIFICATE: Final = "A worker's request needs a certificate of its host (LARK_REST_TLS_CA is set)."
 _NAMED: Final = 5
+# A JWT has three parts.
+_DOTS: Final = 2
 _REALM = 'Bearer realm="lark"'
 
 
 def require(context: Context, accepted: tuple[Scope, ...]) -> None:
     """Let the request pass only with a token of one of the scopes, and at its rate. Raises Problem: 401, 403, 429."""
     token = _token(context)
-    # Its connection and address are not a stranger's from now on.
-    request.environ.get(AUTHENTICATED, lambda: None)()
+    if token.scopes:
+        # Its connection and address are not a stranger's from now on.
+        request.environ.get(AUTHENTICATED, lambda: None)()
     if not token.allows(accepted):
         words = " or ".join(accepted)
         challenge = f'{_REALM}, error="insufficient_scope", scope="{" ".join(accepted)}"'
@@ -38,7 +43,32 @@ def require(context: Context, accepted: tuple[Scope, ...]) -> None:
         detail = f"The token {token.name} makes more than {context.settings.rate_limit:g} requests a second."
         raise Problem(429, detail, "rate", {"Retry-After": _seconds(short)})
     g.lark_token = token
-    g.lark_by_hook = not token.allows(scope for scope in accepted if scope is not Scope.HOOK)
+    whole = token.allows(scope for scope in accepted if scope not in (Scope.HOOK, Scope.SELF))
+    g.lark_by_hook = not whole and token.allows(scope for scope in accepted if scope is Scope.HOOK)
+    # The user to whose jobs the request is confined; None for a caller that may see all that the operation shows.
+    g.lark_user = None if whole or g.lark_by_hook else token.user or ""
+
+
+def recognise(context: Context) -> None:
+    """Count the caller as no stranger where its token is known; asks no issuer, and refuses nobody."""
+    known = known_callers(context.tokens, context.identities)
+    token = known(request.headers.get("Authorization", ""))
+    if token is not None and token.scopes:
+        request.environ.get(AUTHENTICATED, lambda: None)()
+
+
+def require_join(context: Context) -> JoinToken:
+    """The join token of a request, which is good for nothing else. Raises Problem: 401, 429."""
+    assert context.joining is not None, "where nobody may join, no join token is looked for"
+    secret = secret_in(request.headers.get("Authorization", ""))
+    token = None if secret is None or len(secret) > LONGEST else context.joining.join_tokens.find(secret)
+    if token is None:
+        raise _refused(context, "The join token is not known, or has expired; make one: lark join add.", "join token")
+    request.environ.get(AUTHENTICATED, lambda: None)()
+    short = context.rates.take(f"join {token.id}")
+    if short:
+        raise Problem(429, "Too many workers join at once.", "rate", {"Retry-After": _seconds(short)})
+    return token
 
 
 def require_host(host: str) -> None:
@@ -79,10 +109,15 @@ def _token(context: Context) -> Token:
     header = request.headers.get("Authorization")
     if header is None:
         raise Problem(401, "A bearer token is needed: Authorization: Bearer ….", "token", {"WWW-Authenticate": _REALM})
-    scheme, _, secret = header.partition(" ")
-    if scheme.lower() != "bearer" or not secret.strip():
+    secret = secret_in(header)
+    if secret is None:
         raise _refused(context, "Only bearer tokens are accepted: Authorization: Bearer ….", "no bearer token")
-    token = context.tokens.find(secret.strip())
+    token = context.tokens.find(secret)
+    if token is None and context.identities is not None and secret.count(".") == _DOTS:
+        try:
+            return context.identities.token(secret)
+        except RefusedTokenError as error:
+            raise _refused(context, f"The token is not accepted: {error}.", str(error)) from None
     if token is None:
         raise _refused(context, "The token is not known.", "unknown token")
     if context.tokens.expired(token):

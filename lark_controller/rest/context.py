@@ -13,6 +13,8 @@ from lark_common.errors import BusyError
 from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
 from lark_controller.api.metrics import Metrics
+from lark_controller.rest.identities.identities import Identities
+from lark_controller.rest.joins.joining import Joining
 from lark_controller.rest.tokens import Token, Tokens
 from lark_controller.settings import Settings
 
@@ -21,19 +23,24 @@ KEY: Final = "lark"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """``waits`` are the places for requests that wait for switches, ``polls`` those for workers that wait for their
-    rules, ``requests`` those for requests at all. Of the first two, readers have a part, by token: ``asks`` and
-    ``watches``."""
+    """``joining`` is what workers join by, None where none may. ``waits`` are the places for requests that wait for
+    switches, ``polls`` those for workers that wait for their rules, ``requests`` those for requests at all. Of the
+    waiting ones readers have a part, by token: ``asks`` and ``watches``; ``users`` is the part of all
+    those who see their own jobs alone."""
 
     controls: Controls
     settings: Settings
     tokens: Tokens
+    identities: Identities | None
+    joining: Joining | None
     metrics: Metrics
     rates: Buckets
     failures: Buckets
     waits: Places
     polls: Places
     asks: Places
+    users: Places
+    reserves: Places
     watches: Places
     requests: Places
 
@@ -53,12 +60,23 @@ class Context:
         if g.lark_by_hook:
             yield
             return
-        with self.asks.place(actor()) as own:
+        with self.asks.place(actor()) as own, self._of_users() as free:
+            if not free:
+                raise BusyError("requests of users wait for switches in all places that they have; ask again")
             if not own:
                 raise BusyError(
                     f"the token {actor()} waits for switches in {self.asks.most} requests already; ask again"
                 )
             yield
+
+    @contextmanager
+    def _of_users(self) -> Iterator[bool]:
+        """Hold one of the places that all users with the scope ``self`` have together; False where none is free."""
+        if g.lark_user is None:
+            yield True
+            return
+        with self.users.place() as free:
+            yield free
 
     @contextmanager
     def polling(self) -> Iterator[bool]:

@@ -17,11 +17,22 @@ from lark_controller.rest.context import current
 # CLUSTER.PROC and GlobalJobId, which nothing but a job is called: a host may be called as an id begins.
 _ONLY_A_JOB: Final = re.compile(r"[^#]+#.+|[0-9]+\.[0-9]+(@.+)?")
 
+# A job's end waits for its switch's last word so long, and then does without.
+FRESH_SECONDS: Final = 2.0
+
 
 def named_job(word: str) -> str:
     """The id of the job that a word names. A hook's requests name jobs by id alone, so that a token that is good for
-    one host reveals nothing of another's jobs. Raises Problem 404, NotFoundError, AmbiguousError."""
-    return valid_job_id(word) if g.lark_by_hook else current().controls.jobs.named(word)
+    one host reveals nothing of another's jobs; a request of the scope self finds its user's alone. Raises Problem 404,
+    NotFoundError, AmbiguousError."""
+    return valid_job_id(word) if g.lark_by_hook else current().controls.jobs.named(word, g.lark_user)
+
+
+def read_now(job_id: str) -> None:
+    """Read a live job's counters at its switch now, as far as that answers in time."""
+    context = current()
+    with context.waiting() as timeout:
+        context.controls.jobs.read_counters(job_id, min(timeout, FRESH_SECONDS))
 
 
 def job_or_word(word: str) -> str:
@@ -56,7 +67,7 @@ def job_among(query: Mapping[str, Any]) -> str | None:
 def job_or_address(word: str) -> str:
     """The same where an address is accepted too, and nothing else. Raises NotFoundError, AmbiguousError."""
     try:
-        return word if is_address(word) else current().controls.jobs.named(word)
+        return word if is_address(word) else current().controls.jobs.named(word, g.lark_user)
     except NotFoundError as error:
         raise NotFoundError(f"{error}; an address is accepted too") from None
 

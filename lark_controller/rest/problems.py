@@ -2,7 +2,7 @@
 
 ``type`` is ``about:blank`` where the status says it all, else ``urn:lark:problem:<kind>``; ``title``, ``status`` and
 ``detail`` are always there. Extension members carry what a program needs: ``attribute``, ``reason``, ``holder``,
-``mistakes``, ``errors``, ``links``, ``refused``, ``candidates``.
+``mistakes``, ``errors``, ``links``, ``refused``, ``candidates``, ``active``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from lark_common.errors import (
     PolicyError,
     RuleLimitError,
     Shortage,
+    StandbyError,
     StateError,
     StoreError,
     SwitchError,
@@ -44,6 +45,7 @@ CONTENT_TYPE: Final = "application/problem+json"
 # Busy is over as soon as one waiting request is answered; a database takes longer to come back.
 _BUSY_RETRY: Final = "1"
 _STORE_RETRY: Final = "5"
+_STANDBY_RETRY: Final = "1"
 
 
 class Problem(Exception):
@@ -110,6 +112,8 @@ def of_error(error: LarkError) -> Problem:
             return Problem(503, str(error), "busy", {"Retry-After": _BUSY_RETRY})
         case StateError():
             return Problem(409, str(error), "state")
+        case StandbyError():
+            return Problem(503, str(error), "standby", {"Retry-After": _STANDBY_RETRY}, active=error.active or None)
         case StoreError():
             return Problem(503, str(error), "store", {"Retry-After": _STORE_RETRY})
         case RuleLimitError():
@@ -224,6 +228,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "policy": "The policy has mistakes",
     "busy": "Too much is waiting already",
     "store": "The database cannot be reached",
+    "standby": "This controller stands by",
     "ambiguous": "Several jobs have this name",
     "changed": "The policy in force has changed",
     "state": "The job is not in the state that this is for",
@@ -236,5 +241,6 @@ _TITLES: Final[Mapping[str, str]] = {
     "token": "A valid token is needed",
     "scope": "The token does not allow this",
     "host": "The token is for another host",
+    "join": "The worker cannot join",
 }
 KINDS: Final = tuple(_TITLES)

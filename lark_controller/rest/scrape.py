@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -31,12 +31,27 @@ class ControlsCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Jobs by state, switches, the policy in force, readiness, groups, use, the links of the topology."""
-        for part in (self._jobs, self._switches, self._policy, self._groups, self._written, self._links):
+        """The place among the instances; of the active one jobs by state, switches, the policy in force, readiness,
+        groups, use, the links of the topology."""
+        parts: list[Callable[[], Iterable[Metric]]] = [self._instance]
+        if self._controls.instances.standing().active:
+            parts += (self._jobs, self._switches, self._policy, self._groups, self._written, self._links)
+        for part in parts:
             try:
                 yield from part()
             except Exception as error:
                 log.failure("metrics not read", error, part=part.__name__.strip("_"))
+
+    def _instance(self) -> list[Metric]:
+        standing = self._controls.instances.standing()
+        ready = self._controls.health.ready().ready
+        words = "Time of the last takeover, seconds since 1970; 0 where there was none."
+        return [
+            GaugeMetricFamily("lark_instance_active", "1 where this is the active instance.", standing.active),
+            GaugeMetricFamily("lark_instance_generation", "Number of the present term.", standing.generation),
+            GaugeMetricFamily("lark_instance_takeover_timestamp_seconds", words, standing.since),
+            GaugeMetricFamily("lark_ready", "1 where the controller can do its work.", ready),
+        ]
 
     def _jobs(self) -> list[Metric]:
         counts = self._controls.jobs.counts()
@@ -67,7 +82,7 @@ class ControlsCollector(Collector):
         ]
 
     def _policy(self) -> list[Metric]:
-        policy, ready = self._controls.policy.version, self._controls.health.ready().ready
+        policy = self._controls.policy.version
         return [
             GaugeMetricFamily("lark_policy_version", "Version of the policy in force.", policy.version),
             GaugeMetricFamily(
@@ -75,13 +90,16 @@ class ControlsCollector(Collector):
                 "Time when the policy in force was put there, seconds since 1970.",
                 policy.at,
             ),
-            GaugeMetricFamily("lark_ready", "1 where the controller can do its work.", ready),
         ]
 
     def _groups(self) -> list[Metric]:
         labels = ("group", "direction")
         size = CounterMetricFamily("lark_group_bytes", "Use by a group's jobs.", labels=(*labels, "scope"))
         packets = CounterMetricFamily("lark_group_packets", "Use by a group's jobs.", labels=labels)
+        words = "Bytes that HTCondor moved for a group's jobs outside of their networks."
+        moved = CounterMetricFamily("lark_group_transfer_bytes", words, labels=(*labels, "scope"))
+        words = "Time in which there was a transfer, added up over a group's jobs."
+        moving = CounterMetricFamily("lark_group_transfer_seconds", words, labels=("group",))
         drops = CounterMetricFamily("lark_group_drops", "Packets of a group's jobs.", labels=(*labels, "reason"))
         shared = CounterMetricFamily(
             "lark_group_core_drops", "Packets that a group's queues and meters on cores dropped.", labels=("group",)
@@ -102,12 +120,19 @@ class ControlsCollector(Collector):
                 packets.add_metric((group.name, direction), count)
                 drops.add_metric((group.name, direction, "policy"), policy)
                 drops.add_metric((group.name, direction, "rate"), rate)
+            for direction, total, wan in (
+                ("in", used.transfer_bytes_in, used.transfer_wan_bytes_in),
+                ("out", used.transfer_bytes_out, used.transfer_wan_bytes_out),
+            ):
+                moved.add_metric((group.name, direction, "wan"), wan)
+                moved.add_metric((group.name, direction, "local"), max(0, total - wan))
+            moving.add_metric((group.name,), used.transfer_millis / 1000)
             shared.add_metric((group.name,), group.core_drops)
             jobs.add_metric((group.name,), group.jobs)
             for family, megabits in ((sure, group.guarantee), (most, group.ceiling)):
                 if megabits is not None:
                     family.add_metric((group.name,), megabits * _MEGABIT)
-        return [size, packets, drops, shared, jobs, sure, most]
+        return [size, packets, moved, moving, drops, shared, jobs, sure, most]
 
     def _written(self) -> list[Metric]:
         words = "Time of the last write of jobs' use, seconds since 1970."

@@ -1,4 +1,4 @@
-"""Bearer tokens (RFC 6750): a file of names, SHA-256 hashes, scopes, hosts and expiry dates.
+"""Bearer tokens (RFC 6750): a file of names, SHA-256 hashes, scopes, hosts, users and expiry dates.
 
 One line a token, ``name: {sha256: …, scopes: [hook], hosts: [worker1.example], expires: 2027-01-01}``. The file holds
 no token, only hashes; it must not be readable by group or world, since its writer may do everything.
@@ -24,14 +24,21 @@ import yaml
 
 from lark_common import log
 from lark_common.errors import SettingError
+from lark_controller.rest.whole_files import replace
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,252}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _HOST: Final = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9._*-]{0,252}[A-Za-z0-9*])?")
-_KEYS: Final = frozenset({"sha256", "scopes", "hosts", "expires"})
+# An Owner of HTCondor: it stands in texts and in names of tokens, where spaces would mislead.
+_USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+=-]{0,254}")
+_KEYS: Final = frozenset({"sha256", "scopes", "hosts", "user", "expires"})
 # Ten times as quick where PyYAML has its C parts: the file has a line for every worker.
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+# Characters of the longest token that is looked at.
+LONGEST: Final = 16_384
+# Two workers that join at a time would each write the file without the other.
+_BINDING: Final = threading.Lock()
 # Names in one line of the log.
 _NAMED: Final = 10
 
@@ -39,23 +46,26 @@ _NAMED: Final = 10
 class Scope(StrEnum):
     """The permissions of a token. ``hook``: to register, renew and end jobs, to reserve what they send, and to read a
     job or a reservation by its id. ``read``: to read everything. ``operate``: to read everything, to change the policy,
-    and to reserve anything."""
+    and to reserve anything. ``self``: to read what concerns the jobs of one user."""
 
     HOOK = "hook"
     READ = "read"
     OPERATE = "operate"
+    SELF = "self"
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as the file has it. ``expires`` is seconds since 1970, None for never; ``hosts`` are those whose jobs a
-    hook's token is good for, each a name or a pattern with one ``*``, None for every host."""
+    """A token as the file has it, or a JWT (then without a hash). ``expires`` is seconds since 1970, None for never;
+    ``hosts`` are those whose jobs a hook's token is good for, each a name or a pattern with one ``*``, None for every
+    host; ``user`` is the Owner whose jobs a token with the scope ``self`` is for."""
 
     name: str
     sha256: str
     scopes: frozenset[Scope]
     expires: float | None = None
     hosts: tuple[str, ...] | None = None
+    user: str | None = None
 
     @property
     def is_good_for_every_host(self) -> bool:
@@ -71,14 +81,15 @@ class Token:
 class Tokens:
     """The tokens of a file, read again when the file changes. Safe to use from several threads.
 
-    A file that became unusable changes nothing (the error is logged); a file that is gone holds no tokens. Tokens that
-    are good for every host are named in the log.
+    ``joined`` is another such file, of workers that have joined. A file that became unusable changes nothing (the
+    error is logged); a file that is gone holds no tokens. Tokens that are good for every host are named in the log.
 
     Raises:
         SettingError: at construction, with every mistake in the file.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time, joined: Path | None = None) -> None:
+        self._joined = None if joined is None else Tokens(joined, clock)
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
@@ -93,13 +104,13 @@ class Tokens:
 
         It is found by its hash. How long that takes may say something of the hash, of which nobody can choose a part.
         """
-        return self._current().get(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest())
+        if len(secret) > LONGEST:
+            return None
+        return self._of_hash(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest())
 
-    def of(self, header: str) -> Token | None:
-        """The token in an Authorization header; None where there is none, or it has expired."""
-        scheme, _, secret = header.partition(" ")
-        token = self.find(secret.strip()) if scheme.lower() == "bearer" else None
-        return None if token is None or self.expired(token) else token
+    def _of_hash(self, sha256: str) -> Token | None:
+        found = self._current().get(sha256)
+        return found if found is not None or self._joined is None else self._joined._of_hash(sha256)
 
     def expired(self, token: Token) -> bool:
         """True from the token's expiry date on."""
@@ -135,6 +146,12 @@ class Tokens:
         self._tokens = found
 
 
+def secret_in(header: str) -> str | None:
+    """The bearer token in an Authorization header; None where there is none."""
+    scheme, _, secret = header.partition(" ")
+    return secret.strip() or None if scheme.lower() == "bearer" else None
+
+
 def is_among(host: str, accepted: Iterable[str]) -> bool:
     """True if a host is one of these names and patterns: ``*`` is any characters, capitals are as small letters."""
     name = host.lower().rstrip(".")
@@ -159,7 +176,7 @@ def read(path: Path) -> tuple[Token, ...]:
         with path.open("rb") as file:
             _refuse_shared(path, os.fstat(file.fileno()).st_mode)
             text = file.read().decode("utf-8")
-        document = yaml.load(text, _LOADER)
+        document = yaml.load(text, LOADER)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: cannot be read: {error}") from None
     except yaml.YAMLError as error:
@@ -180,15 +197,25 @@ def read(path: Path) -> tuple[Token, ...]:
     return tokens
 
 
+def is_user(word: str) -> bool:
+    """True of a word that may be the Owner of a job."""
+    return _USER.fullmatch(word) is not None
+
+
 def add(
-    path: Path, name: str, scopes: Iterable[Scope], expires: date | None = None, hosts: Sequence[str] | None = None
+    path: Path,
+    name: str,
+    scopes: Iterable[Scope],
+    expires: date | None = None,
+    hosts: Sequence[str] | None = None,
+    user: str | None = None,
 ) -> str:
     """Make a token, write its hash to the file (made with mode 0600 if absent) and return the token itself.
 
     Raises:
         SettingError: name, hosts or date cannot be used, the name is taken, or the file cannot be read or written.
     """
-    return add_all(path, {name: hosts}, scopes, expires)[name]
+    return add_all(path, {name: hosts}, scopes, expires, user=user)[name]
 
 
 def add_all(
@@ -197,6 +224,7 @@ def add_all(
     scopes: Iterable[Scope],
     expires: date | None = None,
     keep: Callable[[Mapping[str, str]], None] = lambda _: None,
+    user: str | None = None,
 ) -> dict[str, str]:
     """Make tokens by name, each for these hosts, as :func:`add` does; all or none. ``keep`` is given them before their
     hashes are written. Raises SettingError."""
@@ -211,47 +239,51 @@ def add_all(
         if name in present:
             raise SettingError(f"{path} has a token {name} already; remove its line first, or take another name")
         mistakes = [] if hosts is None else list(_host_mistakes(list(hosts), words))
+        mistakes += _user_mistakes(user, words)
         if mistakes:
             raise SettingError(f"{name}: {mistakes[0]}")
         made[name] = "lark_" + secrets.token_urlsafe(32)
         entry: dict[str, object] = {"sha256": hashlib.sha256(made[name].encode()).hexdigest(), "scopes": words}
         if hosts is not None:
             entry["hosts"] = list(hosts)
+        if user is not None:
+            entry["user"] = user
         if expires is not None:
             entry["expires"] = expires
         lines.append(f"{_yaml(name)}: {_yaml(entry)}\n")
     keep(made)
     try:
         before = path.read_text("utf-8") if path.exists() else ""
-        _replace(path, before + ("" if before.endswith("\n") or not before else "\n") + "".join(lines))
+        replace(path, before + ("" if before.endswith("\n") or not before else "\n") + "".join(lines))
     except OSError as error:
         raise SettingError(f"{path}: cannot be written: {error}") from None
     return made
+
+
+def bind(path: Path, host: str, sha256: str) -> None:
+    """Write the hash of a worker's token to the file, good for that host alone, in place of the one that it had.
+
+    Raises SettingError.
+    """
+    with _BINDING:
+        known = read(path) if path.exists() else ()
+        if any(token.name == host and token.sha256 == sha256 for token in known):
+            return
+        digests = {token.name: token.sha256 for token in known if token.name.lower() != host.lower()}
+        lines = [
+            f"{_yaml(name)}: {_yaml({'sha256': each, 'scopes': [str(Scope.HOOK)], 'hosts': [name]})}\n"
+            for name, each in {**digests, host: sha256}.items()
+        ]
+        try:
+            replace(path, "".join(lines))
+        except OSError as error:
+            raise SettingError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _yaml(value: object) -> str:
     """A value in one line of YAML."""
     dumped = yaml.dump(value, Dumper=_DUMPER, default_flow_style=True, sort_keys=False, width=1 << 20)
     return str(dumped).partition("\n")[0]
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the whole file beside the old one and put it in its place, so that no reader sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    owner = path.stat() if path.exists() else None
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            if owner and (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
@@ -290,13 +322,15 @@ def _token(name: str, entry: Any, mistakes: list[str]) -> Token | None:
     hosts = entry.get("hosts")
     if "hosts" in entry:
         mistakes += [f"{name}: {mistake}" for mistake in _host_mistakes(hosts, words)]
+    user = entry.get("user")
+    mistakes += [f"{name}: {mistake}" for mistake in _user_mistakes(user, words)]
     expires = _expiry(entry.get("expires"))
     if "expires" in entry and expires is None:
         mistakes.append(f"{name}: expires must be a date such as 2027-01-01")
     if len(mistakes) > before:
         return None
     bound = None if hosts is None else tuple(hosts)
-    return Token(name, str(digest), frozenset(Scope(word) for word in words or ()), expires, bound)
+    return Token(name, str(digest), frozenset(Scope(word) for word in words or ()), expires, bound, user)
 
 
 def _host_mistakes(hosts: Any, scopes: Any) -> Iterable[str]:
@@ -308,6 +342,15 @@ def _host_mistakes(hosts: Any, scopes: Any) -> Iterable[str]:
         yield f"hosts: {wrong[0]!r}: a host's name is accepted, or one with a * in it"
     if scopes != [str(Scope.HOOK)]:
         yield "hosts are for tokens with the scope hook alone"
+
+
+def _user_mistakes(user: Any, scopes: Any) -> Iterable[str]:
+    if not isinstance(scopes, list) or (user is None and str(Scope.SELF) not in scopes):
+        return
+    if scopes != [str(Scope.SELF)]:
+        yield "the scope self goes with no other, and a user with it alone"
+    elif not isinstance(user, str) or not is_user(user):
+        yield "the scope self needs a user, the Owner of jobs as HTCondor has it"
 
 
 def _expiry(value: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections.abc import Callable, Mapping
@@ -34,8 +35,9 @@ UNSEEN_PART = 0.25
 class Upkeep:
     """Threads that run from :meth:`start` to :meth:`stop`.
 
-    ``check`` compares one switch in full. ``datapaths`` gives those that there are, True for one that nothing but
-    its marker vouches for; every switch is checked once in ``check_seconds`` (0: never). Ended jobs and the audit
+    ``check`` compares one switch in full. ``datapaths`` gives those that there are, with the monotonic time of the last
+    full comparison, None for one that nothing but its marker vouches for; every switch is checked once in
+    ``check_seconds`` (0: never), and one that was compared as it connected has had its check. Ended jobs and the audit
     trail are kept for ``retention`` seconds (0: for ever).
     """
 
@@ -49,7 +51,7 @@ class Upkeep:
         lease_seconds: float,
         check_seconds: float,
         retention: float,
-        datapaths: Callable[[], Mapping[int, bool]],
+        datapaths: Callable[[], Mapping[int, float | None]],
         check: Callable[[int], object],
     ) -> None:
         self._store = store
@@ -159,18 +161,26 @@ class Upkeep:
             self._metrics.leases_expired.inc(count)
 
     def _check_switches(self) -> None:
-        # In the order of their last checks.
-        checked: dict[int, None] = {}
+        # When each was compared last, as far as it has counted, in that order.
+        checked: dict[int, float] = {}
         ended, took = time.monotonic(), 0.0
         pause = GATHER
         while not self._checking.pause(pause):
-            marked = self._datapaths()
-            checked = {each: None for each in (*checked, *marked) if each in marked}
-            first = next((each for each in checked if marked[each]), None)
+            compared = self._datapaths()
+            checked = {each: checked.get(each, -math.inf) for each in (*checked, *compared) if each in compared}
+            first = next((each for each in checked if compared[each] is None), None)
             interval = self._check_every if first is None else min(self._check_every, MARKED_CHECK)
-            left = ended + max(interval / max(1, len(marked)), (CHECK_SHARE - 1) * took) - time.monotonic()
-            pause = min(max(left, 0.0), GATHER)
-            if left > 0 or not marked:
+            # While switches connect and are compared by that, nothing is checked beside them. One that connects again
+            # and again counts once in the interval, so that it does not keep the others from being checked.
+            fresh = {each: at for each, at in compared.items() if at is not None and at > checked[each] + interval}
+            for each, at in sorted(fresh.items(), key=lambda item: item[1]):
+                del checked[each]
+                checked[each] = at
+                ended = max(ended, at)
+            left = ended + max(interval / max(1, len(compared)), (CHECK_SHARE - 1) * took) - time.monotonic()
+            # Without a switch no check moves the time of the next one, which has come long since.
+            pause = min(max(left, 0.0), GATHER) if compared else GATHER
+            if left > 0 or not compared:
                 continue
             datapath = next(iter(checked)) if first is None else first
             del checked[datapath]
@@ -180,5 +190,5 @@ class Upkeep:
             except Exception as error:
                 # An unexpected error must not stop this thread: no other checks.
                 failure("a switch could not be checked", error, datapath=f"{datapath:016x}")
-            ended = time.monotonic()
+            checked[datapath] = ended = time.monotonic()
             took = ended - began

@@ -23,6 +23,8 @@ from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
 
 _ANYONE: Final = "anyone"
+# Of one user at most so many jobs are looked at.
+_OWN: Final = 10_000
 
 
 class _Reason(NamedTuple):
@@ -47,8 +49,10 @@ class Drops:
         self._core_drops = core_drops
         self._reconciler = reconciler
 
-    def now(self, limit: int) -> DropList:
-        """The drops of now, the most first."""
+    def now(self, limit: int, owner: str | None = None) -> DropList:
+        """The drops of now, the most first: of all jobs, and of groups at cores, or of one user's jobs."""
+        if owner is not None:
+            return self._of_owner(limit, owner)
         chosen, whole = self._ledger.dropping(limit), self._ledger.drop_sum()
         desired = self._reconciler.desired
         policy = desired.policy
@@ -59,6 +63,21 @@ class Drops:
         found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
         cores = sum(each.packets for each in self._core_drops.now())
         return DropList(tuple(found[:limit]), whole.jobs, whole.packets + cores)
+
+    def _of_owner(self, limit: int, owner: str) -> DropList:
+        desired = self._reconciler.desired
+
+        def is_own(each: Dropping) -> bool:
+            placed = desired.placed.get(each.number)
+            return placed is not None and placed.job.owner == owner
+
+        chosen = self._ledger.dropping(_OWN, is_own)
+        live = [(each, placed) for each in chosen if (placed := desired.placed.get(each.number)) is not None]
+        # Others' packets may be dropped at the same switches: every share is called one.
+        at = Counter({(placed.job.datapath, inward): 2 for _, placed in live for inward in (False, True)})
+        found = [drop for each, placed in live for drop in self._of_job(each, placed, desired.policy, at)]
+        found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
+        return DropList(tuple(found[:limit]), len(live), sum(sum(each.rate) for each, _ in live))
 
     def _of_job(
         self, dropping: Dropping, placed: Placed, policy: Policy, at: Counter[tuple[int | None, bool]]

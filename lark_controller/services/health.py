@@ -76,6 +76,10 @@ class Health:
         reasons = tuple(dict.fromkeys((*self._store_reasons(), *self._loop_reasons(), *self._dead(self._needed))))
         return Readiness(not reasons, reasons)
 
+    def alive(self) -> bool:
+        """True while the loop turns and every thread lives; what a new start would not mend does not count."""
+        return self._openflow.running and not any((*self._loop_reasons(), *self._dead(self._needed)))
+
     def _store_reasons(self) -> Iterable[str]:
         try:
             self._store.check_room()

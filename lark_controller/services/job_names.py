@@ -41,11 +41,14 @@ class JobNames:
         self._runs = runs
         self._now = now
 
-    def id_of(self, word: str) -> str:
-        """The id of that job; a whole id is not looked up. Raises NotFoundError, AmbiguousError, StoreError."""
+    def id_of(self, word: str, owner: str | None = None) -> str:
+        """The id of that job; a whole id is not looked up. With ``owner`` it is, and the jobs of others are as if
+        there were none. Raises NotFoundError, AmbiguousError, StoreError."""
         if _ID.fullmatch(word):
+            if owner is not None and ((job := self._runs.find(word)) is None or job.owner != owner):
+                raise NotFoundError(f"no job has the id {word}")
             return word
-        found = chosen(as_now(job, self._now(job.id)) for job in self._candidates(word))
+        found = chosen(as_now(job, self._now(job.id)) for job in self._candidates(word, owner))
         if not found:
             raise NotFoundError(f"no job is called {word}; {ACCEPTED}")
         if len(found) > 1:
@@ -56,16 +59,16 @@ class JobNames:
             raise AmbiguousError(word, listed, more=len(found) > _LISTED)
         return found[0].id
 
-    def _candidates(self, word: str) -> list[Job]:
+    def _candidates(self, word: str, owner: str | None) -> list[Job]:
         if not word.isprintable():
             return []
         if _PREFIX.fullmatch(word):
-            return self._runs.with_prefix(word.lower(), _LOOKED_AT)
+            return self._runs.with_prefix(word.lower(), _LOOKED_AT, owner)
         number = _NUMBER.fullmatch(word)
         if number is not None and not (number["before"] and number["after"]):
             access_point = number["before"] or number["after"]
-            return self._runs.with_number(int(number["cluster"]), int(number["proc"]), access_point, _LOOKED_AT)
-        return self._runs.with_global_id(word, _LOOKED_AT) if "#" in word else []
+            return self._runs.with_number(int(number["cluster"]), int(number["proc"]), access_point, _LOOKED_AT, owner)
+        return self._runs.with_global_id(word, _LOOKED_AT, owner) if "#" in word else []
 
 
 def chosen(jobs: Iterable[Job]) -> list[Job]:

@@ -15,8 +15,9 @@ from lark_common.turns import by_portions
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Renewed, Waiting
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide, quarantined
-from lark_controller.reconcile.awaited import FlowsAt, QueuesAt, Waiter
+from lark_controller.policies.model import Decision
 from lark_controller.reconcile.calls import LoopCalls
+from lark_controller.reconcile.confirmations import FlowsAt, QueuesAt, Waiter
 from lark_controller.reconcile.progress import as_now
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
@@ -52,9 +53,9 @@ class Jobs:
         self._policy = policy
         self._names = JobNames(store.runs, self._now)
 
-    def named(self, word: str) -> str:
-        """The id of the job that a word names, live or ended. Raises NotFoundError, AmbiguousError."""
-        return self._names.id_of(word)
+    def named(self, word: str, owner: str | None = None) -> str:
+        """The id of the job (of this owner) that a word names, live or ended. Raises NotFoundError, AmbiguousError."""
+        return self._names.id_of(word, owner)
 
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
         """The names of the jobs among these ids, live or ended, as a table shows them."""
@@ -144,17 +145,21 @@ class Jobs:
         job_ad, machine_ad = self._store.runs.ads(job_id) or ("", "")
         ending = self._store.runs.ending(job_id)
         confirmation = self._loop.call(lambda: self._confirmation(job))
-        decision = quarantined(decide(job.facts, self._policy.policy), job)
+        decision = self.decision(job)
         usage = self._account_writer.of_jobs([confirmation.job]).get(job.number)
         at = None if ending is None else ending.at
         return JobDetail(confirmation.job, decision, confirmation, job_ad, machine_ad, at, usage)
 
-    def at(self, address: str) -> JobDetail:
-        """The live job behind an address. Raises NotFoundError."""
+    def decision(self, job: Job) -> Decision:
+        """The decision for a live or ended job, by the policy in force."""
+        return quarantined(decide(job.facts, self._policy.policy), job)
+
+    def at(self, address: str, owner: str | None = None) -> JobDetail:
+        """The live job (of this owner) behind an address. Raises NotFoundError."""
         directory = self._reconciler.directory
         job = directory.by_address.get(_address(address))
         # A job that a switch has refused is in the directory until that is in the store.
-        if job is None or not directory.now(job).live:
+        if job is None or not directory.now(job).live or owner not in (None, job.owner):
             raise NotFoundError(f"no live job has the address {address}")
         return self.detail(job.id)
 

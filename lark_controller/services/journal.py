@@ -25,6 +25,7 @@ CONTROLLER: Final = "controller"
 STARTED: Final = "controller started"
 STOPPED: Final = "controller stopped"
 CRASHED: Final = "controller crashed"
+TOOK_OVER: Final = "controller took over"
 
 # Seconds that lines are gathered before they are written together, and before a failed write is tried again.
 _GATHER: Final = 0.1
@@ -53,14 +54,16 @@ class Journal:
         """The threads that live from start to stop."""
         return (self._thread,)
 
-    def start(self) -> None:
-        """Write that the controller has started, and that the one before crashed if its end is not in the trail. Raises
-        StoreError."""
+    def start(self, takeover: str = "") -> None:
+        """Write that the controller has started, and that the one before crashed if its end is not in the trail;
+        ``takeover`` is how it became the active one. Raises StoreError."""
         last = next(iter(self._trail.page(CONTROLLER, None, 1).entries), None)
         if last is not None and last.action != STOPPED:
             self._record(Happening(CONTROLLER, CRASHED, _crash(last)))
             event("the controller before this one did not stop in order", level=WARNING)
         self._record(Happening(CONTROLLER, STARTED, f"version {__version__}"))
+        if takeover:
+            self._record(Happening(CONTROLLER, TOOK_OVER, takeover))
         self._thread.start()
 
     def note(self, happening: Happening) -> None:

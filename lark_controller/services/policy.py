@@ -132,12 +132,13 @@ class PolicyInForce:
             hosts = {*capacities, *(job.host for job in jobs)}
             return replace(made, warnings=(*policy_warnings(new), *worker_warnings(new, capacities, hosts)))
 
-    def put(self, text: str, actor: str, instead_of: str | None = None) -> PolicyVersion:
-        """Put a policy in force; with ``instead_of`` only in place of the one with that digest.
+    def put(self, text: str, actor: str, instead_of: str | None = None, file_of: str | None = None) -> PolicyVersion:
+        """Put a policy in force; with ``instead_of`` only in place of the one with that digest. ``file_of`` is the
+        instance whose file it was read from.
 
         Raises PolicyError, RuleLimitError, UnsupportedError, ChangedError; then nothing has changed.
         """
-        return self._counted(text, actor, instead_of)
+        return self._counted(text, actor, instead_of, file_of=file_of)
 
     def restore(self, version: int, actor: str, instead_of: str | None = None) -> PolicyVersion:
         """Put the text of an earlier version in force again, as a new version; otherwise as :meth:`put`.
@@ -179,16 +180,25 @@ class PolicyInForce:
             self._reach = found, decider, time.monotonic()
             return found
 
-    def _counted(self, text: str, actor: str, instead_of: str | None, again: int | None = None) -> PolicyVersion:
+    def _counted(
+        self,
+        text: str,
+        actor: str,
+        instead_of: str | None,
+        again: int | None = None,
+        file_of: str | None = None,
+    ) -> PolicyVersion:
         try:
-            version = self._adopt(text, actor, instead_of, again)
+            version = self._adopt(text, actor, instead_of, again, file_of)
         except LarkError:
             self._metrics.policy_changes.labels("refused").inc()
             raise
         self._metrics.policy_changes.labels("accepted").inc()
         return version
 
-    def _adopt(self, text: str, actor: str, instead_of: str | None, again: int | None) -> PolicyVersion:
+    def _adopt(
+        self, text: str, actor: str, instead_of: str | None, again: int | None, file_of: str | None
+    ) -> PolicyVersion:
         policy = load(text)
         # Most of it is done by the loop, or by another that has the lock.
         with aside(), self._lock:
@@ -196,13 +206,15 @@ class PolicyInForce:
                 now = self.version
                 raise ChangedError(f"version {now.version} by {now.actor} is in force now; look at it and plan again")
             if policy.digest == self.policy.digest:
+                if file_of is not None:
+                    self._store.trail.note_file(file_of, policy.digest)
                 return self.version
             names = needed_attributes(policy)
             if not self._covers(names):
                 self._learn_names(names)
             self._openflow.call(self._reconciler.policy_change.prepare(policy)).result()
             try:
-                version = self._store.trail.put_policy(text, policy.digest, actor, time.time(), again)
+                version = self._store.trail.put_policy(text, policy.digest, actor, time.time(), again, file_of)
             except BaseException:
                 self._loop.call(self._reconciler.pair.abandon)
                 raise

@@ -1,7 +1,8 @@
 """The source of the policy in force: the file that the operator edits, or a PUT over REST, whichever came last.
 
 Both are kept as versions in the store. At start the file wins if it says something else than when it was read last;
-otherwise the newest version stays in force, so a policy that was put over REST survives a restart.
+otherwise the newest version stays in force, so a policy that was put over REST survives a restart. Each instance of the
+controller has a file of its own, on its machine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from lark_common.errors import LarkError, SettingError, StoreError
-from lark_common.log import ERROR, event, failure
+from lark_common.log import ERROR, WARNING, event, failure
 from lark_common.threads import StoppableThread
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.policies.file import load
@@ -23,8 +24,9 @@ FILE_ACTOR: Final = "policy file"
 WATCH_SECONDS: Final = 1.0
 
 
-def first_policy(store: Store, path: Path) -> PolicyVersion:
-    """The policy to start with. Raises PolicyError or SettingError where the file is bad and the store has none."""
+def first_policy(store: Store, path: Path, instance: str = "") -> PolicyVersion:
+    """The policy to start with, of an instance with this name. Raises PolicyError or SettingError where the file is bad
+    and the store has none."""
     latest = store.trail.latest_policy()
     try:
         text = read(path)
@@ -34,10 +36,35 @@ def first_policy(store: Store, path: Path) -> PolicyVersion:
             raise
         event("policy file not used", level=ERROR, error=str(error), version=latest.version)
         return latest
-    seen = store.trail.latest_policy(FILE_ACTOR)
-    if latest is not None and seen is not None and seen.digest == policy.digest:
-        return latest
-    return store.trail.put_policy(text, policy.digest, FILE_ACTOR, time.time())
+    if latest is None or _has_changed(store, path, instance, policy.digest):
+        return store.trail.put_policy(text, policy.digest, FILE_ACTOR, time.time(), file_of=instance)
+    store.trail.note_file(instance, policy.digest)
+    return latest
+
+
+def _has_changed(store: Store, path: Path, instance: str, digest: str) -> bool:
+    """True if an instance's file says something else than when that instance has read it last.
+
+    Where other instances have files, too, one may be older than what was put since: then it counts only if its text was
+    never in force. One that this instance has never read may be of anybody, a package's example for one.
+    """
+    read_last = dict(store.trail.files_read())
+    if not read_last:
+        # Written before instances were: there was one file.
+        seen = store.trail.latest_policy(FILE_ACTOR)
+        return seen is None or seen.digest != digest
+    before = read_last.pop(instance, None)
+    if before == digest:
+        return False
+    if read_last and before is None:
+        event(
+            "policy file not used: other controllers have read theirs, and this one none before",
+            level=WARNING,
+            file=path,
+            hint="lark policy put, or change the file of the active controller",
+        )
+        return False
+    return not read_last or not store.trail.has_policy(digest)
 
 
 def read(path: Path) -> str:

@@ -165,5 +165,13 @@ def _differences(old: Decision, new: Decision, policy: Policy) -> Iterable[str]:
     for direction, was, will in (("inbound", old.inbound, new.inbound), ("outbound", old.outbound, new.outbound)):
         if was != will:
             yield f"{direction} connections become {'open' if will else 'closed'}"
+    if old.bandwidth != new.bandwidth:
+        yield f"bandwidth {_enforced(old)} becomes {_enforced(new)}"
     if old.group != new.group:
         yield f"group {old.group or 'none'} becomes {new.group or 'none'}"
+    if old.accounted != new.accounted:
+        yield "its use is counted" if new.accounted else "its use is no longer counted"
+
+
+def _enforced(decision: Decision) -> str:
+    return decision.bandwidth.words if decision.bandwidth else "not enforced"

@@ -152,6 +152,14 @@ class Reservations:
             except AdmissionError as error:
                 raise self.judged(error) from None
 
+    def access_rate(self, host: str) -> float | None:
+        """The rate that a worker's link carries, in Mb/s: its capacity by topology or machine ads, and no more than the
+        policy's speed of uplinks; None where neither says anything."""
+        topology, policy = self._topology, self._policy
+        declared = None if topology is None else topology.access_rate(host)
+        given = (declared, None if policy is None else policy.edge_speed)
+        return min((rate for rate in given if rate is not None), default=None)
+
     def judged(self, error: AdmissionError) -> AdmissionError:
         """The error with what the site chose for jobs that are refused."""
         spec = None if self._topology is None else self._topology.spec
@@ -269,16 +277,16 @@ class Reservations:
             for each in found
         )
 
-    def find(self, reservation_id: str) -> Reservation:
-        """A valid reservation. Raises NotFoundError, StoreError."""
-        found = self._store.reservations.find(reservation_id, time.time())
+    def find(self, reservation_id: str, owner: str | None = None) -> Reservation:
+        """A valid reservation (of one of this user's jobs). Raises NotFoundError, StoreError."""
+        found = self._store.reservations.find(reservation_id, time.time(), owner)
         if found is None:
             raise _missing(reservation_id)
         return found
 
-    def page(self, job: str | None, cursor: str | None, limit: int) -> ReservationPage:
-        """A page of valid reservations. Raises NotFoundError, StoreError."""
-        return self._store.reservations.page(job, time.time(), cursor, limit)
+    def page(self, job: str | None, cursor: str | None, limit: int, owner: str | None = None) -> ReservationPage:
+        """A page of valid reservations (of this user's jobs). Raises NotFoundError, StoreError."""
+        return self._store.reservations.page(job, time.time(), cursor, limit, owner)
 
     def links(self) -> tuple[LinkStatus, ...]:
         """The capacity of each link, and how much of it is reserved. Raises StoreError."""

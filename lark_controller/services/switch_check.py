@@ -33,9 +33,11 @@ class SwitchCheck:
         self._core_drops = core_drops
         self._trail = trail
 
-    def datapaths(self) -> dict[int, bool]:
-        """The switches to check; True for one that nothing but its marker vouches for."""
-        return {datapath: state.trusted for datapath, state in list(self._reconciler.switches.items())}
+    def datapaths(self) -> dict[int, float | None]:
+        """The switches to check: when each was compared in full last, in seconds of the monotonic clock; None for one
+        that nothing but its marker vouches for."""
+        states = list(self._reconciler.switches.items())
+        return {datapath: None if state.trusted else state.compared_at for datapath, state in states}
 
     def check(self, datapath: int) -> None:
         """Check a switch, connected or not."""

@@ -32,6 +32,7 @@ from lark_controller.services.explain import (
     ends_of,
     explain,
 )
+from lark_controller.services.explain_own import explained_to, require_end_of
 from lark_controller.switches.openflow.link import Dump
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -88,8 +89,9 @@ class Switches:
         next_turn()
         return flow_lists.page(desired, flows, chosen, cursor, limit)
 
-    def explain(self, src: str, dst: str, timeout: float) -> Explanation:
-        """Explain why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
+    def explain(self, src: str, dst: str, timeout: float, owner: str | None = None) -> Explanation:
+        """Explain why a packet from ``src`` reaches ``dst`` or not; each an address or a job id. With ``owner`` one of
+        them is to be a live job of this user, and nothing is said of others' jobs.
 
         Raises NotFoundError, AdError.
         """
@@ -108,13 +110,16 @@ class Switches:
         async def read() -> tuple[Desired, Ends, dict[int, SwitchTables]]:
             desired = self._reconciler.desired
             ends = ends_of(desired, self._reconciler.directory, src, dst)
+            if owner is not None:
+                require_end_of(ends, owner)
             datapaths = concerned(desired, ends)
             tables = await asyncio.gather(*(tables_of(desired, datapath) for datapath in datapaths))
             return desired, ends, dict(zip(datapaths, tables, strict=True))
 
         desired, ends, tables = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
         next_turn()
-        return explain(desired, ends, tables)
+        whole = explain(desired, ends, tables)
+        return whole if owner is None else explained_to(owner, ends, whole)
 
 
 def _found(loop: Reconciler, text: str) -> int:

@@ -6,17 +6,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from lark_common.runs import NetworkType
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.readings import WorkerCounts
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate
-from lark_controller.api.usage import GroupStatus, UsageFilter, UsagePage
+from lark_controller.api.usage import GroupStatus, TransferReport, TransfersNoted, UsageFilter, UsagePage
+from lark_controller.flows.wan import local_networks
 from lark_controller.jobs.job import Job
+from lark_controller.qos.advice import Advice, Request, advice
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.core_drops import CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import AccountWriter
 from lark_controller.services.jobs import Jobs
+from lark_controller.services.reservations import Reservations
 from lark_controller.store import Store
 
 
@@ -32,6 +36,7 @@ class Accounts:
         loop: LoopCalls,
         reconciler: Reconciler,
         core_drops: CoreDrops,
+        reservations: Reservations,
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -40,6 +45,7 @@ class Accounts:
         self._loop = loop
         self._reconciler = reconciler
         self._core_drops = core_drops
+        self._reservations = reservations
 
     @property
     def written(self) -> float:
@@ -49,6 +55,13 @@ class Accounts:
     def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:
         """The use of jobs, by number. Raises StoreError."""
         return self._account_writer.of_jobs(jobs)
+
+    def of_host(self, host: str, job_ids: Sequence[str]) -> Mapping[str, JobUsage]:
+        """The use of live jobs of a host, by id, by the last readings of their counters."""
+        name = host.lower()
+        live = [job for each in job_ids if (job := self._jobs.live(each)) is not None and job.host.lower() == name]
+        used = self._account_writer.of_jobs(live)
+        return {job.id: used[job.number] for job in live if job.number in used}
 
     def counted(self, job_id: str, report: WorkerCounts, final: bool) -> bool:
         """Take in a worker's counters of a live job; False where the job is not accounted, or is over.
@@ -60,9 +73,33 @@ class Accounts:
             self._ledger.queues(number, report.queues)
         return self._ledger.report(number, time.time(), report, final)
 
+    def transferred(self, host: str, moved: Mapping[str, TransferReport]) -> TransfersNoted:
+        """Take what HTCondor has moved for a worker's jobs. Raises SwitchError where the loop does not answer."""
+        # A worker may be quicker than the loop, which opens a job's account.
+        policy = self._loop.call(lambda: self._reconciler.desired.policy)
+        at = time.time()
+        missing = frozenset(
+            job_id
+            for job_id, report in moved.items()
+            if (job := self._jobs.live(job_id)) is None
+            or job.host != host
+            or not self._ledger.transferred(job.number, at, *report)
+        )
+        return TransfersNoted(missing, local_networks(policy))
+
     def recent(self, job_id: str) -> Sequence[tuple[float, Rate]]:
         """A live job's rates at its last readings. Raises NotFoundError for an id never seen, StoreError."""
         return self._ledger.recent(self._number_of(job_id))
+
+    def advice(self, job_id: str) -> Advice:
+        """Advice on a job's RequestBandwidth, under the policy in force. Raises NotFoundError for an id never seen,
+        StoreError."""
+        # The worker of a live job asks for it again and again: that needs no database.
+        job = self._jobs.live(job_id) or self._jobs.found(job_id)
+        rule = self._jobs.decision(job).bandwidth
+        request = Request(job.bandwidth, rule, self._reservations.access_rate(job.host))
+        used = self.of_jobs([job]).get(job.number)
+        return advice(request, used, job.created, attached=job.network_type is not NetworkType.NONE)
 
     def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
         """A page of the history. Raises NotFoundError for a cursor that is none, StoreError."""

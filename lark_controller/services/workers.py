@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from lark_controller.api.workers import Delivered, WorkerStatus
-from lark_controller.reconcile.awaited import RulesAt
 from lark_controller.reconcile.calls import LoopCalls
+from lark_controller.reconcile.confirmations import RulesAt
 from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.switch_check import record_missed

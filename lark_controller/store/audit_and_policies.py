@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, insert, select, update
 
 from lark_controller.api.audit import AuditEntry, AuditPage
 from lark_controller.api.policy import PastPolicy, PolicyHistory, PolicyVersion
 from lark_controller.store.cursors import cursor_for, number_in
-from lark_controller.store.schema import audit, policy_versions
+from lark_controller.store.schema import audit, policy_files, policy_versions
 
 POLICY_SUBJECT: Final = "policy"
 
@@ -46,10 +46,18 @@ def page(connection: Connection, subject: str | None, cursor: str | None, limit:
 
 
 def put_policy(
-    connection: Connection, text: str, digest: str, actor: str, now: float, again: int | None = None
+    connection: Connection,
+    text: str,
+    digest: str,
+    actor: str,
+    now: float,
+    again: int | None = None,
+    file_of: str | None = None,
 ) -> PolicyVersion:
     """Write a policy version; of the policy that is the latest already, no second version is made. ``again`` is the
-    earlier version whose text it is."""
+    earlier version whose text it is, ``file_of`` the instance whose file it was read from."""
+    if file_of is not None:
+        note_file(connection, file_of, digest)
     latest = latest_policy(connection)
     if latest is not None and latest.digest == digest:
         return latest
@@ -68,6 +76,25 @@ def latest_policy(connection: Connection, actor: str | None = None) -> PolicyVer
     if actor is not None:
         query = query.where(policy_versions.c.actor == actor)
     return _version(connection.execute(query).one_or_none())
+
+
+def has_policy(connection: Connection, digest: str) -> bool:
+    """True if a text with this digest was ever put."""
+    found = select(policy_versions.c.version).where(policy_versions.c.digest == digest).limit(1)
+    return connection.execute(found).one_or_none() is not None
+
+
+def files_read(connection: Connection) -> Mapping[str, str]:
+    """The digest of each instance's policy file when it was read last, by the instance's name."""
+    return {row.instance: row.digest for row in connection.execute(select(policy_files))}
+
+
+def note_file(connection: Connection, instance: str, digest: str) -> None:
+    """Note that an instance has read its policy file."""
+    columns = policy_files.c
+    change = update(policy_files).where(columns.instance == instance).values(digest=digest)
+    if not connection.execute(change).rowcount:
+        connection.execute(insert(policy_files).values(instance=instance, digest=digest))
 
 
 def policy(connection: Connection, version: int) -> PolicyVersion | None:

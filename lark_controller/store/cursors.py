@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from lark_common.errors import NotFoundError
+
+# What no database takes as text: NUL, and halves of surrogate pairs.
+_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 
 
 def cursor_for(number: int) -> str:
@@ -38,14 +42,14 @@ def parts_in(cursor: str, kinds: Sequence[type]) -> list[Any]:
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
         parts = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         parts = None
     if (
         not isinstance(parts, list)
         or len(parts) != len(kinds)
         or any(type(part) is not kind for part, kind in zip(parts, kinds, strict=True))
         or any(isinstance(part, (int, float)) and not -(2**63) <= part < 2**63 for part in parts)
-        or any(isinstance(part, str) and "\0" in part for part in parts)
+        or any(isinstance(part, str) and _NO_TEXT.search(part) for part in parts)
     ):
         raise NotFoundError("cursor: not a cursor of this list; take next_cursor of the page before.")
     return parts

@@ -16,9 +16,10 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from lark_common.errors import StoreError
+from lark_common.errors import FencedError, StoreError
 from lark_common.turns import aside
-from lark_controller.store.claim import ControllerClaim, claim_file, claim_server
+from lark_controller.store import instances
+from lark_controller.store.claim import FileClaim, claim_file
 
 T = TypeVar("T")
 
@@ -39,6 +40,9 @@ _LIBPQ: Final = {
     "keepalives_idle": "20",
     "keepalives_interval": "5",
     "keepalives_count": "4",
+    # Text is text whatever the database's own encoding: with SQL_ASCII it would come as bytes, which SQLAlchemy cannot
+    # read the version from.
+    "client_encoding": "utf8",
 }
 
 # A database whose disk has less room is about to refuse what is written: a post with its ads takes a part of it.
@@ -62,7 +66,10 @@ class Database:
         self._inode: tuple[int, int] | None = None
         self.place = place
         self._password = password
-        self._claim: ControllerClaim | None = None
+        self._claim: FileClaim | None = None
+        # The generation of the term in which writes are allowed; None where nobody guards them.
+        self._generation: int | None = None
+        self._fenced: Callable[[str], None] = _not_told
         # When a write failed last (monotonic), and the sentence.
         self._failed: tuple[float, str] | None = None
         # SQLite has one writer at a time, and a thread that waits in its busy handler polls; a lock hands over at once.
@@ -97,8 +104,14 @@ class Database:
         except _FAILURES as error:
             raise self.failure(error) from error
 
-    def write(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction and commit it. Raises StoreError; unless it says so, nothing was written."""
+    def guard(self, generation: int, fenced: Callable[[str], None]) -> None:
+        """Let :meth:`write` write in the term of this generation alone, from now on; 0 is none. ``fenced`` is called
+        with the reason, from any thread, when a write is refused because the term is over."""
+        self._generation, self._fenced = generation, fenced
+
+    def write(self, work: Callable[[Connection], T], *, unguarded: bool = False) -> T:
+        """Run ``work`` in a transaction and commit it. Raises StoreError; unless it says so, nothing was written.
+        Raises FencedError where :meth:`guard` forbids it; ``unguarded`` is for an instance's own signs of life."""
         for attempt in range(_ATTEMPTS):
             committing = False
             try:
@@ -106,6 +119,8 @@ class Database:
                 with aside(), self._writer, self.engine.connect() as connection:
                     connection.execution_options(**{_WRITES: True})
                     with connection.begin():
+                        if not unguarded:
+                            self._check_term(connection)
                         result = work(connection)
                         committing = True
                     return result
@@ -118,6 +133,18 @@ class Database:
                 if not self._again(error, attempt):
                     raise self.failure(error) from error
         raise AssertionError("unreachable: the last attempt raises")
+
+    def _check_term(self, connection: Connection) -> None:
+        own = self._generation
+        if own is None:
+            return
+        if not own:
+            raise FencedError(f"{self.place}: this controller stands by; nothing was written.")
+        present = instances.check(connection)
+        if present != own:
+            reason = f"generation {present} has taken over from generation {own}, which this controller has"
+            self._fenced(reason)
+            raise FencedError(f"{self.place}: {reason}; nothing was written.")
 
     def failed_write(self, seconds: float) -> str:
         """The sentence of a write that the database refused in the last ``seconds``; ``""`` where it refused none.
@@ -169,14 +196,29 @@ class Database:
         if inode != self._inode:
             raise StoreError(f"{self.place}: another file has taken its place. Start the controller again.")
 
-    def claim(self) -> bool:
-        """Claim the database for the one controller that uses it, until :meth:`close`; False where PostgreSQL has let
-        another have it, whom it may outlive. Raises StoreError; for SQLite, too, where another has it."""
+    def claim(self) -> None:
+        """Claim an SQLite database for the one controller that uses it, until :meth:`close`. Raises StoreError where
+        another has it. On PostgreSQL the term decides (:mod:`.instances`)."""
+        if self._file is None or self._claim is not None:
+            return
         try:
-            self._claim = claim_server(self.engine) if self._file is None else claim_file(self._file)
+            self._claim = claim_file(self._file)
         except _FAILURES as error:
             raise self.failure(error) from error
-        return self._claim is not None
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise StoreError for every failure of SQLAlchemy or a driver."""
+        try:
+            yield
+        except _FAILURES as error:
+            raise self.failure(error) from error
+
+    def session(self) -> Connection:
+        """A connection of its own to PostgreSQL, which nothing else is given. Raises what SQLAlchemy raises."""
+        connection = self.engine.connect()
+        connection.detach()
+        return connection
 
     def close(self) -> None:
         """Close every connection."""
@@ -211,6 +253,10 @@ class Database:
         return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) in _TRY_AGAIN_STATES
 
 
+def _not_told(_reason: str) -> None:
+    """Nobody is told that this controller is fenced."""
+
+
 def _write_nothing(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         # Lark gives this number no meaning; writing it writes a page, so that a full disk shows.
@@ -225,6 +271,7 @@ def _advice(message: str) -> str:
         ("database is locked", "Another process has held it for 10 s; stop that process."),
         ("no such table", "It has no tables of Lark; run `lark db upgrade`."),
         ("no such column", "Its tables are of an older Lark; run `lark db upgrade`."),
+        ("lock timeout", "Another session has held it for long; it is tried again."),
         ('relation "', "Its tables are not those of this Lark; run `lark db upgrade`."),
         ("password authentication failed", "Correct user and password in LARK_DATABASE_URL."),
         ('role "', "Create the role, or correct the user in LARK_DATABASE_URL."),

@@ -55,19 +55,23 @@ def current(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def upgrade(connection: Connection) -> None:
-    """Bring the database to :func:`newest` in the caller's writing transaction. Raises StoreError where it is of a
-    newer Lark than this."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
-    config = configuration(connection)
+def known_version(connection: Connection) -> str | None:
+    """The schema version of a database, as :func:`current`. Raises StoreError where it is of a newer Lark than this."""
     version = current(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    known = {script.revision for script in ScriptDirectory.from_config(configuration()).walk_revisions()}
     if version is not None and version not in known:
         raise StoreError(
             f"The database has schema {version}, made by a newer Lark than this one, which knows schemas up to "
             f"{newest()}. Install the newer Lark, or restore a backup from before the upgrade."
         )
-    if version != newest():
+    return version
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring the database to :func:`newest` in the caller's writing transaction. Raises StoreError where it is of a
+    newer Lark than this."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
+    if known_version(connection) != newest():
         with _one_at_a_time:
-            command.upgrade(config, "head")
+            command.upgrade(configuration(connection), "head")

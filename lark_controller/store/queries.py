@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, bindparam, func, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, or_, select, text
 
 from lark_controller.api.jobs import JobFilter, JobPage
 from lark_controller.jobs.job import Job, Standing
@@ -82,12 +82,14 @@ def find(connection: Connection, job_id: str) -> Job | None:
     return None if row is None else job_from(row)
 
 
-def with_number(connection: Connection, cluster: int, proc: int, access_point: str | None, limit: int) -> list[Job]:
-    """The live runs of CLUSTER.PROC, or where none lives those that have ended; the newest first.
+def with_number(
+    connection: Connection, cluster: int, proc: int, access_point: str | None, limit: int, owner: str | None = None
+) -> list[Job]:
+    """The live runs (of an owner) of CLUSTER.PROC, or where none lives those that have ended; the newest first.
 
     ``access_point`` is the name in front of the GlobalJobId, or its first part, whatever the case.
     """
-    chosen = [runs.c.cluster == cluster, runs.c.proc == proc]
+    chosen = [runs.c.cluster == cluster, runs.c.proc == proc, *_of(owner)]
     if access_point is not None:
         name = access_point.lower()
         starts = func.substr(func.lower(runs.c.global_job_id), 1, len(name) + 1)
@@ -99,18 +101,22 @@ def with_number(connection: Connection, cluster: int, proc: int, access_point: s
     return []
 
 
-def with_global_id(connection: Connection, global_job_id: str, limit: int) -> list[Job]:
-    """The runs of a GlobalJobId, the newest first."""
+def with_global_id(connection: Connection, global_job_id: str, limit: int, owner: str | None = None) -> list[Job]:
+    """The runs (of an owner) of a GlobalJobId, the newest first."""
     chosen = runs.c.global_job_id == global_job_id
-    query = select(*JOB_COLUMNS).where(chosen).order_by(runs.c.number.desc()).limit(limit)
+    query = select(*JOB_COLUMNS).where(chosen, *_of(owner)).order_by(runs.c.number.desc()).limit(limit)
     return [job_from(row) for row in connection.execute(query)]
 
 
-def with_prefix(connection: Connection, prefix: str, limit: int) -> list[Job]:
-    """The runs whose id begins so, in order of id."""
+def with_prefix(connection: Connection, prefix: str, limit: int, owner: str | None = None) -> list[Job]:
+    """The runs (of an owner) whose id begins so, in order of id."""
     # "g" comes after every hexadecimal digit, in every collation.
-    query = select(*JOB_COLUMNS).where(runs.c.id >= prefix, runs.c.id < prefix + "g").order_by(runs.c.id).limit(limit)
-    return [job_from(row) for row in connection.execute(query)]
+    query = select(*JOB_COLUMNS).where(runs.c.id >= prefix, runs.c.id < prefix + "g", *_of(owner))
+    return [job_from(row) for row in connection.execute(query.order_by(runs.c.id).limit(limit))]
+
+
+def _of(owner: str | None) -> list[ColumnElement[bool]]:
+    return [] if owner is None else [runs.c.owner == owner]
 
 
 def hosts_called(connection: Connection, short: str) -> list[str]:

@@ -181,9 +181,10 @@ def reroute(
     return lost
 
 
-def find(connection: Connection, reservation_id: str, now: float) -> Reservation | None:
-    """A reservation that is not past its end."""
-    return _one(connection, (reservations.c.id == reservation_id) & _valid(now))
+def find(connection: Connection, reservation_id: str, now: float, owner: str | None = None) -> Reservation | None:
+    """A reservation (of one of this user's jobs) that is not past its end."""
+    chosen = (reservations.c.id == reservation_id) & _valid(now)
+    return _one(connection, chosen if owner is None else chosen & _of_owner(owner))
 
 
 def flows(connection: Connection, now: float) -> list[Reservation]:
@@ -192,17 +193,25 @@ def flows(connection: Connection, now: float) -> list[Reservation]:
     return [_reservation(row) for row in connection.execute(query.order_by(reservations.c.number))]
 
 
-def page(connection: Connection, job: str | None, now: float, cursor: str | None, limit: int) -> ReservationPage:
-    """A page of reservations in order of number, of all or of one job (its own, and flows that go to it). Raises
-    NotFoundError for a cursor that is none."""
+def page(
+    connection: Connection, job: str | None, now: float, cursor: str | None, limit: int, owner: str | None = None
+) -> ReservationPage:
+    """A page of reservations in order of number, of all or of one job (its own, and flows that go to it); with
+    ``owner`` those alone that are of this user's jobs. Raises NotFoundError for a cursor that is none."""
     query = select(*reservations.c).where(_valid(now))
     if job is not None:
         query = query.where(or_(reservations.c.job == job, reservations.c.peer == job))
+    if owner is not None:
+        query = query.where(_of_owner(owner))
     if cursor is not None:
         query = query.where(reservations.c.number > number_in(cursor))
     rows = connection.execute(query.order_by(reservations.c.number).limit(limit + 1)).all()
     found = tuple(_reservation(row) for row in rows[:limit])
     return ReservationPage(found, cursor_for(found[-1].number) if len(rows) > limit else None)
+
+
+def _of_owner(owner: str) -> ColumnElement[bool]:
+    return select(runs.c.id).where(runs.c.id == reservations.c.job, runs.c.owner == owner).exists()
 
 
 def use(connection: Connection) -> ChannelRates:

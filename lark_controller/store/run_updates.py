@@ -17,6 +17,9 @@ from lark_controller.store.runs import find_for_update
 from lark_controller.store.schema import LIVE, audit, leases, runs
 
 _BY_ID: Final = runs.c.id == bindparam("job_id")
+# Without ``live``: SQLite writes every index anew whose condition names a column that is set, whatever it is set to.
+_SET_STATE: Final = update(runs).where(_BY_ID, LIVE).values(state=bindparam("to"), reason=bindparam("why"))
+_SET_REFUSED: Final = update(runs).where(_BY_ID, LIVE).values(live=False)
 _RENEW: Final = "UPDATE leases SET lease_until = ? WHERE number = ?"
 _RENEW_ARRAYS: Final = (
     "UPDATE leases SET lease_until = new.lease_until"
@@ -65,16 +68,16 @@ def set_states(connection: Connection, states: Collection[tuple[str, JobState, s
     """Set state and reason of live runs; returns how many of them live. A refused run gives up its address and
     what is reserved for it, and lives again only when it is registered again. Raises ValueError for ``ended``."""
     rows: list[dict[str, Any]] = []
+    gone: list[str] = []
     for job_id, state, reason in states:
         if state is JobState.ENDED:
             raise ValueError("a run is ended by runs.end, which says why and by whom")
-        rows.append({"job_id": job_id, "to": state.value, "why": reason, "lives": state is not JobState.REFUSED})
-    query = (
-        update(runs).where(_BY_ID, LIVE).values(state=bindparam("to"), reason=bindparam("why"), live=bindparam("lives"))
-    )
-    changed = connection.execute(query, rows).rowcount if rows else 0
-    gone = [row["job_id"] for row in rows if not row["lives"]]
+        rows.append({"job_id": job_id, "to": state.value, "why": reason})
+        if state is JobState.REFUSED:
+            gone.append(job_id)
+    changed = connection.execute(_SET_STATE, rows).rowcount if rows else 0
     if gone:
+        connection.execute(_SET_REFUSED, [{"job_id": job_id} for job_id in gone])
         of_runs = select(runs.c.number).where(runs.c.id.in_(gone))
         connection.execute(delete(leases).where(leases.c.number.in_(of_runs)))
     reservations.release_of_jobs(connection, gone)

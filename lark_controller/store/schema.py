@@ -7,6 +7,7 @@ changes, and the leases of live runs in ``leases``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from sqlalchemy import (
@@ -221,7 +222,22 @@ USAGE_COLUMNS: Final = (
     "rate_drops_in",
     "rate_drops_out",
     "throttled",
+    "transfer_bytes_in",
+    "transfer_bytes_out",
+    "transfer_wan_bytes_in",
+    "transfer_wan_bytes_out",
+    "transfer_millis",
 )
+
+
+def _sums() -> Iterator[Column[int]]:
+    """A column for each sum. Those of transfers came later, and rows of before them have none."""
+    for name in USAGE_COLUMNS:
+        yield Column(name, BigInteger, nullable=False, server_default="0" if name.startswith("transfer") else None)
+
+
+# The rates of lark_controller.accounting.usage.Peak, in its order.
+PEAK_COLUMNS: Final = ("peak_in", "peak_out")
 
 usage_jobs: Final = Table(
     "usage_jobs",
@@ -235,8 +251,9 @@ usage_jobs: Final = Table(
     Column("since", Float(53), nullable=False),
     Column("ended_at", Float(53), nullable=False),
     Column("at", Float(53), nullable=False),
-    *(Column(name, BigInteger, nullable=False) for name in USAGE_COLUMNS),
+    *_sums(),
     Column("readings", PlainText, nullable=False),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in PEAK_COLUMNS),
     # A live job's row is rewritten every minute: no index may hold what changes then, so that the row's new version
     # stays beside the old one.
     Index("usage_jobs_ended", "ended_at", "number"),
@@ -254,7 +271,40 @@ usage: Final = Table(
     Column("start", BigInteger, primary_key=True),
     Column("name", PlainText, primary_key=True),
     Column("group_name", PlainText, primary_key=True),
-    *(Column(name, BigInteger, nullable=False) for name in USAGE_COLUMNS),
+    *_sums(),
     Index("usage_name", "kind", "seconds", "name", "start"),
     Index("usage_group", "kind", "seconds", "group_name", "start"),
+)
+
+instances: Final = Table(
+    "instances",
+    metadata,
+    Column("id", PlainText, primary_key=True),
+    Column("name", PlainText, nullable=False),
+    Column("url", PlainText, nullable=False),
+    Column("version", PlainText, nullable=False),
+    Column("started_at", Float(53), nullable=False),
+    Column("beat", BigInteger, nullable=False),
+    Column("state", PlainText, nullable=False),
+    Column("at", Float(53), nullable=False),
+)
+
+# One row for ever. Whoever writes holds it FOR SHARE, so that a change of it waits for what is being written.
+term: Final = Table(
+    "term",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("holder", PlainText, nullable=False),
+    Column("since", Float(53), nullable=False),
+    Column("why", PlainText, nullable=False),
+    CheckConstraint("number = 1", name="term_is_one_row"),
+)
+
+# The digest of each instance's policy file when that instance has read it last.
+policy_files: Final = Table(
+    "policy_files",
+    metadata,
+    Column("instance", PlainText, primary_key=True),
+    Column("digest", PlainText, nullable=False),
 )

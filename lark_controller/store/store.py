@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Self
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
+from lark_common.errors import StoreError
 from lark_controller.store import audit_and_policies as trail
-from lark_controller.store import migrate, queries, reservations, runs, together, usage
+from lark_controller.store import instances, migrate, queries, replication, reservations, runs, together, usage
 from lark_controller.store import run_updates as updates
 from lark_controller.store.database import Database, connect
+from lark_controller.store.membership import Instances
 from lark_controller.store.run_updates import Pruned
 from lark_controller.store.subject import BATCH, Reads, Streams, Subject, Writes, WritesMany
 
@@ -99,6 +101,9 @@ class Trail(Subject):
     page = Reads(trail.page)
     put_policy = Writes(trail.put_policy)
     latest_policy = Reads(trail.latest_policy)
+    has_policy = Reads(trail.has_policy)
+    files_read = Reads(trail.files_read)
+    note_file = Writes(trail.note_file)
     policy = Reads(trail.policy)
     policy_history = Reads(trail.policy_history)
 
@@ -116,6 +121,7 @@ class Store:
         self.reservations = Reservations(database)
         self.usage = UsageHistory(database)
         self.trail = Trail(database)
+        self.instances = Instances(database)
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -138,6 +144,10 @@ class Store:
         self._database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
         self._database.check_file()
 
+    def replication_risk(self) -> str:
+        """The risk of a failover of the database's server in a sentence; ``""`` where nothing can be lost."""
+        return self._database.read(replication.risk)
+
     def check_writes(self) -> None:
         """Write something that changes nothing. Raises StoreError where the database takes no writes."""
         self._database.check_writes()
@@ -150,12 +160,14 @@ class Store:
         """The sentence of a write that the database refused in the last ``seconds``; ``""`` where it refused none."""
         return self._database.failed_write(seconds)
 
-    def claim(self) -> bool:
-        """Claim the database for one controller, as long as the store is open; False where another may have it.
+    def claim(self) -> None:
+        """Claim an SQLite database, as long as the store is open. Raises StoreError where another controller has it."""
+        self._database.claim()
 
-        Raises StoreError where another has it for certain (SQLite).
-        """
-        return self._database.claim()
+    def guard(self, generation: int, fenced: Callable[[str], None]) -> None:
+        """Let this store write in the term of this generation alone (0: not at all); ``fenced`` is told, once for each
+        write that is refused, that the term is over. Without a guard every write is let through."""
+        self._database.guard(generation, fenced)
 
     def migrate(self) -> None:
         """Make or change the tables as this program needs them. Of two that start at once, one does it.
@@ -163,6 +175,13 @@ class Store:
         Raises StoreError, too, where the tables are of a newer Lark.
         """
         self._database.write(migrate.upgrade)
+
+    def migrate_by_hand(self) -> None:
+        """Make or change the tables as :meth:`migrate`, for a program that is no controller.
+
+        Raises StoreError, too, where they would change under a controller that uses them.
+        """
+        self._database.write(_migrate_unused)
 
     def schema_version(self) -> str | None:
         """The version of the tables, None where there are none yet."""
@@ -186,3 +205,12 @@ class Store:
             removed = Pruned(removed.runs + batch.runs, removed.audit + batch.audit)
             if batch.runs < BATCH and batch.audit < BATCH:
                 return removed
+
+
+def _migrate_unused(connection: Connection) -> None:
+    if migrate.known_version(connection) != migrate.newest() and (user := instances.user_of(connection)):
+        raise StoreError(
+            f"{user} uses the tables, which are of an older Lark. Have a controller of this version take over "
+            "(`lark drain`), or stop all of them first."
+        )
+    migrate.upgrade(connection)

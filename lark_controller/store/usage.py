@@ -23,12 +23,12 @@ from sqlalchemy import (
 
 from lark_controller.accounting.buckets import DAY, HOUR, buckets
 from lark_controller.accounting.entry import Entry
-from lark_controller.accounting.usage import JobUsage, Usage
+from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import bulk
 from lark_controller.store.cursors import cursor_of, parts_in
 from lark_controller.store.queries import hosts_meant
-from lark_controller.store.schema import USAGE_COLUMNS, usage, usage_jobs
+from lark_controller.store.schema import PEAK_COLUMNS, USAGE_COLUMNS, usage, usage_jobs
 
 # When a job that lives has ended: a time that comes after all others (9999-12-31), so that an index over the end
 # serves the living as well.
@@ -36,6 +36,7 @@ NOT_ENDED: Final = 253_402_300_799.0
 _ROWS_AT_ONCE: Final = 2_000
 
 _JOB_SUMS: Final = tuple(usage_jobs.c[name] for name in USAGE_COLUMNS)
+_PEAKS: Final = tuple(usage_jobs.c[name] for name in PEAK_COLUMNS)
 _SUMS: Final = tuple(usage.c[name] for name in USAGE_COLUMNS)
 _OF_JOB: Final = {"group": usage_jobs.c.group_name, "user": usage_jobs.c.user_name, "host": usage_jobs.c.host}
 
@@ -57,11 +58,11 @@ def write(connection: Connection, entries: Sequence[Entry]) -> None:
     jobs = [
         (
             entry.number, entry.job_id, entry.owner, entry.user, entry.group, entry.host, entry.since,
-            entry.at if entry.final else NOT_ENDED, entry.at, *entry.new, entry.readings,
+            entry.at if entry.final else NOT_ENDED, entry.at, *entry.new, entry.readings, *entry.peak,
         )
         for entry in sorted(entries, key=lambda entry: entry.number)
     ]  # fmt: skip
-    bulk.add(connection, usage_jobs, jobs, USAGE_COLUMNS, ("ended_at", "at", "readings"))
+    bulk.add(connection, usage_jobs, jobs, USAGE_COLUMNS, ("ended_at", "at", "readings", *PEAK_COLUMNS))
     sums = [
         (bucket.subject.kind, bucket.seconds, bucket.start, bucket.subject.name, bucket.subject.group, *bucket.usage)
         for bucket in buckets(entries)
@@ -93,9 +94,12 @@ def finish(connection: Connection, numbers: Collection[int]) -> int:
 
 def of_jobs(connection: Connection, numbers: Collection[int]) -> dict[int, JobUsage]:
     """The use of some jobs, by number, as far as it is written."""
-    query = select(usage_jobs.c.number, usage_jobs.c.at, usage_jobs.c.ended_at, *_JOB_SUMS)
+    query = select(usage_jobs.c.number, usage_jobs.c.at, usage_jobs.c.ended_at, *_PEAKS, *_JOB_SUMS)
     rows = connection.execute(query.where(usage_jobs.c.number.in_(numbers)))
-    return {number: JobUsage(Usage(*sums), at=at, final=ended_at != NOT_ENDED) for number, at, ended_at, *sums in rows}
+    return {
+        number: JobUsage(Usage(*sums), at=at, final=ended_at != NOT_ENDED, peak=Peak(inward, outward))
+        for number, at, ended_at, inward, outward, *sums in rows
+    }
 
 
 def prune(connection: Connection, seconds: int, before: float, limit: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lark_common import log
 from lark_worker.dhcp.message import NOWHERE, Message, Option
-from lark_worker.records.atomic_file import write_atomically
+from lark_worker.records.atomic_file import remove, write_atomically
 
 FOREVER: Final = 0xFFFFFFFF
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
@@ -142,7 +142,7 @@ class Cache:
         for path in list(self._directory.iterdir()):
             lease = _read(path) if path.suffix == ".json" else None
             if lease is None or lease.expires <= now:
-                path.unlink(missing_ok=True)
+                remove(path)
                 gone += 1
         if gone:
             log.event("expired leases removed", leases=gone)
@@ -170,5 +170,5 @@ def _read(path: Path) -> Lease | None:
             IPv4Address(given["address"]), int(given["length"]), IPv4Address(given["server"]), began, renews, rebinds,
             expires, routes, nameservers, str(given["domain"]), int(given["mtu"]),
         )  # fmt: skip
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

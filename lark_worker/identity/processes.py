@@ -8,7 +8,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,8 @@ from lark_worker.errors import CallerError
 # Linux 6.5: a pidfd of the peer, whose place no later process can take. Absent from Python's socket module.
 _SO_PEERPIDFD: Final = 77
 MAX_DEPTH: Final = 128
+# Bytes of a command line that are read.
+_MAX_ARGUMENTS: Final = 65536
 # Errors that tell nothing about the process.
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
@@ -31,7 +33,6 @@ class Process:
     started: int
     uid: int
     program: str
-    arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,12 @@ def read_process(pid: int) -> Process:
         fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
         status = (folder / "status").read_text("utf-8", "replace")
         program = str((folder / "exe").readlink()).removesuffix(" (deleted)")
-        arguments = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
     except OSError as error:
         if error.errno in _SHORT:
             raise
         raise ProcessLookupError(f"there is no process {pid}") from None
     uid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
-    return Process(pid, int(fields[1]), int(fields[19]), uid, program, tuple(arguments))
+    return Process(pid, int(fields[1]), int(fields[19]), uid, program)
 
 
 def is_alive(pid: int, started: int) -> bool:
@@ -82,6 +82,24 @@ def is_alive(pid: int, started: int) -> bool:
         return read_process(pid).started == started
     except ProcessLookupError:
         return False
+
+
+def arguments_of(process: Process) -> tuple[str, ...]:
+    """The command line of a process of root's. Raises ProcessLookupError when it has ended.
+
+    Not to be called for a user's process: its user can make the command line gigabytes long (prctl(2),
+    PR_SET_MM_MAP), or have it in a file system that never answers whoever reads it.
+    """
+    try:
+        with Path("/proc", str(process.pid), "cmdline").open("rb") as file:
+            text = file.read(_MAX_ARGUMENTS).decode("utf-8", "replace")
+    except OSError as error:
+        if error.errno in _SHORT:
+            raise
+        raise ProcessLookupError(f"there is no process {process.pid}") from None
+    if not is_alive(process.pid, process.started):
+        raise ProcessLookupError(f"process {process.pid} has ended")
+    return tuple(text.split("\0")[:-1])
 
 
 def ancestry(pid: int) -> Iterator[Process]:
@@ -131,8 +149,10 @@ def has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def find_starter(pid: int, programs: Programs) -> Process:
+def find_starter(pid: int, programs: Programs, look: Callable[[], object] | None = None) -> Process:
     """The condor_starter that the process descends from. Raises CallerError where there is none.
+
+    ``look`` is called for each process that is looked at, and may raise CallerError, too.
 
     A starter counts only with the real user id of HTCondor's daemons and as the child of a startd that has it too:
     users can run the same programs, but not so.
@@ -140,6 +160,8 @@ def find_starter(pid: int, programs: Programs) -> Process:
     try:
         above: Process | None = None
         for process in ancestry(pid):
+            if look is not None:
+                look()
             if above is not None and process.started > above.started:
                 # Its parent has ended meanwhile, and another process has that id.
                 break

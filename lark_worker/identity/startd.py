@@ -6,6 +6,7 @@ The startd puts GlobalJobId into a claimed slot's ad, and the attributes of the 
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from lark_common.classads.text import not_text
 from lark_common.errors import AdError
 from lark_common.runs import RunKey
 from lark_worker.errors import StartdError
-from lark_worker.identity.processes import Process
+from lark_worker.identity.processes import Process, arguments_of
 
 # Seconds that a slot's ad may take to show its starter's job.
 PATIENCE: Final = 5.0
@@ -104,12 +105,13 @@ def read_slot(ad: classad2.ClassAd) -> Slot:
     return Slot(RunKey(job.global_job_id, job.started, name), machine, job.owner, job.group, ad)
 
 
-def slot_name(starter: Process) -> str:
-    """The slot (without host) that a starter was started for, from its command line: ``-a slot1_1``."""
-    for option, value in zip(starter.arguments, starter.arguments[1:], strict=False):
+def slot_name(arguments: Sequence[str]) -> str:
+    """The slot (without host) that a starter was started for, from its command line: ``-a slot1_1``. Raises
+    StartdError."""
+    for option, value in itertools.pairwise(arguments):
         if option in ("-a", "-slot-name") and value.replace("_", "").isalnum():
             return value
-    raise StartdError(f"process {starter.pid} is a starter whose command line names no slot")
+    raise StartdError("the starter's command line names no slot")
 
 
 class LocalStartd:
@@ -129,7 +131,10 @@ class LocalStartd:
 
     def slot(self, starter: Process) -> Slot:
         """The slot of a running starter; waits a little for the startd to show its job. Raises StartdError."""
-        name = slot_name(starter)
+        try:
+            name = slot_name(arguments_of(starter))
+        except OSError as error:
+            raise StartdError(f"the starter's command line cannot be read: {error}") from None
         deadline = time.monotonic() + PATIENCE
         while True:
             try:

@@ -24,6 +24,13 @@ TOO_OLD: Final = (
 UNKNOWN: Final = "whether jobs can get around the wrapper is not known"
 
 
+def problem_of(gives_its_network: bool | None) -> str:
+    """The reason why jobs can get around the wrapper, by the startd's answer; ``""`` where they cannot."""
+    if gives_its_network is None:
+        return TOO_OLD
+    return OPEN if gives_its_network else ""
+
+
 class WrapperCheck:
     """Looks, from :meth:`start` to :meth:`stop`, whether jobs start in an empty network namespace; logs a change."""
 
@@ -48,11 +55,9 @@ class WrapperCheck:
     def look(self) -> None:
         """Ask the startd now."""
         try:
-            given = self._startd.gives_jobs_its_network()
+            found = problem_of(self._startd.gives_jobs_its_network())
         except StartdError as error:
             found = f"{UNKNOWN}: {error}"
-        else:
-            found = "" if given is False else OPEN if given else TOO_OLD
         before, self._problem = self._problem, found
         if found == before or (found.startswith(UNKNOWN) and before is not None and before.startswith(UNKNOWN)):
             return

@@ -18,6 +18,9 @@ from lark_worker.records.known_jobs import Key, KnownJobs, key_of
 from lark_worker.records.records import Record
 from lark_worker.rules.feed import RulesFeed
 from lark_worker.rules.firewall import is_ruled
+from lark_worker.transfers.book import NOTHING
+from lark_worker.transfers.following import Transfers
+from lark_worker.transfers.reports import TransferReports
 from lark_worker.usage.reports import UsageReports
 
 
@@ -35,6 +38,8 @@ class Endings:
         rules: RulesFeed,
         reports: UsageReports,
         *,
+        transfers: Transfers,
+        transfer_reports: TransferReports,
         script: SiteScript,
     ) -> None:
         self._jobs = jobs
@@ -45,6 +50,8 @@ class Endings:
         self._dhcp = dhcp
         self._rules = rules
         self._reports = reports
+        self._transfers = transfers
+        self._transfer_reports = transfer_reports
         self._removal_retry = RemovalRetry(networks.remove, self._has_network)
         self._script = script
 
@@ -64,8 +71,16 @@ class Endings:
             if record is None or record.over:
                 return record
             counted = self._reports.last(record)
+            moved = self._transfers.last(key)
             record = self._jobs.change(
-                key, over=True, state="ended", exit_ad=exit_ad, ended_by=by.value, counted=counted, then="end"
+                key,
+                over=True,
+                state="ended",
+                exit_ad=exit_ad,
+                ended_by=by.value,
+                counted=counted,
+                moved={} if moved == NOTHING else moved._asdict(),
+                then="end",
             )
             self._spool.add(record.slot, record.id)
             log.event("job ends", job=record.id, slot=record.slot, by=by)
@@ -124,6 +139,7 @@ class Endings:
 
     def deliver(self, record: Record) -> None:
         """Report a job's end to the controller. Raises AwayError."""
+        self._transfer_reports.last(record)
         if record.counted:
             # Refused counters must not keep the end from being reported.
             with contextlib.suppress(RefusedError):

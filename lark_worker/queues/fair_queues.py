@@ -72,7 +72,7 @@ class FairQueues:
     def __init__(self, database: str) -> None:
         self._database = database
         self._wake, self._woken = socket.socketpair()
-        self._thread = StoppableThread("fair queues", self._watch, wake=lambda: self._woken.send(b"\0"))
+        self._thread = StoppableThread("fair queues", self._watch, wake=self._wake_thread)
         self._trouble = ""
         self._sampled = 0.0
         self._ports: dict[str, Port] = {}
@@ -95,6 +95,10 @@ class FairQueues:
         """Stop the thread; leaves and quanta stay."""
         self._thread.stop()
 
+    def is_alive(self) -> bool:
+        """True while the thread runs."""
+        return self._thread.is_alive()
+
     def write_now(self) -> None:
         """Write the counters of queues now: a job ends, and its queues go with it."""
         try:
@@ -102,6 +106,11 @@ class FairQueues:
             self._write()
         except NetworkError as error:
             log.event("queues' counters are not written", level=log.WARNING, reason=error)
+
+    def _wake_thread(self) -> None:
+        # The thread may have seen already that it is to end, and closed its sockets.
+        with contextlib.suppress(OSError):
+            self._woken.send(b"\0")
 
     def _watch(self) -> None:
         with self._listening, self._wake, self._woken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 
@@ -15,3 +16,11 @@ def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
         # Whatever the umask is.
         os.fchmod(file.fileno(), mode)
     fresh.rename(path)
+
+
+def remove(path: Path) -> None:
+    """Remove what stands in a file's place, a directory too; nothing happens where there is nothing."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        shutil.rmtree(path)

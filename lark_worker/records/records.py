@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from lark_common import log
 from lark_common.runs import EndedBy, RunKey
-from lark_worker.records.atomic_file import write_atomically
+from lark_worker.records.atomic_file import remove, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Record:
     ``starter`` and ``started`` (clock ticks since boot) with ``boot`` name the starter's process for all time.
     ``number`` is the order of admission. ``body`` is the post's; ``addresses`` are with prefix length.
     ``machine`` is the worker's name at the controller. ``bridge`` and ``vlan`` are of a bridge job.
-    ``counted`` are the counters that are reported with its end.
+    ``counted`` are the counters that are reported with its end, and ``moved`` is what its transfers have moved.
     ``made``: its network stands; ``over``: the job has ended here; ``accounted``: its network use is reported to
     HTCondor; ``scripted``: the site's program was run at its start, and is to be run at its end.
     """
@@ -50,6 +51,7 @@ class Record:
     bridge: str = ""
     vlan: int | None = None
     counted: dict[str, int] = field(default_factory=dict)
+    moved: dict[str, int] = field(default_factory=dict)
     made: bool = False
     accounted: bool = True
     scripted: bool = False
@@ -90,18 +92,34 @@ class Records:
             record = _read(path) if path.suffix == ".json" else None
             if record is None:
                 log.event("record cannot be read; removed", level=log.WARNING, path=path)
-                path.unlink()
+                remove(path)
             else:
                 found.append(record)
         return sorted(found, key=lambda record: record.number)
 
 
 def _read(path: Path) -> Record | None:
-    names = {entry.name for entry in fields(Record)}
     try:
         given: dict[str, Any] = json.loads(path.read_text("utf-8"))
         lists = {name: tuple(given[name]) for name in ("addresses", "pending")}
-        record = Record(**{name: value for name, value in given.items() if name in names} | lists)
-    except (OSError, ValueError, TypeError, KeyError):
+        record = Record(**{name: value for name, value in given.items() if name in _FIELDS} | lists)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return record if record.id == path.stem else None
+    whole = all(_FITS[kind](getattr(record, name)) for name, kind in _FIELDS.items())
+    return record if whole and record.id == path.stem else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_FIELDS: Final = {entry.name: str(entry.type) for entry in fields(Record)}
+# The values that a field of each type may have: a file that a disk has damaged may still be JSON.
+_FITS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "str": lambda value: isinstance(value, str),
+    "int": _is_number,
+    "int | None": lambda value: value is None or _is_number(value),
+    "bool": lambda value: isinstance(value, bool),
+    "tuple[str, ...]": lambda value: all(isinstance(each, str) for each in value),
+    "dict[str, int]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+}

@@ -17,13 +17,15 @@ from lark_worker.errors import StarterError
 
 SECONDS: Final = 5.0
 _LONGEST: Final = 1024
+# Letters of a text: the protocol's lines have 1,024 bytes, where each letter may need four.
+_LONGEST_TEXT: Final = 240
 # With and without STARTER_NESTED_SCRATCH, as seen from where the starter works.
 _NAMES: Final = ("../user/.chirp.config", ".chirp.config")
 _LISTENS: Final = b"0A"
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def set_attributes(starter: int, attributes: Mapping[str, float]) -> None:
+def set_attributes(starter: int, attributes: Mapping[str, float | str]) -> None:
     """Set attributes of the job below a starter. Raises StarterError.
 
     The file with the starter's port belongs to the job's user. So only a port of that very starter, on the loopback
@@ -40,7 +42,7 @@ def set_attributes(starter: int, attributes: Mapping[str, float]) -> None:
             with connection.makefile("rwb") as stream:
                 lines = [f"cookie {cookie}"]
                 lines += [
-                    f"set_job_attr_delayed {name} {value:.6f}" for name, value in attributes.items() if _fits(name)
+                    f"set_job_attr_delayed {name} {_word(value)}" for name, value in attributes.items() if _fits(name)
                 ]
                 for line in lines:
                     stream.write(line.encode("ascii") + b"\n")
@@ -50,6 +52,17 @@ def set_attributes(starter: int, attributes: Mapping[str, float]) -> None:
                         raise StarterError(f"{line.split()[0]}: starter {starter} answers {reply!r}")
     except OSError as error:
         raise StarterError(f"starter {starter} cannot be told: {error}") from None
+
+
+def _word(value: float | str) -> str:
+    """A value as a ClassAd literal, in one word of the protocol: blanks and backslashes have a backslash in front."""
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    text = "".join(character if " " <= character <= "~" else "?" for character in value[:_LONGEST_TEXT])
+    literal = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return literal.replace("\\", "\\\\").replace(" ", "\\ ")
 
 
 def _fits(name: str) -> bool:

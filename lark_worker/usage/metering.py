@@ -7,29 +7,29 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from lark_common import log
 from lark_common.threads import StoppableThread
-from lark_worker.controller_link import ControllerLink
+from lark_worker.controller_link import Advised, ControllerLink
 from lark_worker.errors import AwayError, RefusedError, StarterError
 from lark_worker.network.job_network import INNER
-from lark_worker.records.known_jobs import KnownJobs
+from lark_worker.records.known_jobs import Key, KnownJobs, key_of
 from lark_worker.records.records import Record
 from lark_worker.rules.firewall import is_ruled
 from lark_worker.settings import Settings
+from lark_worker.transfers.book import NOTHING, Sums
 from lark_worker.usage import slots
 from lark_worker.usage.chirp import set_attributes
 from lark_worker.usage.counters import MEGA, JobUse, read
 
-# Seconds between two requests to the controller: for the groups' headroom, and for a job's WAN part; for that of a
-# young job at every reading, since short jobs have ended before the first turn.
+# Seconds between two requests to the controller: for the groups' headroom, and for the WAN part of all jobs; for that
+# of young jobs at every reading, since short jobs have ended before the first turn.
 HEADROOM_SECONDS: Final = 60.0
 WAN_SECONDS: Final = 300.0
 YOUNG_SECONDS: Final = 60.0
-# Seconds between two requests for one job's last WAN part.
+# Seconds between two requests at one job's end.
 LEAST_SECONDS: Final = 1.0
 # After so long without a packet a job's flows have the counts of its interface: Open vSwitch takes half a second.
 QUIET_SECONDS: Final = 0.7
@@ -37,9 +37,11 @@ QUIET_SECONDS: Final = 0.7
 AWAY_SECONDS: Final = 30.0
 SLOTS: Final = "slots"
 
-SetAttributes = Callable[[int, Mapping[str, float]], None]
-# Reads the WAN part of a job that ends: bytes in and out; True for a job that has been quiet.
-LastWan = Callable[[Record, bool], tuple[int, int] | None]
+SetAttributes = Callable[[int, Mapping[str, float | str]], None]
+# Reads the WAN part of a job that is counted here: bytes in and out.
+OwnWan = Callable[[Record], tuple[int, int] | None]
+# Requests the controller's advice for a job that ends, with the WAN part of its use; True for one that has been quiet.
+AskAdvice = Callable[[Record, bool], Advised | None]
 
 
 def is_metered(record: Record) -> bool:
@@ -47,10 +49,29 @@ def is_metered(record: Record) -> bool:
     return record.accounted and record.network_type != "none"
 
 
+def transferred(sums: Sums) -> dict[str, float | str]:
+    """The attributes of a job's ad with what HTCondor has moved for it; none where that is nothing."""
+    if sums == NOTHING:
+        return {}
+    seconds = sums.millis / 1000
+    found: dict[str, float | str] = {
+        "LarkTransferBytesIn": sums.bytes_in,
+        "LarkTransferBytesOut": sums.bytes_out,
+        "LarkTransferWanBytesIn": sums.wan_bytes_in,
+        "LarkTransferWanBytesOut": sums.wan_bytes_out,
+        "LarkTransferSeconds": seconds,
+    }
+    if seconds:
+        found["LarkTransferRateIn"] = sums.bytes_in * 8 / MEGA / seconds
+        found["LarkTransferRateOut"] = sums.bytes_out * 8 / MEGA / seconds
+    return found
+
+
 class Metering:
     """Meters the jobs of one worker from :meth:`start` to :meth:`stop`; thread-safe.
 
-    ``last`` reads the WAN part of a job that ends; it raises AwayError and RefusedError.
+    ``own_wan`` reads the WAN part of a job that is counted here, ``advice`` requests advice, and raises AwayError and
+    RefusedError. ``transfers`` returns the counts of a starter's transfers.
     """
 
     def __init__(
@@ -58,20 +79,25 @@ class Metering:
         settings: Settings,
         jobs: KnownJobs,
         link: ControllerLink,
-        last: LastWan,
+        own_wan: OwnWan,
+        advice: AskAdvice,
+        transfers: Callable[[Key], Sums],
         set_attributes: SetAttributes = set_attributes,
     ) -> None:
         self._settings = settings
         self._jobs = jobs
         self._link = link
-        self._last = last
+        self._own_wan = own_wan
+        self._ask_advice = advice
+        self._transfers = transfers
         self._set_attributes = set_attributes
         self._path: Path = settings.socket.parent / SLOTS
         self._lock = threading.Lock()
         self._meters: dict[str, JobUse] = {}
         self._slots: set[str] = set()
         self._wan: dict[str, Mapping[str, float]] = {}
-        self._wan_at: dict[str, float] = {}
+        self._advice: dict[str, Mapping[str, float | str]] = {}
+        self._wan_at = -math.inf
         self._last_part_at: dict[str, float] = {}
         self._away_until = -math.inf
         self._headroom: dict[str, float] = {}
@@ -88,6 +114,8 @@ class Metering:
     def report_now(self, record: Record) -> None:
         """Report a job's counters to its starter now, as ``lark-enter`` requests at the job's end."""
         if not is_metered(record):
+            if record.accounted:
+                self._set(record, transferred(self._transfers(key_of(record))))
             return
         with self._lock:
             before = self._meters.get(record.id)
@@ -100,11 +128,13 @@ class Metering:
             if due:
                 self._last_part_at[record.id] = meter.at
         if due:
-            self._read_wan(record, partial(self._last, record, quiet))
+            if is_ruled(record):
+                self._note_wan(record.id, self._own_wan(record))
+            self._read_advice(record, quiet)
         self._hand_on(record, meter)
 
-    def _metered(self) -> list[Record]:
-        return [record for record in self._jobs.all() if record.made and not record.over and is_metered(record)]
+    def _accounted(self) -> list[Record]:
+        return [record for record in self._jobs.all() if record.made and not record.over and record.accounted]
 
     def _run(self) -> None:
         headroom_at = -math.inf
@@ -120,24 +150,25 @@ class Metering:
                 return
 
     def _round(self, now: float) -> None:
-        for record in self._metered():
+        read: list[tuple[Record, JobUse]] = []
+        for record in self._accounted():
             try:
-                self._meter(record, now)
+                if not is_metered(record):
+                    self._set(record, transferred(self._transfers(key_of(record))))
+                elif (meter := self._read(record)) is not None:
+                    read.append((record, meter))
             except Exception as error:  # an error about one job must not cost the others their reading
                 log.failure("a job's network use is not reported", error, job=record.id)
+        every = now - self._wan_at >= WAN_SECONDS
+        if every:
+            self._wan_at = now
+        self._read_wan([record for record, meter in read if every or now - meter.began < YOUNG_SECONDS])
+        for record, meter in read:
+            try:
+                self._hand_on(record, meter)
+            except Exception as error:  # nor its report
+                log.failure("a job's network use is not reported", error, job=record.id)
         self._publish()
-
-    def _meter(self, record: Record, now: float) -> None:
-        meter = self._read(record)
-        if meter is None:
-            return
-        before = self._wan_at.get(record.id, -math.inf)
-        if now - meter.began < YOUNG_SECONDS or now - before >= WAN_SECONDS:
-            self._wan_at[record.id] = now
-            # The use of a bridge or nat job is counted here.
-            here = is_ruled(record)
-            self._read_wan(record, partial(self._last, record, True) if here else partial(self._link.wan, record.id))
-        self._hand_on(record, meter)
 
     def _read(self, record: Record) -> JobUse | None:
         counted = read(record.port)
@@ -151,31 +182,70 @@ class Metering:
         return meter
 
     def _hand_on(self, record: Record, meter: JobUse) -> None:
-        values = {
+        values: dict[str, float | str] = {
             "NetworkInputMb": meter.counted.bytes_in / MEGA,
             "NetworkOutputMb": meter.counted.bytes_out / MEGA,
             "BandwidthUsage": meter.peak,
             "BandwidthAverageUsage": meter.average,
             **self._wan.get(record.id, {}),
+            **self._advice.get(record.id, {}),
+            # The last ones, since an access point that was configured for an earlier version refuses them.
+            **transferred(self._transfers(key_of(record))),
         }
+        self._set(record, values)
+
+    def _set(self, record: Record, values: Mapping[str, float | str]) -> None:
+        if not values:
+            return
         try:
             self._set_attributes(record.starter, values)
         except StarterError as error:
             log.event("a job's ad lacks its network use", level=log.DEBUG, job=record.id, reason=error)
 
-    def _read_wan(self, record: Record, request: Callable[[], tuple[int, int] | None]) -> None:
-        """Read the WAN part of a job's use."""
-        if not is_ruled(record) and time.monotonic() < self._away_until:
+    def _read_wan(self, records: list[Record]) -> None:
+        """Read the WAN part of jobs' use: here where it is counted here, of all others by one request."""
+        elsewhere: dict[str, list[str]] = {}
+        for record in records:
+            if not is_ruled(record):
+                elsewhere.setdefault(record.machine, []).append(record.id)
+                continue
+            try:
+                self._note_wan(record.id, self._own_wan(record))
+            except Exception as error:  # nor its WAN part
+                log.failure("a job's WAN part is unknown", error, job=record.id)
+        for machine, job_ids in elsewhere.items():
+            if time.monotonic() < self._away_until:
+                return
+            try:
+                found = self._link.wan(machine, job_ids)
+            except (AwayError, RefusedError):
+                self._away_until = time.monotonic() + AWAY_SECONDS
+                return
+            for job_id in job_ids:
+                self._note_wan(job_id, found.get(job_id))
+
+    def _note_wan(self, job_id: str, wan: tuple[int, int] | None) -> None:
+        if wan is not None:
+            with self._lock:
+                self._wan[job_id] = {"NetworkWanInputMb": wan[0] / MEGA, "NetworkWanOutputMb": wan[1] / MEGA}
+
+    def _read_advice(self, record: Record, quiet: bool) -> None:
+        """Request advice on what a job asks for, and with it the WAN part of its use, at its end alone: a request for
+        each live job again and again would keep the controller of a large pool busy."""
+        if time.monotonic() < self._away_until:
             # A job's end waits for this, and need not wait for a controller that does not answer.
             return
         try:
-            wan = request()
+            found = self._ask_advice(record, quiet)
         except (AwayError, RefusedError):
             self._away_until = time.monotonic() + AWAY_SECONDS
             return
-        if wan is not None:
+        if found is not None:
+            if not is_ruled(record):
+                self._note_wan(record.id, found.wan)
+            figure = {} if found.megabits is None else {"LarkAdvisedBandwidth": found.megabits}
             with self._lock:
-                self._wan[record.id] = {"NetworkWanInputMb": wan[0] / MEGA, "NetworkWanOutputMb": wan[1] / MEGA}
+                self._advice[record.id] = {"LarkAdvice": found.sentence, **figure}
 
     def _fetch_headroom(self) -> bool:
         try:
@@ -193,7 +263,7 @@ class Metering:
         metered = [record for record in linked if is_metered(record)]
         live = {record.id for record in metered}
         with self._lock:
-            for each in (self._meters, self._wan, self._wan_at, self._last_part_at):
+            for each in (self._meters, self._wan, self._advice, self._last_part_at):
                 for job_id in [job_id for job_id in each if job_id not in live]:
                     del each[job_id]
             meters = {record.id: self._meters.get(record.id) for record in metered}

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Callable, Container
+from typing import Final
 
 from lark_common import log
 from lark_common.threads import StoppableThread
-from lark_worker.controller_link import ControllerLink
+from lark_worker.controller_link import Advised, ControllerLink
 from lark_worker.errors import AwayError, NetworkError, RefusedError
 from lark_worker.queues.shaping import Shaping
 from lark_worker.records.records import Record
 from lark_worker.rules.firewall import Firewall, is_ruled
+from lark_worker.transfers.reports import TransferReports
 from lark_worker.usage.device_counters import DeviceCounters
+
+# Seconds that a job's end waits for a round of reports that is under way.
+PATIENCE: Final = 1.0
 
 
 class UsageReports:
@@ -30,6 +37,7 @@ class UsageReports:
         records: Callable[[], tuple[Record, ...]],
         seconds: float,
         write_queues: Callable[[], None],
+        transfers: TransferReports,
     ) -> None:
         self._link = link
         self._devices = devices
@@ -38,7 +46,12 @@ class UsageReports:
         self._records = records
         self._seconds = seconds
         self._write_queues = write_queues
+        self._transfers = transfers
         self._sent: dict[str, dict[str, int]] = {}
+        # When a job's counts were as they were sent, on a clock that only goes on.
+        self._same_at: dict[str, float] = {}
+        # Two posts of one job must not pass each other: counters that fall began anew.
+        self._posting = threading.Lock()
         # What the controller was not told yet, by job.
         self._limited: dict[str, str] = {}
         self._thread = StoppableThread("counters", self._run)
@@ -67,39 +80,60 @@ class UsageReports:
             log.failure("the last counters of a job are unknown", error, job=record.id)
             return {}
 
-    def wan(self, record: Record, quiet: bool) -> tuple[int, int] | None:
-        """Bytes that a job that ends has received from the WAN and sent there; None where they are not counted.
+    def wan(self, record: Record) -> tuple[int, int] | None:
+        """Bytes that a job that is counted here has received from the WAN and sent there; None: unknown."""
+        try:
+            report = self._firewall.counters(record).report()
+        except NetworkError as error:
+            log.event("a job's WAN part is unknown", level=log.WARNING, job=record.id, reason=error)
+            return None
+        return report["wan_bytes_in"], report["wan_bytes_out"]
 
-        ``quiet``: it has neither sent nor received for a while, so that its flows have counted everything.
-        Raises AwayError, RefusedError.
+    def advice(self, record: Record, quiet: bool) -> Advised | None:
+        """The controller's advice for a live job and the WAN's part of its use, by its counts of now, in one request.
+
+        ``quiet``: it has neither sent nor received for a while, so that its flows have counted everything. Raises
+        AwayError, RefusedError.
         """
-        if is_ruled(record):
+        if not is_ruled(record):
+            if not quiet:
+                self._devices.push_statistics()
+            return self._link.advice(record.id, fresh=True)
+        if self._seconds and self._posting.acquire(timeout=PATIENCE):
             try:
-                report = self._firewall.counters(record).report()
+                self._report_counters(self._counted([record]))
             except NetworkError as error:
-                log.event("a job's WAN part is unknown", level=log.WARNING, job=record.id, reason=error)
-                return None
-            return report["wan_bytes_in"], report["wan_bytes_out"]
-        if not quiet:
-            self._devices.push_statistics()
-        return self._link.wan(record.id, fresh=True)
+                log.event("a job's advice is by earlier counts", level=log.WARNING, job=record.id, reason=error)
+            finally:
+                self._posting.release()
+        return self._link.advice(record.id)
+
+    def _counted(self, live: list[Record]) -> dict[str, dict[str, int]]:
+        """The counters of bridge and nat jobs, by id. Raises NetworkError."""
+        seen = self._shaping.of_jobs()
+        return {
+            job_id: each.report() | seen.get(job_id, {}) for job_id, each in self._firewall.all_counters(live).items()
+        }
 
     def _run(self) -> None:
         while not self._thread.pause(self._seconds):
             try:
                 live = [record for record in self._records() if is_ruled(record) and record.made and not record.over]
-                seen = self._shaping.of_jobs()
-                counted = {
-                    job_id: each.report() | seen.get(job_id, {})
-                    for job_id, each in self._firewall.all_counters(live).items()
-                }
-                self._report_counters(counted)
+                with self._posting:
+                    self._forget({record.id for record in live})
+                    self._report_counters(self._counted(live))
                 self._report_limited({record.id for record in live})
                 self._report_delivered(live)
             except (AwayError, NetworkError) as error:
                 log.event("counters are not reported; the next report includes them", level=log.WARNING, reason=error)
             except Exception as error:  # an unexpected error must not stop this thread
                 log.failure("counters are not reported; the next report includes them", error)
+            try:
+                self._transfers.report()
+            except AwayError as error:
+                log.event("transfers are not reported; the next report includes them", level=log.WARNING, reason=error)
+            except Exception as error:  # an unexpected error must not stop this thread
+                log.failure("transfers are not reported; the next report includes them", error)
 
     def _report_limited(self, live: Container[str]) -> None:
         """Report the jobs that have met their limit of connections."""
@@ -119,15 +153,25 @@ class UsageReports:
             self._link.delivered(live[0].machine, time.monotonic(), queues)
 
     def _report_counters(self, counted: dict[str, dict[str, int]]) -> None:
-        self._sent = {job_id: counts for job_id, counts in self._sent.items() if job_id in counted}
+        now = time.monotonic()
         for job_id, counts in counted.items():
             if self._sent.get(job_id) == counts:
+                self._same_at[job_id] = now
                 continue
+            same_at = self._same_at.get(job_id)
+            within = {} if same_at is None else {"new_within": math.ceil(1000 * (now - same_at))}
             try:
-                self._link.counters(job_id, counts)
+                self._link.counters(job_id, counts | within)
             except AwayError:
                 raise
             except Exception as error:  # an error about one job must not cost the others their reports
                 log.failure("a job's counters are not reported; the next report includes them", error, job=job_id)
                 continue
             self._sent[job_id] = counts
+            self._same_at[job_id] = now
+
+    def _forget(self, live: Container[str]) -> None:
+        """Forget the posts of jobs that are over."""
+        for posts in (self._sent, self._same_at):
+            for job_id in [job_id for job_id in posts if job_id not in live]:
+                del posts[job_id]

@@ -16,7 +16,13 @@ from lark_controller.accounting.counters import counted
 from lark_controller.accounting.drops import DropRate, DropSum
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Rates
-from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, QueueReading, WorkerCounts
+from lark_controller.accounting.readings import (
+    CountKind,
+    FlowReading,
+    PortReading,
+    QueueReading,
+    WorkerCounts,
+)
 from lark_controller.accounting.recent import READINGS
 from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
 from tests.fixtures.databases import NOW, a_run
@@ -199,7 +205,7 @@ def test_drops_by_rate_are_counted_and_timed() -> None:
     ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), port_age=1.0)
     ledger.read(1, NOW + 12.5, PortReading(6, 600, 6, 600, 0, 3))
     ledger.read(1, NOW + 20, PortReading(7, 700, 7, 700, 0, 3))
-    assert used(ledger)[8:] == (0, 0, 3, 0, 2500)
+    assert used(ledger)[8:13] == (0, 0, 3, 0, 2500)
 
 
 def test_what_a_jobs_queues_drop_and_hold_back_is_counted_once() -> None:

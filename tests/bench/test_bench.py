@@ -177,10 +177,10 @@ def test_every_attack_reaches_the_controller() -> None:
 
 
 def test_a_whole_pool_is_measured_and_its_switches_hold_what_is_calculated_anew() -> None:
-    found = scale.measure(300, 6, 1.0, day_seconds=2.0)
-    assert found["flows"]["connected"] == 8
+    found = scale.measure(300, 8, 1.0, day_seconds=2.0)
+    assert found["flows"]["connected"] == 10
     assert found["flows"]["refused"] == 0
-    assert found["verified_after_sync"] == found["verified_after_reload"] == 8
+    assert found["verified_after_sync"] == found["verified_after_reload"] == 10
     assert found["posts_at_50"]["posts"] == 50
     # Cores alone are asked what they can, and compared.
     assert found["restart"]["untouched"] == found["workers"]

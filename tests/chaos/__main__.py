@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tests.chaos import instances
 from tests.chaos.runner import run
 from tests.fixtures import own_network
 
@@ -27,10 +28,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of faults (60)")
     parser.add_argument("--database", choices=DATABASES, help="one alone; without it half of the time on each")
     parser.add_argument("--found", type=Path, default=ROOT / ".chaos", help="where what failed goes (.chaos)")
+    parser.add_argument("--instances", type=int, default=1, help="so many controllers on one PostgreSQL (1)")
     given = parser.parse_args()
     seed = given.seed or random.SystemRandom().randrange(1, 1 << 31)
     databases = [given.database] if given.database else list(DATABASES)
     own_network.enter()
+    if given.instances > 1:
+        return _several(given, seed)
     failed = False
     for database in databases:
         print(f"{database}, seed {seed}", flush=True)
@@ -46,6 +50,20 @@ def main() -> int:
             failed = True
             print(f"what remains of it is in {found}", flush=True)
     return 1 if failed else 0
+
+
+def _several(given: argparse.Namespace, seed: int) -> int:
+    print(f"{given.instances} instances, seed {seed}", flush=True)
+    found = given.found / f"instances-{seed}"
+    work = instances.run(given.instances, seed, given.seconds, found, lambda line: print(line, flush=True))
+    result = asyncio.run(work)
+    print(f"faults: {dict(result.kinds)}", flush=True)
+    print(f"asked: {result.asked}", flush=True)
+    print(f"judged: {result.judged}; writes of slaves that switches refused: {result.refused}", flush=True)
+    print(result.figures(), flush=True)
+    for each in result.broken[:50]:
+        print(each, flush=True)
+    return 1 if result.broken else 0
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ SURELY: Final = 45.0
 LOOK: Final = 1.0
 ROUND: Final = 30.0
 DISK_MIB: Final = 64
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "switch_timeout": "3", "echo_interval": "1", "counter_seconds": "2", "usage_write_seconds": "2",
     "check_seconds": "20", "lease_seconds": f"{LEASE:g}", "rate_limit": "100000", "rate_burst": "100000",
 }  # fmt: skip
@@ -70,7 +70,7 @@ async def run(database: str, seed: int, seconds: float, found: Path, say: Callab
         held: Sqlite | Postgres = Postgres() if database == "postgresql" else Sqlite(directory)
         try:
             # Not on the small disk.
-            servers = Servers(Path(apart), WORKERS, _ports() + 10)
+            servers = Servers(Path(apart), WORKERS, ports_of_own() + 10)
             try:
                 return await _run(held, servers, own, directory, seed, seconds, found, say)
             finally:
@@ -86,16 +86,16 @@ async def _run(
     clock = Clock(directory / "clock")
     os.environ[VARIABLE] = str(clock.path)
     policies = partial(policy, servers.addresses)
-    openflow, rest = _ports(), _ports() + 1
+    openflow, rest = ports_of_own(), ports_of_own() + 1
     controller = Lark(
         directory, policies(0), module="tests.chaos.clock", database_url=database.url,
-        openflow_listen=f"127.0.0.1:{openflow}", rest_listen=f"127.0.0.1:{rest}", **_SETTINGS,
+        openflow_listen=f"127.0.0.1:{openflow}", rest_listen=f"127.0.0.1:{rest}", **SETTINGS,
     )  # fmt: skip
     log = Log(SURELY)
     fleet, switches, hooks = Fleet(WORKERS, SLOTS), Wire(openflow), Wire(rest)
     await switches.open()
     await hooks.open()
-    workload = Workload(log, hooks.port, controller.token, seed, WORKERS, SLOTS, policies)
+    workload = Workload(log, (hooks.port,), controller.token, seed, WORKERS, SLOTS, policies)
     whole = Whole(controller, database, fleet, switches, hooks, workload, clock, servers)
     watch = asyncio.create_task(_watch(whole))
     fleet.start(switches.port)
@@ -118,7 +118,7 @@ async def _run(
             result.broken = in_words(looked.looks)
             took = f"{'broken' if result.broken else 'at rest'} after {time.monotonic() - began:.1f} s"
             say(f"round {result.rounds}: {len(faults)} faults, {took}, {len(result.broken)} promises broken; "
-                f"{_judged(log, seen)}")  # fmt: skip
+                f"{judged(log, seen)}")  # fmt: skip
             if result.broken:
                 told = await workload.look("/v1/switches")
                 result.switches = both_sides(fleet, told.json["switches"] if told.status == 200 else ())
@@ -162,7 +162,7 @@ async def _at_work(whole: Whole, log: Log) -> None:
         await asyncio.sleep(LOOK)
         with contextlib.suppress(LarkError, OSError, psycopg.Error, sqlite3.Error):
             seen = await asyncio.to_thread(gather, whole.database.url, whole.fleet, whole.servers, log)
-            if all(_judged(log, seen).values()):
+            if all(judged(log, seen).values()):
                 return
 
 
@@ -187,7 +187,7 @@ async def _at_rest(whole: Whole, log: Log) -> tuple[Rest, Evidence]:
             return looked, seen
 
 
-def _judged(log: Log, seen: Evidence) -> dict[str, int]:
+def judged(log: Log, seen: Evidence) -> dict[str, int]:
     """How much there was to be judged: a checker that sees nothing finds nothing."""
     standing = log.standing(time.monotonic())
     return {
@@ -213,7 +213,7 @@ def _directory() -> Iterator[tuple[Path, bool]]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _ports() -> int:
+def ports_of_own() -> int:
     """The first of a hundred ports that no connection is given while their server is away: root's network is its own,
     and others' differ by process."""
     return 20_000 + os.getpid() % 100 * 100

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import Final
+from typing import Final, Self
 
 from bench.fleet import port_infos
 from fake_switch.stored import StoredSwitch
+from lark_controller.flows.marker import MARKERS
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.replies import PortCounters, PortInfo
 from tests.chaos.checker import Place
@@ -32,6 +33,19 @@ class Played(StoredSwitch):
         self.there = asyncio.Event()
         self.there.set()
         self._probe = probe
+        # Flow-mods that were carried out, while the switch had a generation, of a connection that was no master's.
+        self.unfenced = 0
+
+    def _flow_mod(self, xid: int, message: bytes) -> None:
+        if self.masters.generation is not None and not self.masters.is_master(self):
+            self.unfenced += 1
+        super()._flow_mod(xid, message)
+
+    def another(self) -> Self:
+        """The same switch, for a connection to one more controller."""
+        more = super().another()
+        more.unfenced = 0
+        return more
 
     @property
     def connected(self) -> bool:
@@ -75,6 +89,7 @@ class Played(StoredSwitch):
     def forget(self) -> None:
         """Hold nothing any more, as a switch that was switched off."""
         self.flows.clear()
+        self.masters.forget()
 
 
 class Fleet:
@@ -86,12 +101,21 @@ class Fleet:
         self.switches = {number: Played(number, edge) for number in range(1, workers + 1)}
         self.edges = tuple(self.switches.values())
         self.switches[CORE] = Played(CORE, port_infos(CORE_PORTS))
+        # The connections of each switch, one for each controller.
+        self.connections: dict[int, tuple[Played, ...]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._began = time.monotonic()
 
-    def start(self, port: int) -> None:
-        """Connect all, and let traffic pass."""
-        self._tasks = [asyncio.create_task(switch.stay(port)) for switch in self.switches.values()]
+    def start(self, *ports: int) -> None:
+        """Connect each switch to the controllers at these ports, and let traffic pass."""
+        self.connections = {
+            number: (switch, *(switch.another() for _ in ports[1:])) for number, switch in self.switches.items()
+        }
+        self._tasks = [
+            asyncio.create_task(connection.stay(port))
+            for connections in self.connections.values()
+            for connection, port in zip(connections, ports, strict=True)
+        ]
         self._tasks.append(asyncio.create_task(self._traffic()))
 
     async def stop(self) -> None:
@@ -99,8 +123,9 @@ class Fleet:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for switch in self.switches.values():
-            switch.disconnect()
+        for connections in self.connections.values():
+            for connection in connections:
+                connection.disconnect()
 
     def counted(self) -> dict[Place, tuple[int, int]]:
         """Bytes from and to each port of a job; they may grow meanwhile."""
@@ -130,10 +155,12 @@ def _more(before: PortCounters | None, number: int, packets: int, age: float) ->
 
 
 def as_texts(flows: dict[tuple[int, int, bytes], tuple[int, int, int, int, bytes]]) -> dict[str, str]:
-    """A switch's flows as the checker compares them; they may change meanwhile."""
+    """A switch's flows as the checker compares them; they may change meanwhile. A marker is part of no program."""
+    marker, mask = MARKERS
     # Copied in one step: the switches' loop goes on beside the thread that looks.
     held = flows.copy()
     return {
         f"table {table} priority {priority} match {match.hex()}": f"cookie {value[0]:x} {value[1:4]} {value[4].hex()}"
         for (table, priority, match), value in held.items()
+        if value[0] & mask != marker
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.marker import Marker
 from tests.chaos.switches import Played, as_texts
 
 # Shorter than a real one, so that the tests need not wait; nothing is measured by it.
@@ -94,3 +96,10 @@ def test_flows_that_change_while_they_are_looked_at_are_those_of_one_moment() ->
 
     flows[1, 1, Changing(b"a")] = (0, 0, 0, 0, b"")
     assert list(as_texts(flows)) == ["table 1 priority 1 match aa"]
+
+
+def test_a_marker_is_part_of_no_program() -> None:
+    marker = Marker(7, 2, normal=True, tracks=True).flow(253)
+    own = cookie(Category.SLICE, 1)
+    flows = {(1, 1, b"a"): (own, 0, 0, 0, b""), (253, 0, b"b"): (marker.data.cookie, 0, 0, 0, b"")}
+    assert list(as_texts(flows)) == ["table 1 priority 1 match 61"]

@@ -7,7 +7,7 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -29,11 +29,13 @@ class Workload:
     by number."""
 
     def __init__(
-        self, log: Log, port: int, token: str, seed: int, workers: int, slots: int, policies: Callable[[int], str]
-    ) -> None:
+        self, log: Log, ports: Sequence[int], token: str, seed: int, workers: int, slots: int,
+        policies: Callable[[int], str],
+    ) -> None:  # fmt: skip
         self.log = log
         self._policies = policies
-        self._port, self._token, self._seed = port, token, seed
+        # The controllers', the one that answered last first.
+        self._ports, self._token, self._seed = list(ports), token, seed
         self._workers, self._slots = workers, slots
         self._posting = asyncio.Event()
         self._under_way = 0
@@ -84,7 +86,7 @@ class Workload:
 
     async def look(self, path: str) -> Answer:
         """Read something that no promise is about, which is not written down."""
-        return await _request(self._port, self._token, "GET", path, b"", "text/plain")
+        return await self._anywhere("GET", path, b"", "text/plain")
 
     async def put_policy(self) -> None:
         """Put the next policy in force."""
@@ -195,7 +197,7 @@ class Workload:
         says: str = "",
     ) -> Entry:  # fmt: skip
         sent = time.monotonic()
-        answer = await _request(self._port, self._token, method, path, body, kind)
+        answer = await self._anywhere(method, path, body, kind, again=asked is not Asked.RESERVE)
         entry = Entry(asked, run, sent, time.monotonic(), answer.status, says)
         if asked in (Asked.POST, Asked.RENEW) and entry.done:
             said = answer.json
@@ -206,6 +208,22 @@ class Workload:
             entry = replace(entry, said=answer.json["id"])
         self.log.add(entry)
         return entry
+
+    async def _anywhere(self, method: str, path: str, body: bytes, kind: str, again: bool = True) -> Answer:
+        """Ask one controller after the other, as workers do; ``again`` also where the answer alone may be missing."""
+        answer = Answer(0, b"")
+        for port in tuple(self._ports):
+            found = await _request(port, self._token, method, path, body, kind)
+            stands_by = found.status == 503 and b"urn:lark:problem:standby" in found.body
+            if not stands_by and found.status not in (0, 503):
+                if port != self._ports[0]:
+                    self._ports.sort(key=lambda each: each != port)
+                return found
+            # What is not known of one is not known, whatever others say that were not asked to do it.
+            answer = found if answer.status == 0 or not stands_by else answer
+            if not again and not stands_by:
+                return found
+        return answer
 
 
 async def _request(port: int, token: str, method: str, path: str, body: bytes, kind: str) -> Answer:

@@ -15,12 +15,15 @@ from pathlib import Path
 import pytest
 
 from lark_controller import settings as table
+from lark_controller.accounting.readings import TransferCounts
+from lark_controller.accounting.usage import JobUsage, Peak, Usage
+from lark_controller.api.usage import TransferReport
 from lark_controller.cli import main as cli
 from lark_controller.cli import printing
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
 from lark_controller.settings import Settings
-from tests.fixtures.fake_controls import DPID, TOKENS
+from tests.fixtures.fake_controls import DPID, TOKENS, post_body
 from tests.fixtures.rest_app import Api, make_api
 
 
@@ -68,6 +71,34 @@ def test_jobs(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
         assert job["id"] in shown
     assert cli.main(["jobs", "10.99.0.1"]) == cli.NO
     assert capsys.readouterr().err == "lark: No live job has the address 10.99.0.1.\n"
+
+
+def test_advice(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    body = post_body(1).replace("JobPrio = 0", "RequestBandwidth = 100")
+    job = served.post(body).json["id"]
+    assert cli.main(["advice", "1.0"]) == cli.OK
+    assert capsys.readouterr().out == (
+        "nothing is known of its use: the policy does not count it, or it is not kept any more\n"
+    )
+    usage = Usage(bytes_out=1_250_000_000, packets_out=900_000)
+    peak = Peak(0, 34_000_000)
+    for final, begin in ((False, "so far: "), (True, "")):
+        served.controls.jobs.used[job] = JobUsage(usage, at=1.7e9 + 1000, final=final, peak=peak)
+        for name in ("1.0", job, job[:5]):
+            assert cli.main(["advice", name]) == cli.OK
+            assert capsys.readouterr().out.splitlines() == [
+                f"{begin}asked for 100 Mb/s, used 34 at most, never throttled: 40 is enough",
+                "          MEAN   HIGHEST  DROPPED",
+                "sent      10.00  34.00    0",
+                "received  0.00   0.00     0",
+                "In the submit file: request_bandwidth = 40",
+            ]
+    assert cli.main(["advice", "1.0", "--json"]) == cli.OK
+    assert json.loads(capsys.readouterr().out)["advised"] == 40
+    served.controls.jobs.used[job] = JobUsage(usage, at=1.7e9 + 1000, final=True, peak=Peak(0, 95_000_000))
+    assert cli.main(["advice", "1.0"]) == cli.OK
+    assert "request_bandwidth" not in capsys.readouterr().out
+    assert cli.main(["advice", "77.0"]) == cli.NO
 
 
 def test_a_number_that_two_access_points_have_is_shown_with_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +151,8 @@ def test_top(served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert shown.split() == [
-        "GROUP", "ACTIVE", "OUT", "IN", "WAN", "OUT", "WAN", "IN", "group_cms", "2", "4.00", "8.00", "0.00", "2.00",
+        "GROUP", "ACTIVE", "OUT", "IN", "WAN", "OUT", "WAN", "IN", "MOVED", "OUT", "MOVED", "IN",
+        "group_cms", "2", "4.00", "8.00", "0.00", "2.00", "0.00", "0.00",
     ]  # fmt: skip
     assert cli.main(["top", "--json", "--by", "user"]) == cli.OK
     assert json.loads(capsys.readouterr().out)[0]["rate"]["inward"] == 8.0
@@ -137,6 +169,19 @@ def test_top(served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert capsys.readouterr().out.count("GROUP") == 2
 
 
+def test_a_job_shows_what_was_moved_for_it_and_together_with_its_own(
+    served: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = served.register()["id"]
+    report = TransferReport(TransferCounts(4_000_000, 2_000_000, 1_000_000, 0, 3_000))
+    host = served.get(f"/v1/jobs/{job}").json["host"]
+    assert served.controls.usage.transferred(host, {job: report}).missing == frozenset()
+    assert cli.main(["jobs", job]) == cli.OK
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "transfers out 2.0 MB (0 B WAN), in 4.0 MB (1.0 MB WAN), in 3 s; now 0.0 out, 0.0 in Mb/s" in shown
+    assert "together 2.0 MB out, 4.0 MB in" in shown
+
+
 def test_a_job_says_what_it_used(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     job = served.register()
     cli.main(["jobs", job["id"]])
@@ -147,6 +192,34 @@ def test_a_job_says_what_it_used(served: Api, capsys: pytest.CaptureFixture[str]
     cli.main(["jobs", job["id"]])
     shown = capsys.readouterr().out
     assert "sent 999 B (0 B WAN), received 1.5 MB (0 B WAN), 0 packets dropped; now 4.0 out, 8.0 in Mb/s" in shown
+
+
+def test_instances(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["instances"]) == cli.OK
+    head, active, standby, last = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT"]
+    assert active.split()[:4] == ["ctl-a", "http://ctl-a:8080", "0.1.0", "active"]
+    assert active.split()[5:] == ["7", "0.4"]
+    assert standby.split()[0] == "ctl-b"
+    assert "standby" in standby
+    assert last.startswith("last takeover: ")
+    assert last.endswith(", first, generation 7")
+    served.controls.instances.stand_by()
+    assert cli.main(["instances", "--json"]) == cli.OK
+    assert json.loads(capsys.readouterr().out)["generation"] == 8
+    assert cli.main(["jobs"]) == cli.NO
+    assert "ctl-b at http://ctl-b:8080 is active" in capsys.readouterr().err
+
+
+def test_drain(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["drain"]) == cli.OK
+    assert capsys.readouterr().out == "ctl-a lets go\n"
+    assert cli.main(["drain", "ctl-b"]) == cli.NO
+    assert "not the active instance" in capsys.readouterr().err
+    served.controls.instances.listed = replace(served.controls.instances.listed, active=None)
+    assert cli.main(["drain"]) == cli.NO
+    assert "No controller is active" in capsys.readouterr().err
+    assert len(served.controls.instances.drained) == 1
 
 
 def test_switches(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
@@ -331,6 +404,6 @@ def test_run_hands_the_settings_to_the_controller(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "lark_controller.cli.run", types.SimpleNamespace(run=run))
     monkeypatch.delattr("lark_controller.cli.run", raising=False)
     monkeypatch.setenv("LARK_LEASE_SECONDS", "60")
-    assert cli.main(["run", "--rest-threads", "100"]) == cli.OK
-    assert (seen[0].lease_seconds, seen[0].rest_threads) == (60, 100)
+    assert cli.main(["run", "--rest-threads", "300"]) == cli.OK
+    assert (seen[0].lease_seconds, seen[0].rest_threads) == (60, 300)
     assert cli.main(["run", "--rest-threads", "many"]) == cli.USAGE

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lark_common import log
 from lark_common.errors import SettingError
+from lark_common.log import LOGGER
 from lark_controller.cli import run
 from lark_controller.settings import Listen, Settings, load, table
 
@@ -118,7 +119,7 @@ def test_every_setting_is_documented_as_it_is() -> None:
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    root, lark = logging.getLogger(), logging.getLogger("lark")
+    root, lark = logging.getLogger(), logging.getLogger(LOGGER)
     before = (root.handlers[:], root.level, lark.level)
     yield io.StringIO()
     root.handlers[:], lark.level = before[0], before[2]

@@ -72,9 +72,9 @@ def test_what_is_taken_beyond_a_bucket_is_waited_for() -> None:
     assert bucket.take(1.0, 0.0) == 0.0
     assert bucket.take(0.25, 0.0) == 0.5
     assert bucket.take(0.0, 1.0) == 0.0
-    assert bucket.until_one() == 1.5
-    assert not bucket.take_one(2.0)
-    assert bucket.take_one(3.5)
+    assert bucket.until() == 1.5
+    assert not bucket.take_whole(2.0)
+    assert bucket.take_whole(3.5)
     assert bucket.left(100.0) == 1.0
 
 

@@ -38,6 +38,8 @@ def test_signals_are_taken_in_their_order() -> None:
         "import signal\nfrom lark_common.signals import Signals\n"
         "signals = Signals()\nsignals.catch(signal.SIGHUP, signal.SIGTERM)\n"
         "for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM): signal.raise_signal(number)\n"
+        "signals.send(-1)\n"
         "assert [signals.wait() for _ in range(3)] == [signal.SIGHUP, signal.SIGHUP, signal.SIGTERM]\n"
+        "assert signals.wait() == -1\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -325,7 +326,7 @@ def test_a_killed_switch_without_a_controller_passes_nothing_for_jobs(own_ovs: O
 class Process:
     """``lark run`` as a process of its own, that may be killed."""
 
-    def __init__(self, lark: Lark, port: int, rest: int) -> None:
+    def __init__(self, lark: Lark, port: int, rest: int, patience: float = 30) -> None:
         self.rest = rest
         environ = {
             **os.environ,
@@ -335,7 +336,8 @@ class Process:
         }
         command = [sys.executable, "-m", "lark_controller.cli.main", "run"]
         self.process = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL)
-        wait(self.answers, 30)
+        if patience:
+            wait(self.answers, patience)
 
     def answers(self) -> bool:
         assert self.process.poll() is None, "lark run has ended"
@@ -348,6 +350,27 @@ class Process:
     def end(self, number: int) -> int:
         self.process.send_signal(number)
         return self.process.wait(20)
+
+
+def test_started_means_that_rest_and_switches_are_answered(directory: Path) -> None:
+    lark = Lark(directory, "version: 1\n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, socket.create_server(("127.0.0.1", 0)) as held:
+        systemd.bind(str(directory / "notify"))
+        systemd.settimeout(30)
+        lark.environ |= {"NOTIFY_SOCKET": str(directory / "notify"), "WATCHDOG_USEC": "300000"}
+        rest = held.getsockname()[1]
+        held.close()
+        process = Process(lark, 0, rest, patience=0)
+        try:
+            assert systemd.recv(100).startswith(b"STATUS=active, generation ")
+            assert systemd.recv(100) == b"READY=1"
+            assert process.answers()
+            assert systemd.recv(100) == b"WATCHDOG=1"
+        finally:
+            process.end(signal.SIGTERM)
+        while (state := systemd.recv(100)) == b"WATCHDOG=1":
+            pass
+        assert state == b"STOPPING=1"
 
 
 def test_sighup_reads_the_policy_and_kill_9_under_load_loses_nothing(site: Site, lark: Lark) -> None:

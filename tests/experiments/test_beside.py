@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from experiments import beside, page, plot, pool
 from experiments.beside import TOLERANCE, TRIES, Meanwhile, Processors, Taken, keep, repeat, wants_more
 from experiments.result import Beside, Check, Point, Result, Series, read, write
-from tests.lab.beside import Rates
+from lab.run import LabError
+from tests.lab.beside import TRIES as TRIES_OF_TESTS
+from tests.lab.beside import Rates, first_sound
 
 references = st.floats(0, 1.2, allow_nan=False)
 measurements = st.lists(st.builds(Taken, st.floats(0, 1000), st.builds(Meanwhile, references)), min_size=1, max_size=20)
@@ -77,23 +80,33 @@ def test_a_measurement_is_repeated_until_enough_are_sound_and_not_for_ever(rates
     assert not wants_more(kept.taken, wanted)
 
 
-@pytest.mark.parametrize(
-    ("found", "reference", "kept"),
-    [
-        ((10, 30), 1.0, True),
-        ((8.6, 30), 1.0, True),
-        ((8.4, 30), 1.0, False),
-        ((10, 0), 1.0, False),
-        # Half of a machine is enough for half of a rate, and for no less.
-        ((4.3, 13), 0.5, True),
-        ((4.2, 13), 0.5, False),
-        ((8.4, 30), 1.2, False),
-    ],
-)
-def test_the_labs_tests_hold_rates_against_what_the_reference_got(
-    found: tuple[float, float], reference: float, kept: bool
-) -> None:
-    assert Rates(found, reference).have((10, 30)) is kept
+@pytest.mark.parametrize(("found", "kept"), [((10, 30), True), ((8.6, 30), True), ((8.4, 30), False), ((10, 0), False)])
+def test_the_labs_tests_hold_rates_to_what_is_wanted_and_to_no_less(found: tuple[float, float], kept: bool) -> None:
+    assert Rates(found, 1.0).have((10, 30)) is kept
+
+
+def test_the_labs_tests_take_the_first_sound_measurement_also_where_it_fails() -> None:
+    several = iter([((30.0,), 0.9), ((1.0,), 1.0), ((30.0,), 1.0)])
+
+    def measure() -> Taken[Sequence[float]]:
+        found, got = next(several)
+        return Taken(found, Meanwhile(got))
+
+    rates = first_sound(measure)
+    assert rates == Rates((1.0,), 1.0)
+    assert not rates.have((30,))
+
+
+def test_the_labs_tests_fail_where_no_measurement_is_sound() -> None:
+    several = []
+
+    def measure() -> Taken[Sequence[float]]:
+        several.append(1)
+        return Taken((30.0,), Meanwhile(0.5))
+
+    with pytest.raises(LabError, match=r"no measurement is sound.* 0\.500, 0\.500"):
+        first_sound(measure)
+    assert len(several) == TRIES_OF_TESTS
 
 
 def test_what_nobody_measured_cannot_be_kept() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from experiments import cable, exchange, lark_host, page, paper, plot, pool, qos_framework, rates
 from experiments.options import Options
-from experiments.result import TIME, Check, Point, Result, Series, read, write
+from experiments.result import TIME, Beside, Check, Point, Result, Series, read, scaled, write
 from lab.run import LabError
 
 RESULT = Result(
@@ -85,9 +85,44 @@ def test_places_are_named_in_the_plot_and_on_the_page(tmp_path: Path) -> None:
 def test_figures_are_in_the_order_of_their_numbers() -> None:
     names = ["qos-figure-8", "lark-table-3", "lark-figure-10b", "lark-figure-10a", "lark-figure-8a"]
     shown = page.text([replace(RESULT, name=name, title=name) for name in names], "pictures")
-    assert [line[3:] for line in shown.splitlines() if line.startswith("## ")] == [
+    assert [line[3:] for line in shown.splitlines() if line.startswith("## ")][2:] == [
         "lark-figure-8a", "lark-figure-10a", "lark-figure-10b", "lark-table-3", "qos-figure-8"
     ]  # fmt: skip
+
+
+def test_the_page_lists_every_aim_that_is_missed_or_not_judged_and_no_other() -> None:
+    met = replace(RESULT, name="met", title="Met", checks=(Check("a", "1", met=True),), made="2026-01-02")
+    late = replace(RESULT, name="late", title="Late", checks=(Check("b", "2", met=True, marked=True),))
+    missed = replace(RESULT, name="missed", title="Missed", checks=(Check("c", "3", met=False),))
+    shown = page.text([met, late, missed], "pictures")
+    begin = shown.index("## Aims that are missed or not judged")
+    section = shown[begin : shown.index("\n## ", begin + 1)]
+    assert "2 of 3; the others are met." in section
+    assert "| Late | b | 2 | not judged |" in section
+    assert "| Missed | c | 3 | **no** |" in section
+    assert "Met |" not in section
+    assert "None of 1." in page.text([met], "pictures")
+
+
+def test_the_page_says_when_results_were_made_and_what_does_not_count() -> None:
+    none = Beside(3, 0, 0.5, 0.6, 0.1, 1.0, 1.0)
+    results = [
+        replace(RESULT, name="a", title="A", made="2026-01-02", beside=none),
+        replace(RESULT, name="b", title="B", made="2026-01-03", beside=replace(none, sound=2)),
+        replace(RESULT, name="c", title="C", made="2026-01-03"),
+    ]
+    shown = page.text(results, "pictures")
+    assert "On 2026-01-02, 2026-01-03. 2 of 6 measurements beside a reference stream are sound." in shown
+    assert "Without a reference stream:\n\n- C\n\nWithout a sound measurement:\n\n- A\n" in shown
+
+
+def test_values_of_ones_own_are_not_called_the_papers() -> None:
+    theirs = scaled("A's request", (0, 9), 100.0, paper.HOST_RATES["A"], 0.05)
+    assert (theirs.name, theirs.paper) == ("A's request (the paper's 100, scaled)", True)
+    own = scaled("A's request", (0, 9), 120.0, paper.HOST_RATES["A"], 0.05)
+    assert (own.paper, own.aim, own.points[1]) == (False, True, Point(9, 6.0))
+    shown = page.text([replace(RESULT, series=(theirs, own))], "pictures")
+    assert "A's request (the paper's 100, scaled) |" in shown
 
 
 def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:

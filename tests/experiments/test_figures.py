@@ -7,8 +7,9 @@ from typing import TypeVar
 
 import pytest
 
-from experiments import calibration, lark_host, lark_latency, lark_start, lark_wan, paper, uploads
+from experiments import calibration, lark_host, lark_latency, lark_start, lark_wan, paper, qos_framework, rates, uploads
 from experiments.beside import Kept, Meanwhile, Taken, keep
+from experiments.cluster import Played
 from experiments.options import Options
 from experiments.pool import Stream
 from experiments.result import Result
@@ -32,7 +33,7 @@ def stream(rate: float, began: float = 0.0) -> Stream:
 
 
 @pytest.mark.parametrize(
-    ("rates", "meanwhile", "said"),
+    ("found", "meanwhile", "said"),
     [
         ((5.0, 15.0, 30.0), FINE, "met"),
         ((5.0, 15.0, 20.0), FINE, "missed"),
@@ -42,12 +43,23 @@ def stream(rate: float, began: float = 0.0) -> Stream:
     ],
 )
 def test_figure_8a_is_judged_by_sound_measurements_alone(
-    rates: Sequence[float], meanwhile: Meanwhile, said: str
+    found: Sequence[float], meanwhile: Meanwhile, said: str
 ) -> None:
-    streams = dict(zip("ABC", map(stream, rates), strict=True))
+    streams = dict(zip("ABC", map(stream, found), strict=True))
     result = lark_host.figure_8a(kept(streams, meanwhile=meanwhile), Options())
     assert verdicts(result) == [said]
-    assert {each.name for each in result.series if each.paper} == {f"{name}'s request" for name in "ABC"}
+    theirs = zip("ABC", (100, 300, 600), strict=True)
+    names = {f"{name}'s request (the paper's {rate}, scaled)" for name, rate in theirs}
+    assert {each.name for each in result.series if each.paper} == names
+
+
+def test_rates_of_ones_own_are_not_called_the_papers_in_any_figure() -> None:
+    own = {"host_rates": {"A": 80, "B": 200, "C": 400}, "wan_queues": {"cms": 300, "other": 90}}
+    options = Options(rates=rates.of(own))
+    streams = dict(zip("ABC", map(stream, (4.0, 10.0, 20.0)), strict=True))
+    assert not any(each.paper for each in lark_host.figure_8a(kept(streams), options).series)
+    runs = kept(list(map(stream, (7.5, 7.5, 2.25, 2.25))))
+    assert not any(each.paper for each in lark_wan.figure_10a(runs, options).series)
 
 
 def test_an_even_share_is_no_value_of_the_papers() -> None:
@@ -69,36 +81,73 @@ def test_figure_10_has_the_groups_rates_and_the_jobs_of_one(rates: Sequence[floa
 
 
 def test_table_3_stands_beside_the_papers_and_figure_12_leaves_out_what_is_not_sound() -> None:
-    managed = {1: kept(Upload(4.4, 45.0)), 15: kept(Upload(9.0, 20.0), meanwhile=LATE)}
-    unmanaged = {1: kept(Upload(8.8, 22.0)), 15: kept(Upload(88.0, 2.8))}
+    managed = {1: kept(Upload(4.4, 45.0, 4.2, 5.0)), 15: kept(Upload(9.0, 20.0, 8.8, 5.0), meanwhile=LATE)}
+    unmanaged = {1: kept(Upload(8.8, 22.0, 8.6, 22.0)), 15: kept(Upload(88.0, 2.8, 87.8, 44.0))}
     figure = uploads.figure_12(managed, unmanaged, Options())
-    assert verdicts(figure) == ["met", "met"]
+    assert verdicts(figure) == ["met", "met", "met"]
     assert "1 of 2 marked" in figure.checks[0].found
     table = uploads.table_3(managed, unmanaged, Options())
     assert [(point.y, point.marked) for point in table.series[0].points] == [(2.0, False), (88 / 9, True)]
     theirs = next(each for each in table.series if each.paper)
     assert [point.y for point in theirs.points] == [paper.SPEED_UP[1], paper.SPEED_UP[15]]
-    assert table.setting["MB of each upload"] == 25
+    assert table.setting["MB of each upload"] == uploads.PART * 1000 / 20
+    assert "(5.7 against 4.5; at 15: 25.2 against 14.4)" in " ".join(table.notes)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "others", "said"),
+    [(3.2, 5.0, ["met", "met", "met"]), (5.0, 5.0, ["met", "missed", "missed"]),
+     (2.3, 5.0, ["met", "missed", "missed"]), (3.2, 6.0, ["missed", "met", "met"]),
+     (3.2, 2.5, ["missed", "met", "met"])],
+)  # fmt: skip
+def test_management_that_gives_too_much_is_missed_like_too_little(
+    seconds: float, others: float, said: Sequence[str]
+) -> None:
+    # An upload takes 1.86 s with management, and the job another second.
+    managed = {1: kept(Upload(2.86, 45.0, 1.86, others))}
+    unmanaged = {1: kept(Upload(seconds + 1, 25.0, seconds, 25.0))}
+    figure = uploads.figure_12(managed, unmanaged, Options())
+    table = uploads.table_3(managed, unmanaged, Options())
+    assert [verdicts(figure)[2], *verdicts(table)] == said
+
+
+def test_the_papers_table_does_not_stand_beside_other_allocations() -> None:
+    options = Options(rates=rates.of({"priority": [700, 300]}))
+    one = {1: kept(Upload(4.5, 35.0, 4.4, 15.0))}
+    assert not any(each.paper for each in uploads.table_3(one, one, options).series)
+    assert not any(each.paper for each in uploads.figure_12(one, one, options).series)
 
 
 def latency(**changed: Kept[list[float]]) -> Result:
     names = ("plain", "worker", "job", "first", "decided", "sent", "received")
     usual = dict(zip(names, (0.1, 0.15, 0.2, 1.5, 12.0, 0.5, 0.5), strict=True))
-    return lark_latency.latency({name: changed.get(name) or kept([usual[name]]) for name in names}, Options())
+    places = {name: changed.get(name) or kept([usual[name]] * lark_latency.DESTINATIONS) for name in names}
+    return lark_latency.latency(places, Options())
 
 
 def test_latency_is_held_to_a_baseline_without_open_vswitch_and_to_the_papers_reactive_case() -> None:
-    assert verdicts(latency()) == ["met"] * 5
+    assert verdicts(latency()) == ["met"] * 6
     assert verdicts(latency(worker=kept([0.5])))[:2] == ["missed", "met"]
     assert verdicts(latency(plain=kept([0.1], meanwhile=LATE)))[:2] == ["not judged", "met"]
-    assert verdicts(latency(first=kept([7.0]), decided=kept([60.0])))[2:4] == ["missed", "missed"]
+    slow = latency(first=kept([7.0] * lark_latency.DESTINATIONS), decided=kept([60.0] * lark_latency.DESTINATIONS))
+    assert verdicts(slow)[2:5] == ["met", "missed", "missed"]
     (theirs,) = (each for each in latency().series if each.paper)
     assert [(point.x, point.y) for point in theirs.points] == [(5, 50.0)]
 
 
-def took(batch: float, meanwhile: Meanwhile = FINE) -> Kept[Mapping[str, float]]:
-    stages: Mapping[str, float] = {"batch": batch, "start": batch / 2}
+def test_a_first_packet_that_is_lost_counts() -> None:
+    lost = latency(first=kept([1.5] * (lark_latency.DESTINATIONS - 1)))
+    assert (lost.checks[2].found, lost.checks[2].met) == ("19 of 20", False)
+    late = kept([1.0] * 9, meanwhile=LATE)
+    assert verdicts(latency(first=late, decided=late))[2] == "not judged"
+
+
+def took(batch: float, meanwhile: Meanwhile = FINE, asked: tuple[int, int] = (0, 0)) -> Kept[Mapping[str, float]]:
+    stages: Mapping[str, float] = {"batch": batch, "start": batch / 2, "discover": asked[0], "request": asked[1]}
     return kept(stages, meanwhile=meanwhile)
+
+
+ASKED = ((0, 0), (0, 0), (1, 1), (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -108,10 +157,41 @@ def took(batch: float, meanwhile: Meanwhile = FINE) -> Kept[Mapping[str, float]]
 def test_start_up_is_held_to_what_the_paper_adds_with_a_new_and_a_cached_lease(
     batch: Sequence[float], said: list[str]
 ) -> None:
-    found = {kind: took(float(seconds)) for kind, seconds in zip(lark_start.KINDS, batch, strict=True)}
-    assert verdicts(lark_start.overhead(found, "native")) == said
+    kinds = zip(lark_start.KINDS, batch, ASKED, strict=True)
+    found = {kind: took(float(seconds), asked=asked) for kind, seconds, asked in kinds}
+    assert verdicts(lark_start.overhead(found, "native")) == ["met", *said]
     found[lark_start.KINDS[0]] = took(1000.0, LATE)
-    assert verdicts(lark_start.overhead(found, "native")) == ["not judged", "not judged"]
+    assert verdicts(lark_start.overhead(found, "native")) == ["met", "not judged", "not judged"]
+
+
+@pytest.mark.parametrize(("kind", "asked"), [(1, (0, 1)), (2, (0, 1)), (2, (0, 0)), (3, (1, 1)), (3, (0, 0))])
+def test_a_start_whose_lease_is_not_of_its_kind_is_seen(kind: int, asked: tuple[int, int]) -> None:
+    found = {name: took(1000.0, asked=usual) for name, usual in zip(lark_start.KINDS, ASKED, strict=True)}
+    found[lark_start.KINDS[kind]] = took(1000.0, asked=asked)
+    check = lark_start.overhead(found, "native").checks[0]
+    assert (check.found, check.met) == ("so in 3 of 4 starts", False)
+
+
+def played(seconds: float, *background: float, meanwhile: Meanwhile = FINE) -> Kept[Played]:
+    return kept(Played((seconds,), background), meanwhile=meanwhile)
+
+
+def test_figure_12_of_the_qos_framework_shows_what_the_background_flows_got() -> None:
+    times = {
+        "free": played(1.0), "noise 2": played(1.6, 5.0, 3.0),
+        "alone 28": played(1.2), "reserved noise 2": played(1.2, 0.5, 0.25),
+    }  # fmt: skip
+    result = qos_framework.with_background(4, 28.0, [2], times, Options())
+    assert verdicts(result) == ["met"] * 3
+    assert "2 flows 8.00 Mb/s beside flows without a reservation, 0.75 beside reserved ones" in " ".join(result.notes)
+    times["reserved noise 2"] = played(1.2, 0.5, 0.0)
+    assert verdicts(qos_framework.with_background(4, 28.0, [2], times, Options())) == ["met", "met", "missed"]
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(1.0, "met"), (1.06, "missed"), (0.94, "missed")])
+def test_figure_13_of_the_qos_framework_is_missed_where_an_application_is_faster_too(seconds: float, said: str) -> None:
+    times = {"alone 5": played(1.0), "together 5": played(seconds), "free 5": played(0.5)}
+    assert verdicts(qos_framework.at_once(4, [(5.0,)], times, Options())) == [said]
 
 
 def test_calibration_says_where_no_scale_is_carried() -> None:

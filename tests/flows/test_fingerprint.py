@@ -21,12 +21,13 @@ from lark_controller.flows.fingerprint import Fingerprints
 from lark_controller.flows.marker import MARKERS, MOST_RULES, Marker, read_marker
 from lark_controller.flows.model import Program
 from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.transition import Transition
 from lark_controller.jobs.job import Facts, Job, JobState
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision, SliceKey, SwitchRole
 from lark_controller.qos.worker_queues import Claim
-from tests.flows.test_desired import EDGES, FULL, OPEN, POLICIES, TO_HOST, TO_WAN, a_job, a_switch, jobs, steps
+from tests.flows.test_desired import EDGES, FULL, OPEN, POLICIES, TO_HOST, TO_WAN, a_job, a_switch, apply, jobs, steps
 from tests.flows.test_transition import VARIANTS, play
 
 CODE = b"code"
@@ -67,6 +68,23 @@ def test_the_same_jobs_have_the_same_fingerprint_in_whatever_order_they_came(tex
         again.put(job, decider.of(job))
     for datapath in EDGES:
         assert Fingerprints(desired, CODE).of(datapath) == Fingerprints(again, CODE).of(datapath)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(POLICIES), steps, steps)
+def test_a_copy_of_now_stays_as_it_is_and_leads_to_what_comes(text: str, history: list[Any], later: list[Any]) -> None:
+    desired, live = with_edges(text), dict[int, Job]()
+    decider = Decider(desired.policy)
+    play(desired, decider, [step for step in history if step[0] in ("put", "remove")], live)
+    held = {datapath: desired.program(datapath) for datapath in EDGES}
+    of = Fingerprints(desired, CODE).of
+    fingerprints = {datapath: of(datapath) for datapath in EDGES}
+    kept = Desired.as_of_now(desired)
+    play(desired, decider, [step for step in later if step[0] in ("put", "remove")], live)
+    for datapath, program in held.items():
+        assert kept.build(datapath) == program
+        assert Fingerprints(kept, CODE).of(datapath) == fingerprints[datapath]
+        assert apply(program, Transition(kept, desired).changes(datapath)) == desired.build(datapath)
 
 
 @settings(max_examples=60, deadline=None)

@@ -87,7 +87,7 @@ def test_traffic_leaves_by_the_first_backup_that_is_up() -> None:
             "wan-c: {port: 6, backup: wan}"))  # fmt: skip
         core = place_switch(policy, CORE, ports or {"a": 1, "b": 3, "c": 4, "d": 6}, normal=True, tracks=True,
                             max_meter=0, down=frozenset(down))  # fmt: skip
-        found = core.wan_instead(name)
+        found = core.wan_or_backup(name)
         return None if found is None else found.name
 
     assert [instead("wan"), instead("wan", 3), instead("wan", 3, 4), instead("wan", 3, 4, 6)] == [

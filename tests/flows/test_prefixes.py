@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark_common.runs import Network
-from lark_controller.flows.prefixes import Delta, LabelledPrefixes, Prefix, PrefixSet, minimal_cover
+from lark_controller.flows.prefixes import Delta, LabelledPrefixes, Prefix, PrefixSet, minimal_cover, packed
 
 BASE = {4: int(IPv4Address("10.64.0.0")), 6: int(IPv6Address("2001:db8:64::"))}
 FULL = {4: 32, 6: 128}
@@ -167,7 +167,7 @@ def test_labelled_cover_depends_on_the_content_alone(
     history: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],
 ) -> None:
     one, content = LabelledPrefixes(), Content({address: (block, label) for address, block, label, _ in filled})
-    one.fill((address, block, label) for address, block, label, _ in filled)
+    one.fill((packed(address), block, label) for address, block, label, _ in filled)
     followed = {label: set(one.prefixes(label)) for label in one.labels()}
     assert followed == expected(content)
     for address, block, label, put in history:
@@ -251,4 +251,4 @@ def test_an_address_outside_its_block_is_refused() -> None:
         ((4, BASE[4] + 1), Prefix(6, BASE[6], 125)),
     ):
         with pytest.raises(ValueError, match="does not hold"):
-            LabelledPrefixes().fill([(address, block, "alice")])
+            LabelledPrefixes().fill([(packed(address), block, "alice")])

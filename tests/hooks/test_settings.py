@@ -17,7 +17,8 @@ from tests.fixtures.hook import (
     [
         ({"LARK_URL": "-"}, "neither LARK_URL nor LARK_SOCKET is set"),
         ({"LARK_URL": "ftp://x"}, "does not begin with http"),
-        ({"LARK_URL": "http://a b"}, "characters that a URL may not"),
+        ({"LARK_URL": "http://a\x7fb"}, "characters that a URL may not"),
+        ({"LARK_URL": "http://a b"}, "LARK_URL: b does not begin with http"),
         ({"LARK_TOKEN_FILE": "/nonexistent"}, "no token can be read from /nonexistent"),
         ({"LARK_TOKEN_FILE": "/proc/version"}, "is no bearer token"),
     ],

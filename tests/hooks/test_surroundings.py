@@ -113,7 +113,7 @@ def test_a_hook_that_is_interrupted_still_answers(hook: Hook, stand_in: StandIn)
         stand_in.released.wait(120)
 
     stand_in.answers = [hang]
-    environment = {"PATH": os.environ["PATH"], "LARK_URL": stand_in.url, "LARK_TIMEOUT": "1", "LARK_RETRIES": "0"}
+    environment = {"PATH": os.environ["PATH"], "LARK_URL": stand_in.url, "LARK_TIMEOUT": "4", "LARK_RETRIES": "0"}
     process = subprocess.Popen(
         [*hook.shell, str(HOOK), "start"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from tests.fixtures.fake_controls import (
     post_body,
     write_tokens,
 )
+from tests.fixtures.full_queue import fill_queue
 from tests.fixtures.hook import (
     ACCEPTED,
     HOOK,
@@ -46,6 +48,32 @@ def test_a_unix_socket(hook: Hook, tmp_path: Path) -> None:
             thread.join()
     assert outcome.ad["LarkState"] == "enforced"
     assert "Authorization" not in stand_in.asked[0].headers
+
+
+def test_a_queue_that_somebody_has_filled_is_tried_until_it_has_room(hook: Hook, tmp_path: Path) -> None:
+    stand_in = StandIn(answers=[reply(201, ACCEPTED)])
+    path = tmp_path / "s"
+    with UnixServer(str(path), stand_in.handler()) as server, fill_queue(path) as filled:
+        served = threading.Timer(0.5, server.serve_forever, kwargs={"poll_interval": 0.01})
+        served.start()
+        try:
+            outcome = hook.run("start", LARK_URL="-", LARK_TOKEN_FILE="-", LARK_SOCKET=str(path), LARK_RETRIES="0")
+        finally:
+            filled.close()
+            served.cancel()
+            if served.is_alive():
+                server.shutdown()
+            served.join()
+    assert outcome.ad["LarkState"] == "enforced"
+
+
+def test_a_socket_on_which_nobody_listens_is_given_up_soon(hook: Hook, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(path))
+    outcome = hook.run("start", LARK_URL="-", LARK_TOKEN_FILE="-", LARK_SOCKET=str(path), LARK_RETRIES="0")
+    assert outcome.ad["LarkState"] == "unmanaged"
+    assert "connect" in str(outcome.ad["LarkReason"])
 
 
 def self_signed(directory: Path) -> tuple[Path, Path]:

@@ -1,7 +1,8 @@
 """Rates of streams beside a reference stream of the same moment: through the same cables, and none of Lark's queues.
 
 A machine that is late lets every stream have less, the reference as well. So a rate is measured again while its
-reference is off, for a bounded number of times, and held against what the reference of its moment got.
+reference is off, for a bounded number of times. The first measurement whose reference has its rate decides, whatever
+came out; where there is none, the test fails and says so.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from experiments import reference
-from experiments.beside import worse
+from experiments.beside import Taken, worse
 from experiments.pool import Pool
 from lab.boot import Lab
+from lab.run import LabError
 
 # Mb/s of the reference's payload: little beside what is measured, and enough to be counted to a part of a hundred.
 RATE = 5.0
@@ -30,13 +32,9 @@ class Rates:
     found: Sequence[float]
     reference: float
 
-    def least(self, wanted: float, part: float = LEAST) -> float:
-        """The least for a stream that is to have ``wanted``: a part of it, less by what the reference lacks."""
-        return wanted * part * min(1.0, self.reference)
-
     def have(self, wanted: Sequence[float], part: float = LEAST) -> bool:
-        """Say if every stream got what it is to have, or no less of it than the reference."""
-        return all(one >= self.least(each, part) for one, each in zip(self.found, wanted, strict=True))
+        """Say if every stream got what it is to have; ``part`` leaves out what a queue takes to fill."""
+        return all(one >= each * part for one, each in zip(self.found, wanted, strict=True))
 
 
 def site(source: str = "central") -> reference.Way:
@@ -52,20 +50,32 @@ def wan() -> reference.Way:
 def measured(
     lab: Lab, way: reference.Way, seconds: float, measure: Callable[[], Sequence[float]], wanted: Sequence[float] = ()
 ) -> Rates:
-    """Measure, and again while the reference is off or a stream has less than ``wanted``; the last try is answered."""
+    """Measure until the reference has its rate, and answer that. Raises LabError where it never has.
+
+    Where the streams have less than ``wanted``, a reference of as much as all of that follows at once and counts, too:
+    what a small stream gets may be too much for as much as was measured.
+    """
     pool = Pool(lab)
     pool.refer(way)
-    rates = Rates((), 0.0)
-    for _ in range(TRIES):
+
+    def once() -> Taken[Sequence[float]]:
         with pool.watched(pool.now(), seconds + BEFORE) as watched:
             found = measure()
         meanwhile = watched()
-        rates = Rates(found, meanwhile.reference)
-        if meanwhile.sound and rates.have(wanted or [0.0] * len(found)):
-            break
-        if sum(wanted) > RATE:
-            # What a small stream gets may be too much for as much as was measured.
+        if meanwhile.sound and sum(wanted) > RATE and not Rates(found, 1.0).have(wanted):
             meanwhile = worse(meanwhile, pool.alone(sum(wanted)))
-            rates = Rates(found, meanwhile.reference)
         print("Mb/s:", *(f"{one:.2f}" for one in found), f"beside a reference of {meanwhile.reference:.3f}")
-    return rates
+        return Taken(found, meanwhile)
+
+    return first_sound(once)
+
+
+def first_sound(measure: Callable[[], Taken[Sequence[float]]]) -> Rates:
+    """Answer the first measurement that is sound, whatever it is. Raises LabError where none of TRIES is."""
+    references = []
+    for _ in range(TRIES):
+        taken = measure()
+        if taken.meanwhile.sound:
+            return Rates(taken.value, taken.meanwhile.reference)
+        references.append(f"{taken.meanwhile.reference:.3f}")
+    raise LabError(f"no measurement is sound: the reference streams had {', '.join(references)} of their rate")

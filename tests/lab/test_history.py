@@ -72,6 +72,18 @@ def test_the_event_log_shows_bandwidth_beside_the_other_resources(lab: Lab) -> N
     assert float(peak) >= float(average) > 0
 
 
+def test_the_history_has_advice_on_what_to_ask_for(lab: Lab) -> None:
+    jobs = submit.submit(lab, "alice", f"sleep 33; {PING}", ON_WORKER1)
+    short = submit.submit(lab, "alice", "true", ON_WORKER1)
+    submit.wait(lab, jobs)
+    submit.wait(lab, short)
+    ((figure, *words),) = history(lab, jobs, "LarkAdvisedBandwidth", "LarkAdvice").values()
+    assert figure == "1"
+    assert re.fullmatch(r"asked for 50 Mb/s,.* used \S+ at most.*: 1 is enough", " ".join(words)), words
+    ((figure, *words),) = history(lab, short, "LarkAdvisedBandwidth", "LarkAdvice").values()
+    assert (figure, words[-4:]) == ("undefined", ["too", "short", "for", "advice"])
+
+
 def test_a_slots_ad_has_the_rates_of_its_job_and_the_groups_headroom(lab: Lab) -> None:
     jobs = submit.submit(lab, "alice", "ping -q -i 0.01 -s 1400 192.0.2.1 >/dev/null", ON_WORKER1)
     names = "NetworkOutputRate NetworkInputMb WanHeadroom_group_cms"

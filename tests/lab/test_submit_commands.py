@@ -92,7 +92,7 @@ def test_the_shipped_views_show_jobs_and_slots(lab: Lab) -> None:
         (line,) = [each.split() for each in jobs.splitlines() if " R " in each]
         assert line[1:3] == ["alice", "R"]
         assert line[3].startswith(job.worker)
-        assert line[4:9] == ["70", "-", "false", "-", "-"]
+        assert line[4:10] == ["70", "-", "-", "false", "-", "-"]
         slots = lab.on("central", "condor_status", "-print-format", "/etc/condor/lark-slots.cpf", user="alice").stdout
         (taken,) = [each.split() for each in slots.splitlines() if "Claimed" in each and "alice@" in each]
         assert taken[2:6] == ["ovs_bridge", "IPv4", "-", "70"]

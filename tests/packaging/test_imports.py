@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("lark_common", "lark_controller", "lark_worker")
+PACKAGES = ("lark_common", "lark_controller", "lark_mpi", "lark_worker")
 
 # Each room of the controller with the rooms that it may import from, beside its own and lark_common.
 _JOBS = {"jobs"}
@@ -22,6 +23,7 @@ _FLOWS = _QOS | {"flows"}
 _API = _FLOWS | {"api"}
 _SWITCHES = _FLOWS | {"switches"}
 _HANDS = _API | _SWITCHES
+_CLUSTER = _API | {"store", "cluster"}
 _SERVICES = _HANDS | {"settings", "store", "reconcile", "htcondor", "services"}
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
@@ -35,11 +37,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "switches": _FLOWS,
     "rest": _API | {"settings"},
     "store": _API,
+    "cluster": _CLUSTER,
     "htcondor": _API,
     "reconcile": _HANDS,
     "services": _SERVICES,
     "controller": _SERVICES,
-    "cli": _SERVICES | {"controller", "rest"},
+    "cli": _SERVICES | {"cluster", "controller", "rest"},
 }
 # Each room of the worker service in the order of the arrow: it may import from those before it.
 WORKER_ROOMS = (
@@ -53,13 +56,19 @@ WORKER_ROOMS = (
     "controller_link",
     "rules",
     "dhcp",
+    "transfers",
     "usage",
     "life",
     "worker",
     "metrics",
     "hook_socket",
+    "checks",
+    "join",
+    "set_up",
     "cli",
 )
+# All that lark_mpi needs beside the standard library.
+MPI_IMPORTS = {"mpi4py", *sys.stdlib_module_names}
 PURE = {"jobs", "policies", "qos", "flows"}
 INPUT_OUTPUT = {"socket", "time", "threading", "asyncio", "subprocess", "logging", "sqlalchemy", "flask"}
 ONE_ROOM = {"os_ken": "switches", "sqlalchemy": "store", "flask": "rest"}
@@ -104,6 +113,10 @@ def test_imports_run_one_way(path: Path) -> None:
         parts = name.split(".")
         if parts[0] in ONE_ROOM:
             assert own == ONE_ROOM[parts[0]], f"{where}: only {ONE_ROOM[parts[0]]}/ may import {parts[0]}"
+        # It is installed alone, where jobs run.
+        assert package != "lark_mpi" or parts[0] in {"lark_mpi", *MPI_IMPORTS}, (
+            f"{where}: lark_mpi must not import {name}"
+        )
         if parts[0] not in PACKAGES or parts[0] == "lark_common" or len(parts) < 2:
             continue
         assert parts[0] == package, f"{where}: {package} must not import {parts[0]}"

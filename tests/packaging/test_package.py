@@ -21,7 +21,12 @@ import lark_controller
 
 ROOT = Path(__file__).parents[2]
 # The directory of each distribution's pyproject.toml, by its package.
-PROJECTS: Final = {"lark_common": ROOT / "lark_common", "lark_controller": ROOT, "lark_worker": ROOT / "lark_worker"}
+PROJECTS: Final = {
+    "lark_common": ROOT / "lark_common",
+    "lark_controller": ROOT,
+    "lark_mpi": ROOT / "lark_mpi",
+    "lark_worker": ROOT / "lark_worker",
+}
 # Beside a package's files, and no part of it.
 NOT_PACKAGED: Final = {"pyproject.toml", "LICENSE"}
 # What only a controller needs, by the names that are imported.
@@ -34,7 +39,7 @@ def project(package: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The three wheels, by package."""
+    """The wheels, by package."""
     folder = tmp_path_factory.mktemp("wheels")
     environment = {**os.environ, "PYTHON": sys.executable}
     subprocess.run([ROOT / "scripts" / "wheels.sh", folder], env=environment, check=True)
@@ -42,7 +47,17 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def held(wheel: Path) -> set[str]:
-    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name and ".data/" not in name}
+
+
+def beside(wheel: Path) -> dict[str, tuple[bytes, bool]]:
+    """What is installed beside a wheel's program: content, and whether it can be started."""
+    archive = zipfile.ZipFile(wheel)
+    return {
+        entry.filename.rpartition("/")[2]: (archive.read(entry), bool(entry.external_attr >> 16 & 0o100))
+        for entry in archive.infolist()
+        if ".data/data/share/lark-" in entry.filename
+    }
 
 
 @pytest.mark.parametrize("package", PROJECTS)
@@ -68,6 +83,26 @@ def test_a_wheel_holds_what_the_checkout_holds_of_its_package_and_nothing_else(
         files.add("lark_controller/migrations/script.py.mako")
     assert held(wheels[package]) == files
     assert f"{package}/py.typed" in files
+
+
+@pytest.mark.parametrize(("package", "role"), [("lark_controller", "controller"), ("lark_worker", "worker")])
+def test_a_wheel_brings_units_hooks_and_configuration_as_they_stand_here(
+    package: str, role: str, wheels: dict[str, Path]
+) -> None:
+    found = beside(wheels[package])
+    here = {path.name: path for folder in ("etc", "scripts") for path in (ROOT / folder).rglob("*") if path.is_file()}
+    for name, (content, starts) in found.items():
+        source = here["lark" if name == "sudoers" else name]
+        assert content == source.read_bytes(), name
+        assert starts == bool(source.stat().st_mode & 0o100), name
+    # Everything that the packages lay out, but for what these have of their own.
+    staged = set(re.findall(r"(?:etc|scripts)/[\w./$-]+", (ROOT / "packaging/stage.sh").read_text()))
+    named = {Path(each).name for each in staged if "$" not in each} - {"lark", "manpages.sh"}
+    assert named <= set(beside(wheels["lark_controller"])) | set(beside(wheels["lark_worker"])), named
+    units = {name for name in found if name.endswith(".service")}
+    wanted = {"controller": {"lark-controller.service"}}
+    assert units == wanted.get(role, {"lark-worker.service", "lark-base-flows.service", "lark-leaves.service"})
+    assert beside(wheels["lark_common"]) == beside(wheels["lark_mpi"]) == {}
 
 
 def test_no_two_wheels_hold_the_same_file(wheels: dict[str, Path]) -> None:

@@ -51,6 +51,10 @@ def test_what_a_job_uses_in_numbers_and_as_a_plot(reader: Reader, site: Site) ->
     site.passed(job, 3, 2)
     expect(use.get_by_role("row", name="Sent 3.00 MB 0 B 3,000 0 0")).to_be_visible()
     expect(use.get_by_role("row", name="Received 2.00 MB 0 B 2,000 0 0")).to_be_visible()
+    expect(use.get_by_text("Advice so far")).to_be_visible()
+    expect(
+        use.get_by_text(re.compile("asked for nothing; counted for .* seconds, too short for advice"))
+    ).to_be_visible()
     plot = use.get_by_role("img", name="Traffic of job 101.0")
     expect(plot.locator("path.series")).to_have_count(4)
     expect(use.locator(".legend")).to_contain_text(re.compile("Sent .*b/s"))

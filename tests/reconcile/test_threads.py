@@ -18,6 +18,7 @@ from sqlalchemy.engine import Engine
 
 from fake_switch.switch import FakeNetwork
 from lark_common import log
+from lark_common.log import LOGGER
 from lark_controller.accounting.readings import PortReading, WorkerCounts
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.reservations import Change, Wish
@@ -138,7 +139,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     real = {"Lock": threading.Lock, "RLock": threading.RLock}
     for module in list(sys.modules.values()):
         for name, make in real.items():
-            if (module is threading or module.__name__.startswith("lark")) and vars(module).get(name) is make:
+            if (module is threading or getattr(module, "__name__", "").startswith("lark")) and vars(module).get(
+                name
+            ) is make:
                 monkeypatch.setattr(module, name, lambda make=make: Watched(watch, make()))
     for moment in ("before_cursor_execute", "commit"):
         sql_event.listen(Engine, moment, watch.io)
@@ -149,7 +152,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
             return super().write(text)
 
     root = logging.getLogger()
-    before = (root.handlers[:], root.level, logging.getLogger("lark").level)
+    before = (root.handlers[:], root.level, logging.getLogger(LOGGER).level)
     log.configure("info", "text", Stream())
     try:
         yield watch
@@ -158,7 +161,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
             sql_event.remove(Engine, moment, watch.io)
         root.handlers[:] = before[0]
         root.setLevel(before[1])
-        logging.getLogger("lark").setLevel(before[2])
+        logging.getLogger(LOGGER).setLevel(before[2])
 
 
 def test_the_loop_takes_no_lock_that_is_held_across_input_and_output(

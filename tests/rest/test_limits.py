@@ -56,6 +56,19 @@ def test_a_post_beyond_the_cap_is_answered_at_once(tmp_path: Path) -> None:
     assert b"lark_waits_refused_total 1.0" in api.metrics.render()
 
 
+def test_reservations_that_wait_leave_places_to_jobs_that_start(tmp_path: Path) -> None:
+    api = make_api(tmp_path)
+    job = api.register()
+    limits = api.app.extensions["lark"]
+    while limits.reserves.take():
+        pass
+    api.controls.gate.clear()
+    wish = {"source": job["addresses"][0]["address"], "destination": "10.64.0.9", "rate": 5}
+    answer = api.client.post("/v1/reservations?wait=30", json=wish, headers=bearer("operate"))
+    assert answer.status_code == 201, answer.json
+    assert limits.reserves.most <= limits.waits.most / 4
+
+
 def test_one_token_that_reads_takes_a_part_of_the_waiting_places(tmp_path: Path) -> None:
     api = make_api(tmp_path)
     limits = api.app.extensions["lark"]

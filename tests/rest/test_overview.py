@@ -44,7 +44,13 @@ def test_which_switches_ask_for_attention(changed: dict[str, int], asks: bool) -
 
 
 def test_a_token_can_ask_what_it_is(api: Api) -> None:
-    assert api.get("/v1/token", "hook").json == {"name": "hook", "scopes": ["hook"], "expires": None, "hosts": None}
+    assert api.get("/v1/token", "hook").json == {
+        "name": "hook",
+        "scopes": ["hook"],
+        "expires": None,
+        "hosts": None,
+        "user": None,
+    }
     assert api.get("/v1/token", "operate").json["scopes"] == ["operate"]
     assert api.get("/v1/token", "expired").status_code == 401
 

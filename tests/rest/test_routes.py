@@ -27,23 +27,25 @@ JOB = "0123456789abcdef"
 # Every operation that needs a token: method, path, the scopes that may.
 GUARDED = [
     ("POST", "/v1/jobs", {"hook"}),
-    ("GET", "/v1/jobs", {"read", "operate"}),
-    ("GET", f"/v1/jobs/{JOB}", {"hook", "read", "operate"}),
+    ("GET", "/v1/jobs", {"read", "operate", "self"}),
+    ("GET", f"/v1/jobs/{JOB}", {"hook", "read", "operate", "self"}),
     ("POST", f"/v1/jobs/{JOB}/renew", {"hook"}),
     ("POST", f"/v1/jobs/{JOB}/forgery", {"hook"}),
     ("POST", f"/v1/jobs/{JOB}/limited", {"hook"}),
     ("DELETE", f"/v1/jobs/{JOB}/quarantine", {"operate"}),
     ("POST", f"/v1/jobs/{JOB}/counters", {"hook"}),
-    ("GET", f"/v1/jobs/{JOB}/rates", {"read", "operate"}),
+    ("GET", f"/v1/jobs/{JOB}/rates", {"read", "operate", "self"}),
     ("DELETE", f"/v1/jobs/{JOB}", {"hook"}),
-    ("GET", "/v1/addresses/10.64.0.1", {"read", "operate"}),
+    ("GET", "/v1/addresses/10.64.0.1", {"read", "operate", "self"}),
     ("GET", "/v1/switches", {"read", "operate"}),
     ("GET", f"/v1/switches/{DPID}", {"read", "operate"}),
     ("GET", f"/v1/switches/{DPID}/flows", {"read", "operate"}),
     ("GET", "/v1/hosts/worker1/rules", {"hook", "read", "operate"}),
     ("PUT", "/v1/hosts/worker1/rules", {"hook"}),
     ("POST", "/v1/hosts/worker1/delivered", {"hook"}),
+    ("POST", "/v1/hosts/worker1/transfers", {"hook"}),
     ("POST", "/v1/hosts/worker1/leases", {"hook"}),
+    ("POST", "/v1/hosts/worker1/use", {"hook"}),
     ("GET", "/v1/policy", {"read", "operate"}),
     ("PUT", "/v1/policy", {"operate"}),
     ("GET", "/v1/policy/versions", {"read", "operate"}),
@@ -53,21 +55,27 @@ GUARDED = [
     ("POST", "/v1/policy/check", {"read", "operate"}),
     ("POST", "/v1/policy/plan", {"read", "operate"}),
     ("GET", "/v1/policy/schema", {"read", "operate"}),
-    ("GET", "/v1/explain?src=10.0.0.1&dst=10.0.0.2", {"read", "operate"}),
+    ("GET", "/v1/explain?src=10.0.0.1&dst=10.0.0.2", {"read", "operate", "self"}),
     ("GET", "/v1/groups", {"hook", "read", "operate"}),
-    ("GET", "/v1/usage", {"read", "operate"}),
+    ("GET", "/v1/usage?by=user", {"read", "operate", "self"}),
     ("GET", "/v1/rates?by=user", {"read", "operate"}),
-    ("GET", "/v1/drops", {"read", "operate"}),
-    ("GET", "/v1/audit", {"read", "operate"}),
+    ("GET", f"/v1/jobs/{JOB}/advice", {"hook", "read", "operate", "self"}),
+    ("GET", "/v1/drops", {"read", "operate", "self"}),
+    ("GET", "/v1/audit", {"read", "operate", "self"}),
+    ("POST", "/v1/joins", {"operate"}),
+    ("GET", "/v1/joins", {"operate"}),
+    ("DELETE", "/v1/joins/1", {"operate"}),
     ("POST", "/v1/reservations", {"hook", "operate"}),
-    ("GET", "/v1/reservations", {"read", "operate"}),
-    ("GET", f"/v1/reservations/{JOB}", {"hook", "read", "operate"}),
+    ("GET", "/v1/reservations", {"read", "operate", "self"}),
+    ("GET", f"/v1/reservations/{JOB}", {"hook", "read", "operate", "self"}),
     ("PATCH", f"/v1/reservations/{JOB}", {"hook", "operate"}),
     ("DELETE", f"/v1/reservations/{JOB}", {"hook", "operate"}),
     ("GET", "/v1/links", {"hook", "read", "operate"}),
     ("GET", "/v1/overview", {"read", "operate"}),
+    ("GET", "/v1/instances", {"read", "operate"}),
+    ("POST", "/v1/instances/ctl-a/drain", {"operate"}),
     ("GET", "/v1/map", {"read", "operate"}),
-    ("GET", "/v1/token", {"hook", "read", "operate"}),
+    ("GET", "/v1/token", {"hook", "read", "operate", "self"}),
     ("GET", "/metrics", {"read", "operate"}),
 ]
 # The pages are the same for everybody; what they show they ask of the API, with a token.
@@ -120,10 +128,11 @@ def test_the_table_of_guarded_operations_is_complete(api: Api) -> None:
     }
     listed = {(method, path.partition("?")[0].replace(JOB, "*").replace(DPID, "*")) for method, path, _ in GUARDED}
     listed = {
-        (method, path.replace("10.64.0.1", "*").replace("worker1", "*").replace("ns/1", "ns/*"))
+        (method, path.replace("10.64.0.1", "*").replace("worker1", "*").replace("ns/1", "ns/*").replace("ctl-a", "*"))
         for method, path in listed
     }
-    assert rules == listed | {("GET", path) for path in PUBLIC}
+    # Joining needs a join token, which is no scope's.
+    assert rules == listed | {("GET", path) for path in PUBLIC} | {("POST", "/v1/join"), ("GET", "/v1/authority")}
 
 
 @pytest.mark.parametrize(("method", "path", "scopes"), GUARDED)
@@ -137,7 +146,7 @@ def test_tokens(api: Api, method: str, path: str, scopes: set[str]) -> None:
         assert "invalid_token" in wrong.headers["WWW-Authenticate"]
     expired = api.client.open(path, method=method, headers=bearer("expired"))
     assert "expired" in assert_problem(expired, 401, "token")["detail"]
-    for scope in ("hook", "read", "operate"):
+    for scope in ("hook", "read", "operate", "self"):
         answer = api.client.open(path, method=method, headers=bearer(scope))
         if scope in scopes:
             assert answer.status_code not in (401, 403), answer.text
@@ -449,6 +458,9 @@ def test_a_worker_gets_its_rules_and_confirms_them(api: Api) -> None:
         '{"revision": "a", "refused": {"b": 1}}',
         '{"revision": "a", "late": [1]}',
         '{"revision": "a", "uplinks": {"eth0": -1}}',
+        '{"revision": "a", "uplinks": {"eth0\\nforged": 1}}',
+        '{"revision": "a", "uplinks": {"": 1}}',
+        json.dumps({"revision": "a", "uplinks": {"e" * 16: 1}}),
         '{"revision": "a", "uplinks": {"eth0": true}}',
         '{"revision": "a", "uplinks": {"eth0": "1000"}}',
         '{"revision": "a", "uplinks": {"eth0": 10000001}}',

@@ -22,6 +22,7 @@ from lark_common.client import Client
 from lark_common.errors import SettingError
 from lark_controller import settings as table
 from lark_controller.rest.app import create_app
+from lark_controller.rest.identities.identities import known_callers
 from lark_controller.rest.server import admission
 from lark_controller.rest.server.waitress_server import PIPELINED, Server
 from lark_controller.rest.tokens import Tokens
@@ -65,7 +66,9 @@ class Running:
         given = {"rest_listen": f"127.0.0.1:0,unix:{directory}/rest.sock", **overrides}
         self.settings: Settings = table.load({}, given)
         tokens = Tokens(write_tokens(directory / "tokens.yaml"))
-        self.server = Server(create_app(self.controls, self.settings, tokens), self.settings, tokens.of)
+        self.server = Server(
+            create_app(self.controls, self.settings, tokens), self.settings, known_callers(tokens, None)
+        )
         self.server.start()
         self.tcp, self.unix = self.server.addresses
 

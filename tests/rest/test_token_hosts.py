@@ -50,6 +50,7 @@ COUNTERS = {"bytes_in": 1, "bytes_out": 1, "packets_in": 1, "packets_out": 1, "f
 ASKED: dict[tuple[str, str], tuple[dict[str, Any], int]] = {
     ("post", "/v1/jobs"): ({"data": post_body(2), "content_type": "text/plain"}, 201),
     ("get", "/v1/jobs/{job_id}"): ({}, 200),
+    ("get", "/v1/jobs/{job_id}/advice"): ({}, 200),
     ("post", "/v1/jobs/{job_id}/renew"): ({}, 200),
     ("post", "/v1/jobs/{job_id}/forgery"): ({"data": "Owner", "content_type": "text/plain"}, 200),
     ("post", "/v1/jobs/{job_id}/limited"): ({"data": "connections", "content_type": "text/plain"}, 200),
@@ -58,7 +59,9 @@ ASKED: dict[tuple[str, str], tuple[dict[str, Any], int]] = {
     ("get", "/v1/hosts/{host}/rules"): ({}, 200),
     ("put", "/v1/hosts/{host}/rules"): ({"json": {"revision": "5f0e12ab.17"}}, 200),
     ("post", "/v1/hosts/{host}/leases"): ({"json": {"jobs": []}}, 200),
+    ("post", "/v1/hosts/{host}/use"): ({"json": {"jobs": []}}, 200),
     ("post", "/v1/hosts/{host}/delivered"): ({"json": {"at": 1000, "queues": []}}, 200),
+    ("post", "/v1/hosts/{host}/transfers"): ({"json": {"jobs": []}}, 200),
     ("post", "/v1/reservations"): (
         {"json": {"source": "JOB", "destination": "198.51.100.1", "rate": 1, "duration": 60}},
         201,
@@ -128,11 +131,11 @@ def test_a_token_of_the_old_kind_is_good_for_every_host_and_called_so(
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "every host" in lines["hook"]
     assert "every host" not in lines["read"]
-    assert "w1, *.example" in lines["token4"]
+    assert "w1, *.example" in lines["token5"]
     assert "has expired" in lines["expired"]
     assert cli.main(["token", "--list", "--json", "--file", str(api.tokens)]) == cli.OK
     listed = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
-    assert (listed["hook"]["every_host"], listed["token4"]["every_host"]) == (True, False)
+    assert (listed["hook"]["every_host"], listed["token5"]["every_host"]) == (True, False)
     assert not any(secret in json.dumps(listed) for secret in TOKENS.values())
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lark_controller.accounting.usage import Usage
+from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsageRow
-from tests.fixtures.fake_controls import post_body
+from tests.fixtures.fake_controls import bearer, post_body
 from tests.fixtures.rest_app import Api, make_api
+from tests.rest.test_routes import assert_problem
 
 DAY_ONE = 1_700_006_400
-USE = Usage(*range(1, 13))._replace(throttled=1500)
+USE = Usage(*(*range(1, 13), 1500, *range(14, 18), 18_000))
 
 
 @pytest.fixture
@@ -48,7 +50,8 @@ def test_rows_have_their_subject_and_every_sum(api: Api) -> None:
             "user": "alice@example", "group": "group_cms", "host": None, "final": None, "bytes_in": 1, "bytes_out": 2,
             "packets_in": 3, "packets_out": 4, "wan_bytes_in": 5, "wan_bytes_out": 6, "wan_packets_in": 7,
             "wan_packets_out": 8, "policy_drops_in": 9, "policy_drops_out": 10, "rate_drops_in": 11,
-            "rate_drops_out": 12, "throttled_seconds": 1.5,
+            "rate_drops_out": 12, "throttled_seconds": 1.5, "transfer_bytes_in": 14, "transfer_bytes_out": 15,
+            "transfer_wan_bytes_in": 16, "transfer_wan_bytes_out": 17, "transfer_seconds": 18.0,
         }
     ]  # fmt: skip
     assert (body["next"], body["next_cursor"]) == (None, None)
@@ -117,9 +120,52 @@ def test_csv_has_the_members_as_columns_and_no_formulas(api: Api, how: str) -> N
     assert set(rows[0]) == set(api.get("/v1/usage").json["rows"][0])
 
 
+def test_advice_has_every_number_and_a_sentence(api: Api) -> None:
+    body = post_body(1).replace("JobPrio = 0", "RequestBandwidth = 100")
+    job = api.post(body).json["id"]
+    assert api.get(f"/v1/jobs/{job}/advice").json == {
+        "job": job, "verdict": "unknown", "reason": "not counted",
+        "sentence": "nothing is known of its use: the policy does not count it, or it is not kept any more",
+        "asked": 100.0, "mode": "cap", "counts": 100.0, "advised": None, "bounded_by": "", "seconds": 0.0,
+        "mean": {"inward": 0.0, "outward": 0.0}, "highest": {"inward": 0.0, "outward": 0.0}, "throttled": 0.0,
+        "dropped_in": 0, "dropped_out": 0, "so_far": False, "wan_bytes_in": None, "wan_bytes_out": None,
+    }  # fmt: skip
+    usage = Usage(
+        bytes_in=125_000_000, packets_in=90_000, wan_bytes_in=70_000, wan_bytes_out=9, rate_drops_in=5, throttled=31_000
+    )
+    api.controls.jobs.used[job] = JobUsage(usage, at=1.7e9 + 100, peak=Peak(99_000_000, 1_000_000))
+    for name in (job, job[:6], "1.0", "submit.example%231.0%231700000000"):
+        found = api.get(f"/v1/jobs/{name}/advice").json
+        assert found == {
+            "job": job, "verdict": "too little", "reason": "", "asked": 100.0, "mode": "cap", "counts": 100.0,
+            "sentence": "asked for 100 Mb/s, used 99 at most, throttled 31 % of the time, lost 5 packets in its queues:"
+            " ask for 180",
+            "advised": 180, "bounded_by": "", "seconds": 100.0, "mean": {"inward": 10.0, "outward": 0.0},
+            "highest": {"inward": 99.0, "outward": 1.0}, "throttled": 0.31, "dropped_in": 5, "dropped_out": 0,
+            "so_far": True, "wan_bytes_in": 70_000, "wan_bytes_out": 9,
+        }  # fmt: skip
+    assert api.get(f"/v1/jobs/{job}").json["usage"]["peak"] == {"inward": 99.0, "outward": 1.0}
+    assert_problem(api.get("/v1/jobs/0000000000000000/advice"), 404)
+    assert_problem(api.get("/v1/jobs/77.0/advice"), 404)
+
+
+def test_a_hook_asks_for_advice_by_ids_alone(api: Api) -> None:
+    job = api.register(1)["id"]
+    for word, status in ((job, 200), (job[:6], 404), ("1.0", 404)):
+        assert api.client.get(f"/v1/jobs/{word}/advice", headers=bearer("hook")).status_code == status
+
+
+def test_a_worker_says_in_what_time_all_that_is_new_came(api: Api) -> None:
+    job = api.register(1)["id"]
+    said = {"bytes_in": 10, "bytes_out": 20, "packets_in": 1, "packets_out": 2, "new_within": 10_500}
+    assert api.post(json.dumps(said), path=f"/v1/jobs/{job}/counters", kind="application/json").json["counted"]
+    assert api.controls.usage.reports[-1].new_within == 10.5
+
+
 def test_rates_and_groups_are_in_megabits(api: Api) -> None:
     (row,) = api.get("/v1/rates").json["rates"]
-    assert row["rate"] == {"inward": 8.0, "outward": 4.0, "wan_inward": 2.0, "wan_outward": 0.0}
+    transfers = {"transfer_inward": 0.0, "transfer_outward": 0.0}
+    assert row["rate"] == {"inward": 8.0, "outward": 4.0, "wan_inward": 2.0, "wan_outward": 0.0, **transfers}
     for group in api.get("/v1/groups").json["groups"]:
         assert set(group["rate"]) == set(row["rate"])
         assert group["usage"]["bytes_in"] == 0
@@ -156,6 +202,8 @@ def test_a_jobs_counters_are_in_the_job_and_in_lists(api: Api) -> None:
         ({"bytes_in": None}, "bytes_in"),
         ({"final": 1}, "final"),
         ({"speed": 1}, "speed"),
+        ({"new_within": -1}, "new_within"),
+        ({"new_within": 0.5}, "new_within"),
         ({"wan_bytes_in": 1}, "wan_bytes_out"),
         ({"policy_drops_out": 1}, "policy_drops_in"),
     ],
@@ -181,6 +229,7 @@ def test_counters_of_no_job(api: Api) -> None:
 def test_what_a_job_sent_lately_comes_with_its_times(api: Api) -> None:
     job_id = api.register()["id"]
     rate = {"inward": 8.0, "outward": 4.0, "wan_inward": 2.0, "wan_outward": 1.0}
+    rate |= {"transfer_inward": 0.5, "transfer_outward": 0.25}
     assert api.get(f"/v1/jobs/{job_id}/rates").json == {"rates": [{"at": "2023-11-14T22:13:20.000Z", "rate": rate}]}
     assert api.get(f"/v1/jobs/{'0' * 16}/rates").status_code == 404
 
@@ -192,3 +241,22 @@ def test_a_jobs_use_is_read_anew_where_that_is_asked_for(api: Api) -> None:
     assert api.get(f"/v1/jobs/{job_id}?fresh=true", "hook").json["id"] == job_id
     assert api.controls.jobs.read == [job_id]
     assert api.get(f"/v1/jobs/{job_id}?fresh=perhaps").status_code == 422
+
+
+def test_a_worker_gets_the_wan_part_of_its_own_jobs_at_once(api: Api) -> None:
+    own, other, uncounted = (api.register(number)["id"] for number in (1, 2, 3))
+    for job in (own, other):
+        api.controls.jobs.used[job] = JobUsage(Usage(wan_bytes_in=7, wan_bytes_out=9), at=1.7e9)
+    api.controls.jobs.known[other] = replace(api.controls.jobs.known[other], host="another")
+    host = api.controls.jobs.known[own].host
+    asked = json.dumps({"jobs": [own, other, uncounted, "0" * 16]})
+    answer = api.post(asked, f"/v1/hosts/{host}/use", "application/json")
+    assert answer.json == {"jobs": [{"job": own, "wan_bytes_in": 7, "wan_bytes_out": 9}]}
+    assert_problem(api.post("{}", f"/v1/hosts/{host}/use", "application/json"), 422, "parameters")
+
+
+def test_advice_at_a_jobs_end_goes_by_counters_of_now(api: Api) -> None:
+    job = api.register(1)["id"]
+    for query, read in (("", 0), ("?fresh=true", 1)):
+        assert api.get(f"/v1/jobs/{job}/advice{query}").status_code == 200
+        assert len(api.controls.jobs.read) == read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from lark_controller.api.metrics import Metrics
 from lark_controller.jobs.job import Directory, JobState
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
-from lark_controller.services.background import Upkeep
+from lark_controller.services.background import GATHER, Upkeep
 from lark_controller.services.feed import Feed
 from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.registration import Registration
@@ -41,6 +42,8 @@ def kept_up(
     check: Callable[[int], object] = lambda _: None,
     clock: Callable[[], float] = time.time,
     lease: float = 0.4,
+    datapaths: Callable[[], dict[int, float | None]] = lambda: {1: -math.inf, 2: -math.inf},
+    check_seconds: float = 0.2,
 ) -> Iterator[tuple[Store, Upkeep]]:
     """Upkeep of a store with two switches, each checked ten times a second."""
     store = Store.open(f"sqlite:///{path}/lark.db")
@@ -50,8 +53,8 @@ def kept_up(
     registration = Registration(store, 900, feed, none, clock=LeaseClock(clock))
     registration.use(load(POLICY), needed_attributes(load(POLICY)))
     upkeep = Upkeep(
-        store, registration, none, Metrics(), lease_seconds=lease, check_seconds=0.2, retention=0,
-        datapaths=lambda: {1: False, 2: False}, check=check,
+        store, registration, none, Metrics(), lease_seconds=lease, check_seconds=check_seconds, retention=0,
+        datapaths=datapaths, check=check,
     )  # fmt: skip
     upkeep.start()
     try:
@@ -67,6 +70,40 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
         for record in caplog.records
         if record.levelname == "ERROR"
     ]
+
+
+def test_a_switch_that_was_compared_as_it_connected_is_not_checked_beside_it(tmp_path: Path) -> None:
+    checked: list[int] = []
+    connects = [True]
+    compared: dict[int, float | None] = dict.fromkeys(range(1, 4001), -math.inf)
+    coming = iter(range(1, 3001))
+
+    def datapaths() -> dict[int, float | None]:
+        # One more has connected whenever a check might be due.
+        if (datapath := next(coming, None)) is not None and connects[0]:
+            compared[datapath] = time.monotonic()
+        return dict(compared)
+
+    def check(datapath: int) -> None:
+        checked.append(datapath)
+        compared[datapath] = time.monotonic()
+
+    with kept_up(tmp_path, check, datapaths=datapaths, check_seconds=600.0):
+        until(lambda: compared[5] != -math.inf)
+        assert checked == []
+        connects[0] = False
+        until(lambda: len(checked) >= 2)
+    assert min(checked) > 5
+
+
+def test_one_that_connects_again_and_again_does_not_keep_others_from_being_checked(tmp_path: Path) -> None:
+    checked: list[int] = []
+
+    def datapaths() -> dict[int, float | None]:
+        return {1: time.monotonic(), 2: -math.inf}
+
+    with kept_up(tmp_path, checked.append, datapaths=datapaths):
+        until(lambda: checked.count(2) >= 3)
 
 
 def test_a_check_that_fails_does_not_end_the_checks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -155,3 +192,18 @@ def test_a_stop_in_the_midst_of_work_leaves_no_traceback(
             post(controller, number, datapath=number)
     assert died == []
     assert errors(caplog) == []
+
+
+def test_a_controller_without_switches_rests(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def none() -> dict[int, float | None]:
+        asked.append(time.monotonic())
+        return {}
+
+    with kept_up(tmp_path, datapaths=none):
+        began = time.monotonic()
+        threading.Event().wait(1.5)
+        took = time.monotonic() - began
+    # Without a pause they were many thousands.
+    assert 2 <= len(asked) <= took / GATHER + 3

@@ -11,6 +11,7 @@ from typing import Any, Protocol, get_type_hints
 import pytest
 
 from lark_controller.api.controls import Controls
+from lark_controller.cluster.member import Member
 from lark_controller.controller import Controller
 from tests.fixtures.controllers import running
 from tests.fixtures.fake_controls import FakeControls
@@ -56,8 +57,9 @@ def test_every_operation_is_asked_by_rest_and_faked_in_one_place(subject: str) -
 def test_a_subject_is_answered_by_one_class_of_its_services_file(tmp_path: Path) -> None:
     with running(tmp_path) as controller:
         for subject in SUBJECTS:
-            answers = getattr(controller, subject)
+            # One that stands by has no controller, and answers for the instances all the same.
+            answers = Member if subject == "instances" else type(getattr(controller, subject))
             # The audit trail is the store's own: nothing stands between.
-            room = "store.store" if subject == "audit" else f"services.{subject}"
-            assert type(answers).__module__ == f"lark_controller.{room}"
+            room = {"audit": "store.store", "instances": "cluster.member"}.get(subject, f"services.{subject}")
+            assert answers.__module__ == f"lark_controller.{room}"
             assert all(hasattr(answers, name) for name in operations(subject))

@@ -177,6 +177,21 @@ def test_a_plan_sees_other_attributes_and_keeps_nothing(tmp_path: Path, network:
         assert controller.jobs.at("10.64.0.1").job.facts == first.facts
 
 
+def test_a_plan_says_what_becomes_of_a_jobs_bandwidth_and_its_accounts(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        post(controller, 1, "alice")
+        capped = POLICY + "  - bandwidth: {mode: cap}\n"
+        told = controller.policy.plan(capped + "accounting: none\n").effects
+        assert [each.changes for each in told] == [
+            ("bandwidth not enforced becomes cap", "its use is no longer counted"),
+        ]
+        controller.policy.put(capped, "ops")
+        told = controller.policy.plan(POLICY + "  - bandwidth: {mode: guarantee, default: 5, ceiling: 50}\n").effects
+        assert [each.changes for each in told] == [
+            ("bandwidth cap becomes guarantee (default 5, ceiling 50 Mb/s)",),
+        ]
+
+
 def test_one_plan_and_two_checks_are_made_at_a_time(
     tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

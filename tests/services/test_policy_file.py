@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -12,12 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from lark_common.errors import PolicyError, StoreError
+from lark_controller.api.instances import Term, Why
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.cli import run as app
 from lark_controller.policies.file import load
 from lark_controller.services import policy_file as policy_source
-from lark_controller.services.policy_file import FILE_ACTOR, PolicyFile
+from lark_controller.services.policy_file import FILE_ACTOR, PolicyFile, first_policy
 from lark_controller.settings import load as settings
+from lark_controller.store import Store
 from tests.fixtures.controllers import OPEN, POLICY, until
 
 MISTAKE = "version: 1\npolicies: [{blok: {}}]\n"
@@ -102,17 +104,26 @@ def test_a_reload_that_comes_during_the_start_waits_for_it(monkeypatch: pytest.M
     happened: list[str] = []
 
     class Starting:
-        def __init__(self, _settings: object) -> None:
+        won, serves = True, False
+        term = Term(1, 0.0, Why.FIRST)
+
+        def __init__(self, _settings: object, told: Callable[[int], None], lost: object) -> None:
             os.kill(os.getpid(), signal.SIGHUP)
             happened.append("made")
+            self.told = told
+            self.alive = lambda: True
             self.policy_file = SimpleNamespace(reload=lambda: happened.append("reloaded"))
 
-        def start(self) -> None:
+        def stand_by(self) -> None:
+            self.told(app.WON)
+
+        def serve(self) -> None:
             happened.append("started")
+            self.serves = True
             os.kill(os.getpid(), signal.SIGTERM)
 
-        def stop(self) -> None:
-            happened.append("stopped")
+        def stop(self, why: Why) -> None:
+            happened.append(f"stopped: {why}")
 
     monkeypatch.setattr(app, "Service", Starting)
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)}
@@ -121,4 +132,43 @@ def test_a_reload_that_comes_during_the_start_waits_for_it(monkeypatch: pytest.M
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert happened == ["made", "started", "reloaded", "stopped"]
+    assert happened == ["made", "started", "reloaded", "stopped: released"]
+
+
+def test_a_file_counts_where_it_was_changed_and_an_old_one_rolls_nothing_back(store: Store, tmp_path: Path) -> None:
+    """Texts are numbered by their age; each line is a start, and what is in force after it."""
+    path = tmp_path / "policy.yaml"
+    texts = [f"{OPEN}# {number}\n" for number in range(6)]
+
+    def starts(instance: str, file: int) -> int:
+        path.write_text(texts[file])
+        return texts.index(first_policy(store, path, instance).text)
+
+    def put(number: int) -> None:
+        store.trail.put_policy(texts[number], load(texts[number]).digest, "operator", 0.0)
+
+    assert starts("a", 1) == 1
+    assert starts("a", 1) == 1
+    # Alone, it may go back by its file.
+    assert starts("a", 2) == 2
+    assert starts("a", 1) == 1
+    put(3)
+    assert starts("a", 1) == 3
+    # Another has a file that it has never read here, old or new; then it is changed, to an old text, and to a new one.
+    assert starts("c", 0) == 3
+    assert starts("b", 1) == 3
+    assert starts("b", 2) == 3
+    assert starts("b", 4) == 4
+    # The first one's file has not changed; then it has, to an old text; then to a new one.
+    assert starts("a", 1) == 4
+    assert starts("a", 2) == 4
+    assert starts("a", 5) == 5
+    assert starts("b", 4) == 5
+
+
+def test_of_a_database_from_before_instances_the_file_counts_as_before(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(OPEN)
+    store.trail.put_policy(OPEN, load(OPEN).digest, FILE_ACTOR, 0.0)
+    store.trail.put_policy(POLICY, load(POLICY).digest, "operator", 0.0)
+    assert first_policy(store, path, "a").text == POLICY

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from fake_switch.switch import FakeNetwork, FakeSwitch
-from lark_controller.accounting.readings import PortReading, WorkerCounts
+from lark_common.errors import NotFoundError
+from lark_controller.accounting.readings import PortReading, QueueReading, WorkerCounts
 from lark_controller.accounting.usage import JobUsage, Usage
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.usage import UsageFilter
@@ -183,3 +186,54 @@ def test_a_job_may_be_read_without_waiting_for_the_round(tmp_path: Path, network
         for known in (job.id, "0" * 16):
             controller.jobs.read_counters(known, 5)
         assert used(controller, job.id).usage.packets_in == 7
+
+
+BANDWIDTH = POLICY + "  - bandwidth: {mode: requested, maximum: 150Mbit}\n"
+LINKS = """topology:
+  links: {internet: {between: [core1, wan], capacity: 500}}
+  hosts: {default: {switch: core1, capacity: 120}}
+"""
+
+
+def test_advice_of_a_job_that_lives_and_of_the_same_that_has_ended(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lark_controller.qos.advice.LEAST_SECONDS", 0.5)
+    monkeypatch.setattr("lark_controller.accounting.account.LEAST_STRETCH", 0.5)
+    with running(tmp_path, BANDWIDTH, counter_seconds=0.05) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        asks = "RequestBandwidth = 100"
+        job = post(controller, 1, port="p1", attributes=asks).job
+        counters(network, edge, 11, 10_000, 0)
+        until(lambda: controller.usage.advice(job.id).verdict == "too much")
+        live = controller.usage.advice(job.id)
+        assert (live.asked, live.mode, live.counts, live.so_far) == (100, "cap", 100, True)
+        assert live.advised is not None
+        assert 0 < live.highest.outward <= live.advised <= 80
+        # The queue has held it back since then, for much of the time.
+        controller.usage.counted(
+            job.id, WorkerCounts(PortReading(10_000, 1_000_000, 0, 0), queues=QueueReading(0, 3, 0, 3_600_000)), True
+        )
+        controller.jobs.end(job.id, "test")
+        until(lambda: not controller.usage.advice(job.id).so_far)
+        ended = controller.usage.advice(job.id)
+        # A stretch begins at a whole millisecond, a mean does not.
+        assert ended.highest.outward >= 0.99 * live.highest.outward
+        assert (ended.verdict, ended.dropped_out, ended.throttled) == ("too little", 3, 1)
+        assert (ended.advised, ended.bounded_by) == (150, "the policy allows")
+    # From the store alone; the machine's link is the topology's now.
+    with running(tmp_path, BANDWIDTH + LINKS, counter_seconds=0) as controller:
+        again = controller.usage.advice(job.id)
+        assert (again.highest, again.throttled) == (ended.highest, ended.throttled)
+        assert (again.advised, again.bounded_by) == (120, "its worker's link carries")
+        with pytest.raises(NotFoundError):
+            controller.usage.advice("0" * 16)
+
+
+def test_advice_of_jobs_that_nothing_is_known_of(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY + "accounting: none\n", counter_seconds=0) as controller:
+        job = post(controller, 1, port="p1").job
+        assert controller.usage.advice(job.id).reason == "not counted"
+        none = post(controller, 2, port="p2", more='LarkNetworkType = "none"').job
+        assert controller.usage.advice(none.id).reason == "no network"

@@ -82,6 +82,10 @@ def test_a_reservation_is_what_was_booked(store: Store, store_url: str) -> None:
     assert store.reservations.flows(NOW) == [made]
     assert store.reservations.page(job.id, NOW, None, 10).reservations == (made,)
     assert store.reservations.page("other", NOW, None, 10).reservations == ()
+    assert store.reservations.page(None, NOW, None, 10, job.owner).reservations == (made,)
+    assert store.reservations.page(None, NOW, None, 10, "nobody").reservations == ()
+    assert store.reservations.find(made.id, NOW, job.owner) == made
+    assert store.reservations.find(made.id, NOW, "nobody") is None
     store.close()
     again = Store.open(store_url)
     assert again.reservations.find(made.id, NOW) == made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +14,7 @@ from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, width_for
 from lark_controller.accounting.entry import Entry
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading
-from lark_controller.accounting.usage import MOST, JobUsage, Usage
+from lark_controller.accounting.usage import MOST, JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import Store
 from tests.fixtures.databases import NOW, a_run
@@ -66,6 +67,16 @@ def test_new_use_is_added_and_readings_are_replaced(store: Store) -> None:
     store.usage.finish([2])
     assert list(store.usage.unended()) == []
     assert store.usage.of_jobs([2]) == {2: JobUsage(USE, at=DAY_ONE + 30, final=True)}
+
+
+def test_peaks_are_replaced_and_stay_with_jobs_that_have_ended(store: Store) -> None:
+    store.usage.write([entry(), entry(2, peak=Peak(5, 6))])
+    store.usage.write([entry(peak=Peak(7, 3)), entry(2, new=Usage(), peak=Peak(5, 9), readings="", final=True)])
+    store.usage.finish([1])
+    found = store.usage.of_jobs([1, 2])
+    assert (found[1].peak, found[2].peak) == (Peak(7, 3), Peak(5, 9))
+    store.usage.write([entry(3, peak=Peak(MOST, MOST))])
+    assert store.usage.of_jobs([3])[3].peak == Peak(MOST, MOST)
 
 
 def test_counters_that_are_nonsense_keep_nobody_elses_use_from_being_written(store: Store) -> None:
@@ -201,6 +212,13 @@ def test_pages_hold_every_row_once(store: Store, by: str, bucket: str | None) ->
     assert len(found) > 3
     with pytest.raises(NotFoundError, match="cursor"):
         store.usage.page(chosen, "bm9uc2Vuc2U", 3)
+
+
+@pytest.mark.parametrize("parts", ['["\\ud800", "x"]', '["\\u0000", "x"]', "[" * 100_000])
+def test_a_cursor_that_no_database_takes_is_none(store: Store, parts: str) -> None:
+    chosen = UsageFilter("user", DAY_ONE, DAY_ONE + HOUR, HOUR, None)
+    with pytest.raises(NotFoundError, match="cursor"):
+        store.usage.page(chosen, base64.urlsafe_b64encode(parts.encode()).decode().rstrip("="), 3)
 
 
 def test_what_is_old_goes_width_by_width(store: Store) -> None:

@@ -13,6 +13,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
+from lark_common.log import LOGGER
 from lark_controller.flows.model import (
     Output,
 )
@@ -114,7 +115,7 @@ def test_a_switch_that_speaks_another_version_is_told_so_and_the_log_says_it(cap
             assert answer[len(hello) + 1] == ofp.OFPT_ERROR
             writer.close()
 
-    with caplog.at_level("INFO", "lark"):
+    with caplog.at_level("INFO", LOGGER):
         scenario(play)
     told = [record for record in caplog.records if record.getMessage() == "no switch"]
     assert [record.levelname for record in told] == ["WARNING"]
@@ -217,7 +218,7 @@ def test_a_certificate_of_another_switch_takes_no_datapath_over(
             await FakeSwitch(1).connect(*server.tls_addresses[0], worker)
             await recorder.until(lambda: len(recorder.connected) == 3)
 
-    with caplog.at_level("WARNING", "lark"):
+    with caplog.at_level("WARNING", LOGGER):
         scenario(play)
     reasons = [record.__dict__["lark_fields"].get("reason", "") for record in caplog.records]
     assert sum("with the certificate of core1" in str(reason) for reason in reasons) == 2
@@ -242,7 +243,7 @@ def test_a_flood_of_connections_that_are_no_switchs_does_not_fill_the_log(caplog
                 await reader.read()
                 writer.close()
 
-    with caplog.at_level("INFO", "lark"):
+    with caplog.at_level("INFO", LOGGER):
         scenario(play)
     told = [record for record in caplog.records if record.getMessage() == "no switch"]
     assert [record.__dict__["lark_fields"]["times"] for record in told] == [1, 2, 4, 8]
@@ -265,7 +266,7 @@ def test_of_two_connections_of_one_datapath_the_newer_stays_and_the_log_says_it(
             assert list(new.tables.entries) == [flow(1).key]
             assert len(recorder.gone) == 1
 
-    with caplog.at_level("INFO", "lark"):
+    with caplog.at_level("INFO", LOGGER):
         scenario(play)
     assert any("same datapath id" in record.getMessage() for record in caplog.records)
 

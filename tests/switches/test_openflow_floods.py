@@ -334,6 +334,29 @@ def test_a_connection_beyond_its_hosts_rate_waits_and_not_for_ever() -> None:
     assert len(arrivals._of) <= 4096
 
 
+def test_switches_with_jobs_may_all_come_from_one_address_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "ARRIVALS_AT_ONCE", 2.0)
+    monkeypatch.setattr(budgets, "ARRIVALS", 0.01)
+
+    async def play() -> None:
+        recorder = Recorder(awaited=set(range(1, 9)))
+        async with serving(recorder) as server:
+            for number in range(1, 9):
+                await connected(server, recorder, FakeSwitch(number))
+            # Coming again, or with a datapath that nobody has heard of, each costs its host one of what it may.
+            for number in (1, 10):
+                await connected(server, recorder, FakeSwitch(number))
+            reader, writer = await asyncio.open_connection(*server.addresses[0])
+            read = asyncio.create_task(reader.read(8))
+            await connected(server, recorder, fake := FakeSwitch(11), own="127.0.0.2")
+            assert not read.done()
+            read.cancel()
+            writer.close()
+            fake.disconnect()
+
+    scenario(play)
+
+
 def test_many_flows_that_should_not_be_there_are_removed_a_part_at_a_time() -> None:
     async def play() -> None:
         flows = [flow(1, eth_type=0x800, ipv4_dst=number) for number in range(7000)]

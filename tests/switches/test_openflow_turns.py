@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from fake_switch.switch import FakeSwitch
 from lark_controller.switches.openflow import server as listener
 from lark_controller.switches.openflow.turns import Turns
@@ -46,7 +48,9 @@ def test_more_switches_than_turns_are_all_taken_in() -> None:
     asyncio.run(play())
 
 
-def test_switches_that_callers_wait_for_are_taken_in_first() -> None:
+def test_switches_that_callers_wait_for_are_taken_in_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_TURNS_MEANWHILE", listener._TURNS)
+
     async def play() -> None:
         recorder = Recorder()
         recorder.first = [50, 7, 20]
@@ -55,7 +59,7 @@ def test_switches_that_callers_wait_for_are_taken_in_first() -> None:
             mute = [Mute(100 + number) for number in range(listener._TURNS)]
             for each in mute:
                 await each.connect(host, port)
-            while server._turns._free:
+            while server._turns._taken < listener._TURNS:
                 await asyncio.sleep(0)
             for number in range(1, 31):
                 await FakeSwitch(number).connect(host, port)
@@ -71,10 +75,55 @@ def test_switches_that_callers_wait_for_are_taken_in_first() -> None:
     asyncio.run(play())
 
 
+def test_those_that_wait_begin_together_once_there_are_more_turns() -> None:
+    async def play() -> None:
+        count = 2
+        turns = Turns(lambda: count, list)
+        first = [await turns.take(number) for number in (1, 2)]
+        others = [asyncio.create_task(turns.take(number)) for number in range(3, 9)]
+        await asyncio.sleep(0)
+        first[0].end()
+        await asyncio.sleep(0)
+        assert [each.done() for each in others] == [True] + [False] * 5
+        count = 5
+        first[1].end()
+        await asyncio.sleep(0)
+        assert [each.done() for each in others] == [True] * 5 + [False]
+        count = 1
+        for each in others[:4]:
+            (await each).end()
+        assert not others[5].done()
+        (await others[4]).end()
+        (await others[5]).end()
+
+    asyncio.run(play())
+
+
+def test_few_are_taken_in_while_others_are_not_known_yet() -> None:
+    async def play() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as server, asyncio.timeout(20):
+            host, port = server.addresses[0]
+            silent = await asyncio.open_connection(host, port)
+            while not server._arriving:
+                await asyncio.sleep(0)
+            assert server._turns_now() == listener._TURNS_MEANWHILE
+            for number in range(1, 9):
+                await FakeSwitch(number).connect(host, port)
+            # One that tells nothing keeps the others for no more than a second.
+            await recorder.until(lambda: len(server.links) == 8)
+            while server._turns_now() < listener._TURNS:
+                await asyncio.sleep(0.05)
+            assert server._arriving
+            silent[1].close()
+
+    asyncio.run(play())
+
+
 def test_a_turn_ends_once_and_one_who_has_gone_takes_none() -> None:
     async def play() -> None:
         wanted: list[int] = []
-        turns = Turns(1, lambda: wanted)
+        turns = Turns(lambda: 1, lambda: wanted)
         taken: list[int] = []
 
         async def switch(number: int) -> None:

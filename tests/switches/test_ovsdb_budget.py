@@ -8,13 +8,14 @@ import time
 
 import pytest
 
+from lark_controller.switches.fence import Fence
 from lark_controller.switches.ovsdb import driver, json_stream
 from lark_controller.switches.ovsdb.json_stream import Parser
 
 
 def test_a_database_beyond_its_time_is_not_read_and_later_it_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
-        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector)
+        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence())
         while not selector.get_map():  # it connects
             switch.step()
         switch.paid(driver.TIME_AT_ONCE / 2)

@@ -127,6 +127,10 @@ def test_what_a_jobs_queues_drop_is_the_jobs_in_each_direction(started: tuple[Si
     lark.end(job)
     wait(lambda: not queues(ovs))
     assert used() == (7, 51, 6.0)
+    advice = lark.get(f"/v1/jobs/{job['id']}/advice")
+    assert (advice["mode"], advice["counts"]) == ("cap", 100)
+    assert (advice["dropped_in"], advice["dropped_out"]) == (7, 51)
+    assert advice["throttled"] == min(1.0, 6.0 / advice["seconds"])
 
 
 def test_unlimited_jobs_share_what_is_left(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:

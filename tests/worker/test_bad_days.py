@@ -229,10 +229,10 @@ def test_a_service_without_descriptors_takes_no_job_for_ended() -> None:
 def test_a_parent_that_began_after_its_child_is_another_process(monkeypatch: pytest.MonkeyPatch, started: int) -> None:
     """The caller's parent has ended, and a starter has been given its process id."""
     known = {
-        1: Process(1, 0, 0, 0, "/sbin/init", ()),
-        10: Process(10, 1, 50, 0, "/startd", ()),
-        20: Process(20, 10, started, 0, "/starter", ()),
-        30: Process(30, 20, 200, 1000, "/bin/sh", ()),
+        1: Process(1, 0, 0, 0, "/sbin/init"),
+        10: Process(10, 1, 50, 0, "/startd"),
+        20: Process(20, 10, started, 0, "/starter"),
+        30: Process(30, 20, 200, 1000, "/bin/sh"),
     }
     monkeypatch.setattr("lark_worker.identity.processes.read_process", known.__getitem__)
     programs = Programs(frozenset({"/starter"}), frozenset({"/startd"}))

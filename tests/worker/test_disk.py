@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 
+from lark_worker.dhcp.lease import Cache, Lease
 from lark_worker.records.known_jobs import KnownJobs, key_of
 from lark_worker.records.records import Record
 from tests.worker.pool import Pool, eventually
@@ -35,6 +38,44 @@ def a_record(number: int, jobs: KnownJobs) -> Record:
         port=f"p{number}", mac="02:00:00:00:00:01", network_type="ovs_bridge", address_type="static", body="x" * 2000,
         addresses=(), pending=("register",),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "", "\0\0\0\0", "[" * 100_000, '{"a":' * 100_000, "[]", "null", "{}", '"' + "x" * 100,
+        {"number": "first"}, {"number": None}, {"starter": 1e400}, {"started": True}, {"addresses": [5]},
+        {"pending": [None]}, {"counted": {"out": "many"}}, {"counted": []}, {"vlan": "7"},
+        {"made": "yes"}, {"body": None}, {"id": "../x"},
+    ],
+)  # fmt: skip
+def test_a_damaged_record_is_passed_over_and_others_are_read(tmp_path: Path, damage: str | dict[str, object]) -> None:
+    jobs = KnownJobs(tmp_path)
+    records = [jobs.write(a_record(number, jobs)) for number in (1, 2, 3)]
+    second = tmp_path / f"{records[1].id}.json"
+    whole = json.loads(second.read_text())
+    second.write_text(damage if isinstance(damage, str) else json.dumps(whole | damage))
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "half.new").write_bytes(b"\xff{")
+    assert KnownJobs(tmp_path).load() == [records[0], records[2]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{records[0].id}.json", f"{records[2].id}.json"]
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "\xff", "[" * 100_000, '{"length": Infinity}', {"length": 1e400}, {"mtu": None}, {"routes": [5]}]
+)
+def test_a_damaged_lease_is_forgotten(tmp_path: Path, damage: str | dict[str, object]) -> None:
+    address = IPv4Address("10.64.0.9")
+    lease = Lease(address, 24, IPv4Address("10.64.0.1"), 0.0, 50.0, 80.0, 100.0)
+    cache = Cache(tmp_path)
+    for mac in ("02:00:00:00:00:01", "02:00:00:00:00:02"):
+        cache.write(mac, lease)
+    file = tmp_path / "020000000001.json"
+    whole = json.loads(file.read_text())
+    file.write_text(damage if isinstance(damage, str) else json.dumps(whole | damage), "latin-1")
+    assert cache.read("02:00:00:00:00:01", 1.0) is None
+    assert cache.sweep(1.0) == 1
+    assert cache.read("02:00:00:00:00:02", 1.0) == lease
 
 
 def test_what_the_disk_does_not_take_is_known_all_the_same(full: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import stat
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.fixtures.full_queue import fill_queue
 from tests.worker.pool import NOBODY, Pool, Starter, eventually
 
 pytestmark = pytest.mark.ovs
@@ -45,6 +47,32 @@ def test_a_service_that_starts_again_is_waited_for(pool: Pool) -> None:
     thread.join(20)
     status, said, note = found[0]
     assert (status, note.exists(), mode(starter)) == (0, False, 0o700), said
+
+
+def test_a_queue_that_somebody_has_filled_is_waited_for(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    pool.stop_service()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(pool.socket))
+        pool.socket.chmod(0o666)
+        listening.listen(0)
+        found: list[tuple[int, str, Path]] = []
+        thread = threading.Thread(target=lambda: found.append(enter(pool, starter, "/bin/true")))
+        with fill_queue(pool.socket):
+            thread.start()
+            eventually((starter.scratch / "environment").exists)
+            # It has not given up by then.
+            thread.join(1)
+        listening.settimeout(20)
+        heard = b""
+        while not heard:
+            with listening.accept()[0] as caller:
+                heard = caller.recv(4096)
+                if heard:
+                    caller.sendall(b'HTTP/1.1 403 Forbidden\r\n\r\n{"detail": "heard"}')
+        thread.join(20)
+    status, said, _ = found[0]
+    assert (status, "heard" in said) == (122, True), said
 
 
 def test_where_the_service_stays_away_the_starter_finds_the_reason(pool: Pool) -> None:

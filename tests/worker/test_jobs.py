@@ -302,6 +302,10 @@ def test_a_job_reserves_what_it_sends_itself_and_nothing_else(ovs: OpenVSwitch) 
             said, _, status = starter.as_user(command)[1].strip().rpartition("|")
             return int(status), json.loads(said)
 
+        shown = {"id": mine, "host": "worker1", "network_type": "ovs_bridge"}
+        status, own = ask(alice, "GET", "/v1/job")
+        assert (status, own | shown) == (200, own)
+        assert own["addresses"] == [each["address"] for each in pool.client.job(mine)["addresses"]]
         wish = {"destination": "files", "rate": 60}
         status, made = ask(alice, "POST", "/v1/reservations", {**wish, "source": "self"})
         assert (status, made["job"], made["rate"]) == (201, mine, 60.0)

@@ -278,3 +278,13 @@ def test_ports_with_queues_of_the_controllers_are_looked_after_and_no_others(
         ovs.vsctl("del-br", bridge)
         ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
     assert untouched == 200_000
+
+
+def test_one_that_has_ended_already_is_stopped(tmp_path: Path) -> None:
+    looked_after = FairQueues(f"unix:{tmp_path}/none")
+    looked_after.start()
+    # The thread sees that it is to end before anybody wakes it.
+    looked_after._thread._stop.set()
+    looked_after._wake_thread()
+    wait(lambda: not looked_after.is_alive())
+    looked_after.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 from lark_common.limits import Buckets
 from lark_worker import hook_socket as service
 from lark_worker.life.admission import FORGERIES_AT_ONCE
+from tests.fixtures.peak_memory import forget_peak, peak
 from tests.worker.pool import Pool, eventually
 from tests.worker.test_jobs import value
 
@@ -40,6 +42,122 @@ def outsider(pool: Pool) -> Iterator[subprocess.Popen[str]]:
     assert process.stdout.readline() == "open\n"
     yield process
     process.communicate("")
+
+
+# Makes its own command line a gigabyte long, opens as many connections as it is told, and ends when they end.
+LONG_COMMAND_LINE = """
+import ctypes, mmap, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = libc.sbrk.restype = ctypes.c_void_p
+libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+size, no_reserve = 1 << 30, 0x4000
+start = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve, -1, 0)
+fields = [0, 0, *open("/proc/self/stat").read().rpartition(")")[2].split()]
+number = lambda place: int(fields[place - 1])
+areas = [number(place) for place in (26, 27, 45, 46, 47)] + [libc.sbrk(0), number(28), start, start + size]
+told = struct.pack("12QII", *areas, number(50), number(51), 0, 0, 0xFFFFFFFF)
+PR_SET_MM, PR_SET_MM_MAP = 35, 14
+assert libc.prctl(PR_SET_MM, PR_SET_MM_MAP, told, len(told), 0) == 0, ctypes.get_errno()
+held = []
+for _ in range(int(sys.argv[2])):
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].connect(sys.argv[1])
+print("open", flush=True)
+for one in held:
+    one.recv(4096)
+"""
+# Connects and hangs up as fast as it can, below more processes than are looked at.
+FLOOD = """
+import os, socket, sys
+for _ in range(150):
+    if os.fork():
+        os.wait()
+        os._exit(0)
+print("open", flush=True)
+while os.getppid() != 1 and os.stat(sys.argv[2]).st_size == 0:
+    one = socket.socket(socket.AF_UNIX)
+    one.setblocking(False)
+    try:
+        one.connect(sys.argv[1])
+    except OSError:
+        pass
+    one.close()
+"""
+
+
+def as_outsider(program: str, *arguments: object) -> subprocess.Popen[str]:
+    """The program of a user who is part of no job."""
+    return subprocess.Popen(
+        ["setpriv", f"--reuid={OUTSIDER}", f"--regid={OUTSIDER}", "--clear-groups", "/usr/bin/python3", "-c", program,
+         *map(str, arguments)],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.ovs
+def test_a_callers_command_line_is_not_read_however_long_it_is(pool: Pool) -> None:
+    starter = pool.starter(1, "alice")
+    before = forget_peak()
+    with as_outsider(LONG_COMMAND_LINE, pool.socket, service.CONNECTIONS_OUTSIDE) as caller:
+        assert caller.stdout is not None
+        assert caller.stdout.readline() == "open\n"
+        assert value(pool.hook(starter, "start", "alice", 1), "LarkState") == "enforced"
+        assert caller.wait(30) == 0
+    assert peak() < before + (256 << 20)
+
+
+@pytest.mark.ovs
+def test_a_flood_of_connections_holds_up_no_hook(pool: Pool) -> None:
+    stop = pool.folder / "stop"
+    stop.write_text("")
+    pool.starter(2, "bob")
+    with as_outsider(FLOOD, pool.socket, stop) as flood, as_outsider(FLOOD, pool.socket, stop) as second:
+        try:
+            for each in (flood, second):
+                assert each.stdout is not None
+                assert each.stdout.readline() == "open\n"
+            for number in range(3, 8):
+                starter = pool.starter(number, "alice")
+                assert value(pool.hook(starter, "start", "alice", number), "LarkState") == "enforced"
+        finally:
+            stop.write_text("stop")
+
+
+@pytest.mark.ovs
+def test_a_user_pays_for_being_looked_at_and_others_do_not(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    starter = pool.starter(1, "alice")
+    assert pool.service is not None
+    pool.service.looks = Buckets(0.0, 4 * service.CONNECTION_COST)
+    ask = f"for i in 1 2 3 4 5 6 7 8; do curl -s --unix-socket {pool.socket} -w '%{{http_code}} ' -o /dev/null x; done"
+    done = subprocess.run(
+        ["setpriv", f"--reuid={OUTSIDER}", f"--regid={OUTSIDER}", "--clear-groups", "sh", "-c", ask],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    statuses = done.stdout.split()
+    assert 1 <= statuses.count("403") <= 4
+    assert statuses[4:] == ["000"] * 4
+    assert any("too many connections" in str(vars(record)) for record in caplog.records)
+    assert value(pool.hook(starter, "start", "alice", 1), "LarkState") == "enforced"
+
+
+@pytest.mark.ovs
+def test_a_refusal_is_a_short_line_of_the_log(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    starter = pool.starter(1, "alice")
+    pool.hook(starter, "start", "alice", 1)
+    job = "x" * 30_000
+    _, said = starter.as_user(f"curl -s --unix-socket {pool.socket} -X POST http://localhost/v1/jobs/{job}/renew")
+    assert "is not this job" in said
+    refused = [record for record in caplog.records if record.getMessage() == "caller refused"]
+    assert len(refused) == 1
+    assert len(str(vars(refused[0])["lark_fields"])) < 1000
+
+
+@pytest.mark.ovs
+def test_a_target_that_is_no_url_is_refused_in_words(pool: Pool) -> None:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(pool.socket))
+        caller.sendall(b"GET http://[ HTTP/1.1\r\n\r\n")
+        assert b" 400 " in caller.recv(4096).split(b"\r\n")[0]
 
 
 @pytest.mark.ovs

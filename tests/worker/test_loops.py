@@ -33,6 +33,7 @@ from lark_worker.rules import feed
 from lark_worker.rules.events import TableWatch
 from lark_worker.rules.feed import RulesFeed
 from lark_worker.settings import load
+from lark_worker.transfers.book import NOTHING
 from lark_worker.usage import metering
 from lark_worker.usage.counters import Counted
 from lark_worker.usage.reports import UsageReports
@@ -112,7 +113,11 @@ def test_counters_are_told() -> None:
     firewall = some(all_counters=Fails(lambda live: {job.id: some(report=lambda: {"bytes": 1}) for job in live}))
     link = some(counters=Fails(lambda job_id, _said: told.append(job_id)))
     shaping = some(of_jobs=dict, promises=dict)
-    with started(UsageReports(link, firewall, shaping, some(), Fails(lambda: JOBS), 0.01, lambda: None)):
+    with started(
+        UsageReports(
+            link, firewall, shaping, some(), Fails(lambda: JOBS), 0.01, lambda: None, some(report=Fails(lambda: None))
+        )
+    ):
         wait(lambda: set(told) == set(IDS))
     assert told[0] == IDS[1], "one job's trouble does not cost the other its account"
 
@@ -140,9 +145,10 @@ def test_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, float]] = []
     settings = replace(load({}), usage_interval=0.01, socket=tmp_path / "socket")
     jobs = some(all=Fails(lambda: (a_job(1, "ovs_bridge"),)))
-    link = some(headroom=Fails(dict), wan=lambda _job, fresh=False: None)
+    link = some(headroom=Fails(dict), wan=lambda _host, _jobs: {})
     tell = Fails(lambda pid, values: told.append((pid, values["NetworkOutputMb"])))
-    with started(metering.Metering(settings, jobs, link, lambda _record, _quiet: None, tell)):
+    asks = (lambda _: None, lambda _record, _quiet: None, lambda _: NOTHING)
+    with started(metering.Metering(settings, jobs, link, *asks, tell)):
         wait(lambda: (7, 0.0002) in told)
 
 

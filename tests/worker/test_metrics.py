@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
 
 from lark_common.errors import SettingError
+from lark_worker import metrics
 from lark_worker.metrics import MetricsServer
 from lark_worker.settings import address_and_port, load
 from tests.worker.pool import Pool, eventually
@@ -75,6 +78,37 @@ def test_every_metric_is_documented(pool: Pool, served: MetricsServer) -> None:
         r"^\| `(lark_worker_[a-z_]+)` \| ([a-z]+) of a worker \|", DOCUMENTED.read_text(), re.MULTILINE
     )
     assert dict(documented) == real
+
+
+def test_callers_that_send_a_byte_now_and_then_hold_up_nobody(
+    pool: Pool, served: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "SECONDS", 2.0)
+    over = threading.Event()
+
+    def drip() -> None:
+        with socket.create_connection(("127.0.0.1", served.port)) as slow, suppress(OSError):
+            slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+            while not over.wait(0.05):
+                slow.sendall(b"X")
+
+    threads = [threading.Thread(target=drip) for _ in range(metrics.CALLERS)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: _answers(served), 20)
+    began = time.monotonic()
+    served.stop()
+    assert time.monotonic() - began < 5
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+def _answers(server: MetricsServer) -> bool:
+    try:
+        return "lark_worker_problems" in scraped(server)
+    except OSError:
+        return False
 
 
 def test_nothing_else_is_served_and_a_silent_caller_is_not_waited_for(served: MetricsServer) -> None:

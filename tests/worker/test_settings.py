@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lark_common.errors import SettingError
-from lark_worker.settings import load, table
+from lark_worker.settings import load, table, with_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +38,8 @@ def test_the_example_names_settings_with_their_defaults() -> None:
         ("PREFIX", "much-too-long"),
         ("PREFIXX", "x"),
         ("SOCKET", ""),
+        ("BRIDGE", "/etc/docker/daemon"),
+        ("BRIDGE", "br0 up"),
     ],
 )
 def test_a_mistake_is_named(name: str, value: str) -> None:
@@ -47,3 +49,13 @@ def test_a_mistake_is_named(name: str, value: str) -> None:
 
 def test_empty_is_none_where_nothing_is_needed() -> None:
     assert load({"LARK_WORKER_TOKEN_FILE": "", "LARK_WORKER_NETWORKS": ""}) == load({})
+
+
+def test_commands_have_the_settings_of_the_services_file_and_the_environment_before_it(tmp_path: Path) -> None:
+    file = tmp_path / "worker.env"
+    file.write_text(
+        "# LARK_WORKER_BRIDGE=no\nLARK_WORKER_URL=http://a\nLARK_WORKER_URL='http://b'\n\nOTHER=1\nLARK_WORKER_MTU=9000\n"
+    )
+    found = with_file({"LARK_WORKER_MTU": "1400", "HOME": "/"}, file)
+    assert found == {"LARK_WORKER_URL": "http://b", "LARK_WORKER_MTU": "1400", "HOME": "/"}
+    assert with_file({"HOME": "/"}, tmp_path / "absent") == {"HOME": "/"}

@@ -127,6 +127,12 @@ def rates(pool: Pool, site: Site, jobs: list[tuple[Starter, str]], *, down: bool
     return [(after - before) * 8 / 1e6 / past for before, after in zip(first, last, strict=True)]
 
 
+def told(site: Site, *found: object) -> str:
+    """What was found, and the kernel's queues and rules behind it."""
+    queues = run(["tc", "-s", "class", "show", "dev", site.lan.port]).stdout
+    return f"{found}\n{queues}\n{run(['nft', 'list', 'ruleset']).stdout}"
+
+
 def _listening(site: Site) -> str:
     return site.net.exec(site.lan, ["ss", "-Hltn"]).stdout
 
@@ -224,7 +230,7 @@ def test_a_reserved_flow_has_its_rate_beside_the_rest_of_the_job(ovs: OpenVSwitc
         eventually(lambda: shares(site.lan.port) == [(10, 10), (50, 50)])
         eventually(lambda: pool.client.job(value(said, "LarkJobId"))["state"] == "enforced")
         (got,) = rates(pool, site, [(starter, device(pool, said))], down=False)
-        assert 0.8 * 50 <= got <= 1.1 * 50, got
+        assert 0.8 * 50 <= got <= 1.1 * 50, told(site, got)
         pool.client.release(made["id"])
         eventually(lambda: shares(site.lan.port) == [(10, 10)])
 
@@ -279,8 +285,10 @@ def test_a_guarantee_that_is_missed_is_noticed(ovs: OpenVSwitch, net: Net) -> No
              "htb", "rate", "10mbit", "ceil", "10mbit"])  # fmt: skip
         run(["tc", "class", "change", "dev", site.lan.port, "parent", f"{shaping.HANDLE:x}:{shaping._WHOLE:x}",
              "classid", f"{shaping.HANDLE:x}:{minor}", "htb", "rate", "1mbit", "ceil", "100mbit"])  # fmt: skip
-        rates(pool, site, [(starter, device(pool, said))], down=False, seconds=14)
+        got = rates(pool, site, [(starter, device(pool, said))], down=False, seconds=14)
         job = value(said, "LarkJobId")
+        # What was changed behind the worker's back is as it was changed.
+        assert got[0] < 20, told(site, got)
         eventually(lambda: any(each["action"] == "guarantee missed" for each in pool.client.audit(job)))
         entry = next(each for each in pool.client.audit(job) if each["action"] == "guarantee missed")
         assert "of 60 Mb/s at uplink" in entry["detail"], json.dumps(entry)

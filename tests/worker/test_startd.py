@@ -7,7 +7,6 @@ import pytest
 
 from lark_common.classads.ads import parse_post
 from lark_worker.errors import ForgedError, RefusedError, StartdError
-from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import Slot, read_slot, slot_name
 from lark_worker.identity.trusted_ad import post_body, trusted_ads
 from lark_worker.life.network_choice import choose_network
@@ -97,7 +96,7 @@ def test_undefined_is_not_true() -> None:
     ],
 )
 def test_a_starters_command_line_names_its_slot(line: str, name: str) -> None:
-    assert slot_name(Process(7, 1, 1, 0, "/usr/sbin/condor_starter", tuple(line.split()))) == name
+    assert slot_name(line.split()) == name
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_a_starters_command_line_names_its_slot(line: str, name: str) -> None:
 )
 def test_a_command_line_that_names_none_is_refused(line: str) -> None:
     with pytest.raises(StartdError):
-        slot_name(Process(7, 1, 1, 0, "/usr/sbin/condor_starter", tuple(line.split())))
+        slot_name(line.split())
 
 
 @pytest.mark.parametrize(

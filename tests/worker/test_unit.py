@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,29 @@ def test_a_job_starts_and_ends_with_the_capabilities_and_the_umask_of_the_unit(p
         else:
             pool.hook(starter, "start", "alice", 1)
             assert pool.inside(starter, "ls /proc/sys/net/ipv4/conf")[1].split() == ["all", "default", "lo"]
+
+
+@pytest.mark.ovs
+def test_started_means_that_hooks_are_answered_and_the_watchdog_sees_that_they_are(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (setting("Type"), setting("WatchdogSec")) == ("notify", "60")
+    pool.stop_service()
+    starter = pool.starter(1, "alice")
+    address = pool.folder / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(address))
+        systemd.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(address))
+        monkeypatch.setenv("WATCHDOG_USEC", "300000")
+        with service(pool) as running:
+            assert systemd.recv(100) == b"READY=1"
+            works(pool, starter, 1)
+            assert systemd.recv(100) == b"WATCHDOG=1"
+            running.send_signal(signal.SIGTERM)
+            while (state := systemd.recv(100)) == b"WATCHDOG=1":
+                pass
+            assert state == b"STOPPING=1"
 
 
 def test_no_unit_is_given_up_while_what_it_needs_is_away() -> None:

@@ -10,22 +10,26 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from lark_worker.controller_link import ControllerLink
-from lark_worker.errors import StarterError
+from lark_worker.controller_link import Advised, ControllerLink
+from lark_worker.errors import AwayError, StarterError
 from lark_worker.records.known_jobs import KnownJobs
 from lark_worker.records.records import Record
 from lark_worker.settings import load
+from lark_worker.transfers.book import NOTHING, Sums
 from lark_worker.usage import metering
 from lark_worker.usage.chirp import set_attributes
 from lark_worker.usage.counters import Counted, JobUse
 from lark_worker.usage.slots import Use, attribute, text, write
 from tests.worker.pool import Pool, Starter, eventually
 from tests.worker.test_jobs import value
+
+MOVED = Sums(4_000_000, 1_000_000, 500_000, 0, 2000)
 
 
 def test_rates_are_those_between_two_readings_and_of_a_short_time_those_of_the_whole() -> None:
@@ -100,17 +104,26 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
         metering, "time", SimpleNamespace(monotonic=lambda: now[0], clock_gettime=lambda _: now[0], CLOCK_BOOTTIME=0)
     )
     asked: list[bool] = []
-    told: dict[str, float] = {}
+    told: dict[str, float | str] = {}
+    advised: list[tuple[str, int | None] | Exception | None]
+    advised = [None, None, None, ("enough", None), ("ask for less", 40), AwayError("not now"), ("wait", None)]
 
-    def last(_: Record, quiet: bool) -> tuple[int, int]:
+    def advice(_: Record, quiet: bool) -> Advised | None:
         asked.append(quiet)
-        return 3_000_000 * len(asked), 1_000_000
+        found = advised.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return None if found is None else Advised(*found, (3_000_000 * len(asked), 1_000_000))
 
-    def set_attributes(_: int, values: Mapping[str, float]) -> None:
+    def never(_: Record) -> tuple[int, int] | None:
+        raise AssertionError("a job on the bridge is not counted here")
+
+    def set_attributes(_: int, values: Mapping[str, float | str]) -> None:
+        told.clear()
         told.update(values)
 
     link = ControllerLink(load({}))
-    each = metering.Metering(load({}), KnownJobs(tmp_path), link, last, set_attributes)
+    each = metering.Metering(load({}), KnownJobs(tmp_path), link, never, advice, lambda _: MOVED, set_attributes)
     for pause, counted, quiet in (
         (0.0, seen[0], False),  # the first look
         (5.0, seen[0], True),
@@ -122,15 +135,94 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
         each.report_now(job)
         assert asked[-1] is quiet
     assert (told["NetworkWanInputMb"], told["NetworkWanOutputMb"]) == (12.0, 1.0)
+    moved = {name: value for name, value in told.items() if name.startswith("LarkTransfer")}
+    # The last ones: an access point that was configured before them refuses them, and what comes after.
+    assert list(told)[-len(moved) :] == list(moved)
+    assert moved == {
+        "LarkTransferBytesIn": 4_000_000, "LarkTransferBytesOut": 1_000_000, "LarkTransferWanBytesIn": 500_000,
+        "LarkTransferWanBytesOut": 0, "LarkTransferSeconds": 2.0, "LarkTransferRateIn": 16.0,
+        "LarkTransferRateOut": 4.0,
+    }  # fmt: skip
+    # A controller that is away is asked again after half a minute; until then its last word stands.
+    for pause, left, sentence, figure in ((1.0, 2, "ask for less", 40), (1.0, 1, "ask for less", 40),
+                                          (1.0, 1, "ask for less", 40), (30.0, 0, "wait", None)):  # fmt: skip
+        now[0] += pause
+        each.report_now(job)
+        assert (len(advised), told["LarkAdvice"], told.get("LarkAdvisedBandwidth")) == (left, sentence, figure)
     # Whoever asks again and again has nobody asked for him.
+    before = len(asked)
     each.report_now(job)
+    assert len(asked) == before
+
+
+def test_the_wan_parts_of_all_jobs_of_a_worker_are_one_request_in_an_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = ("ovs_bridge", "ovs_bridge", "ovs_bridge", "nat")
+    jobs = {
+        number: Record(
+            f"{number}" * 16, number, "boot", number, 0, f"s#{number}.0#1", 1, f"slot{number}@w", "alice", "ns", "veth",
+            "", kind, "", "", machine="w", made=True,
+        )
+        for number, kind in enumerate(kinds, 1)
+    }  # fmt: skip
+    now = [1000.0]
+    monkeypatch.setattr(metering, "read", lambda _: Counted(1, 1, 1, 1))
+    monkeypatch.setattr(metering, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    monkeypatch.setattr(metering, "_uptime", lambda _started: 0.0)
+    asked: list[tuple[str, list[str]]] = []
+    told: dict[int, Mapping[str, float | str]] = {}
+    away = [False]
+
+    def wan(host: str, job_ids: list[str]) -> dict[str, tuple[int, int]]:
+        asked.append((host, list(job_ids)))
+        if away[0]:
+            raise AwayError("not now")
+        return {job_id: (2_000_000 * len(asked), 1_000_000) for job_id in job_ids[:2]}
+
+    link = SimpleNamespace(wan=wan, headroom=dict)
+    settings = replace(load({}), socket=tmp_path / "socket")
+    each = metering.Metering(
+        settings, SimpleNamespace(all=lambda: tuple(jobs.values())), link,  # type: ignore[arg-type]
+        lambda _: (5_000_000, 5_000_000), lambda _record, _quiet: None, lambda _: NOTHING,
+        lambda pid, values: told.update({pid: values}),
+    )  # fmt: skip
+    for pause in (0.0, 10.0, 10.0, 290.0, 10.0):
+        now[0] += pause
+        each._round(now[0])
+    # At the first reading and five minutes later; a nat job is counted here, and one that is not accounted has none.
+    assert asked == [("w", [f"{number}" * 16 for number in (1, 2, 3)])] * 2
+    assert [told[number].get("NetworkWanInputMb") for number in (1, 2, 3, 4)] == [4.0, 4.0, None, 5.0]
+    # A young one alone is asked for at every reading, the others are not.
+    young = replace(jobs[1], id="5" * 16, starter=5, started=5)
+    jobs[5] = young
+    born = now[0]
+    monkeypatch.setattr(metering, "_uptime", lambda started: born if started else 0.0)
+    now[0] += 10.0
+    each._round(now[0])
+    assert asked[2:] == [("w", [young.id])]
+    # A controller that is away is asked again later.
+    away[0] = True
+    now[0] += 10.0
+    each._round(now[0])
+    now[0] += 10.0
+    each._round(now[0])
     assert len(asked) == 4
 
 
 def test_a_starter_is_told_by_the_protocol_of_its_jobs(listening: Listening) -> None:
     Path("../user/.chirp.config").write_text(f"127.0.0.1 {listening.port} secret\n")
-    set_attributes(os.getpid(), {"NetworkInputMb": 1.5, "no name": 1.0})
-    assert listening.heard == ["cookie secret", "set_job_attr_delayed NetworkInputMb 1.500000"]
+    values: dict[str, float | str] = {"NetworkInputMb": 1.5, "no name": 1.0, "LarkAdvice": 'a "b" \\ ü'}
+    set_attributes(os.getpid(), {**values, "LarkAdvisedBandwidth": 40})
+    assert listening.heard == [
+        "cookie secret",
+        "set_job_attr_delayed NetworkInputMb 1.500000",
+        # Of the ClassAd's text "a \"b\" \\ ?", each blank and backslash with a backslash in front.
+        r'''set_job_attr_delayed LarkAdvice "a\ \\"b\\"\ \\\\\ ?"''',
+        "set_job_attr_delayed LarkAdvisedBandwidth 40",
+    ]
+    set_attributes(os.getpid(), {"LarkAdvice": '"' * 10_000})
+    assert len(listening.heard[-1]) < 1024
 
 
 def test_without_nested_directories_the_file_is_in_the_jobs_own(listening: Listening) -> None:

@@ -57,7 +57,8 @@ async function enter() {
     const found = await get(["token"]);
     if (!found.scopes.some((scope) => scope === "read" || scope === "operate")) {
       session.forget({ everywhere: false });
-      showLogIn(`The token ${found.name} allows only: ${found.scopes.join(", ")}. These pages need read or operate.`);
+      const own = found.scopes.includes("self") ? ` Your own jobs: "lark jobs" and "lark explain" show them with this token.` : "";
+      showLogIn(`The token ${found.name} allows only: ${found.scopes.join(", ")}. These pages need read or operate.${own}`);
       return;
     }
     who = found;

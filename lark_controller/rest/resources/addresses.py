@@ -6,6 +6,7 @@ import ipaddress
 
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
+from lark_controller.rest.own_jobs import own_user, shown_detail
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources.jobs import joined
 from lark_controller.rest.schemas.answers import JobDetailSchema, Joined
@@ -19,7 +20,7 @@ blueprint = resource("addresses", "The addresses of jobs.")
     "GET",
     "/addresses/<address>",
     name="find_job_by_address",
-    scopes=(Scope.READ,),
+    scopes=(Scope.READ, Scope.SELF),
     answers={200: JobDetailSchema},
     problems=(404, 422),
 )
@@ -30,4 +31,4 @@ def show(address: str) -> Joined:
     except ValueError:
         wrong = {"parameter": "address", "problem": "an IPv4 or IPv6 address is accepted"}
         raise Problem(422, f"address: {wrong['problem']}", "parameters", errors=[wrong]) from None
-    return joined(current().controls.jobs.at(str(known)))
+    return joined(shown_detail(current().controls.jobs.at(str(known), own_user())))

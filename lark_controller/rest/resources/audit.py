@@ -12,7 +12,9 @@ from lark_common.errors import NotFoundError
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import next_url
 from lark_controller.rest.context import current
-from lark_controller.rest.job_words import subject_of
+from lark_controller.rest.job_words import named_job, subject_of
+from lark_controller.rest.own_jobs import own_user, shown_entry
+from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.answers import AuditPageSchema
 from lark_controller.rest.schemas.queries import AuditQuery
 from lark_controller.rest.tokens import Scope
@@ -27,19 +29,29 @@ blueprint = resource("audit", "Changes, each with its time and actor.")
     "GET",
     "/audit",
     name="list_audit_entries",
-    scopes=(Scope.READ,),
+    scopes=(Scope.READ, Scope.SELF),
     query=AuditQuery,
     answers={200: AuditPageSchema},
     problems=(404, 409, 422),
 )
 def index(query: dict[str, Any]) -> dict[str, object]:
-    """List the audit trail, newest first."""
+    """List the audit trail, newest first. With the scope ``self`` that of one of the user's own jobs, the subject."""
     subject = query.get("subject")
-    subject = None if subject is None else subject_of(subject)
+    if own_user() is not None:
+        subject = named_job(_needed(subject))
+    elif subject is not None:
+        subject = subject_of(subject)
     page = current().controls.audit.page(subject, query.get("cursor"), query["limit"])
     names = _names({each.subject for each in page.entries})
-    entries = [replace(each, name=names.get(each.subject)) for each in page.entries]
+    entries = [replace(shown_entry(each), name=names.get(each.subject)) for each in page.entries]
     return {"entries": entries, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
+
+
+def _needed(subject: str | None) -> str:
+    if subject is None:
+        wrong = {"parameter": "subject", "problem": "with the scope self, one of your jobs is to be named"}
+        raise Problem(422, f"subject: {wrong['problem']}", "parameters", errors=[wrong])
+    return subject
 
 
 def _names(subjects: set[str]) -> Mapping[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lark_controller.api.drops import DropList
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
+from lark_controller.rest.own_jobs import own_user, shown_drop
 from lark_controller.rest.schemas.answers import DropListSchema
 from lark_controller.rest.schemas.queries import DropQuery
 from lark_controller.rest.tokens import Scope
@@ -19,11 +21,12 @@ blueprint = resource("drops", "The packets that are dropped now.")
     "GET",
     "/drops",
     name="list_drops",
-    scopes=(Scope.READ,),
+    scopes=(Scope.READ, Scope.SELF),
     query=DropQuery,
     answers={200: DropListSchema},
     problems=(422,),
 )
 def index(query: dict[str, Any]) -> DropList:
     """List what is dropped now, the most first: from whom, to where, by which rule, how fast."""
-    return current().controls.drops.now(query["limit"])
+    found = current().controls.drops.now(query["limit"], own_user())
+    return replace(found, drops=tuple(map(shown_drop, found.drops)))

@@ -7,6 +7,7 @@ from typing import Any
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.job_words import job_or_address
+from lark_controller.rest.own_jobs import own_user
 from lark_controller.rest.schemas.answers import ExplanationSchema
 from lark_controller.rest.schemas.queries import ExplainQuery
 from lark_controller.rest.tokens import Scope
@@ -19,14 +20,17 @@ blueprint = resource("explain", "The reason why a packet reaches its destination
     "GET",
     "/explain",
     name="explain",
-    scopes=(Scope.READ,),
+    scopes=(Scope.READ, Scope.SELF),
     query=ExplainQuery,
     answers={200: ExplanationSchema},
     problems=(404, 409, 422, 502),
 )
 def show(query: dict[str, Any]) -> Any:
-    """Explain, step by step, what happens to a packet from one address or job to another."""
+    """Explain, step by step, what happens to a packet from one address or job to another.
+
+    With the scope ``self`` one of them is a live job of the user, and nothing is said of others' jobs.
+    """
     context = current()
     src, dst = job_or_address(query["src"]), job_or_address(query["dst"])
     with context.waiting() as timeout:
-        return context.controls.switches.explain(src, dst, timeout)
+        return context.controls.switches.explain(src, dst, timeout, own_user())

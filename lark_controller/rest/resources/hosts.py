@@ -7,6 +7,8 @@ from typing import Any
 from flask import Response
 
 from lark_common.worker_rules import to_json
+from lark_controller.accounting.readings import TransferCounts
+from lark_controller.api.usage import TransferReport
 from lark_controller.api.workers import Delivered, WorkerStatus
 from lark_controller.qos.delivery import Counters
 from lark_controller.rest.api import operation, resource
@@ -22,6 +24,9 @@ from lark_controller.rest.schemas.worker_rules import (
     HostSchema,
     LeasesSchema,
     RenewedSchema,
+    TransfersAnswerSchema,
+    TransfersSchema,
+    WorkerUseSchema,
 )
 from lark_controller.rest.tokens import Scope
 from lark_controller.rest.written_jobs import written
@@ -98,6 +103,36 @@ def renew(host: str) -> Response:
 @operation(
     blueprint,
     "POST",
+    "/hosts/<host>/use",
+    name="show_worker_use",
+    scopes=(Scope.HOOK,),
+    bodies={"application/json": LeasesSchema},
+    answers={200: WorkerUseSchema},
+    problems=(400, 413, 415, 422),
+    direct=True,
+)
+def use(host: str) -> Response:
+    """Show the WAN's part of the use of a worker's jobs, by the last readings of their counters.
+
+    Jobs that do not live on this worker, or are not accounted, are left out.
+    """
+    context = current()
+    require_host(host)
+    sent = read_json(context.settings.max_ads_bytes, LeasesSchema())
+    found = context.controls.usage.of_host(host, sent["jobs"])
+    return written(
+        {
+            "jobs": [
+                {"job": job, "wan_bytes_in": each.usage.wan_bytes_in, "wan_bytes_out": each.usage.wan_bytes_out}
+                for job, each in found.items()
+            ]
+        }
+    )
+
+
+@operation(
+    blueprint,
+    "POST",
     "/hosts/<host>/delivered",
     name="report_delivered",
     scopes=(Scope.HOOK,),
@@ -121,6 +156,34 @@ def delivered(host: str) -> dict[str, int]:
         for each in sent["queues"]
     }
     return {"missed": context.controls.workers.delivered(host, found)}
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/hosts/<host>/transfers",
+    name="report_transfers",
+    scopes=(Scope.HOOK,),
+    bodies={"application/json": TransfersSchema},
+    answers={200: TransfersAnswerSchema},
+    problems=(400, 413, 415, 422),
+)
+def transfers(host: str) -> dict[str, object]:
+    """Take what HTCondor has moved for a worker's jobs outside of their networks.
+
+    Every post has the whole sums, so one that is lost or comes twice changes nothing.
+    """
+    context = current()
+    require_host(host)
+    sent = read_json(context.settings.max_ads_bytes, TransfersSchema())
+    moved = {each["job"]: _transfer(each) for each in sent["jobs"]}
+    answer = context.controls.usage.transferred(host, moved)
+    return {"missing": sorted(answer.missing), "local": [str(network) for network in answer.local]}
+
+
+def _transfer(sent: dict[str, int]) -> TransferReport:
+    within = sent["within"] / 1000 if "within" in sent else None
+    return TransferReport(TransferCounts(*(sent[name] for name in TransferCounts._fields)), within)
 
 
 def _answer(status: WorkerStatus) -> dict[str, object]:

@@ -19,7 +19,8 @@ from lark_controller.rest.auth import require_host, require_host_of
 from lark_controller.rest.bodies import next_url, read, read_json, read_kept_text, refuse_malformed_json, valid_job_id
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.hook_answer import lines
-from lark_controller.rest.job_words import named_job
+from lark_controller.rest.job_words import named_job, read_now
+from lark_controller.rest.own_jobs import own_user, require_own, shown_detail, shown_job
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.answers import (
     BothAdsSchema,
@@ -45,8 +46,6 @@ from lark_controller.rest.written_jobs import job_members, registered_members, w
 
 blueprint = resource("jobs", "One run of an HTCondor job on one slot.")
 
-# A job's end waits for its switch's last word so long, and then does without.
-FRESH_SECONDS: Final = 2.0
 
 # Bytes of a line in the audit trail that comes from a worker.
 MAX_NOTE = 1024
@@ -110,16 +109,17 @@ def register(query: dict[str, Any]) -> Response:
     "GET",
     "/jobs",
     name="list_jobs",
-    scopes=(Scope.READ,),
+    scopes=(Scope.READ, Scope.SELF),
     query=JobQuery,
     answers={200: JobPageSchema},
     problems=(404, 422),
 )
 def index(query: dict[str, Any]) -> dict[str, object]:
     """List jobs."""
+    require_own(query.get("owner"), "owner")
     state = None if query["state"] == "any" else query["state"]
     chosen = JobFilter(
-        query.get("owner"),
+        query.get("owner") if own_user() is None else own_user(),
         query.get("group"),
         query.get("host"),
         state,
@@ -129,7 +129,9 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     page = current().controls.jobs.page(chosen, query.get("cursor"), query["limit"])
     usages = current().controls.usage.of_jobs(page.jobs)
     isolated = set(current().controls.jobs.isolated(page.jobs))
-    jobs = [Joined(job, Used(usages.get(job.number), job.number in isolated)) for job in by_portions(page.jobs)]
+    jobs = [
+        Joined(shown_job(job), Used(usages.get(job.number), job.number in isolated)) for job in by_portions(page.jobs)
+    ]
     return {"jobs": jobs, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
 
 
@@ -138,7 +140,7 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     "GET",
     "/jobs/<job_id>",
     name="show_job",
-    scopes=(Scope.HOOK, Scope.READ),
+    scopes=(Scope.HOOK, Scope.READ, Scope.SELF),
     query=FreshQuery,
     answers={200: JobDetailSchema},
     problems=(404, 409, 422, 502),
@@ -153,9 +155,8 @@ def show(query: dict[str, Any], job_id: str) -> Joined:
     known = named_job(job_id)
     require_host_of(context, known)
     if query["fresh"]:
-        with context.waiting() as timeout:
-            context.controls.jobs.read_counters(known, min(timeout, FRESH_SECONDS))
-    return joined(context.controls.jobs.detail(known))
+        read_now(known)
+    return joined(shown_detail(context.controls.jobs.detail(known)))
 
 
 @operation(

@@ -16,7 +16,7 @@ from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.schemas.answers import SwitchSchema
 from lark_controller.rest.schemas.described import schema_of
-from lark_controller.rest.schemas.members import meta
+from lark_controller.rest.schemas.members import maybe_text, meta
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.tokens import Scope, Token
 
@@ -81,7 +81,7 @@ class TokenSchema(Schema):
     """The token that the request carries."""
 
     name = fields.String(required=True, metadata=meta("Its name"))
-    scopes = fields.List(fields.String(), required=True, metadata=meta("Its scopes: hook, read, operate"))
+    scopes = fields.List(fields.String(), required=True, metadata=meta("Its scopes: hook, read, operate, self"))
     expires = Time("Time when it expires", allow_none=True)
     hosts = fields.List(
         fields.String(),
@@ -89,6 +89,7 @@ class TokenSchema(Schema):
         allow_none=True,
         metadata=meta("The hosts whose jobs a hook's token is good for, names or patterns; null: every host"),
     )
+    user = maybe_text("The user whose jobs a token with the scope self shows")
 
 
 @operation(blueprint, "GET", "/overview", name="show_overview", scopes=(Scope.READ,), answers={200: OverviewSchema})
@@ -120,11 +121,24 @@ def show() -> dict[str, object]:
     }
 
 
-@operation(blueprint, "GET", "/token", name="show_token", scopes=(Scope.HOOK, Scope.READ), answers={200: TokenSchema})
+@operation(
+    blueprint,
+    "GET",
+    "/token",
+    name="show_token",
+    scopes=(Scope.HOOK, Scope.READ, Scope.SELF),
+    answers={200: TokenSchema},
+)
 def token() -> dict[str, object]:
     """Show what the token of this request allows."""
     held = cast("Token", g.lark_token)
-    return {"name": held.name, "scopes": sorted(map(str, held.scopes)), "expires": held.expires, "hosts": held.hosts}
+    return {
+        "name": held.name,
+        "scopes": sorted(map(str, held.scopes)),
+        "expires": held.expires,
+        "hosts": held.hosts,
+        "user": held.user,
+    }
 
 
 def _rank(switch: SwitchStatus) -> tuple[bool, bool, int, str]:

@@ -18,6 +18,7 @@ from lark_controller.rest.auth import is_bound, require_host_of
 from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.job_words import is_address, job_among, job_or_host
+from lark_controller.rest.own_jobs import own_user, shown_reservation
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.described import schema_of
@@ -143,7 +144,9 @@ def reserve(query: dict[str, Any]) -> Response:
         body |= {end: job_or_host(body[end]) for end in ("source", "destination")}
     made = current().controls.reservations.reserve(Wish(**body), actor(), _of_job())
     if made.job is not None and query["wait"]:
-        confirm(made.job, query["wait"])
+        # Jobs ask for these through their workers' tokens, and must leave places to the hooks of jobs that start.
+        with current().reserves.place() as free:
+            confirm(made.job, query["wait"] if free else 0.0)
     response = jsonify(ReservationSchema().dump(shown(made)))
     response.status_code = 201
     response.headers["Location"] = url_for("reservations.show", reservation_id=made.id)
@@ -155,14 +158,14 @@ def reserve(query: dict[str, Any]) -> Response:
     "GET",
     "/reservations",
     name="list_reservations",
-    scopes=(Scope.READ,),
+    scopes=(Scope.READ, Scope.SELF),
     query=ReservationQuery,
     answers={200: ReservationPageSchema},
     problems=(404, 409, 422),
 )
 def index(query: dict[str, Any]) -> dict[str, object]:
     """List reservations."""
-    page = current().controls.reservations.page(job_among(query), query.get("cursor"), query["limit"])
+    page = current().controls.reservations.page(job_among(query), query.get("cursor"), query["limit"], own_user())
     return {
         "reservations": _shown(page.reservations),
         "next": next_url(page.next_cursor),
@@ -175,7 +178,7 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     "GET",
     "/reservations/<reservation_id>",
     name="show_reservation",
-    scopes=(Scope.HOOK, Scope.READ),
+    scopes=(Scope.HOOK, Scope.READ, Scope.SELF),
     answers={200: ReservationSchema},
     problems=(404,),
 )
@@ -230,7 +233,7 @@ def links() -> dict[str, object]:
 
 def _own(reservation_id: str) -> Reservation:
     """A reservation that the token may use. Raises Problem 403, NotFoundError."""
-    found = current().controls.reservations.find(reservation_id)
+    found = current().controls.reservations.find(reservation_id, own_user())
     if found.job is not None:
         require_host_of(current(), found.job)
     return found
@@ -254,6 +257,7 @@ def shown(reservation: Reservation) -> dict[str, object]:
 
 
 def _shown(reservations: Collection[Reservation]) -> list[dict[str, object]]:
+    reservations = [shown_reservation(each) for each in reservations]
     ids = {each for one in reservations for each in (one.job, one.peer) if each is not None}
     names = current().controls.jobs.names(ids)
     return [_with_names(each, names) for each in reservations]

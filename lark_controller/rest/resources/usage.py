@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import time
 from collections.abc import Iterable
@@ -13,15 +14,18 @@ from marshmallow import fields, validate
 
 from lark_controller.accounting.buckets import NAMES, width_for
 from lark_controller.accounting.readings import PortReading, QueueReading, WorkerCounts
+from lark_controller.api.jobs import JobFilter
 from lark_controller.api.usage import UsageFilter, UsageRow
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host_of
 from lark_controller.rest.bodies import next_url, read_json, valid_job_id
-from lark_controller.rest.context import current
-from lark_controller.rest.job_words import named_job
+from lark_controller.rest.context import actor, current
+from lark_controller.rest.job_words import named_job, read_now
+from lark_controller.rest.own_jobs import own_user, require_own
 from lark_controller.rest.problems import Problem
+from lark_controller.rest.schemas.advice import AdviceSchema
 from lark_controller.rest.schemas.members import meta
-from lark_controller.rest.schemas.queries import WORD, PageQuery
+from lark_controller.rest.schemas.queries import WORD, FreshQuery, PageQuery
 from lark_controller.rest.schemas.times import Moment
 from lark_controller.rest.schemas.usage import (
     CountedSchema,
@@ -87,7 +91,7 @@ class RatesQuery(PageQuery):
     "GET",
     "/usage",
     name="list_usage",
-    scopes=(Scope.READ,),
+    scopes=(Scope.READ, Scope.SELF),
     query=UsageQuery,
     answers={200: UsagePageSchema},
     texts={200: ("text/csv",)},
@@ -98,7 +102,7 @@ def usage(query: dict[str, Any]) -> Any:
 
     What was counted in the last minute may not be in it yet: `counted` says until when all is.
     """
-    chosen = _chosen(query)
+    chosen = _chosen(query) if own_user() is None else _own(query)
     page = current().controls.usage.page(chosen, query.get("cursor"), query["limit"])
     following = next_url(page.next_cursor)
     wanted = query.get("format") or request.accept_mimetypes.best_match(
@@ -140,7 +144,7 @@ def rates(query: dict[str, Any]) -> dict[str, object]:
     "GET",
     "/jobs/<job_id>/rates",
     name="list_job_rates",
-    scopes=(Scope.READ,),
+    scopes=(Scope.READ, Scope.SELF),
     answers={200: RecentListSchema},
     problems=(404, 409),
 )
@@ -151,6 +155,29 @@ def recent(job_id: str) -> dict[str, object]:
     """
     found = current().controls.usage.recent(named_job(job_id))
     return {"rates": [{"at": at, "rate": rate} for at, rate in found]}
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/jobs/<job_id>/advice",
+    name="show_advice",
+    scopes=(Scope.HOOK, Scope.READ, Scope.SELF),
+    query=FreshQuery,
+    answers={200: AdviceSchema},
+    problems=(404, 409, 422),
+)
+def advice(query: dict[str, Any], job_id: str) -> dict[str, object]:
+    """Show what a job asked for against what it used and lost, and what to ask for.
+
+    Of a live job that is what is known so far.
+    """
+    known = named_job(job_id)
+    require_host_of(current(), known)
+    if query["fresh"]:
+        read_now(known)
+    found = current().controls.usage.advice(known)
+    return {"job": known, **{each.name: getattr(found, each.name) for each in dataclasses.fields(found)}}
 
 
 @operation(
@@ -184,7 +211,8 @@ def counters(job_id: str) -> dict[str, bool]:
     wan = (sent[_WAN[0]], sent[_WAN[1]], sent[_WAN[2]], sent[_WAN[3]]) if _WAN[0] in sent else None
     drops = (sent[_POLICY[0]], sent[_POLICY[1]]) if _POLICY[0] in sent else None
     queues = QueueReading(*(sent[name] for name in _QUEUES)) if _QUEUES[0] in sent else None
-    counts = WorkerCounts(port, wan, drops, queues)
+    new_within = sent["new_within"] / 1000 if "new_within" in sent else None
+    counts = WorkerCounts(port, wan, drops, queues, new_within)
     return {"counted": current().controls.usage.counted(known, counts, sent["final"])}
 
 
@@ -208,6 +236,19 @@ def _chosen(query: dict[str, Any]) -> UsageFilter:
     if by != "job":
         start, end = start - start % seconds, end + -end % seconds
     return UsageFilter(by, start, end, seconds, bucket, query.get("group"), query.get("user"), query.get("host"))
+
+
+def _own(query: dict[str, Any]) -> UsageFilter:
+    """The choice of a request with the scope self: the use of its user, or of that user's jobs. Raises Problem 403."""
+    owner = own_user() or ""
+    if query["by"] not in ("user", "job"):
+        raise Problem(403, f"by: the token {actor()} shows use by user and by job.", "scope")
+    newest = current().controls.jobs.page(JobFilter(owner, state=None, newest=True), None, 1).jobs
+    # Use is kept by User, which is the Owner with a domain.
+    user = next((job.user for job in newest if job.user.partition("@")[0] == owner), owner)
+    if query.get("user") != user:
+        require_own(query.get("user"), "user")
+    return _chosen(query | {"user": user})
 
 
 def _csv(rows: Iterable[UsageRow]) -> str:

@@ -224,6 +224,15 @@ class SliceSchema(Schema):
     value = a_text("The value that its jobs share, as ClassAd")
 
 
+class EnforcedBandwidthSchema(Schema):
+    """The meaning of a job's RequestBandwidth on its worker."""
+
+    mode = a_text("cap: the most that it gets; guarantee: what it has for certain")
+    default = maybe_float("Mb/s of a job that requests none, null for no limit")
+    maximum = maybe_float("The most that counts of what is requested, Mb/s, null for any")
+    ceiling = maybe_float("The most that a guaranteed job may borrow up to, Mb/s, null for the link")
+
+
 class DecisionSchema(Schema):
     """The policy's decision for a job."""
 
@@ -234,6 +243,12 @@ class DecisionSchema(Schema):
     wan = a_number("The position of the WAN rule that applies, 0 for none")
     inbound = a_flag("May be called")
     outbound = a_flag("May call")
+    bandwidth = fields.Nested(
+        EnforcedBandwidthSchema,
+        required=True,
+        allow_none=True,
+        metadata=meta("The enforcement of its RequestBandwidth, null where there is none"),
+    )
     group = a_text("Its group of the policy")
     quarantine = a_text("The objection of the pool; the job then passes nothing")
     accounted = a_flag("Its use of the network is counted")

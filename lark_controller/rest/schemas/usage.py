@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from marshmallow import Schema, ValidationError, fields, pre_dump
 
-from lark_controller.accounting.usage import JobUsage, Rate, Usage
+from lark_controller.accounting.usage import JobUsage, Peak, Rate, Usage
 from lark_controller.rest.schemas.members import Count, a_number, meta
 from lark_controller.rest.schemas.times import Time
 
@@ -23,6 +23,10 @@ _COUNTS: Final = {
     "policy_drops_out": "Packets from it that the policy dropped",
     "rate_drops_in": "Packets for it that its own queue or port dropped",
     "rate_drops_out": "Packets from it that its own queues or port dropped",
+    "transfer_bytes_in": "Bytes that HTCondor moved to the worker for it, payload; no part of bytes_in",
+    "transfer_bytes_out": "Bytes that HTCondor moved from the worker for it, payload; no part of bytes_out",
+    "transfer_wan_bytes_in": "The part of transfer_bytes_in that came from the WAN",
+    "transfer_wan_bytes_out": "The part of transfer_bytes_out that went to the WAN",
 }
 
 
@@ -33,7 +37,8 @@ def _megabits(meaning: str) -> fields.Float:
 def counts(usage: Usage) -> dict[str, int | float]:
     """The sums as JSON has them."""
     counts: dict[str, int | float] = {name: getattr(usage, name) for name in _COUNTS}
-    return {**counts, "throttled_seconds": usage.throttled / 1000}
+    seconds = {"throttled_seconds": usage.throttled / 1000, "transfer_seconds": usage.transfer_millis / 1000}
+    return {**counts, **seconds}
 
 
 class UsageSchema(Schema):
@@ -51,7 +56,12 @@ class UsageSchema(Schema):
     policy_drops_out = a_number(_COUNTS["policy_drops_out"])
     rate_drops_in = a_number(_COUNTS["rate_drops_in"])
     rate_drops_out = a_number(_COUNTS["rate_drops_out"])
+    transfer_bytes_in = a_number(_COUNTS["transfer_bytes_in"])
+    transfer_bytes_out = a_number(_COUNTS["transfer_bytes_out"])
+    transfer_wan_bytes_in = a_number(_COUNTS["transfer_wan_bytes_in"])
+    transfer_wan_bytes_out = a_number(_COUNTS["transfer_wan_bytes_out"])
     throttled_seconds = fields.Float(required=True, metadata=meta("Time during which its queues held packets back"))
+    transfer_seconds = fields.Float(required=True, metadata=meta("Time in which HTCondor moved files for it"))
 
     @pre_dump
     def _of_usage(self, usage: Any, **_: Any) -> Any:
@@ -65,22 +75,37 @@ class RateSchema(Schema):
     outward = _megabits("From it")
     wan_inward = _megabits("To it from the WAN")
     wan_outward = _megabits("From it to the WAN")
+    transfer_inward = _megabits("Moved to the worker for it by HTCondor; no part of inward")
+    transfer_outward = _megabits("Moved from the worker for it by HTCondor; no part of outward")
 
     @pre_dump
     def _of_rate(self, rate: Rate, **_: Any) -> dict[str, float]:
         return {name: value / 1e6 for name, value in rate._asdict().items()}
 
 
+class PeakSchema(Schema):
+    """The highest rates that a job has kept up for at least five seconds."""
+
+    inward = _megabits("To it")
+    outward = _megabits("From it")
+
+    @pre_dump
+    def _of_peak(self, peak: Peak, **_: Any) -> dict[str, float]:
+        return {name: value / 1e6 for name, value in peak._asdict().items()}
+
+
 class JobUsageSchema(UsageSchema):
     """A job's use of the network, and its rate now."""
 
     rate = fields.Nested(RateSchema, required=True, metadata=meta("Its present rate"))
+    peak = fields.Nested(PeakSchema, required=True, metadata=meta("The highest rates that it has kept up"))
     at = Time("Time of the last reading of its counters, null where there was none yet", allow_none=True)
     final = fields.Boolean(required=True, metadata=meta("It is over, and its last counters are in"))
 
     @pre_dump
     def _of_job_usage(self, used: JobUsage, **_: Any) -> dict[str, object]:
-        return {**counts(used.usage), "rate": used.rate, "at": used.at or None, "final": used.final}
+        kept = {"rate": used.rate, "peak": used.peak, "at": used.at or None, "final": used.final}
+        return {**counts(used.usage), **kept}
 
 
 class RecentSchema(Schema):
@@ -172,6 +197,7 @@ class CountersSchema(Schema):
     queue_drops_out = Count("Packets from it that its queues on the worker dropped", required=False)
     waited_in = Count("Time with packets waiting in the queue towards it, milliseconds", required=False)
     waited_out = Count("Time with packets waiting in its queues at the uplinks, milliseconds", required=False)
+    new_within = Count("All that is new since the last post came in so many milliseconds", required=False)
     final = _Flag(load_default=False, metadata=meta("Nothing will be counted after this"))
 
 

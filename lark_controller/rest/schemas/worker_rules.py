@@ -131,7 +131,8 @@ class ConfirmationSchema(Schema):
         metadata=meta("Ids of jobs whose networks are still to be made; they wait on"),
     )
     uplinks = fields.Dict(
-        keys=fields.String(),
+        # As the kernel has them (IFNAMSIZ), so that a log and an audit trail may name them.
+        keys=fields.String(validate=validate.Regexp(r"[^\s/\x00-\x1f\x7f]{1,15}\Z")),
         values=Speed(allow_none=True),
         load_default=dict,
         validate=validate.Length(max=MAX_UPLINKS),
@@ -152,6 +153,47 @@ class RenewedSchema(Schema):
     missing = fields.List(
         fields.String, required=True, metadata=meta("Ids of the jobs that do not live on this worker")
     )
+
+
+class JobWanSchema(Schema):
+    """The WAN's part of a job's use."""
+
+    job = a_text("The job's id")
+    wan_bytes_in = a_number("Bytes that it has received from the WAN")
+    wan_bytes_out = a_number("Bytes that it has sent there")
+
+
+class WorkerUseSchema(Schema):
+    """The WAN's part of the use of a worker's jobs."""
+
+    jobs = fields.List(fields.Nested(JobWanSchema), required=True, metadata=meta("The jobs that are accounted"))
+
+
+class TransferSchema(Schema):
+    """The bytes that HTCondor has moved for one job outside of the job's network."""
+
+    job = a_text("The job's id", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
+    bytes_in = Count("Bytes of payload to the worker since the job's start")
+    bytes_out = Count("Bytes of payload from the worker")
+    wan_bytes_in = Count("The part of bytes_in that came from the WAN")
+    wan_bytes_out = Count("The part of bytes_out that went to the WAN")
+    millis = Count("Time with a transfer, milliseconds")
+    within = Count("All that is new since the last post came in so many milliseconds", required=False)
+
+
+class TransfersSchema(Schema):
+    """The bytes that HTCondor has moved for the jobs of a worker."""
+
+    jobs = fields.List(fields.Nested(TransferSchema), required=True, metadata=meta("The jobs"))
+
+
+class TransfersAnswerSchema(Schema):
+    """The answer to a post of transfers."""
+
+    missing = fields.List(
+        fields.String, required=True, metadata=meta("Ids of the jobs that have no open account on this worker")
+    )
+    local = _prefixes("The addresses that are not the WAN")
 
 
 class DeliveredQueueSchema(Schema):

@@ -77,7 +77,7 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
     def __init__(self, callers: Callers) -> None:
         super().__init__()
         # It would warn of every request that waits a moment for a thread; /metrics has how long posts take.
-        self.queue_logger = logging.getLogger("lark.rest.queue")
+        self.queue_logger = logging.getLogger("lark_controller.rest.queue")
         self.queue_logger.setLevel(logging.ERROR)
         self._callers = callers
         self._jobs = Turns(MOST, MOST_OF_ONE)

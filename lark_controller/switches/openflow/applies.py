@@ -64,6 +64,7 @@ class Outcome:
 class _Job:
     steps: Iterator[Step]
     future: asyncio.Future[Outcome]
+    guarded: bool
     xids: list[int] = field(default_factory=list)
     errors: list[FlowError] = field(default_factory=list)
     started: bool = False
@@ -97,17 +98,23 @@ def _flows(changes: Changes) -> Iterator[Step]:
 
 
 class Applies:
-    """The changes of one connection: any number may be under way, they are sent in the order in which they came."""
+    """The changes of one connection: any number may be under way, they are sent in the order in which they came.
 
-    def __init__(self, connection: Connection) -> None:
+    Before any message of a ``guarded`` change is sent, ``proven`` must be True; it is asked again by :meth:`pump`, and
+    what was submitted later waits.
+    """
+
+    def __init__(self, connection: Connection, proven: Callable[[], bool] = lambda: True) -> None:
         self._connection = connection
+        self._proven = proven
+        self._held = False
         self._queue: deque[_Job] = deque()
         self._by_xid: dict[int, tuple[_Job, Subject]] = {}
         self._by_barrier: dict[int, _Job] = {}
         self._scheduled = False
         self._idle: list[Callable[[], None]] = []
 
-    def submit(self, steps: Iterator[Step], timeout: float) -> asyncio.Future[Outcome]:
+    def submit(self, steps: Iterator[Step], timeout: float, *, guarded: bool = False) -> asyncio.Future[Outcome]:
         """Send steps and a final barrier; the future ends by ``timeout`` seconds, whatever the switch does.
 
         A change of which nothing was sent by then is dropped; one that was begun is sent to its end, never half.
@@ -117,7 +124,7 @@ class Applies:
         if self._connection.closed_because:
             future.set_result(Outcome(False, reason=f"switch is gone ({self._connection.closed_because})"))
             return future
-        job = _Job(steps, future)
+        job = _Job(steps, future, guarded)
         job.timer = loop.call_later(timeout, self._expired, job, timeout)
         self._queue.append(job)
         if not self._scheduled:
@@ -127,11 +134,15 @@ class Applies:
     def pump(self) -> None:
         """Send what the outbox takes, a chunk at a time; called again whenever the outbox has emptied."""
         self._scheduled = False
-        if not self._queue or self._connection.paused or self._connection.closed_because:
+        if not self._queue or self._held or self._connection.paused or self._connection.closed_because:
             return
         messages: list[bytes] = []
+        waits = False
         while self._queue and len(messages) < _CHUNK:
             job = self._queue[0]
+            if job.guarded and not self._proven():
+                waits = True
+                break
             job.started = True
             before = len(messages)
             messages.extend(self._encode(job, step) for step in islice(job.steps, _CHUNK - before))
@@ -140,8 +151,9 @@ class Applies:
                 last_barrier = self._connection.next_xid()
                 self._by_barrier[last_barrier] = job
                 messages.append(wire.barrier_request(last_barrier))
-        self._connection.write(b"".join(messages))
-        if self._queue and not self._scheduled and not self._connection.paused:
+        if messages:
+            self._connection.write(b"".join(messages))
+        if self._queue and not waits and not self._scheduled and not self._connection.paused:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self.pump)
 
@@ -158,9 +170,13 @@ class Applies:
             job.errors.append(FlowError(subject, -1, -1, f"cannot be encoded in OpenFlow 1.3: {error!r}"))
             return b""
 
+    def hold(self) -> None:
+        """Send nothing more and confirm nothing: the switch has refused a message for a reason that concerns all."""
+        self._held = True
+
     def barrier(self, xid: int) -> bool:
         """A barrier reply: whether a change waited for it. Those between the groups of a change confirm nothing."""
-        job = self._by_barrier.pop(xid, None)
+        job = None if self._held else self._by_barrier.pop(xid, None)
         if job is not None:
             reason = "; ".join(dict.fromkeys(error.text for error in job.errors))
             self._finish(job, Outcome(True, tuple(job.errors), reason))

@@ -76,6 +76,9 @@ class SwitchTimes:
             self._of.popitem(last=False)
         return found
 
+    def __contains__(self, datapath: int) -> bool:
+        return datapath in self._of
+
     def _shared(self, now: float) -> Bucket:
         if self._common is None:
             self._common = Bucket(COMMON_SHARE, NEW_AT_ONCE, now)
@@ -97,6 +100,11 @@ class Arrivals:
             self._of.popitem(last=False)
         owed = max(0.0, -bucket.left(now)) / ARRIVALS
         return bucket.take(1.0, now) if owed < LONGEST_WAIT else LONGEST_WAIT
+
+    def paid(self, host: str, now: float) -> None:
+        """A connection of a host has turned out to be worth its cost: it counts no longer."""
+        if (bucket := self._of.get(host)) is not None and bucket.left(now) < ARRIVALS_AT_ONCE:
+            bucket.take(-1.0, now)
 
 
 class PacketInBudget:
@@ -127,12 +135,12 @@ class PacketInBudget:
             if len(self._ports) >= _PORTS:
                 port = b""
             own = self._ports.setdefault(port, Bucket(_QUIET_RATE, _QUIET_BURST, now))
-        quiet = own.take_one(now)
-        if self._all.take_one(now) or (quiet and self._for_quiet.take_one(now)):
+        quiet = own.take_whole(now)
+        if self._all.take_whole(now) or (quiet and self._for_quiet.take_whole(now)):
             return True
         self.dropped += 1
         if port and not quiet:
             if len(self._refused_until) >= _PORTS:
                 self._refused_until.clear()
-            self._refused_until[port] = now + min(self._all.until_one(), own.until_one())
+            self._refused_until[port] = now + min(self._all.until(), own.until())
         return False

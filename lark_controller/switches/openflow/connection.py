@@ -15,14 +15,15 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_common.limits import Bucket
 from lark_common.log import failure
+from lark_controller.switches.fence import FENCED, Fence
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.budgets import LEAST_PAUSE, SwitchTimes
 from lark_controller.switches.openflow.oxm import WireError
 
 # Messages handled for one switch before the loop turns to the others, and after how many seconds it turns earlier. The
 # time is looked at once in so many messages that are dropped.
-_PORTION: Final = 128
-_PORTION_SECONDS: Final = 0.002
+_MESSAGES_A_TURN: Final = 128
+_SECONDS_A_TURN: Final = 0.002
 _DROPPED_AT_ONCE: Final = 64
 # Bytes that are read at a time, and of a connection that is no switch's yet. Its messages that are longer are not kept:
 # none that it needs to become one is.
@@ -46,7 +47,8 @@ class OpenFlowOptions:
     connection up to the dump, ``dump_timeout`` for a complete dump. A switch that takes nothing from its outbox for
     ``write_timeout``, or has ``outbox_bytes`` waiting, is disconnected. ``max_handshakes`` bounds the connections that
     have not finished their handshake; further ones are closed at once. Of each switch ``packet_in_rate`` PacketIns a
-    second are looked at, and ``packet_in_burst`` at once.
+    second are looked at, and ``packet_in_burst`` at once. ``generation`` is the term of this instance among several,
+    with which it asks every switch to be its master; 0 is none, and switches are asked for no role.
     """
 
     listen: tuple[tuple[str, int], ...] = (("127.0.0.1", 6653),)
@@ -64,6 +66,7 @@ class OpenFlowOptions:
     max_handshakes: int = 4096
     packet_in_rate: float = 2000.0
     packet_in_burst: int = 20_000
+    generation: int = 0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -75,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
     with the reason, when the connection is gone. ``writable`` is called when the outbox has emptied again. ``tls_name``
     is the common name in the switch's certificate, ``""`` without one. All connections of the loop are read into one
     ``buffer``. ``known`` is True once this one belongs to a switch; until then little of it is kept. HELLO is sent at
-    once unless ``opened`` sets ``greets`` to False.
+    once unless ``opened`` sets ``greets`` to False. Nothing is sent once the ``fence`` is shut.
     """
 
     def __init__(
@@ -84,8 +87,10 @@ class Connection(asyncio.BufferedProtocol):
         opened: Callable[[Connection], None],
         lost: Callable[[Connection, str], None],
         buffer: bytearray | None = None,
+        fence: Fence | None = None,
     ) -> None:
         self.options = options
+        self.fence = fence or Fence()
         self.known = False
         self.greets = True
         self.receive: Callable[[int, int, bytes], bool] = lambda _kind, _xid, _message: False
@@ -219,6 +224,9 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox_size += len(data)
 
     def _flush(self) -> None:
+        if self.fence.is_shut:
+            self.close(FENCED)
+            return
         data, self._outbox, self._outbox_size = b"".join(self._outbox), [], 0
         # A transport that failed is closing, and logs each further write until the loop reports its loss.
         if data and not self._transport.is_closing():
@@ -268,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
                 else:
                     self._needed = length
                 break
-            if handled == _PORTION or now - started >= _PORTION_SECONDS:
+            if handled == _MESSAGES_A_TURN or now - started >= _SECONDS_A_TURN:
                 # The rest stays where it is, so that many small portions copy nothing.
                 self._held, self._held_at = data, position
                 full = True

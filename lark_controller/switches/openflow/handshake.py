@@ -1,4 +1,4 @@
-"""The handshake, from an accepted connection to a connected switch: version, features, ports, meters, marker,
+"""The handshake, from an accepted connection to a connected switch: version, features, role, ports, meters, marker,
 NORMAL, ``ct``."""
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _NO_ACTION: Final = (ofp.OFPET_BAD_ACTION, ofp.OFPET_BAD_INSTRUCTION, ofp.OFPET_
 
 
 async def identify(link: SwitchLink) -> Features:
-    """Agree on the version, and set ``link.datapath``. Raises SwitchError where the switch cannot be used."""
+    """Agree on the version, set ``link.datapath``, and become the switch's master, before anything is asked or written
+    that needs it. Raises SwitchError where the switch cannot be used."""
     connection = link.connection
     limit = connection.options.handshake_timeout
     try:
@@ -44,10 +45,16 @@ async def identify(link: SwitchLink) -> Features:
         connection.close("the switch does not speak OpenFlow 1.3", wire.hello_failed(connection.next_xid()))
         raise SwitchError("the switch does not speak OpenFlow 1.3")
     requests = link.requests
-    known = await requests.ask("features", wire.features_request, replies.features, limit)
+    features = requests.ask("features", wire.features_request, replies.features, limit)
+    role = link.mastership.ask()
+    await asyncio.gather(features, *([] if role is None else [role]), return_exceptions=True)
+    known = features.result()
     if known.auxiliary:
         raise SwitchError(f"auxiliary connection {known.auxiliary} is not used")
     link.datapath = known.datapath
+    if role is not None:
+        link.mastership.name = f"switch {known.datapath:016x}"
+        await link.mastership.take(role)
     return known
 
 
@@ -87,6 +94,7 @@ async def handshake(link: SwitchLink, known: Features) -> None:
         software=description.software,
         address=connection.address,
         spare_table=table,
+        roles=link.mastership.known,
     )
 
 

@@ -20,7 +20,7 @@ from lark_controller.flows.marker import MARKERS, Marker, read_marker
 from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Meter, Program
 from lark_controller.flows.simulation.packet import TCP, UDP
 from lark_controller.switches.openflow import conntrack_flush as connections
-from lark_controller.switches.openflow import replies, wire
+from lark_controller.switches.openflow import replies, roles, wire
 from lark_controller.switches.openflow.applies import (
     Applies,
     FlowError,
@@ -30,6 +30,7 @@ from lark_controller.switches.openflow.applies import (
 )
 from lark_controller.switches.openflow.budgets import PacketInBudget
 from lark_controller.switches.openflow.connection import Connection
+from lark_controller.switches.openflow.mastership import Mastership
 from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.replies import (
     FlowCount,
@@ -43,7 +44,7 @@ from lark_controller.switches.openflow.replies import (
 )
 from lark_controller.switches.openflow.requests import Bound, Records, ReplyRoom, Requests
 
-_REPLIES: Final = frozenset({ofp.OFPT_FEATURES_REPLY, ofp.OFPT_MULTIPART_REPLY})
+_REPLIES: Final = frozenset({ofp.OFPT_FEATURES_REPLY, ofp.OFPT_MULTIPART_REPLY, ofp.OFPT_ROLE_REPLY})
 Counters = dict[FlowKey, tuple[int, int]]
 # A switch has no more ports than this.
 _MOST_PORTS: Final = 65_536
@@ -70,7 +71,7 @@ class SwitchFeatures:
     ``meter_drop`` whether they have the drop band. ``normal``: the switch took a flow with output:NORMAL. ``tracks``:
     it is an Open vSwitch, and took a flow with connection tracking (``ct``) in a zone, which some kernels lack.
     ``description`` is dp_desc. ``spare_table`` is a table that takes a flow which no packet matches, None where none is
-    known.
+    known. ``roles``: it knows roles, or was not asked for one.
     """
 
     n_tables: int
@@ -85,6 +86,7 @@ class SwitchFeatures:
     software: str
     address: str
     spare_table: int | None = None
+    roles: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,9 @@ class SwitchHandler(Protocol):
 
     def waited_for(self) -> Iterable[int]:
         """The datapaths of the switches that callers wait for now, which are taken in first."""
+
+    def expects(self, datapath: int) -> bool:
+        """True for a switch that is declared or has jobs."""
 
     def flows_expected(self, link: SwitchLink) -> int:
         """The number of Lark's own flows that a switch is to be expected to hold, rather too many than too few."""
@@ -158,7 +163,9 @@ class SwitchLink:
         self.hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.ready = False
         self._handler = handler
-        self._applies = Applies(connection)
+        self.mastership = Mastership(connection, self.requests)
+        self._applies = Applies(connection, self.mastership.is_proven)
+        self.mastership.resume = self._applies.pump
         # Whether it may have markers (until it was asked, it may), and the one that it has, with its table.
         self._marked = True
         self.marker: tuple[Marker, int] | None = None
@@ -246,12 +253,13 @@ class SwitchLink:
     def forget_connections(self, zone: int, others: int, addresses: Iterable[Address]) -> asyncio.Future[Outcome]:
         """Let connection tracking forget addresses in ``zone``, and the zone ``others`` whole.
 
-        A switch too old to forget single addresses forgets both zones whole.
+        A switch too old to forget single addresses forgets both zones whole. What is sent later waits until the switch
+        has shown that this instance is its master: it would not refuse a slave.
         """
 
         def refused(done: asyncio.Future[Outcome]) -> None:
             if not done.cancelled() and done.result().errors:
-                self.send([(None, lambda xid: connections.flush_zone(xid, zone))])
+                self._submit(iter([(None, lambda xid: connections.flush_zone(xid, zone))]), None, guarded=True)
 
         steps: list[Step] = [
             (None, partial(connections.flush, zone=zone, address=address, protocol=protocol, source=source))
@@ -260,7 +268,7 @@ class SwitchLink:
             for source in (True, False)
         ]
         steps.append((None, lambda xid: connections.flush_zone(xid, others)))
-        sent = self.send(steps)
+        sent = self._submit(iter(steps), None, guarded=True)
         sent.add_done_callback(refused)
         return sent
 
@@ -369,9 +377,11 @@ class SwitchLink:
 
     # inside
 
-    def _submit(self, steps: Iterator[Step], timeout: float | None) -> asyncio.Future[Outcome]:
+    def _submit(
+        self, steps: Iterator[Step], timeout: float | None, *, guarded: bool = False
+    ) -> asyncio.Future[Outcome]:
         limit = self.connection.options.apply_timeout if timeout is None else timeout
-        return self._applies.submit(steps, limit)
+        return self._applies.submit(steps, limit, guarded=guarded)
 
     def _flow_stats(
         self, what: str, cookie: int, mask: int, limit: float, bound: Bound
@@ -398,6 +408,9 @@ class SwitchLink:
         elif kind == ofp.OFPT_FLOW_REMOVED:
             if self.ready:
                 self._handler.flow_removed(self, replies.flow_removed(message))
+        elif kind == ofp.OFPT_EXPERIMENTER:
+            if (role := roles.status(message)) is not None:
+                self.mastership.notified(role)
         elif kind == ofp.OFPT_HELLO and not self.hello.done():
             self.hello.set_result(message)
         return False
@@ -412,10 +425,13 @@ class SwitchLink:
 
     def _error(self, xid: int, message: bytes) -> bool:
         error = replies.error(message)
+        if self.mastership.is_refused(error):
+            self._applies.hold()
+            return False
         tied, named = self._applies.error(xid, error)
         if named or self.requests.error(xid, error):
             return True
-        if self.ready and self._stray_errors.take_one(asyncio.get_running_loop().time()):
+        if self.ready and self._stray_errors.take_whole(asyncio.get_running_loop().time()):
             self._handler.switch_error(self, tied)
         return False
 

@@ -14,6 +14,7 @@ from os_ken.base import app_manager
 from os_ken.ofproto import ofproto_v1_3
 
 from lark_common.exhausted import EXHAUSTED, exhausted
+from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.openflow.link import SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.server import Server
@@ -32,11 +33,13 @@ class LarkSwitches(app_manager.OSKenApp):
 
     OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]  # noqa: RUF012  # os-ken's declaration, a class attribute by contract
 
-    def __init__(self, *args: Any, options: OpenFlowOptions, handler: SwitchHandler, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, options: OpenFlowOptions, handler: SwitchHandler, fence: Fence, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         # os-ken keeps applications by name; two controllers in one process (as in tests) need two.
         self.name = f"{type(self).__name__}-{next(_numbers)}"
-        self.server = Server(options, handler)
+        self.server = Server(options, handler, fence)
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_complain)
         self._thread = threading.Thread(target=self._run, name="openflow", daemon=True)
@@ -92,10 +95,11 @@ async def _end_tasks() -> None:
 
 
 class OpenFlow:
-    """All switches, for a program that lives on other threads."""
+    """All switches, for a program that lives on other threads; nothing is written once the ``fence`` is shut."""
 
-    def __init__(self, options: OpenFlowOptions, handler: SwitchHandler) -> None:
+    def __init__(self, options: OpenFlowOptions, handler: SwitchHandler, fence: Fence | None = None) -> None:
         self._options = options
+        self._fence = fence or Fence()
         self._handler = handler
         self._app: LarkSwitches | None = None
         self._handing_over = threading.Lock()
@@ -104,7 +108,7 @@ class OpenFlow:
     def start(self) -> None:
         """Start the application under os-ken's AppManager. Raises SettingError."""
         applications = app_manager.AppManager.get_instance()
-        app = applications.instantiate(LarkSwitches, options=self._options, handler=self._handler)
+        app = applications.instantiate(LarkSwitches, options=self._options, handler=self._handler, fence=self._fence)
         try:
             app.start()
         except BaseException:

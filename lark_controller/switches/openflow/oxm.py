@@ -7,7 +7,6 @@ every dump. A field that os-ken does not know (or one with a 64-bit experimenter
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from os_ken.ofproto import ofproto_v1_3
@@ -56,18 +55,23 @@ def _by_header() -> dict[int, tuple[str, int, int, bool]]:
 _BY_HEADER: Final = _by_header()
 
 
-@lru_cache(maxsize=16384)
+# By name: a full mask, the size of a value, the headers of a term without and with a mask.
+_HEADERS: Final = {
+    name: (field.full, field.size, field.header.to_bytes(4), ((field.header | _MASK_BIT) + field.size).to_bytes(4))
+    for name, field in FIELDS.items()
+}
+
+
 def encode_term(term: Term) -> bytes:
     """One match field as bytes. Raises KeyError for a field that no table has, OverflowError for too large a value."""
     name, value, mask = term
-    if name.startswith(_UNKNOWN):
-        header = int(name[len(_UNKNOWN) :], 16)
-        return header.to_bytes(4) + value.to_bytes(header & 0xFF)
-    field = FIELDS[name]
-    if mask == field.full:
-        return field.header.to_bytes(4) + value.to_bytes(field.size)
-    header = (field.header | _MASK_BIT) + field.size
-    return header.to_bytes(4) + value.to_bytes(field.size) + mask.to_bytes(field.size)
+    if name not in _HEADERS and name.startswith(_UNKNOWN):
+        number = int(name[len(_UNKNOWN) :], 16)
+        return number.to_bytes(4) + value.to_bytes(number & 0xFF)
+    full, size, header, masked = _HEADERS[name]
+    if mask == full:
+        return header + value.to_bytes(size)
+    return masked + value.to_bytes(size) + mask.to_bytes(size)
 
 
 def encode_fields(match: Match) -> bytes:

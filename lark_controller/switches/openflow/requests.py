@@ -165,7 +165,8 @@ class Requests:
         if waiting is None:
             return False
         if waiting.multipart is None:
-            self._done(xid).set_result(waiting.decode(message))
+            answer = waiting.decode(message)
+            self._done(xid).set_result(answer)
             return True
         if kind != ofp.OFPT_MULTIPART_REPLY or len(message) < MULTIPART_BODY:
             raise WireError(f"{waiting.what} answered by message type {kind}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from lark_common.errors import SettingError, SwitchError
@@ -18,6 +21,7 @@ from lark_common.log import (
     failure,
 )
 from lark_controller.flows.model import Changes
+from lark_controller.switches.fence import FENCED, Fence
 from lark_controller.switches.openflow.budgets import Arrivals, SwitchTimes
 from lark_controller.switches.openflow.connection import READ_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake, identify
@@ -26,12 +30,16 @@ from lark_controller.switches.openflow.requests import ReplyRoom
 from lark_controller.switches.openflow.tls_gate import TlsGate
 from lark_controller.switches.openflow.turns import Turn, Turns
 
-# Switches that are asked and compared at a time: what one holds and should hold takes megabytes meanwhile.
+# Switches that are asked and compared at a time: what one holds and should hold takes megabytes meanwhile. Fewer while
+# connections come of which it is not known whose they are: callers may wait for one of those. One that does not tell
+# counts so many seconds.
 _TURNS: Final = 16
+_TURNS_MEANWHILE: Final = 4
+_ARRIVING: Final = 1.0
 # Deletions of what a switch should not hold, before it is given up.
 _PASSES: Final = 256
 # Connections that are taken in before others get their turn, and that may wait for that in the kernel.
-_ACCEPTED: Final = 2
+_ACCEPTED: Final = 8
 _BACKLOG: Final = 1024
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
@@ -56,10 +64,14 @@ def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
 
 
 class Server:
-    """Listens, and keeps every connected switch by datapath id. All of it runs on one event loop."""
+    """Listens, and keeps every connected switch by datapath id. All of it runs on one event loop.
 
-    def __init__(self, options: OpenFlowOptions, handler: SwitchHandler) -> None:
+    Once the ``fence`` is shut, every connection is closed, and none is taken.
+    """
+
+    def __init__(self, options: OpenFlowOptions, handler: SwitchHandler, fence: Fence | None = None) -> None:
         self.options = options
+        self._fence = fence or Fence()
         self.links: dict[int, SwitchLink] = {}
         self.addresses: tuple[tuple[str, int], ...] = ()
         self.tls_addresses: tuple[tuple[str, int], ...] = ()
@@ -74,7 +86,9 @@ class Server:
         self._refused = 0
         self._unfinished: Counter[tuple[str, str]] = Counter()
         self._buffer = bytearray(READ_BYTES)
-        self._turns = Turns(_TURNS, handler.waited_for)
+        # Connections that are being identified, since when, in that order.
+        self._arriving: dict[SwitchLink, float] = {}
+        self._turns = Turns(self._turns_now, handler.waited_for)
 
     async def start(self) -> None:
         """Listen on all addresses, or on none: raises SettingError naming the address at fault."""
@@ -88,6 +102,7 @@ class Server:
         except SettingError:
             await self.stop()
             raise
+        self._fence.when_shut(partial(self._close_soon, asyncio.get_running_loop()))
 
     async def stop(self) -> None:
         """Close the listeners and every connection; nothing is changed on the switches."""
@@ -95,13 +110,21 @@ class Server:
             server.close()
         if self._gate is not None:
             await self._gate.stop()
-        for connection in list(self._open):
-            connection.close(STOPS)
+        self._close_all(STOPS)
         tasks = list(self._handshakes.values())
         while self._open:  # until the loop has reported the loss of every connection
             await asyncio.sleep(0)
         await asyncio.gather(*tasks, return_exceptions=True)
         self._servers.clear()
+
+    def _close_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        # A loop that has ended has closed them.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._close_all, FENCED)
+
+    def _close_all(self, reason: str) -> None:
+        for connection in list(self._open):
+            connection.close(reason)
 
     async def _listen(
         self, addresses: tuple[tuple[str, int], ...], made: Callable[[], asyncio.BaseProtocol]
@@ -121,7 +144,7 @@ class Server:
         return tuple(bound)
 
     def _connection(self) -> Connection:
-        return Connection(self.options, self._opened, self._lost, self._buffer)
+        return Connection(self.options, self._opened, self._lost, self._buffer, self._fence)
 
     def _opened(self, connection: Connection) -> None:
         connection.time = self._times.new(asyncio.get_running_loop().time())
@@ -157,9 +180,18 @@ class Server:
             if wait:
                 await asyncio.sleep(wait)
                 link.connection.greet()
-            known = await identify(link)
+            clock = asyncio.get_running_loop().time
+            self._arriving[link] = clock()
+            try:
+                known = await identify(link)
+            finally:
+                del self._arriving[link]
             link.connection.known = True
-            link.connection.time = self._times.of(link.datapath, asyncio.get_running_loop().time())
+            now = clock()
+            # Once each: a pool's switches may all come from behind one address, and none of them again and again.
+            if link.datapath not in self._times and self._handler.expects(link.datapath):
+                self._arrivals.paid(link.connection.host, now)
+            link.connection.time = self._times.of(link.datapath, now)
             turn = await self._turns.take(link.datapath)
             await handshake(link, known)
             # What was on its way through an older connection may come after the marker that was read.
@@ -186,6 +218,11 @@ class Server:
             self._handshakes.pop(link, None)
             if turn is not None:
                 turn.end()
+
+    def _turns_now(self) -> int:
+        """The number of switches that are taken in at a time now."""
+        latest = next(reversed(self._arriving.values()), -math.inf)
+        return _TURNS_MEANWHILE if asyncio.get_running_loop().time() - latest < _ARRIVING else _TURNS
 
     async def _dump(self, link: SwitchLink) -> Dump:
         """All of Lark's own flows on a switch. Raises SwitchError.
@@ -245,7 +282,7 @@ class Server:
             return
         del self.links[link.datapath]
         link.ready = False
-        event("switch gone", level=INFO if reason == STOPS else WARNING, datapath=_dpid(link), reason=reason)
+        event("switch gone", level=INFO if reason in (STOPS, FENCED) else WARNING, datapath=_dpid(link), reason=reason)
         try:
             self._handler.switch_gone(link, reason)
         except Exception as error:

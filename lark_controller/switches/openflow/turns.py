@@ -27,17 +27,18 @@ class Turn:
 
 
 class Turns:
-    """So many turns at a time. ``first`` are the datapaths of the switches that callers wait for now; the others take
-    turns in the order in which they came."""
+    """So many turns at a time as ``count`` says. ``first`` are the datapaths of the switches that callers wait for now;
+    the others take turns in the order in which they came."""
 
-    def __init__(self, count: int, first: Callable[[], Iterable[int]]) -> None:
-        self._free = count
+    def __init__(self, count: Callable[[], int], first: Callable[[], Iterable[int]]) -> None:
+        self._count = count
+        self._taken = 0
         self._first = first
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
 
     async def take(self, datapath: int) -> Turn:
         """A turn, once it is this switch's."""
-        if not self._free:
+        if self._taken >= self._count():
             place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(datapath, deque()).append(place)
             try:
@@ -49,19 +50,19 @@ class Turns:
                     self._drop(datapath, place)
                 raise
         else:
-            self._free -= 1
+            self._taken += 1
         return Turn(self._over)
 
     def _over(self) -> None:
-        datapath = next((each for each in self._first() if each in self._waiting), None)
-        if datapath is None:
-            datapath = next(iter(self._waiting), None)
-        if datapath is None:
-            self._free += 1
-            return
-        place = self._waiting[datapath][0]
-        self._drop(datapath, place)
-        place.set_result(None)
+        self._taken -= 1
+        while self._waiting and self._taken < self._count():
+            datapath = next((each for each in self._first() if each in self._waiting), None)
+            if datapath is None:
+                datapath = next(iter(self._waiting))
+            place = self._waiting[datapath][0]
+            self._drop(datapath, place)
+            self._taken += 1
+            place.set_result(None)
 
     def _drop(self, datapath: int, place: asyncio.Future[None]) -> None:
         places = self._waiting[datapath]

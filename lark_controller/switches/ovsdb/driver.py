@@ -24,28 +24,24 @@ from typing import Any, Final
 from lark_common.limits import Bucket
 from lark_common.log import WARNING, event, failure
 from lark_controller.qos.queues import PortQueues
-from lark_controller.switches.ovsdb.json_stream import Parser
+from lark_controller.switches.fence import FENCED, Fence, is_later
+from lark_controller.switches.ovsdb.replica import replica, rows_of
 from lark_controller.switches.ovsdb.rows import (
     Difference,
-    QosRow,
-    QueueRow,
     Rows,
     difference,
     dropped,
     standing,
     waited,
 )
+from lark_controller.switches.ovsdb.term import generation_in, guard
 from lark_controller.switches.ovsdb.waits import Waits
 
 with warnings.catch_warnings():
     # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
     warnings.simplefilter("ignore")
-    from ovs import json
-    from ovs.db.idl import Idl, SchemaHelper, Transaction
+    from ovs.db.idl import Idl, Transaction
     from ovs.stream import Stream
-
-# The library takes a parser from its module for each message, and has no other place to name one.
-json.Parser = Parser
 
 # Milliseconds of silence after which a server is asked whether it is there.
 PROBE: Final = 5000
@@ -63,44 +59,18 @@ CONNECTING: Final = "its database has not answered yet"
 READING: Final = "its database is being read"
 USERSPACE: Final = "its bridge has the userspace datapath (datapath_type=netdev), in which queues have no effect"
 
-_MAP: Final = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
-
-
-def _reference(table: str) -> dict[str, Any]:
-    return {"type": "uuid", "refTable": table}
-
-
-# The replicated columns of the schema Open_vSwitch; they have stood unchanged since its first versions.
-_SCHEMA: Final[dict[str, dict[str, Any]]] = {
-    "Open_vSwitch": {"cur_cfg": {"type": "integer"}, "next_cfg": {"type": "integer"}},
-    "Bridge": {
-        "name": {"type": "string"},
-        "datapath_type": {"type": "string"},
-        "datapath_id": {"type": {"key": "string", "min": 0, "max": 1}},
-    },
-    "Port": {"name": {"type": "string"}, "qos": {"type": {"key": _reference("QoS"), "min": 0, "max": 1}}},
-    "QoS": {
-        "type": {"type": "string"},
-        "other_config": {"type": _MAP},
-        "external_ids": {"type": _MAP},
-        "queues": {
-            "type": {"key": {"type": "integer"}, "value": _reference("Queue"), "min": 0, "max": "unlimited"},
-        },
-    },
-    "Queue": {"other_config": {"type": _MAP}, "external_ids": {"type": _MAP}},
-}
-
 
 @dataclass(frozen=True, slots=True)
 class OvsdbOptions:
     """``address`` of a switch's OVSDB server, with ``{host}`` for the host from which the switch has connected
     (``tcp:{host}:6640``, ``ssl:{host}:6640``, ``unix:/path``); ``""`` is none. ``key``, ``cert`` and ``ca`` are PEM
-    files for ssl."""
+    files for ssl. ``generation`` is the term of this instance among several; 0 is none, and databases are told none."""
 
     address: str = ""
     key: Path | None = None
     cert: Path | None = None
     ca: Path | None = None
+    generation: int = 0
 
     def of(self, host: str, declared: str | None = None) -> str:
         """The address for a switch that connected from ``host``; ``declared`` wins."""
@@ -137,10 +107,13 @@ class _Wanted:
 
 
 class Ovsdb:
-    """The databases of all switches. ``on_report`` is called on the driver's thread with every new :class:`Report`."""
+    """The databases of all switches. ``on_report`` is called on the driver's thread with every new :class:`Report`.
+    Nothing is written to them once the ``fence`` is shut."""
 
-    def __init__(self, options: OvsdbOptions, on_report: Callable[[Report], None]) -> None:
+    def __init__(self, options: OvsdbOptions, on_report: Callable[[Report], None], fence: Fence | None = None) -> None:
         self._on_report = on_report
+        self._generation = options.generation
+        self._fence = fence or Fence()
         self._mail: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
         self._switches: dict[int, _Switch] = {}
         # When switches are to be looked at, with those that have another time by now.
@@ -234,7 +207,8 @@ class Ovsdb:
             self._switches.pop(datapath).close()
             switch = None
         if switch is None:
-            switch = self._switches[datapath] = _Switch(datapath, item.address, self._selector)
+            switch = _Switch(datapath, item.address, self._selector, self._generation, self._fence)
+            self._switches[datapath] = switch
         switch.want(item.revision, item.ports)
         return datapath
 
@@ -254,14 +228,22 @@ class Ovsdb:
 class _Switch:
     """One switch's database; for the driver's thread."""
 
-    def __init__(self, datapath: int, address: str, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self, datapath: int, address: str, selector: selectors.BaseSelector, generation: int, fence: Fence
+    ) -> None:
         self.address = address
         self.name = f"{datapath:016x}"
         self.deadline = 0.0
         self._datapath = datapath
         self._selector = selector
+        self._generation = generation
+        self._fence = fence
+        # What was shown to the fence, and what the bridge's row was when last seen.
+        self._shown = ""
+        self._bridge = ""
+        self._bridge_ids: Mapping[str, str] = {}
         self._time = Bucket(TIME_SHARE, TIME_AT_ONCE, time.monotonic())
-        self._idl = _idl(address)
+        self._idl = replica(address, PROBE)
         self._fds: list[int] = []
         self._revision = 0
         self._desired: Mapping[str, PortQueues] = {}
@@ -274,7 +256,8 @@ class _Switch:
         # The replica for which the last report was the last word; None as long as there is something to do.
         self._settled: int | None = None
         self._rows = Rows()
-        self._tried: Mapping[str, PortQueues] = {}
+        # The queues of the transaction under way, None where it has none.
+        self._tried: Mapping[str, PortQueues] | None = None
         self._error = ""
         self._ineffective = ""
         self._last: Report | None = None
@@ -300,7 +283,7 @@ class _Switch:
     def broken(self, reason: str) -> Report:
         """Begin anew after a failure."""
         self.close()
-        self._idl = _idl(self.address)
+        self._idl = replica(self.address, PROBE)
         self._txn, self._awaited, self._seen, self._settled = None, None, -1, None
         self.deadline = time.monotonic() + RETRY
         self._last = Report(self._datapath, self._revision, reason=reason)
@@ -345,19 +328,20 @@ class _Switch:
                 self._awaited = self._root().next_cfg
                 self._since = time.monotonic()
             self._seen = self._idl.change_seqno
-            self._rows = _rows(self._idl)
-        if reason := self._unusable():
+            self._rows = rows_of(self._idl)
+        if reason := self._unusable() or self._overtaken():
             return self._report(reason)
         return self._compare()
 
     def _compare(self) -> Report:
         found = difference(self.name, self._wanted(), self._rows)
         now = time.monotonic()
-        if found.operations and now >= self._retry_at:
+        stands = generation_in(self._bridge_ids)
+        if found.operations or (self._generation and self._generation != stands):
+            if now < self._retry_at:
+                return self._report(self._error, found)
             self._begin(found)
             return self._report("", found)
-        if found.operations:
-            return self._report(self._error, found)
         if self._awaited is not None and self._root().cur_cfg < self._awaited:
             slow = now - self._since > SLOW
             return self._report("ovs-vswitchd does not put changes into force" if slow else "", found)
@@ -372,10 +356,15 @@ class _Switch:
     def _begin(self, found: Difference) -> None:
         self._txn = Transaction(self._idl)
         self._txn.add_comment("lark: queues")
+        if self._generation:
+            for operation in guard(self._bridge, self._bridge_ids, self._generation):
+                self._txn.add_op(operation)
         for operation in found.operations:
             self._txn.add_op(operation)
-        self._root().increment("next_cfg")
-        self._tried = dict(self._wanted())
+        self._tried = None
+        if found.operations:
+            self._tried = self._wanted()
+            self._root().increment("next_cfg")
         self._txn.commit()
 
     def _finished(self) -> bool:
@@ -383,14 +372,14 @@ class _Switch:
         status = self._txn.commit()
         if status == Transaction.INCOMPLETE:
             return False
-        if status == Transaction.SUCCESS:
+        if status == Transaction.SUCCESS and self._tried is not None:
             self._awaited = self._txn.get_increment_new_value()
             self._since = time.monotonic()
-            rows = _rows(self._idl)
+            rows = rows_of(self._idl)
             for port, wanted in self._tried.items():
                 if port not in rows.ports:
                     self._given_up[port] = wanted
-        elif status != Transaction.UNCHANGED:
+        elif status not in (Transaction.SUCCESS, Transaction.UNCHANGED):
             self._retry_at = time.monotonic() + RETRY
             if status == Transaction.ERROR:
                 self._error = f"its database refuses the queues: {self._txn.get_error()}"
@@ -426,7 +415,20 @@ class _Switch:
         if not bridges:
             return f"the database at {self.address} has no bridge with this datapath id"
         self._ineffective = USERSPACE if bridges[0].datapath_type == "netdev" else ""
+        self._bridge, self._bridge_ids = str(bridges[0].uuid), dict(bridges[0].external_ids)
         return ""
+
+    def _overtaken(self) -> str:
+        """The reason why this instance may not write to the database; ``""`` where it may."""
+        stands = generation_in(self._bridge_ids)
+        shown = ""
+        if self._generation and is_later(stands, self._generation):
+            shown = f"the database of switch {self.name} has generation {stands}, and this instance has "
+            shown += f"{self._generation}"
+            if shown != self._shown:
+                self._fence.show(shown)
+        self._shown = shown
+        return FENCED if self._fence.is_shut else shown
 
     def _root(self) -> Any:
         return next(iter(self._idl.tables["Open_vSwitch"].rows.values()))
@@ -452,34 +454,3 @@ class _Switch:
         for number in self._fds:
             self._selector.unregister(number)
         self._fds.clear()
-
-
-def _idl(address: str) -> Idl:
-    tables = {name: {"columns": columns, "isRoot": True} for name, columns in _SCHEMA.items()}
-    helper = SchemaHelper(schema_json={"name": "Open_vSwitch", "version": "1.0.0", "tables": tables})
-    for name, columns in _SCHEMA.items():
-        helper.register_columns(name, list(columns))
-    idl = Idl(address, helper, probe_interval=PROBE)
-    # A worker has hundreds of ports, and those without a QoS are not needed.
-    idl.cond_change("Port", [["qos", "!=", ["set", []]]])
-    return idl
-
-
-def _rows(idl: Idl) -> Rows:
-    tables = idl.tables
-    return Rows(
-        ports={row.name: str(row.qos[0].uuid) for row in tables["Port"].rows.values() if row.qos},
-        qos={
-            str(uuid): QosRow(
-                row.type,
-                dict(row.other_config),
-                dict(row.external_ids),
-                {number: str(each.uuid) for number, each in row.queues.items()},
-            )
-            for uuid, row in tables["QoS"].rows.items()
-        },
-        queues={
-            str(uuid): QueueRow(dict(row.other_config), dict(row.external_ids))
-            for uuid, row in tables["Queue"].rows.items()
-        },
-    )

@@ -102,7 +102,7 @@ def standing(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> di
             for number, uuid in row.queues.items()
             if uuid in rows.queues and (queue := _queue_of(rows.queues[uuid].config)) is not None
         }
-        found[port] = PortQueues(_whole(row.config.get("max-rate", "")) or 0, MappingProxyType(held))
+        found[port] = PortQueues(whole_number(row.config.get("max-rate", "")) or 0, MappingProxyType(held))
     return found
 
 
@@ -119,12 +119,12 @@ def dropped(datapath: str, rows: Rows) -> dict[tuple[str, int], int]:
 def _counts(datapath: str, rows: Rows, name: str) -> Iterator[tuple[tuple[str, int], int]]:
     for row in rows.queues.values():
         ids = row.ids
-        count, number = _whole(ids.get(name, "")), _whole(ids.get(NUMBER, ""))
+        count, number = whole_number(ids.get(name, "")), whole_number(ids.get(NUMBER, ""))
         if ids.get(MARK) == datapath and count is not None and number is not None:
             yield (ids.get(PORT, ""), number), count
 
 
-def _whole(text: str) -> int | None:
+def whole_number(text: str) -> int | None:
     """A number that a database may hold (RFC 7047, section 3.1), None for what is none."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
 
@@ -141,7 +141,7 @@ def queue_config(queue: Queue) -> dict[str, str]:
 
 def _queue_of(config: Text) -> Queue | None:
     names = ("min-rate", "max-rate", "priority")
-    least, most, priority = (_whole(config.get(name, "0")) for name in names)
+    least, most, priority = (whole_number(config.get(name, "0")) for name in names)
     if least is None or most is None or priority is None:
         return None
     queue = Queue(least, most, priority)
@@ -160,8 +160,8 @@ def _new(datapath: str, port: str, wanted: PortQueues, place: int, instead: list
         "uuid-name": f"qos_{place}",
         "row": {
             "type": TYPE,
-            "other_config": _map({"max-rate": str(wanted.rate)}),
-            "external_ids": _map({MARK: datapath, PORT: port}),
+            "other_config": as_map({"max-rate": str(wanted.rate)}),
+            "external_ids": as_map({MARK: datapath, PORT: port}),
             "queues": ["map", [[number, ["named-uuid", name]] for number, name in names.items()]],
         },
     }
@@ -180,8 +180,8 @@ def _insert_queue(datapath: str, port: str, number: int, queue: Queue, name: str
         "table": "Queue",
         "uuid-name": name,
         "row": {
-            "other_config": _map(queue_config(queue)),
-            "external_ids": _map({MARK: datapath, PORT: port, NUMBER: str(number)}),
+            "other_config": as_map(queue_config(queue)),
+            "external_ids": as_map({MARK: datapath, PORT: port, NUMBER: str(number)}),
         },
     }
 
@@ -195,9 +195,9 @@ def _changed(
     if row.kind != TYPE:
         changed["type"] = TYPE
     if row.config != config:
-        changed["other_config"] = _map(config)
+        changed["other_config"] = as_map(config)
     if changed:
-        yield {"op": "update", "table": "QoS", "where": _where(uuid), "row": changed}
+        yield {"op": "update", "table": "QoS", "where": where_uuid(uuid), "row": changed}
     gone = [number for number in row.queues if number not in wanted.queues]
     fresh: list[list[Any]] = []
     for number, queue in sorted(wanted.queues.items()):
@@ -215,8 +215,8 @@ def _changed(
             yield {
                 "op": "update",
                 "table": "Queue",
-                "where": _where(at),
-                "row": {"other_config": _map(queue_config(queue))},
+                "where": where_uuid(at),
+                "row": {"other_config": as_map(queue_config(queue))},
             }
     if gone or fresh:
         mutations: list[list[Any]] = []
@@ -224,7 +224,7 @@ def _changed(
             mutations.append(["queues", "delete", ["set", sorted(gone)]])
         if fresh:
             mutations.append(["queues", "insert", ["map", fresh]])
-        yield {"op": "mutate", "table": "QoS", "where": _where(uuid), "mutations": mutations}
+        yield {"op": "mutate", "table": "QoS", "where": where_uuid(uuid), "mutations": mutations}
 
 
 def _removed(datapath: str, kept: set[str], claimed: set[str], rows: Rows) -> Iterator[Operation]:
@@ -244,13 +244,15 @@ def _removed(datapath: str, kept: set[str], claimed: set[str], rows: Rows) -> It
             yield _delete("Queue", uuid)
 
 
-def _map(values: Text) -> list[Any]:
+def as_map(values: Text) -> list[Any]:
+    """A map as the database has it (RFC 7047, section 5.1)."""
     return ["map", [[key, value] for key, value in sorted(values.items())]]
 
 
-def _where(uuid: str) -> list[Any]:
+def where_uuid(uuid: str) -> list[Any]:
+    """The condition that chooses the row ``uuid``."""
     return [["_uuid", "==", ["uuid", uuid]]]
 
 
 def _delete(table: str, uuid: str) -> Operation:
-    return {"op": "delete", "table": table, "where": _where(uuid)}
+    return {"op": "delete", "table": table, "where": where_uuid(uuid)}

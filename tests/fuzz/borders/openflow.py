@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from lark_common.errors import SwitchError
 from lark_controller.flows.placement import place_switch
 from lark_controller.policies.file import load
 from lark_controller.reconcile.packet_ins import Reactions
@@ -36,6 +38,7 @@ DICTIONARY: Final = (
     *(bytes((4, kind)) for kind in range(30)), *(kind.to_bytes(2) for kind, _ in REQUESTS),
     *(xid.to_bytes(4) for xid in range(2, 12)), b"\x00\x01\x00\x04\x00\x00\x00\x00", b"\x00\x04\x00\x18",
     b"\x80\x00\x00\x04\x00\x00\x00\x0b", b"\x80\x00\x0a\x02\x08\x00", b"\x80\x00\x0a\x02\x86\xdd", b"\x00\x00\x00\x10",
+    b"ONF\x00\x00\x00\x07\x77", b"\x00\x00\x00\x03", b"\x00\x01\x00\x0a", b"\x00\x0b\x00\x00",
 )  # fmt: skip
 logging.disable(logging.CRITICAL)
 _LOOP: Final = asyncio.new_event_loop()
@@ -95,7 +98,7 @@ def run(data: bytes) -> None:
 
 
 async def _play(data: bytes) -> None:
-    connection = Connection(OpenFlowOptions(), lambda _: None, lambda _connection, _reason: None)
+    connection = Connection(OpenFlowOptions(generation=7), lambda _: None, lambda _connection, _reason: None)
     connection.connection_made(cast(asyncio.BaseTransport, _Transport()))
     link = SwitchLink(connection, cast(Any, _Handler()), ReplyRoom())
     link.datapath, link.ready = DATAPATH, True
@@ -103,6 +106,9 @@ async def _play(data: bytes) -> None:
     waiting = [
         link.requests.collect("fuzz", kind, wire.flow_stats_request, cast(Any, read), 60.0) for kind, read in REQUESTS
     ]
+    role = link.mastership.ask()
+    assert role is not None
+    taken = asyncio.ensure_future(link.mastership.take(role))
     connection.data_received(wire.hello(0))
     half = len(data) // 2
     for piece in (data[:half], data[half:]):
@@ -116,3 +122,5 @@ async def _play(data: bytes) -> None:
     link.lost("the end")
     for each in waiting:
         each.exception()
+    with suppress(SwitchError):
+        await taken

@@ -11,9 +11,9 @@ import ovs.jsonrpc
 from ovs.db.idl import Idl
 
 from lark_controller.qos.queues import PortQueues, Queue
-from lark_controller.switches.ovsdb import rows
-from lark_controller.switches.ovsdb.driver import _idl, _rows
+from lark_controller.switches.ovsdb import rows, term
 from lark_controller.switches.ovsdb.json_stream import Parser
+from lark_controller.switches.ovsdb.replica import replica, rows_of
 
 MAX_BYTES: Final = 8192
 DATAPATH: Final = "0000000000000001"
@@ -24,7 +24,7 @@ DICTIONARY: Final = tuple(
         '{"id":7,"error":null,"result":', '{"id":null,"method":"update","params":[null,', '"Port"', '"QoS"', '"Queue"',
         '"Bridge"', '"Open_vSwitch"', '{"new":', '"old":', '["uuid","' + UUID + '"]', '["set",[', '["map",[',
         '"other_config"', '"external_ids"', '"queues"', '"qos"', '"name"', '"next_cfg"', '"lark-datapath"',
-        '"lark-port"', '"lark-queue"', '"min-rate"', '"max-rate"', DATAPATH, UUID,
+        '"lark-port"', '"lark-queue"', '"lark-generation"', '"min-rate"', '"max-rate"', DATAPATH, UUID,
         "]]", "}}", "1e999", "-1", "null", "\\u0000", '\\"',
     )
 )  # fmt: skip
@@ -94,13 +94,14 @@ def _read(text: str, size: int) -> list[Any]:
 
 
 def _follow(messages: list[Any]) -> None:
-    idl = _idl("unix:/nowhere")
+    idl = replica("unix:/nowhere", 5000)
     idl._session = _Session(messages)
     idl._last_seqno = 1
     idl.state, idl._monitor_request_id = Idl.IDL_S_DATA_MONITOR_REQUESTED, 7
     try:
         idl.run()
-        found = _rows(idl)
+        found = rows_of(idl)
+        bridges = [dict(row.external_ids) for row in idl.tables["Bridge"].rows.values()]
     except Exception:
         return  # the driver begins anew with this switch, and says so
     desired = {"eth0": PortQueues(1_000_000_000, {1: Queue(1_000_000, 2_000_000)})}
@@ -108,3 +109,6 @@ def _follow(messages: list[Any]) -> None:
     rows.standing(DATAPATH, desired, found)
     rows.waited(DATAPATH, found)
     rows.dropped(DATAPATH, found)
+    for ids in bridges:
+        term.generation_in(ids)
+        json.dumps(term.guard(UUID, ids, 7))

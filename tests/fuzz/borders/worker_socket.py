@@ -18,9 +18,9 @@ DICTIONARY: Final = tuple(
     word.encode()
     for word in (
         "POST /v1/jobs", "POST /v1/usage", "POST /v1/reservations", "PATCH /v1/reservations/", "DELETE /v1/jobs/",
-        "GET /v1/links", "GET /v1/namespace", "GET /v1/status", "/renew", "?wait=", " HTTP/1.1\r\n", "Content-Length: ",
-        "Transfer-Encoding: chunked", "Expect: 100-continue", "\r\n\r\n", "\n------\n", "Owner = ", "nan", "inf", "-1",
-        "0123456789abcdef", "%00", "//", "\r\n ",
+        "GET /v1/links", "GET /v1/job", "GET /v1/namespace", "GET /v1/status", "/renew", "?wait=", " HTTP/1.1\r\n",
+        "Content-Length: ", "Transfer-Encoding: chunked", "Expect: 100-continue", "\r\n\r\n", "\n------\n", "Owner = ",
+        "nan", "inf", "-1", "0123456789abcdef", "%00", "//", "\r\n ",
     )
 )  # fmt: skip
 logging.disable(logging.CRITICAL)

@@ -11,12 +11,12 @@ import { reservationTable } from "./reservations.js";
 import { flowTable } from "./switch.js";
 import { used } from "./usage.js";
 
-const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Connectivity", group: "Group" };
+const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Connectivity", bandwidth: "Bandwidth", group: "Group" };
 
 export function open({ one, who, paint, say, live, signal }) {
   let pointed = null;
   let wanted = false;
-  let [job, flows, failed, events, names, reserved] = [null, null, null, null, new Map(), []];
+  let [job, flows, failed, events, names, reserved, advice] = [null, null, null, null, new Map(), [], null];
   const title = () => {
     if (!job) return `Job ${one}`;
     return { text: `Job ${job.cluster}.${job.proc} of ${job.owner}`, aside: state(jobState(job)) };
@@ -54,7 +54,7 @@ export function open({ one, who, paint, say, live, signal }) {
         draw();
       },
     });
-    return [drawn, used(job.usage)];
+    return [drawn, used(job.usage), advice && advised(advice)];
   };
   const lift = () => h("p", { class: "actions" },
     h("button", { type: "button", disabled: !who.scopes.includes("operate"), on: { click: async () => {
@@ -93,8 +93,8 @@ export function open({ one, who, paint, say, live, signal }) {
   const more = live(10, async (stop) => {
     const held = await get(["jobs", one], {}, stop);
     const here = [...new Set([held.datapath, ...held.confirmed, ...held.waiting.map((each) => each.datapath)].filter(Boolean))];
-    const [{ entries }, { reservations }] = await Promise.all([
-      get(["audit"], { subject: one, limit: 20 }, stop), get(["reservations"], { job: one }, stop)]);
+    const [{ entries }, { reservations }, found] = await Promise.all([
+      get(["audit"], { subject: one, limit: 20 }, stop), get(["reservations"], { job: one }, stop), get(["jobs", one, "advice"], {}, stop)]);
     const known = await Promise.all(here.map((datapath) => get(["switches", datapath], {}, stop).catch(orNothing)));
     const asked = held.state === "ended" || !wanted ? null : await Promise.all(here.map(async (datapath) => {
       try {
@@ -103,9 +103,9 @@ export function open({ one, who, paint, say, live, signal }) {
         return orNothing(error) || [datapath, null, error];
       }
     }));
-    return { entries, reservations, known: known.filter(Boolean), asked };
-  }, ({ entries, reservations, known, asked }) => {
-    [events, reserved] = [entries, reservations];
+    return { entries, reservations, found, known: known.filter(Boolean), asked };
+  }, ({ entries, reservations, found, known, asked }) => {
+    [events, reserved, advice] = [entries, reservations, found];
     names = new Map(known.map((each) => [each.datapath, each.name]));
     if (asked) {
       failed = asked.find(([, some]) => !some)?.[2] || null;
@@ -114,6 +114,11 @@ export function open({ one, who, paint, say, live, signal }) {
     draw();
   });
   signal.addEventListener("abort", () => (job = null));
+}
+
+function advised({ sentence, so_far: soFar, highest, seconds }) {
+  return facts([soFar ? "Advice so far" : "Advice", sentence],
+    ["Highest rates", seconds > 0 && `${count(highest.outward)} Mb/s sent, ${count(highest.inward)} Mb/s received`]);
 }
 
 function usageAside({ usage }) {
@@ -141,11 +146,12 @@ function about(job) {
 }
 
 function decision(job) {
-  const { blocked, slice, inbound, outbound, because } = job.decision;
+  const { blocked, slice, inbound, outbound, bandwidth, because } = job.decision;
   const words = blocked ? ["It is blocked: nothing passes."] : [
     slice ? ["It may exchange packets with jobs of the slice ", h("code", {}, slice.value), "."] : "It is in no slice.",
     inbound && outbound ? "It may call and be called." : inbound ? "It may be called, but not call." : outbound ? "It may call, but not be called."
       : "It may neither call nor be called.",
+    bandwidth && (bandwidth.mode === "cap" ? "The bandwidth that it requests is the most that it gets." : "The bandwidth that it requests is guaranteed."),
     job.decision.group && ["It is accounted to the group ", groupLink(job.decision.group), "."],
   ];
   return [

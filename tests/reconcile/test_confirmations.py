@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lark_controller.reconcile.awaited import Confirmations, FlowsAt
+from lark_controller.reconcile.confirmations import Confirmations, FlowsAt
 from lark_controller.reconcile.workers import WorkerStates
 
 

@@ -1,0 +1,197 @@
+"""One controller's REST API: its address, and one request to it."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from lark_common.errors import LarkError, SettingError
+from lark_common.limits import InTime
+
+
+class UnreachableError(LarkError):
+    """The controller did not answer, with the reason; ``asked`` where it may have had the request all the same."""
+
+    def __init__(self, reason: str, asked: bool = False) -> None:
+        super().__init__(reason)
+        self.asked = asked
+
+
+class ProblemError(LarkError):
+    """The controller refused; ``status`` and ``problem`` are those of its problem document (RFC 9457)."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        super().__init__(str(problem.get("detail") or problem.get("title") or f"status {status}"))
+        self.status = status
+        self.problem = dict(problem)
+
+    @property
+    def mistakes(self) -> list[dict[str, Any]]:
+        """The mistakes of a policy that was refused."""
+        found = self.problem.get("mistakes")
+        return found if isinstance(found, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The bytes of an answer, and the seconds by which the server's clock was ahead."""
+
+    data: bytes
+    ahead: float
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class AnswerInTime(http.client.HTTPResponse):
+    """An answer that takes ``seconds`` at most from the request on, however slowly it comes."""
+
+    seconds = 0.0
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        self.fp.close()
+        self.fp = io.BufferedReader(InTime(sock, time.monotonic() + self.seconds))
+
+
+class Endpoint:
+    """The address of a controller, with the certificates for it; thread-safe. Raises SettingError for what is none.
+
+    ``whole``, ``most`` and ``unverified`` are those of :class:`lark_common.client.Client`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        ca: str | os.PathLike[str] | None = None,
+        cert: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        *,
+        whole: bool = False,
+        most: int,
+        unverified: bool = False,
+    ) -> None:
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise SettingError(f"{url!r} cannot be used: {error}") from None
+        if parts.scheme not in ("http", "https", "unix") or not (
+            parts.path if parts.scheme == "unix" else parts.hostname
+        ):
+            raise SettingError(f"{url!r} is no URL of a controller; accepted: http://…, https://…, unix:/path")
+        try:
+            self._port = parts.port
+            self._tls = ssl.create_default_context(cafile=ca) if parts.scheme == "https" else None
+            if self._tls is not None and unverified:
+                self._tls.check_hostname = False
+                self._tls.verify_mode = ssl.CERT_NONE
+            if self._tls is not None and cert is not None:
+                self._tls.load_cert_chain(cert, key)
+        except (ValueError, OSError) as error:
+            raise SettingError(f"{url!r} cannot be used: {error}") from None
+        self.url = url
+        self._parts = parts
+        self._base = "" if parts.scheme == "unix" else parts.path.rstrip("/")
+        self._whole = whole
+        self._most = most
+        self._lock = threading.Lock()
+        self._polls: set[socket.socket] = set()
+
+    def ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, seconds: float, poll: bool
+    ) -> Reply:
+        """Make a request, whose steps take ``seconds`` at most; a ``poll`` is one that :meth:`hang_up` ends.
+
+        Raises UnreachableError where nothing answers, or not as a controller does, and ProblemError.
+        """
+        connection = self._connection(seconds)
+        if self._whole:
+            connection.response_class = type("", (AnswerInTime,), {"seconds": seconds})
+        asked = False
+        try:
+            connection.connect()
+            asked = True
+            if poll:
+                with self._lock:
+                    self._polls.add(connection.sock)
+            sent_at = time.time()
+            connection.request(method, self._base + target, body, dict(headers))
+            answer = connection.getresponse()
+            ahead = _ahead(answer.getheader("Date"), sent_at)
+            data = answer.read(self._most + 1)
+            if answer.length and len(data) <= self._most:
+                raise http.client.IncompleteRead(data, answer.length)
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise UnreachableError(f"{self.url} cannot be reached: {reason}.", asked) from None
+        finally:
+            if poll:
+                with self._lock:
+                    self._polls.discard(connection.sock)
+            connection.close()
+        if len(data) > self._most:
+            raise UnreachableError(f"{self.url} answers with more than {self._most} bytes.", asked)
+        if 300 <= answer.status < 400:
+            # A controller sends nobody elsewhere; some device in between does.
+            words = f"{self.url} does not answer as a Lark controller does: status {answer.status}."
+            raise UnreachableError(words, asked)
+        if answer.status >= 400:
+            raise ProblemError(answer.status, _problem(data, answer.status))
+        return Reply(data, ahead)
+
+    def hang_up(self) -> None:
+        """End the polls that are under way, which raise UnreachableError."""
+        with self._lock:
+            for each in self._polls:
+                try:
+                    # The socket's own, not TLS's, which another thread reads.
+                    socket.socket.shutdown(each, socket.SHUT_RDWR)
+                except OSError:
+                    continue  # it has ended by itself
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        if self._parts.scheme == "unix":
+            return _UnixConnection(self._parts.path, timeout)
+        host = self._parts.hostname or ""
+        if self._tls is not None:
+            return http.client.HTTPSConnection(host, self._port, timeout=timeout, context=self._tls)
+        return http.client.HTTPConnection(host, self._port, timeout=timeout)
+
+
+def _ahead(date: str | None, sent_at: float) -> float:
+    """Of an answer's Date (RFC 9110, section 6.6.1), which is of the request's arrival and a whole second."""
+    try:
+        at = parsedate_to_datetime(date or "")
+    except (ValueError, OverflowError):
+        return 0.0
+    # A date without a zone that is known is in UTC all the same.
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return at.timestamp() + 0.5 - sent_at
+
+
+def _problem(data: bytes, status: int) -> Mapping[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"status": status, "detail": f"The server answered {status}."}

@@ -1,0 +1,70 @@
+"""The place of each count among an account's numbers: of ports, flows and workers, parts and their wholes. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from lark_controller.accounting.account import HELD, Account
+from lark_controller.accounting.readings import CountKind, TransferCounts
+from lark_controller.accounting.usage import MOST, Usage
+
+# Which sums a flow's (bytes, packets) belong to; drops count packets alone.
+_SPLITS: Final[dict[int, tuple[str | None, str]]] = {
+    CountKind.WAN_OUT: ("wan_bytes_out", "wan_packets_out"),
+    CountKind.WAN_IN: ("wan_bytes_in", "wan_packets_in"),
+    CountKind.WAN_IN_IPV6: ("wan_bytes_in", "wan_packets_in"),
+    CountKind.DROP_OUT: (None, "policy_drops_out"),
+    CountKind.DROP_IN: (None, "policy_drops_in"),
+    CountKind.DROP_IN_IPV6: (None, "policy_drops_in"),
+}
+PLACES: Final = {name: place for place, name in enumerate(Usage._fields)}
+# In the order of PortReading.
+PORT_PLACES: Final = tuple(
+    PLACES[name]
+    for name in ("packets_out", "bytes_out", "packets_in", "bytes_in", "rate_drops_out", "rate_drops_in")
+)  # fmt: skip
+RATE_PLACES: Final = tuple(PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
+DROP_PLACES: Final = tuple(
+    PLACES[name] for name in ("policy_drops_in", "policy_drops_out", "rate_drops_in", "rate_drops_out")
+)
+RATE_DROP_PLACES: Final = tuple(PLACES[name] for name in ("rate_drops_in", "rate_drops_out"))
+THROTTLED: Final = PLACES["throttled"]
+# Each part with its whole, in the order of the numbers that are held over.
+_PARTS: Final = tuple(
+    (PLACES[f"wan_{name}"], PLACES[name]) for name in ("bytes_in", "bytes_out", "packets_in", "packets_out")
+)
+HELD_FOR: Final = {part: HELD + place for place, (part, _) in enumerate(_PARTS)}
+FLOW_PLACES: Final = {
+    kind: (None if size is None else PLACES[size], PLACES[packets]) for kind, (size, packets) in _SPLITS.items()
+}
+# In the order of TransferCounts.
+TRANSFER_PLACES: Final = tuple(PLACES[f"transfer_{name}"] for name in TransferCounts._fields)
+WORKER_PLACES: Final = tuple(
+    PLACES[name]
+    for name in (
+        "wan_bytes_in", "wan_bytes_out", "wan_packets_in", "wan_packets_out", "policy_drops_in", "policy_drops_out"
+    )
+)  # fmt: skip
+
+
+def count_parts(account: Account, before: array[int] | None) -> None:
+    """Count of each part that was read no more than its whole; the rest is held over, as flows may be ahead of ports.
+
+    ``before`` is what was held before a reading that has the wholes too; None where it has not. After such a reading no
+    more is held than came with it: packets that were counted and then dropped by a queue never arrive.
+    """
+    numbers = account.numbers
+    for place, (part, whole) in enumerate(_PARTS):
+        held = numbers[HELD + place]
+        if not held:
+            continue
+        given = min(held, max(0, numbers[whole] - numbers[part]))
+        numbers[part] += given
+        rest = held - given
+        numbers[HELD + place] = rest if before is None else min(rest, held - before[place])
+
+
+def add_to(numbers: array[int], place: int, value: int) -> None:
+    """Add to a sum, up to :data:`MOST`."""
+    numbers[place] = min(MOST, numbers[place] + value)

@@ -1,0 +1,126 @@
+"""The instances of the controller on one database: one is active, the others stand by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final, Protocol
+
+from lark_controller.api.described import At
+
+# Seconds without a sign of life after which an instance counts as away.
+AWAY_SECONDS: Final = 6.0
+
+
+class Why(StrEnum):
+    """The reasons for which an instance becomes the active one."""
+
+    FIRST = "first"
+    RELEASED = "released"
+    DRAINED = "drained"
+    RESTARTED = "restarted"
+    ENDED = "ended"
+    SILENT = "silent"
+
+
+# Words for each reason, after "took over: ".
+WORDS: Final = {
+    Why.FIRST: "none was active before",
+    Why.RELEASED: "the active one stopped",
+    Why.DRAINED: "an operator had the active one let go",
+    Why.RESTARTED: "it was the active one itself, and was started again",
+    Why.ENDED: "the session of the active one with the database ended",
+    Why.SILENT: "the active one gave no sign of life",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An instance: ``id`` is of the process alone, ``name`` and ``url`` survive its restart."""
+
+    id: str
+    name: str
+    url: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The term as an instance has read it.
+
+    ``holder`` is an instance's id, ``""`` where nobody is active; ``why`` then says why its last holder let go.
+    ``beat`` counts the holder's signs of life. ``held`` is True while the session of that holder with the database is
+    there, in ``server``: the database server's present run. ``alone`` is True where no other can use the database.
+    """
+
+    generation: int
+    holder: str = ""
+    name: str = ""
+    url: str = ""
+    beat: int = 0
+    held: bool = False
+    server: str = ""
+    why: str = ""
+    since: float = 0.0
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The time in which one instance is the active one; ``since`` by the database's clock. ``before`` is the name of
+    the one before, ``""`` where there was none."""
+
+    generation: int
+    since: float
+    why: Why
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance of the controller."""
+
+    id: Annotated[str, "Its id, another after each start"]
+    name: Annotated[str, "Its name"]
+    url: Annotated[str, "The URL of its REST API"]
+    version: Annotated[str, "Its version of Lark"]
+    state: Annotated[str, "active, starting, standby, stopped, or lost (it gives no sign of life)"]
+    started: Annotated[At, "Time when it started"]
+    beat_age: Annotated[float, "Seconds since its last sign of life"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """All instances on the database, and the present term."""
+
+    generation: Annotated[int, "The number of the term; each is higher than the one before"]
+    active: Annotated[str | None, "The id of the active instance; null where there is none"]
+    since: Annotated[At | None, "Time of the last takeover"]
+    why: Annotated[str, "Its reason: first, released, drained, restarted, ended or silent; empty before the first"]
+    instances: Annotated[tuple[Instance, ...], "The instances, the active one first"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The place of an instance in the term, as it has read it last. ``name`` and ``url`` are the active one's."""
+
+    active: bool
+    generation: int
+    since: float
+    name: str = ""
+    url: str = ""
+    sentence: str = ""
+
+
+class InstanceControls(Protocol):
+    """Operations on the instances. Thread-safe."""
+
+    def standing(self) -> Standing:
+        """The place of this instance in the term; asks no database."""
+
+    def all(self) -> Instances:
+        """All instances. Raises StoreError."""
+
+    def drain(self, instance: str, actor: str) -> Instances:
+        """Let the active instance, by id or name, let go, so that another takes over; then it ends, and stands by once
+        it is started again. Raises NotFoundError, StateError, StoreError."""

@@ -1,0 +1,234 @@
+"""One instance among those on a database: it stands by, takes over, and ends once another has taken over from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event, Lock
+from typing import Final
+
+from lark_common.errors import NotFoundError, StandbyError, StateError, StoreError
+from lark_common.log import ERROR, WARNING, event, failure
+from lark_common.threads import StoppableThread
+from lark_controller.api.instances import WORDS, Identity, Instances, Look, Standing, Term, Why
+from lark_controller.cluster.takeover import Watch, reason, watched
+from lark_controller.store import Store
+from lark_controller.store.instances import ACTIVE, STANDBY, STARTING
+
+# Seconds between two readings of the term: of one that stands by, and of the active one.
+STANDBY_SECONDS: Final = 0.5
+ACTIVE_SECONDS: Final = 1.0
+# After a reading that failed, the active one looks again so soon: a session that was ended is replaced before others
+# take it for the end of this process.
+AGAIN_SECONDS: Final = 0.2
+# And the least between any two: a lying switch, or its database, could otherwise have the term read all the time.
+LEAST_SECONDS: Final = 0.05
+
+DRAIN: Final = "drain"
+_SUBJECT: Final = "controller"
+_OLDER: Final = "a controller of an older release uses the database"
+
+
+class Member:
+    """An instance, from :meth:`join` to :meth:`leave`.
+
+    ``won`` is called with the term when this instance has taken over, ``lost`` once with a sentence when another has
+    taken over from it, ``drained`` when an operator has it let go: each on any thread, and none may wait.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        me: Identity,
+        *,
+        won: Callable[[Term], None],
+        lost: Callable[[str], None],
+        drained: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.me = me
+        self._store = store
+        self._place = store.instances
+        self._won, self._lost, self._drained = won, lost, drained
+        self._clock = clock
+        self._watch: Watch | None = None
+        self._term: Term | None = None
+        self._serves = False
+        self._prepared = False
+        self._trouble = ""
+        self._look = Look(0)
+        self._lock = Lock()
+        self._fenced = ""
+        self._wake = Event()
+        self._thread = StoppableThread("lark-instance", self._run, wake=self._wake.set)
+        # Until this instance has the term, nothing may be written.
+        store.guard(0, self.fence)
+
+    @property
+    def threads(self) -> tuple[StoppableThread, ...]:
+        """The threads that live from :meth:`join` to :meth:`leave`."""
+        return (self._thread,)
+
+    def join(self) -> None:
+        """Look at the term once, and take over if nobody has it; then go on with it on a thread. Raises StoreError."""
+        self._turn()
+        self._thread.start()
+
+    def serves(self) -> None:
+        """This instance has loaded all, and serves."""
+        self._serves = True
+        self._wake.set()
+
+    def look_now(self) -> None:
+        """Look at the term at once: something says that another instance has taken over."""
+        self._wake.set()
+
+    def release(self, why: Why) -> None:
+        """Write nothing any more, and let the term go so that another takes over at once, as far as the database is
+        there."""
+        self._thread.stop(patience=10.0)
+        self._store.guard(0, self.fence)
+        term, self._term, self._serves = self._term, None, False
+        if term is None or self._fenced:
+            return
+        try:
+            if self._place.release(self.me, term.generation, why):
+                event("the term is let go", generation=term.generation, why=str(why))
+        except StoreError as error:
+            event("the term cannot be let go; others will notice", level=WARNING, error=error)
+
+    def leave(self) -> None:
+        """Say that this instance has stopped, as far as the database is there."""
+        self._thread.stop(patience=10.0)
+        try:
+            if self._prepared:
+                self._place.leave(self.me)
+        except StoreError as error:
+            event("the end of this instance is not written", level=WARNING, error=error)
+
+    def fence(self, sentence: str) -> None:
+        """Another instance has taken over: this one is at its end. Only the first call counts."""
+        with self._lock:
+            if self._fenced:
+                return
+            self._fenced = sentence
+        self._store.guard(0, self.fence)
+        self._serves = False
+        self._lost(sentence)
+
+    # -- for REST ------------------------------------------------------------------------------------------------------
+
+    def standing(self) -> Standing:
+        """The place of this instance in the term; asks no database."""
+        term, look = self._term, self._look
+        if term is not None and not self._fenced:
+            sentence = "" if self._serves else "takes over, and loads the directory"
+            return Standing(self._serves, term.generation, term.since, self.me.name, self.me.url, sentence)
+        if self._trouble:
+            sentence = f"stands by; {self._trouble}"
+        elif look.holder:
+            sentence = f"stands by; {look.name or 'another controller'} at {look.url or 'an unknown address'} is active"
+        else:
+            sentence = "stands by; no controller is active"
+        return Standing(False, look.generation, look.since, look.name, look.url, sentence)
+
+    def all(self) -> Instances:
+        """All instances. Raises StoreError."""
+        return self._place.all()
+
+    def drain(self, instance: str, actor: str) -> Instances:
+        """Have this instance let go, if it is the one that is meant and another stands by. Raises NotFoundError,
+        StateError, StoreError."""
+        found = self._place.all()
+        meant = [each for each in found.instances if instance in (each.id, each.name)]
+        if not meant:
+            names = ", ".join(sorted({each.name for each in found.instances}))
+            raise NotFoundError(f"No instance has the name or id {instance}; there are: {names}.")
+        if all(each.id != found.active for each in meant):
+            raise StateError(f"{instance} is not the active instance: it has nothing to let go.")
+        if found.active != self.me.id:
+            url = next(each.url for each in meant if each.id == found.active)
+            raise StandbyError(f"{instance} is to be asked itself, at {url}.", url)
+        if not any(each.state == STANDBY for each in found.instances):
+            raise StateError(f"No other instance stands by that could take over from {instance}.")
+        self._store.trail.record(time.time(), actor, DRAIN, _SUBJECT, f"instance {self.me.name}")
+        self._drained()
+        return found
+
+    # -- on the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._fenced and not self._thread.pause(LEAST_SECONDS):
+            self._wake.wait(self._pause())
+            self._wake.clear()
+            if self._thread.stopping:
+                return
+            try:
+                self._turn()
+            except StoreError as error:
+                self._failed(str(error))
+            except Exception as error:
+                # An unexpected error must not stop this thread: no other would take over.
+                self._watch = None
+                failure("the term could not be looked at", error)
+
+    def _pause(self) -> float:
+        if self._term is None:
+            return STANDBY_SECONDS
+        return AGAIN_SECONDS if self._trouble else ACTIVE_SECONDS
+
+    def _failed(self, trouble: str) -> None:
+        self._watch = None
+        if trouble != self._trouble:
+            event("the term cannot be looked at", level=ERROR, error=trouble)
+        self._trouble = trouble
+
+    def _turn(self) -> None:
+        if not self._prepared:
+            self._prepared = self._place.prepare()
+            if not self._prepared:
+                if self._trouble != _OLDER:
+                    event(_OLDER, level=WARNING, hint="this one takes over when that one is stopped")
+                self._trouble = _OLDER
+                return
+            self._place.register(self.me)
+        if self._term is not None:
+            self._keep(self._term)
+        else:
+            self._stand_by()
+        self._trouble = ""
+
+    def _keep(self, term: Term) -> None:
+        self._place.hold(term.generation)
+        look = self._place.meet(self.me, ACTIVE if self._serves else STARTING)
+        if (look.generation, look.holder) != (term.generation, self.me.id) and not self._thread.stopping:
+            name = look.name or "another controller"
+            self.fence(f"{name} has taken over with generation {look.generation}")
+
+    def _stand_by(self) -> None:
+        look = self._place.meet(self.me, STANDBY)
+        before = self._look if self._watch is not None else None
+        self._look = look
+        if look.holder == self.me.id:
+            # It took over, and the database's answer was lost.
+            self._place.hold(look.generation)
+            self._win(Term(look.generation, look.since, Why(look.why)))
+            return
+        self._watch = watched(self._watch, look, self._clock())
+        why = reason(self._watch, self.me)
+        if why is None:
+            if before is None or before.holder != look.holder:
+                event("stands by", active=look.name, url=look.url, generation=look.generation)
+            return
+        self._place.check_schema()
+        generation = self._place.take(self.me, look.generation, why)
+        if generation is not None:
+            self._look = taken = self._place.meet(self.me, STARTING)
+            self._win(Term(generation, taken.since, why, look.name))
+
+    def _win(self, term: Term) -> None:
+        self._watch = None
+        self._store.guard(term.generation, self.fence)
+        self._term = term
+        event("took over", generation=term.generation, why=WORDS[term.why], before=term.before or None)
+        self._won(term)

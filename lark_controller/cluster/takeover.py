@@ -1,0 +1,72 @@
+"""The rules by which an instance that stands by takes over. Pure: values and the instance's own clock in, a reason out.
+
+They decide only *when* to try. What keeps two instances from writing is the generation of the term, in the database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from lark_controller.api.instances import AWAY_SECONDS, Identity, Look, Why
+
+# Readings between which more time passed than this say nothing about what was between them: the process was paused, or
+# the database was away, and then the active instance could give no sign of life either.
+GAP_SECONDS: Final = 3.0
+# Readings without a new sign of life: of an instance whose session is there, and of one whose session has ended.
+READINGS: Final = 3
+ENDED_SECONDS: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The evidence of readings in a row about one holder. Times are by the reader's own monotonic clock.
+
+    ``since`` is the first of the ``readings`` with the present beat, ``last`` the last one. ``held_in`` is the run of
+    the database server in which the holder's session was seen, ``free`` the readings in a row without it.
+    """
+
+    look: Look
+    since: float
+    last: float
+    readings: int = 1
+    held_in: str = ""
+    free: int = 0
+
+
+def watched(watch: Watch | None, look: Look, now: float) -> Watch:
+    """The watch after one more successful reading; ``None`` before the first, and after one that failed."""
+    held_in = look.server if look.held else ""
+    if watch is None or now - watch.last > GAP_SECONDS or _other(watch.look, look):
+        return Watch(look, now, now, held_in=held_in, free=not look.held)
+    moved = look.beat != watch.look.beat
+    return replace(
+        watch,
+        look=look,
+        since=now if moved else watch.since,
+        last=now,
+        readings=1 if moved else watch.readings + 1,
+        held_in=held_in or watch.held_in,
+        free=0 if look.held else watch.free + 1,
+    )
+
+
+def reason(watch: Watch, me: Identity) -> Why | None:
+    """The reason for which ``me``, which stands by, is to take over now; None where it is to wait."""
+    look = watch.look
+    if not look.holder:
+        return Why(look.why) if look.why else Why.FIRST
+    if look.alone or (not look.held and (look.name, look.url) == (me.name, me.url)):
+        return Why.RESTARTED
+    still = watch.last - watch.since
+    # A server that was started again has ended every session: of that, the holder is not to die.
+    ended = watch.held_in == look.server and watch.free >= READINGS
+    if ended and watch.readings >= READINGS and still >= ENDED_SECONDS:
+        return Why.ENDED
+    if watch.readings >= READINGS and still >= AWAY_SECONDS:
+        return Why.SILENT
+    return None
+
+
+def _other(one: Look, other: Look) -> bool:
+    return (one.generation, one.holder) != (other.generation, other.holder)

@@ -1,0 +1,203 @@
+"""Instances of the controller, and the term of the active one: functions on a connection.
+
+Whoever writes holds the one row of ``term`` FOR SHARE to the end of its transaction (:func:`check`), and a takeover
+changes that row (:func:`take`): it waits for what is being written, and what comes later finds another generation.
+All times are the database's clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Connection, Float, delete, insert, inspect, literal_column, select, text, update
+
+from lark_controller.api.instances import AWAY_SECONDS, Identity, Instance, Instances, Look, Why
+from lark_controller.store.schema import instances, term
+
+ACTIVE: Final = "active"
+STARTING: Final = "starting"
+STANDBY: Final = "standby"
+STOPPED: Final = "stopped"
+_LOST: Final = "lost"
+
+# The class of the session lock by which others see that the holder of a term lives: "term" in ASCII. The lock's own
+# number is the generation's last 31 bits.
+_LOCK_CLASS: Final = 0x7465726D
+_LOCK_MASK: Final = 0x7FFFFFFF
+# The lock that controllers before version 0009 of the schema held while they ran: "runs" in ASCII.
+_OLDER_LOCK: Final = 0x72756E73
+# A process that is paused in the middle of a write must not keep a takeover waiting.
+_IDLE_MS: Final = 5_000
+_TAKE_WAIT_MS: Final = 10_000
+# That limit counts between statements alone. In the middle of one (COPY, statements sent in a row, a long result) the
+# server waits for its client as long as TCP does: for hours where the client's machine is gone.
+_STALLED_MS: Final = 5_000
+# Instances that gave no sign of life for so many seconds are forgotten.
+_FORGOTTEN_SECONDS: Final = 86_400
+
+_NOW: Final = {
+    "postgresql": literal_column("extract(epoch FROM clock_timestamp())::double precision", Float),
+    "sqlite": literal_column("((julianday('now') - 2440587.5) * 86400.0)", Float),
+}
+_BRIEF: Final = f"set_config('idle_in_transaction_session_timeout', '{_IDLE_MS}', true)"
+_CHECK: Final = {
+    "postgresql": f"SELECT generation, {_BRIEF} FROM term FOR SHARE",
+    "sqlite": "SELECT generation, 0 FROM term",
+}
+_HELD: Final = f"""
+SELECT EXISTS (
+    SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND classid::bigint = {_LOCK_CLASS} AND objid::bigint = :number
+), pg_postmaster_start_time()::text
+"""
+_END_STALLED: Final = """
+SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE relation = 'term'::regclass AND pg_locks.database = datid AND datname = current_database()
+AND mode = 'RowShareLock' AND granted AND pid <> pg_backend_pid() AND usename = current_user
+AND state = 'active' AND wait_event_type = 'Client'
+AND state_change < clock_timestamp() - :stalled * interval '1 millisecond'
+"""
+
+
+def is_there(connection: Connection) -> bool:
+    """True if the database has the tables of this module."""
+    return inspect(connection).has_table("term")
+
+
+def older_one_runs(connection: Connection) -> bool:
+    """True while a controller of a release without instances uses the database; else none can begin until the end of
+    the transaction."""
+    if connection.dialect.name == "sqlite":
+        return False
+    return not connection.execute(text(f"SELECT pg_try_advisory_xact_lock({_OLDER_LOCK})")).scalar_one()
+
+
+def check(connection: Connection) -> int:
+    """The generation of the present term, which no other transaction changes before the end of this one."""
+    row = connection.exec_driver_sql(_CHECK[connection.dialect.name]).one()
+    return int(row[0])
+
+
+def register(connection: Connection, me: Identity) -> None:
+    """Write an instance down as one that stands by, and forget those that it replaces, and those long gone."""
+    _keep_brief(connection)
+    now = _NOW[connection.dialect.name]
+    holder = select(term.c.holder).scalar_subquery()
+    mine = (instances.c.name == me.name) & (instances.c.url == me.url)
+    gone = mine | (instances.c.at < now - _FORGOTTEN_SECONDS)
+    connection.execute(delete(instances).where(gone, instances.c.id != holder, instances.c.id != me.id))
+    values = {"name": me.name, "url": me.url, "version": me.version}
+    found = connection.execute(update(instances).where(instances.c.id == me.id).values(values))
+    if not found.rowcount:
+        fresh = values | {"id": me.id, "beat": 0, "state": STANDBY, "started_at": now, "at": now}
+        connection.execute(insert(instances).values(fresh))
+
+
+def beat(connection: Connection, me: Identity, state: str) -> None:
+    """Give a sign of life of an instance, which is written down anew where its row is gone."""
+    _keep_brief(connection)
+    now = _NOW[connection.dialect.name]
+    change = update(instances).where(instances.c.id == me.id)
+    found = connection.execute(change.values(beat=instances.c.beat + 1, state=state, at=now))
+    if not found.rowcount:
+        register(connection, me)
+
+
+def look(connection: Connection) -> Look:
+    """The term as it is, with its holder."""
+    columns = instances.c
+    joined = term.outerjoin(instances, columns.id == term.c.holder)
+    row = connection.execute(select(term, columns.name, columns.url, columns.beat).select_from(joined)).one()
+    held, server, alone = False, "", connection.dialect.name == "sqlite"
+    if not alone:
+        number = {"number": row.generation & _LOCK_MASK}
+        held, server = connection.execute(text(_HELD), number).one()
+    return Look(
+        row.generation,
+        row.holder,
+        row.name or "",
+        row.url or "",
+        row.beat or 0,
+        held,
+        server,
+        row.why,
+        row.since,
+        alone,
+    )
+
+
+def take(connection: Connection, me: Identity, seen: int, why: Why) -> int | None:
+    """Make an instance the holder of a new term, if the term is still the one that it has ``seen``; returns the new
+    generation, or None.
+
+    A generation is at least the seconds since 1970, so that it is higher than all before also where the database was
+    made anew or restored from a backup: switches keep the highest that they were told. By the row's own count it only
+    ever grows, whatever the clock says.
+    """
+    now = _NOW[connection.dialect.name]
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_TAKE_WAIT_MS}")
+        connection.execute(text(_END_STALLED), {"stalled": _STALLED_MS})
+        highest = text("GREATEST(generation + 1, extract(epoch FROM clock_timestamp())::bigint)")
+    else:
+        highest = text("MAX(generation + 1, CAST(strftime('%s', 'now') AS INTEGER))")
+    change = update(term).where(term.c.number == 1, term.c.generation == seen)
+    values = {"generation": highest, "holder": me.id, "since": now, "why": str(why)}
+    generation = connection.execute(change.values(values).returning(term.c.generation)).scalar_one_or_none()
+    if generation is None:
+        return None
+    hold(connection, generation)
+    beat(connection, me, STARTING)
+    return int(generation)
+
+
+def _keep_brief(connection: Connection) -> None:
+    # An instance that is paused here, or whose machine is lost, must not keep its own successor from its row.
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT {_BRIEF}")
+
+
+def hold(connection: Connection, generation: int) -> None:
+    """Show, as long as the session lasts, that the holder of a term lives. Whether another session of its own shows it
+    already does not matter."""
+    if connection.dialect.name == "postgresql":
+        number = {"number": generation & _LOCK_MASK}
+        connection.execute(text(f"SELECT pg_try_advisory_lock({_LOCK_CLASS}, :number)"), number)
+
+
+def release(connection: Connection, me: Identity, generation: int, why: Why) -> bool:
+    """Let a term go, so that another takes over at once; False where it is no more the instance's own."""
+    change = update(term).where(term.c.holder == me.id, term.c.generation == generation)
+    found = connection.execute(change.values(holder="", why=str(why)))
+    return bool(found.rowcount)
+
+
+def leave(connection: Connection, me: Identity) -> None:
+    """Write down that an instance has stopped."""
+    connection.execute(update(instances).where(instances.c.id == me.id).values(state=STOPPED))
+
+
+def all_of(connection: Connection) -> Instances:
+    """All instances and the term, the active one first, then by name."""
+    now = _NOW[connection.dialect.name]
+    present = connection.execute(select(term)).one()
+    rows = connection.execute(select(instances, now.label("now")).order_by(instances.c.name, instances.c.started_at))
+    found = []
+    for row in rows:
+        age = max(0.0, float(row.now) - row.at)
+        state = row.state if row.state == STOPPED or age < AWAY_SECONDS else _LOST
+        found.append(Instance(row.id, row.name, row.url, row.version, state, row.started_at, round(age, 3)))
+    found.sort(key=lambda each: each.id != present.holder)
+    return Instances(present.generation, present.holder or None, present.since or None, present.why, tuple(found))
+
+
+def user_of(connection: Connection) -> str:
+    """The name of the controller that uses the database now, ``""`` where none does; none takes over before the end of
+    the transaction."""
+    if not is_there(connection):
+        return "a controller of an older release" if older_one_runs(connection) else ""
+    check(connection)
+    found = all_of(connection)
+    alive = (each.name for each in found.instances if each.id == found.active and each.state != _LOST)
+    return next(alive, "")

@@ -1,0 +1,124 @@
+"""An instance's own place in the database: its row, the term that it takes, and the session by which others see that
+it lives. Nothing here is guarded by the term, but each change of the term names the generation that it is for."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+
+from sqlalchemy import Connection
+
+from lark_controller.api.instances import Identity, Look, Why
+from lark_controller.api.instances import Instances as AllInstances
+from lark_controller.store import instances, migrate
+from lark_controller.store.database import Database
+
+
+class Instances:
+    """Operations for one thread, but for :meth:`all`. Each raises StoreError where the database cannot be reached."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        # PostgreSQL: the session of the holder of a term, for as long as it holds it.
+        self._session: Connection | None = None
+
+    def prepare(self) -> bool:
+        """Make the tables if there are none of instances yet; False while a controller of an older release, which knows
+        nothing of instances, uses them."""
+        if self._database.read(instances.is_there):
+            return True
+        return self._database.write(_prepare, unguarded=True)
+
+    def check_schema(self) -> None:
+        """Raise StoreError where the tables are of a newer Lark than this, so that this one cannot use them."""
+        self._database.read(migrate.known_version)
+
+    def meet(self, me: Identity, state: str) -> Look:
+        """Give a sign of life and look at the term."""
+
+        def work(connection: Connection) -> Look:
+            instances.beat(connection, me, state)
+            return instances.look(connection)
+
+        if self._session is None:
+            return self._database.write(work, unguarded=True)
+        try:
+            with self._database.translated(), self._session.begin():
+                return work(self._session)
+        except BaseException:
+            self._end_session()
+            raise
+
+    def register(self, me: Identity) -> None:
+        """Write this instance down as one that stands by."""
+        self._database.write(partial(instances.register, me=me), unguarded=True)
+
+    def take(self, me: Identity, seen: int, why: Why) -> int | None:
+        """Begin a new term if the present one is still of the generation ``seen``; returns the new generation, or None.
+
+        Waits for what the present holder is writing. Where the answer of the database is lost, :meth:`meet` tells who
+        holds the term.
+        """
+        work = partial(instances.take, me=me, seen=seen, why=why)
+        if self._database.is_sqlite:
+            return self._database.write(work, unguarded=True)
+        self._end_session()
+        with self._database.translated():
+            session = self._database.session()
+            try:
+                with session.begin():
+                    generation = work(session)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    session.close()
+                raise
+            if generation is None:
+                session.close()
+                return None
+            self._session = session
+            return generation
+
+    def hold(self, generation: int) -> None:
+        """Show again that the holder of this term lives, where its session has ended."""
+        if self._database.is_sqlite or self._session is not None:
+            return
+        with self._database.translated():
+            session = self._database.session()
+            try:
+                with session.begin():
+                    instances.hold(session, generation)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    session.close()
+                raise
+            self._session = session
+
+    def release(self, me: Identity, generation: int, why: Why) -> bool:
+        """Let the term go; False where it was another's already."""
+        try:
+            return self._database.write(
+                partial(instances.release, me=me, generation=generation, why=why), unguarded=True
+            )
+        finally:
+            self._end_session()
+
+    def leave(self, me: Identity) -> None:
+        """Write down that this instance has stopped."""
+        self._database.write(partial(instances.leave, me=me), unguarded=True)
+
+    def all(self) -> AllInstances:
+        """All instances and the present term; from any thread."""
+        return self._database.read(instances.all_of)
+
+    def _end_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(Exception):
+                session.close()
+
+
+def _prepare(connection: Connection) -> bool:
+    if instances.older_one_runs(connection):
+        return False
+    migrate.upgrade(connection)
+    return True

@@ -1,0 +1,139 @@
+"""Mastership at one switch: asked for in the handshake, proven before what the switch would not refuse, and lost.
+
+A switch with roles refuses flows, meters and packets of a controller that another has followed: it obeys the highest
+generation. So most writes need nothing here. Open vSwitch looks at no role where connections are to be forgotten, so
+it is asked before (:meth:`Mastership.is_proven`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from lark_common.errors import SwitchError
+from lark_controller.switches.fence import FENCED, is_later
+from lark_controller.switches.openflow import roles
+from lark_controller.switches.openflow.connection import Connection
+from lark_controller.switches.openflow.replies import ErrorMessage
+from lark_controller.switches.openflow.requests import RefusedError, Requests
+from lark_controller.switches.openflow.roles import Role
+
+# Seconds after a question that was answered with "master" in which that counts. Time in which the process or the
+# machine stood still counts too, and another instance waits for longer before it takes this one for dead.
+PROOF_SECONDS: Final = 1.0
+# Reason where the switch obeys no higher generation, but has another master: an own connection that is newer, or a
+# controller that asks without a generation.
+REPLACED: Final = "the switch has another connection as its master"
+
+
+class Mastership:
+    """The role of one connection. With generation 0 no roles are spoken of.
+
+    ``name`` is the switch in sentences. ``known`` is False for a switch that knows no roles: it is used without a
+    fence. ``resume`` is called when a proof has come that was missing.
+    """
+
+    def __init__(self, connection: Connection, requests: Requests) -> None:
+        self.name = f"the switch at {connection.address}"
+        self.known = True
+        self.resume: Callable[[], None] = lambda: None
+        self._generation = connection.options.generation
+        self._connection = connection
+        self._requests = requests
+        self._proven_until = 0.0
+        self._asking = self._slave = False
+
+    def ask(self) -> asyncio.Future[Role] | None:
+        """Ask to be master of this instance's generation; None where no generation is known."""
+        return self._ask(roles.MASTER) if self._generation else None
+
+    async def take(self, asked: asyncio.Future[Role]) -> None:
+        """Take in the answer of :meth:`ask`. Raises SwitchError where this connection may not write to the switch."""
+        try:
+            held = await asked
+        except RefusedError as refusal:
+            if roles.has_none(refusal.error):
+                self.known = False
+                return
+            if not roles.is_stale(refusal.error):
+                raise
+            self._overtaken(await self._obeyed())
+            raise SwitchError(self._connection.closed_because) from None
+        if held.role != roles.MASTER:
+            raise SwitchError(f"asked for the role of master, the switch gives role {held.role}")
+
+    def notified(self, held: Role) -> None:
+        """Take in a notice of the switch that this connection's role has changed."""
+        if self._generation and held.role != roles.MASTER:
+            self._demoted(held)
+
+    def is_refused(self, error: ErrorMessage) -> bool:
+        """True where the switch has refused a write because another connection is its master; this one ends, once the
+        switch has been asked what it obeys."""
+        if not roles.is_slave(error):
+            return False
+        if not (self._generation and self.known):
+            self._connection.close(REPLACED)
+        elif not self._slave:
+            self._slave = True
+            self._look()
+        return True
+
+    def is_proven(self) -> bool:
+        """True where the switch has shown lately that this connection is its master; otherwise it is asked, once for
+        all that wait, and ``resume`` follows."""
+        if not (self._generation and self.known) or _now() < self._proven_until:
+            return True
+        self._look()
+        return False
+
+    def _look(self) -> None:
+        if not self._asking:
+            self._asking = True
+            self._ask(roles.NOCHANGE).add_done_callback(partial(self._seen, _now()))
+
+    def _seen(self, asked_at: float, done: asyncio.Future[Role]) -> None:
+        self._asking = False
+        if done.cancelled():
+            return
+        if (error := done.exception()) is not None:
+            self._connection.close(f"it does not say whether this instance is its master: {error}")
+            return
+        held = done.result()
+        if self._slave or held != Role(roles.MASTER, self._generation):
+            self._demoted(held)
+            return
+        self._proven_until = asked_at + PROOF_SECONDS
+        self.resume()
+
+    def _demoted(self, held: Role) -> None:
+        if is_later(held.generation, self._generation):
+            self._overtaken(held.generation)
+        else:
+            self._connection.close(REPLACED)
+
+    def _overtaken(self, generation: int | None) -> None:
+        """Show the fence that the switch obeys a generation after this instance's (None: it does not say which)."""
+        obeyed = "a later generation" if generation is None else f"generation {generation}"
+        sentence = f"{self.name} obeys {obeyed}, and this instance has {self._generation}"
+        fence = self._connection.fence
+        fence.show(sentence)
+        self._connection.close(FENCED if fence.is_shut else sentence)
+
+    async def _obeyed(self) -> int | None:
+        try:
+            return (await self._ask(roles.NOCHANGE)).generation
+        except SwitchError:
+            return None
+
+    def _ask(self, role: int) -> asyncio.Future[Role]:
+        build = partial(roles.request, role=role, generation=self._generation)
+        return self._requests.ask("role", build, roles.reply, self._connection.options.handshake_timeout)
+
+
+def _now() -> float:
+    """Seconds of a clock that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,1124 @@
+/* Reservations for MPI applications; lark_mpi.h says what it does, and the Python package lark_mpi does the same.
+ *
+ * In order: answers in JSON, requests at the worker's socket, rates, flows and their renewal, the communicator.
+ */
+#define _GNU_SOURCE
+
+#include "lark_mpi.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TEXT LARK_MPI_TEXT
+#define ID 32
+#define HOST 256
+#define ADDRESSES 4
+#define SOCKET_PATH "/run/lark-worker/worker.sock"
+/* Seconds to wait for room in the service's queue, and for an answer. */
+#define SECONDS 20
+/* Seconds to ask again where the service is starting, or turns a job away that asks too often. */
+#define PATIENCE 30.0
+#define RENEWAL_PATIENCE 2.0
+#define PAUSE 0.5
+/* Seconds that the answer to the last request of several waits for the queues. */
+#define WAIT 10
+#define LEASE 300.0
+#define SHORTEST_LEASE 3.0
+#define LONGEST_LEASE 86400.0
+#define MOST_RATE 1.25e12
+/* Bytes of an answer, and levels of JSON in it. */
+#define MAX_ANSWER ((size_t)16 << 20)
+#define MAX_DEPTH 64
+
+/* ---- Answers in JSON: checked as a whole first, and then read member by member ---- */
+
+typedef struct {
+    const unsigned char *at, *end;
+} json;
+
+static void space(json *in) {
+    while (in->at < in->end && (*in->at == ' ' || *in->at == '\t' || *in->at == '\n' || *in->at == '\r')) in->at++;
+}
+
+static int next_is(json *in, char wanted) {
+    space(in);
+    if (in->at == in->end || *in->at != (unsigned char)wanted) return 0;
+    in->at++;
+    return 1;
+}
+
+static int hex4(json *in, unsigned long *code) {
+    if (in->end - in->at < 4) return 0;
+    *code = 0;
+    for (int i = 0; i < 4; i++) {
+        unsigned char c = *in->at++;
+        unsigned value;
+        if (c >= '0' && c <= '9') value = c - '0';
+        else if ((c | 32) >= 'a' && (c | 32) <= 'f') value = (c | 32) - 'a' + 10;
+        else return 0;
+        *code = *code << 4 | value;
+    }
+    return 1;
+}
+
+/* Appends a character, whole or not at all; what has no room is left out. */
+static void put(unsigned long code, char *out, size_t size, size_t *length) {
+    unsigned char bytes[4];
+    size_t count;
+    if (code < 0x20 || code == 0x7f) code = '?';
+    if (code < 0x80) {
+        bytes[0] = (unsigned char)code;
+        count = 1;
+    } else if (code < 0x800) {
+        bytes[0] = (unsigned char)(0xc0 | code >> 6);
+        bytes[1] = (unsigned char)(0x80 | (code & 0x3f));
+        count = 2;
+    } else if (code < 0x10000) {
+        bytes[0] = (unsigned char)(0xe0 | code >> 12);
+        bytes[1] = (unsigned char)(0x80 | (code >> 6 & 0x3f));
+        bytes[2] = (unsigned char)(0x80 | (code & 0x3f));
+        count = 3;
+    } else {
+        bytes[0] = (unsigned char)(0xf0 | code >> 18);
+        bytes[1] = (unsigned char)(0x80 | (code >> 12 & 0x3f));
+        bytes[2] = (unsigned char)(0x80 | (code >> 6 & 0x3f));
+        bytes[3] = (unsigned char)(0x80 | (code & 0x3f));
+        count = 4;
+    }
+    if (out && *length + count < size) {
+        memcpy(out + *length, bytes, count);
+        *length += count;
+    }
+}
+
+/* A character of UTF-8, of more than one byte. */
+static int multibyte(json *in, unsigned long *code) {
+    unsigned char first = *in->at++;
+    int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
+    static const unsigned long least[] = {0, 0x80, 0x800, 0x10000};
+    if (first < 0xc2 || first > 0xf4 || in->end - in->at < more) return 0;
+    *code = first & (0x3fu >> more);
+    for (int i = 0; i < more; i++) {
+        if ((*in->at & 0xc0) != 0x80) return 0;
+        *code = *code << 6 | (*in->at++ & 0x3f);
+    }
+    return *code >= least[more] && *code <= 0x10ffff && (*code < 0xd800 || *code > 0xdfff);
+}
+
+static int escape(json *in, unsigned long *code) {
+    static const char names[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    unsigned long low;
+    if (in->at == in->end) return 0;
+    unsigned char c = *in->at++;
+    if (c != 'u') {
+        const char *found = c ? strchr(names, c) : NULL;
+        if (!found) return 0;
+        *code = (unsigned char)meant[found - names];
+        return 1;
+    }
+    if (!hex4(in, code)) return 0;
+    if (*code >= 0xd800 && *code < 0xdc00 && in->end - in->at >= 6 && in->at[0] == '\\' && in->at[1] == 'u') {
+        json ahead = {in->at + 2, in->end};
+        if (hex4(&ahead, &low) && low >= 0xdc00 && low < 0xe000) {
+            *code = 0x10000 + ((*code - 0xd800) << 10) + (low - 0xdc00);
+            in->at = ahead.at;
+        }
+    }
+    if (*code >= 0xd800 && *code < 0xe000) *code = '?';
+    return 1;
+}
+
+/* A string; with `out` its text, cut to `size` bytes with the NUL. */
+static int string(json *in, char *out, size_t size) {
+    size_t length = 0;
+    if (!next_is(in, '"')) return 0;
+    while (in->at < in->end && *in->at != '"') {
+        unsigned long code = *in->at;
+        if (code < 0x20) return 0;
+        if (code == '\\') {
+            in->at++;
+            if (!escape(in, &code)) return 0;
+        } else if (code >= 0x80) {
+            if (!multibyte(in, &code)) return 0;
+        } else {
+            in->at++;
+        }
+        put(code, out, size, &length);
+    }
+    if (in->at == in->end) return 0;
+    in->at++;
+    if (out) out[length] = '\0';
+    return 1;
+}
+
+/* A number, independent of the locale, which strtod is not. */
+static int number(json *in, double *value) {
+    double sign = 1, found = 0, scale = 1;
+    int digits = 0, exponent = 0, negative = 0;
+    space(in);
+    if (in->at < in->end && *in->at == '-') sign = -1, in->at++;
+    for (; in->at < in->end && *in->at >= '0' && *in->at <= '9'; in->at++, digits++) found = found * 10 + (*in->at - '0');
+    if (in->at < in->end && *in->at == '.') {
+        for (in->at++; in->at < in->end && *in->at >= '0' && *in->at <= '9'; in->at++, digits++) {
+            found = found * 10 + (*in->at - '0');
+            scale *= 10;
+        }
+    }
+    if (!digits) return 0;
+    if (in->at < in->end && (*in->at | 32) == 'e') {
+        in->at++;
+        if (in->at < in->end && (*in->at == '-' || *in->at == '+')) negative = *in->at++ == '-';
+        if (in->at == in->end || *in->at < '0' || *in->at > '9') return 0;
+        for (; in->at < in->end && *in->at >= '0' && *in->at <= '9'; in->at++) {
+            if (exponent < 400) exponent = exponent * 10 + (*in->at - '0');
+        }
+    }
+    found /= scale;
+    for (; exponent > 0; exponent--) found = negative ? found / 10 : found * 10;
+    *value = sign * found;
+    return 1;
+}
+
+static int word(json *in, const char *wanted) {
+    size_t length = strlen(wanted);
+    if ((size_t)(in->end - in->at) < length || memcmp(in->at, wanted, length)) return 0;
+    in->at += length;
+    return 1;
+}
+
+/* Passes over a value. */
+static int value(json *in, int depth) {
+    double ignored;
+    space(in);
+    if (in->at == in->end || depth > MAX_DEPTH) return 0;
+    char first = (char)*in->at, last = first == '{' ? '}' : ']';
+    switch (first) {
+    case '{':
+    case '[':
+        in->at++;
+        if (next_is(in, last)) return 1;
+        do {
+            if (first == '{' && !(string(in, NULL, 0) && next_is(in, ':'))) return 0;
+            if (!value(in, depth + 1)) return 0;
+        } while (next_is(in, ','));
+        return next_is(in, last);
+    case '"': return string(in, NULL, 0);
+    case 't': return word(in, "true");
+    case 'f': return word(in, "false");
+    case 'n': return word(in, "null");
+    default: return number(in, &ignored);
+    }
+}
+
+static int is_object(json in) {
+    space(&in);
+    if (in.at == in.end || *in.at != '{' || !value(&in, 0)) return 0;
+    space(&in);
+    return in.at == in.end;
+}
+
+/* The value of an object's member; the last of several. The document has been checked. */
+static int member(json in, const char *name, json *found) {
+    char key[64];
+    int there = 0;
+    if (!next_is(&in, '{') || next_is(&in, '}')) return 0;
+    do {
+        if (!string(&in, key, sizeof key) || !next_is(&in, ':')) return 0;
+        if (!strcmp(key, name)) *found = in, there = 1;
+        if (!value(&in, 0)) return 0;
+    } while (next_is(&in, ','));
+    return there;
+}
+
+static int member_text(json in, const char *name, char *out, size_t size) {
+    json found;
+    out[0] = '\0';
+    return member(in, name, &found) && string(&found, out, size);
+}
+
+static int member_number(json in, const char *name, double *out) {
+    json found;
+    return member(in, name, &found) && number(&found, out);
+}
+
+/* The next of a list's values; `list` is behind its bracket at first. */
+static int element(json *list, json *found) {
+    json end = *list;
+    if (next_is(&end, ']')) return 0;
+    *found = *list;
+    if (!value(list, 0)) return 0;
+    (void)next_is(list, ',');
+    return 1;
+}
+
+static int member_list(json in, const char *name, json *list) { return member(in, name, list) && next_is(list, '['); }
+
+/* ---- Requests at the worker's socket ---- */
+
+typedef struct {
+    int status;
+    char *text;
+    json body;
+} answer;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static const char *socket_path(void) {
+    const char *given = getenv("LARK_SOCKET");
+    return given && *given ? given : SOCKET_PATH;
+}
+
+static void forget(answer *of) {
+    free(of->text);
+    of->text = NULL;
+}
+
+static void limit(int fd, int which, double seconds) {
+    struct timeval time;
+    if (seconds < 0.001) seconds = 0.001;
+    time.tv_sec = (time_t)seconds;
+    time.tv_usec = (suseconds_t)((seconds - (double)time.tv_sec) * 1e6);
+    setsockopt(fd, SOL_SOCKET, which, &time, sizeof time);
+}
+
+static int send_all(int fd, const char *data, size_t length) {
+    while (length) {
+        ssize_t sent = send(fd, data, length, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0) return 0;
+        data += sent;
+        length -= (size_t)sent;
+    }
+    return 1;
+}
+
+/* Status and document of an answer that is whole; NULL, or what is wrong with it. */
+static const char *read_answer(answer *of, size_t length) {
+    char *head = memmem(of->text, length, "\r\n\r\n", 4);
+    int status = 0;
+    if (!head || length < 14 || memcmp(of->text, "HTTP/1.", 7)) return "it gave no answer";
+    char *space_at = memchr(of->text, ' ', (size_t)(head - of->text));
+    if (!space_at || head - space_at < 4) return "it gave no answer";
+    for (int i = 1; i < 4; i++) {
+        if (space_at[i] < '0' || space_at[i] > '9') return "it gave no answer";
+        status = status * 10 + (space_at[i] - '0');
+    }
+    if (space_at[4] != ' ' && space_at[4] != '\r') return "it gave no answer";
+    of->status = status;
+    of->body = (json){(unsigned char *)head + 4, (unsigned char *)of->text + length};
+    return is_object(of->body) ? NULL : "its answer is no JSON object";
+}
+
+/* One request; NULL, or what went wrong, with `missing` set where no service is there. */
+static const char *once(const char *request, size_t length, double seconds, answer *out, int *missing) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    const char *path = socket_path(), *problem = NULL;
+    size_t held = 0, room = 1 << 16;
+    *missing = 0;
+    if (strlen(path) >= sizeof name.sun_path) {
+        *missing = 1;
+        return "the socket's path is too long";
+    }
+    memcpy(name.sun_path, path, strlen(path) + 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return strerror(errno);
+    /* Somebody may have filled the service's queue: the kernel waits for room there. */
+    limit(fd, SO_SNDTIMEO, SECONDS);
+    if (connect(fd, (struct sockaddr *)&name, sizeof name)) {
+        *missing = errno == ENOENT || errno == ENOTDIR;
+        problem = strerror(errno);
+        close(fd);
+        return problem;
+    }
+    double deadline = now() + seconds;
+    out->text = malloc(room);
+    if (!out->text) problem = "no memory";
+    else if (!send_all(fd, request, length)) problem = strerror(errno);
+    while (!problem) {
+        limit(fd, SO_RCVTIMEO, deadline - now());
+        ssize_t got = recv(fd, out->text + held, room - held, 0);
+        if (got < 0 && errno == EINTR && now() < deadline) continue;
+        if (got < 0) problem = errno == EAGAIN || errno == EINTR ? "it gave no answer in time" : strerror(errno);
+        if (got <= 0) break;
+        held += (size_t)got;
+        if (held > MAX_ANSWER || now() > deadline) problem = "its answer is too long";
+        if (!problem && held == room) {
+            char *more = realloc(out->text, room *= 2);
+            if (more) out->text = more;
+            else problem = "no memory";
+        }
+    }
+    close(fd);
+    if (!problem) problem = read_answer(out, held);
+    if (problem) forget(out);
+    return problem;
+}
+
+/* Asks until there is an answer that is one, for `patience` seconds; 0 where there is none, and `reason` says why.
+ * The answer is to be forgotten. */
+static int ask(const char *method, const char *target, const char *body, double wait, double patience, answer *out,
+               char *reason) {
+    char request[1024];
+    double deadline = now() + patience;
+    int missing, length = snprintf(request, sizeof request,
+                                   "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                                   "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+                                   method, target, strlen(body), body);
+    out->text = NULL;
+    if (length < 0 || (size_t)length >= sizeof request) {
+        snprintf(reason, TEXT, "the request is too long");
+        return 0;
+    }
+    for (;;) {
+        const char *problem = once(request, (size_t)length, SECONDS + wait, out, &missing);
+        if (problem && missing) {
+            snprintf(reason, TEXT, "%s: no worker service of Lark is here", socket_path());
+            return 0;
+        }
+        if (!problem && out->status != 429 && out->status != 503) return 1;
+        if (now() + PAUSE > deadline) {
+            if (!problem) return 1;
+            snprintf(reason, TEXT, "the worker service cannot be asked: %s", problem);
+            return 0;
+        }
+        forget(out);
+        nanosleep(&(struct timespec){0, (long)(PAUSE * 1e9)}, NULL);
+    }
+}
+
+/* The sentence of a problem. */
+static void say(const answer *of, char *reason) {
+    if (!member_text(of->body, "detail", reason, TEXT) || !*reason)
+        snprintf(reason, TEXT, "the worker service answered %d", of->status);
+}
+
+/* Ids become parts of requests: letters and digits alone. */
+static int is_id(const char *text) {
+    size_t length = strspn(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
+    return length > 0 && length < ID - 1 && !text[length];
+}
+
+/* ---- Rates ---- */
+
+typedef struct {
+    char job[ID], host[HOST], addresses[ADDRESSES][INET6_ADDRSTRLEN];
+} place;
+
+static int has(const place *of, int six) {
+    for (int i = 0; i < ADDRESSES; i++) {
+        if (of->addresses[i][0] && !strchr(of->addresses[i], ':') == !six) return 1;
+    }
+    return 0;
+}
+
+/* The MTU of the route to a job, as the kernel knows it; 1500 where it knows none. */
+static int mtu_to(const place *there) {
+    for (int i = 0; i < ADDRESSES && there->addresses[i][0]; i++) {
+        const char *address = there->addresses[i];
+        int six = strchr(address, ':') != NULL, mtu = 0;
+        socklen_t size = sizeof mtu;
+        struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(9)};
+        struct sockaddr_in6 long_one = {.sin6_family = AF_INET6, .sin6_port = htons(9)};
+        void *number_at = six ? (void *)&long_one.sin6_addr : (void *)&four.sin_addr;
+        if (inet_pton(six ? AF_INET6 : AF_INET, address, number_at) != 1) continue;
+        int fd = socket(six ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        if (fd < 0) continue;
+        const struct sockaddr *name = six ? (struct sockaddr *)&long_one : (struct sockaddr *)&four;
+        int known = !connect(fd, name, six ? sizeof long_one : sizeof four) &&
+                    !getsockopt(fd, six ? IPPROTO_IPV6 : IPPROTO_IP, six ? IPV6_MTU : IP_MTU, &mtu, &size);
+        close(fd);
+        if (known) return mtu;
+    }
+    return 1500;
+}
+
+/* Bytes on a link for each byte of the application, in full packets: (MTU + 14) / (MTU - IP - 32). 14 are Ethernet's,
+ * IP is 20 or with IPv6 40, 32 are TCP's with its time stamps. */
+static double headers(const place *here, const place *there) {
+    int six = has(here, 1) && has(there, 1) && !(has(here, 0) && has(there, 0));
+    double mtu = mtu_to(there);
+    if (mtu < 576) mtu = 576;
+    if (mtu > 65535) mtu = 65535;
+    return (mtu + 14) / (mtu - (six ? 40 : 20) - 32);
+}
+
+/* An application's rate in bytes a second as a link's in kb/s, rounded up. */
+static long long kilobits(double rate, const place *here, const place *there) {
+    double exact = rate * 8e-3 * headers(here, there);
+    long long whole = (long long)exact;
+    if (exact - (double)whole > 1e-6) whole++;
+    return whole > 0 ? whole : 1;
+}
+
+/* ---- Flows, and their renewal on a thread that makes no call to MPI ---- */
+
+typedef struct {
+    char id[ID]; /* empty: none */
+    long long kbps;
+    char lost[TEXT];
+} flow;
+
+typedef struct reservation {
+    lark_mpi_status status; /* first: what the attribute shows */
+    double lease, due;
+    int makes, jobs, own;
+    place *places; /* of each job */
+    flow *flows, *before;
+    struct reservation *next;
+} reservation;
+
+/* Guards the list, and the flows in it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake;
+static reservation *held;
+static pthread_t thread;
+static int running, stopping;
+
+static flow flow_of(const reservation *of, int job) {
+    pthread_mutex_lock(&lock);
+    flow found = of->flows[job];
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void keep(reservation *of, int job, const flow *made) {
+    pthread_mutex_lock(&lock);
+    of->flows[job] = *made;
+    pthread_mutex_unlock(&lock);
+}
+
+static void lose(const char *id, const char *reason) {
+    pthread_mutex_lock(&lock);
+    for (reservation *each = held; each; each = each->next) {
+        for (int job = 0; job < each->jobs; job++) {
+            if (!strcmp(each->flows[job].id, id)) snprintf(each->flows[job].lost, TEXT, "%s", reason);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void renew(const char *id, double lease) {
+    char target[96], body[64], reason[TEXT];
+    answer found;
+    snprintf(target, sizeof target, "/v1/reservations/%s", id);
+    snprintf(body, sizeof body, "{\"duration\": %lld}", (long long)lease);
+    if (!ask("PATCH", target, body, 0, RENEWAL_PATIENCE, &found, reason)) return;
+    if (found.status == 404) {
+        say(&found, reason);
+        lose(id, reason);
+    }
+    forget(&found);
+}
+
+/* The flows that are due, which the caller frees; the lock is held. */
+static char (*take_due(double time, int *count, double **leases))[ID] {
+    int most = 0;
+    *count = 0;
+    for (reservation *each = held; each; each = each->next) most += each->due <= time ? each->jobs : 0;
+    char(*ids)[ID] = calloc((size_t)most + 1, ID);
+    *leases = calloc((size_t)most + 1, sizeof **leases);
+    for (reservation *each = held; each; each = each->next) {
+        if (each->due > time) continue;
+        each->due = time + each->lease / 3;
+        for (int job = 0; job < each->jobs && ids && *leases; job++) {
+            if (!each->flows[job].id[0] || each->flows[job].lost[0]) continue;
+            memcpy(ids[*count], each->flows[job].id, ID);
+            (*leases)[(*count)++] = each->lease;
+        }
+    }
+    return ids;
+}
+
+static void *renewals(void *unused) {
+    (void)unused;
+    pthread_mutex_lock(&lock);
+    while (!stopping) {
+        double first = now() + 3600, *leases;
+        int count;
+        for (reservation *each = held; each; each = each->next) first = each->due < first ? each->due : first;
+        if (first > now()) {
+            struct timespec until = {(time_t)first, (long)((first - (double)(time_t)first) * 1e9)};
+            pthread_cond_timedwait(&wake, &lock, &until);
+            continue;
+        }
+        char(*ids)[ID] = take_due(now(), &count, &leases);
+        for (int i = 0; i < count && !stopping; i++) {
+            pthread_mutex_unlock(&lock);
+            renew(ids[i], leases[i]);
+            pthread_mutex_lock(&lock);
+        }
+        free(ids);
+        free(leases);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* Renews a reservation from now on. Without a thread it would end after a lease: 0. */
+static int enlist(reservation *of) {
+    int there = 0;
+    pthread_mutex_lock(&lock);
+    of->due = now() + of->lease / 3;
+    for (reservation *each = held; each; each = each->next) there |= each == of;
+    if (!there) {
+        of->next = held;
+        held = of;
+    }
+    if (!running) {
+        sigset_t all, old;
+        pthread_condattr_t clock;
+        pthread_condattr_init(&clock);
+        pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+        pthread_cond_init(&wake, &clock);
+        pthread_condattr_destroy(&clock);
+        /* Signals are the application's. */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        stopping = 0;
+        running = !pthread_create(&thread, NULL, renewals, NULL);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+    } else {
+        pthread_cond_signal(&wake);
+    }
+    there = running;
+    pthread_mutex_unlock(&lock);
+    return there;
+}
+
+/* Gives a flow back; where nobody answers, its end does it, and the result is 0. */
+static int give(reservation *of, int job) {
+    char target[96], reason[TEXT];
+    answer found;
+    flow was = flow_of(of, job);
+    keep(of, job, &(flow){.kbps = 0});
+    if (!was.id[0] || was.lost[0]) return 1;
+    snprintf(target, sizeof target, "/v1/reservations/%s", was.id);
+    if (!ask("DELETE", target, "", 0, RENEWAL_PATIENCE, &found, reason)) return 0;
+    forget(&found);
+    return found.status != 503;
+}
+
+/* Sets a flow's rate, or makes one where there is none. */
+static int take(reservation *of, int job, long long kbps, int last, char *reason) {
+    char target[96], body[192];
+    answer found;
+    flow made = flow_of(of, job);
+    int is_new = !made.id[0] || made.lost[0];
+    if (is_new) {
+        snprintf(target, sizeof target, "/v1/reservations?wait=%d", last ? WAIT : 0);
+        snprintf(body, sizeof body, "{\"destination\": \"%s\", \"rate\": %lld.%03lld, \"duration\": %lld}",
+                 of->places[job].job, kbps / 1000, kbps % 1000, (long long)of->lease);
+    } else {
+        snprintf(target, sizeof target, "/v1/reservations/%s", made.id);
+        snprintf(body, sizeof body, "{\"rate\": %lld.%03lld, \"duration\": %lld}", kbps / 1000, kbps % 1000,
+                 (long long)of->lease);
+    }
+    if (!ask(is_new ? "POST" : "PATCH", target, body, last ? WAIT : 0, PATIENCE, &found, reason)) return 0;
+    made = (flow){.kbps = kbps};
+    int good = (found.status == 200 || found.status == 201) && member_text(found.body, "id", made.id, ID) && is_id(made.id);
+    if (!good) say(&found, reason);
+    forget(&found);
+    if (good) keep(of, job, &made);
+    return good;
+}
+
+/* Takes what is more than before; the flows of before are kept for undo. */
+static int prepare(reservation *of, const long long *wanted, char *reason) {
+    int last = -1;
+    pthread_mutex_lock(&lock);
+    memcpy(of->before, of->flows, sizeof *of->before * (size_t)of->jobs);
+    pthread_mutex_unlock(&lock);
+    for (int job = 0; job < of->jobs; job++) {
+        if (wanted[job] > of->before[job].kbps || (wanted[job] && of->before[job].lost[0])) last = job;
+    }
+    for (int job = 0; job <= last; job++) {
+        if (wanted[job] > of->before[job].kbps || (wanted[job] && of->before[job].lost[0])) {
+            if (!take(of, job, wanted[job], job == last, reason)) return 0;
+        }
+    }
+    if (!enlist(of)) {
+        snprintf(reason, TEXT, "no thread can be started to renew what is reserved");
+        return 0;
+    }
+    return 1;
+}
+
+/* Lowers every flow to a rate, or gives it back; neither is refused. */
+static void lower(reservation *of, const long long *wanted) {
+    char reason[TEXT];
+    for (int job = 0; job < of->jobs; job++) {
+        flow made = flow_of(of, job);
+        if (!made.id[0]) continue;
+        if (!wanted[job]) give(of, job);
+        else if (wanted[job] < made.kbps && !made.lost[0] && !take(of, job, wanted[job], 0, reason)) {
+            made.kbps = wanted[job];
+            keep(of, job, &made);
+        }
+    }
+}
+
+static void undo(reservation *of) {
+    char reason[TEXT];
+    for (int job = 0; job < of->jobs; job++) {
+        flow made = flow_of(of, job), was = of->before[job];
+        long long wanted = was.lost[0] ? 0 : was.kbps;
+        if (!made.id[0] || made.kbps == wanted || made.lost[0]) continue;
+        if (!wanted) give(of, job);
+        else if (!take(of, job, wanted, 0, reason)) keep(of, job, &was);
+    }
+}
+
+static void drop(reservation *of) {
+    /* MPI_Finalize is not to wait for each of a thousand flows where nobody answers. */
+    for (int job = 0, answers = 1; of->makes && job < of->jobs; job++) {
+        if (answers) answers = give(of, job);
+        else keep(of, job, &(flow){.kbps = 0});
+    }
+    pthread_mutex_lock(&lock);
+    for (reservation **each = &held; *each; each = &(*each)->next) {
+        if (*each == of) {
+            *each = of->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- The communicator ---- */
+
+static int keyval = MPI_KEYVAL_INVALID, end_keyval = MPI_KEYVAL_INVALID;
+
+#define TRY(call) \
+    do { \
+        if ((call) != MPI_SUCCESS) return LARK_MPI_FAILED; \
+    } while (0)
+
+static void destroy(reservation *of) {
+    free(of->places);
+    free(of->flows);
+    free(of->before);
+    free(of);
+}
+
+static int gone(MPI_Comm comm, int key, void *attribute, void *unused) {
+    (void)comm, (void)key, (void)unused;
+    drop(attribute);
+    destroy(attribute);
+    return MPI_SUCCESS;
+}
+
+/* MPI_Finalize deletes the attributes of MPI_COMM_SELF before it does anything else. */
+static int ends(MPI_Comm comm, int key, void *attribute, void *unused) {
+    (void)comm, (void)key, (void)attribute, (void)unused;
+    pthread_mutex_lock(&lock);
+    while (held) {
+        reservation *each = held;
+        pthread_mutex_unlock(&lock);
+        drop(each);
+        pthread_mutex_lock(&lock);
+    }
+    int join = running;
+    stopping = 1;
+    running = 0;
+    if (join) pthread_cond_signal(&wake);
+    pthread_mutex_unlock(&lock);
+    if (join) pthread_join(thread, NULL);
+    return MPI_SUCCESS;
+}
+
+int lark_mpi_keyval(void) {
+    if (keyval == MPI_KEYVAL_INVALID) {
+        /* A duplicate of a communicator has no reservation. */
+        if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, gone, &keyval, NULL) != MPI_SUCCESS) keyval = MPI_KEYVAL_INVALID;
+        else if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, ends, &end_keyval, NULL) == MPI_SUCCESS)
+            PMPI_Comm_set_attr(MPI_COMM_SELF, end_keyval, &end_keyval);
+    }
+    return keyval;
+}
+
+/* The first problem of any rank, with the rank, on all of them; 1 where there is one. */
+static int first(MPI_Comm comm, const char *problem, char *reason, int *any) {
+    int rank, size, mine, least;
+    char text[TEXT] = "";
+    TRY(MPI_Comm_rank(comm, &rank));
+    TRY(MPI_Comm_size(comm, &size));
+    mine = *problem ? rank : size;
+    TRY(MPI_Allreduce(&mine, &least, 1, MPI_INT, MPI_MIN, comm));
+    *any = least < size;
+    if (*any) {
+        if (least == rank) snprintf(text, TEXT, "rank %d: %.480s", rank, problem);
+        TRY(MPI_Bcast(text, TEXT, MPI_CHAR, least, comm));
+        memcpy(reason, text, TEXT);
+    }
+    return LARK_MPI_OK;
+}
+
+/* The ranks that this one sends to in the communicator's topology; NULL without memory. */
+static int *neighbours(MPI_Comm comm, int *count, char *problem) {
+    int kind, rank, *found = NULL, in = 0, weighted;
+    *count = 0;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Topo_test(comm, &kind);
+    if (kind == MPI_CART) {
+        int dimensions = 0;
+        MPI_Cartdim_get(comm, &dimensions);
+        found = malloc(sizeof *found * (size_t)(2 * dimensions + 1));
+        for (int i = 0; found && i < dimensions; i++, *count += 2)
+            MPI_Cart_shift(comm, i, 1, &found[*count], &found[*count + 1]);
+    } else if (kind == MPI_GRAPH) {
+        MPI_Graph_neighbors_count(comm, rank, count);
+        found = malloc(sizeof *found * (size_t)(*count + 1));
+        if (found) MPI_Graph_neighbors(comm, rank, *count, found);
+    } else if (kind == MPI_DIST_GRAPH) {
+        MPI_Dist_graph_neighbors_count(comm, &in, count, &weighted);
+        int *sources = malloc(sizeof *sources * (size_t)(in + 1)), *weights = malloc(sizeof *weights * (size_t)(in + *count + 1));
+        found = malloc(sizeof *found * (size_t)(*count + 1));
+        if (!sources || !weights) {
+            free(found);
+            found = NULL;
+        }
+        if (found)
+            MPI_Dist_graph_neighbors(comm, in, sources, weighted ? weights : MPI_UNWEIGHTED, *count, found,
+                                     weighted ? weights + in : MPI_UNWEIGHTED);
+        free(sources);
+        free(weights);
+    } else {
+        snprintf(problem, TEXT, "the communicator has no topology, and so no neighbours");
+    }
+    return found;
+}
+
+/* Fills the rates that this rank sends, or says what is wrong with the wish. */
+static void row(MPI_Comm comm, const lark_mpi_wish *wish, double *sent, char *problem) {
+    int rank, size, count = 0, *near = NULL;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    for (int i = 0; i < size; i++) sent[i] = 0;
+    if (!wish) {
+        snprintf(problem, TEXT, "there is no wish");
+        return;
+    }
+    if (wish->lease != 0 && !(wish->lease >= SHORTEST_LEASE && wish->lease <= LONGEST_LEASE)) {
+        snprintf(problem, TEXT, "a lease of %g seconds; %g to %g are accepted", wish->lease, SHORTEST_LEASE, LONGEST_LEASE);
+        return;
+    }
+    switch (wish->pattern) {
+    case LARK_MPI_ALL:
+        for (int i = 0; i < size; i++) sent[i] = wish->rate;
+        break;
+    case LARK_MPI_RING: sent[(rank + 1) % size] = wish->rate; break;
+    case LARK_MPI_NEIGHBOURS:
+        near = neighbours(comm, &count, problem);
+        if (!near && !*problem) snprintf(problem, TEXT, "no memory");
+        for (int i = 0; near && i < count; i++) {
+            if (near[i] != MPI_PROC_NULL) sent[near[i]] += wish->rate;
+        }
+        free(near);
+        break;
+    case LARK_MPI_TABLE:
+        if (!wish->table) snprintf(problem, TEXT, "the pattern needs a table");
+        for (int i = 0; wish->table && i < size; i++) sent[i] = wish->table[i];
+        break;
+    default: snprintf(problem, TEXT, "there is no pattern %d", (int)wish->pattern);
+    }
+    for (int i = 0; i < size && !*problem; i++) {
+        if (!(sent[i] >= 0 && sent[i] <= MOST_RATE))
+            snprintf(problem, TEXT, "a rate of %g bytes a second; 0 to %g are accepted", sent[i], MOST_RATE);
+    }
+    sent[rank] = 0;
+}
+
+/* A number that is the same for the ranks of a job, and another for those of each other job (FNV-1a). */
+static unsigned long long surroundings(void) {
+    char name[MPI_MAX_PROCESSOR_NAME + 1] = "", namespace[64] = "";
+    const char *scratch = getenv("_CONDOR_SCRATCH_DIR");
+    int length = 0;
+    MPI_Get_processor_name(name, &length);
+    if (readlink("/proc/self/ns/net", namespace, sizeof namespace - 1) < 0) namespace[0] = '\0';
+    const char *parts[] = {name, namespace, scratch ? scratch : "", socket_path()};
+    unsigned long long found = 14695981039346656037ull;
+    for (int i = 0; i < 4; i++) {
+        for (const char *c = parts[i];; c++) {
+            found = (found ^ (unsigned char)*c) * 1099511628211ull;
+            if (!*c) break;
+        }
+    }
+    return found;
+}
+
+static void own_place(place *out, char *problem) {
+    answer found;
+    json list, each;
+    if (!ask("GET", "/v1/job", "", 0, PATIENCE, &found, problem)) return;
+    if (found.status != 200 || !member_text(found.body, "id", out->job, ID) || !is_id(out->job) ||
+        !member_text(found.body, "host", out->host, HOST) || !member_list(found.body, "addresses", &list)) {
+        say(&found, problem);
+    } else {
+        for (int i = 0; i < ADDRESSES && element(&list, &each); i++) {
+            if (!string(&each, out->addresses[i], sizeof out->addresses[i])) out->addresses[i][0] = '\0';
+        }
+    }
+    forget(&found);
+}
+
+/* The job of each rank, in order of the lowest rank of each, and their number; one rank of each asks. */
+static int find_places(MPI_Comm comm, int rank, int size, place *places, int *job_of, int *jobs, char *problem, char *reason,
+                       int *refused) {
+    unsigned long long mine = surroundings(), *keys = malloc(sizeof *keys * (size_t)size);
+    place own = {.job = ""}, *told = malloc(sizeof *told * (size_t)size);
+    int result = LARK_MPI_FAILED, asks = 1, alone = 1;
+    if (!keys || !told || MPI_Allgather(&mine, 1, MPI_UNSIGNED_LONG_LONG, keys, 1, MPI_UNSIGNED_LONG_LONG, comm)) goto end;
+    for (int i = 0; i < size; i++) {
+        asks &= i >= rank || keys[i] != mine;
+        alone &= keys[i] == mine;
+    }
+    /* Where all ranks are in one job, or in none, nothing is to be reserved, and nobody is asked. */
+    if (asks && !alone) own_place(&own, problem);
+    result = first(comm, problem, reason, refused);
+    if (result || *refused) goto end;
+    result = LARK_MPI_FAILED;
+    if (MPI_Allgather(&own, sizeof own, MPI_BYTE, told, sizeof own, MPI_BYTE, comm)) goto end;
+    *jobs = 0;
+    for (int i = 0; i < size; i++) {
+        int from = 0, job = 0;
+        while (keys[from] != keys[i]) from++;
+        while (job < *jobs && strcmp(places[job].job, told[from].job)) job++;
+        if (job == *jobs) places[(*jobs)++] = told[from];
+        job_of[i] = job;
+    }
+    result = LARK_MPI_OK;
+end:
+    free(keys);
+    free(told);
+    return result;
+}
+
+/* The communicator's reservation, made where there is none. */
+static reservation *attribute(MPI_Comm comm, const place *places, int jobs, int own, int makes) {
+    reservation *found;
+    int there;
+    if (MPI_Comm_get_attr(comm, keyval, &found, &there) != MPI_SUCCESS) return NULL;
+    if (!there) {
+        found = calloc(1, sizeof *found);
+        if (!found || PMPI_Comm_set_attr(comm, keyval, found) != MPI_SUCCESS) {
+            free(found);
+            return NULL;
+        }
+    }
+    if (!found->jobs && jobs) {
+        found->places = malloc(sizeof *places * (size_t)jobs);
+        found->flows = calloc((size_t)jobs, sizeof *found->flows);
+        found->before = calloc((size_t)jobs, sizeof *found->before);
+        if (!found->places || !found->flows || !found->before) return NULL;
+        memcpy(found->places, places, sizeof *places * (size_t)jobs);
+        found->jobs = jobs;
+        found->own = own;
+        found->makes = makes;
+    }
+    return found;
+}
+
+/* Takes what the ranks of the job send, on every job or on none; `sent` are bytes a second to each job. */
+static int agree(MPI_Comm comm, reservation *of, const double *sent) {
+    char problem[TEXT] = "", reason[TEXT] = "";
+    double *total = calloc((size_t)of->jobs, sizeof *total);
+    long long *wanted = calloc((size_t)of->jobs, sizeof *wanted);
+    MPI_Comm own = MPI_COMM_NULL;
+    int refused = 0, rank, result = LARK_MPI_FAILED;
+    if (!total || !wanted) goto end;
+    if (MPI_Comm_rank(comm, &rank) || MPI_Comm_split(comm, of->own, rank, &own)) goto end;
+    if (MPI_Reduce(sent, total, of->jobs, MPI_DOUBLE, MPI_SUM, 0, own)) goto end;
+    const place *here = &of->places[of->own];
+    for (int job = 0; of->makes && job < of->jobs; job++) {
+        const place *there = &of->places[job];
+        if (job != of->own && total[job] > 0 && strcmp(here->host, there->host))
+            wanted[job] = kilobits(total[job], here, there);
+    }
+    if (of->makes) prepare(of, wanted, problem);
+    if (first(comm, problem, reason, &refused)) goto end;
+    if (of->makes && refused) undo(of);
+    else if (of->makes) lower(of, wanted);
+    memcpy(of->status.reason, reason, TEXT);
+    of->status.admitted = !refused;
+    if (!of->makes) memset(of->flows, 0, sizeof *of->flows * (size_t)of->jobs);
+    /* The thread may note a loss at the same time, so not from where the flows are. */
+    pthread_mutex_lock(&lock);
+    memcpy(of->before, of->flows, sizeof *of->flows * (size_t)of->jobs);
+    pthread_mutex_unlock(&lock);
+    if (MPI_Bcast(of->before, (int)sizeof *of->before * of->jobs, MPI_BYTE, 0, own)) goto end;
+    if (!of->makes) memcpy(of->flows, of->before, sizeof *of->flows * (size_t)of->jobs);
+    /* Nobody goes on before all jobs have done so. */
+    result = MPI_Barrier(comm) ? LARK_MPI_FAILED : refused ? LARK_MPI_REFUSED : LARK_MPI_OK;
+end:
+    if (own != MPI_COMM_NULL) MPI_Comm_free(&own);
+    free(total);
+    free(wanted);
+    return result;
+}
+
+static int request(MPI_Comm comm, const lark_mpi_wish *wish, reservation **out) {
+    char problem[TEXT] = "", reason[TEXT] = "";
+    int rank, size, between, jobs = 0, refused = 0, result = LARK_MPI_FAILED;
+    *out = NULL;
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
+    /* Between two groups, collective calls fill an array of the other group's size. */
+    TRY(MPI_Comm_test_inter(comm, &between));
+    if (between) return LARK_MPI_FAILED;
+    TRY(MPI_Comm_rank(comm, &rank));
+    TRY(MPI_Comm_size(comm, &size));
+    double *sent = malloc(sizeof *sent * (size_t)size), *to_jobs = NULL;
+    int *job_of = calloc((size_t)size, sizeof *job_of), makes = 1;
+    place *places = malloc(sizeof *places * (size_t)size);
+    if (!sent || !job_of || !places) goto end;
+    row(comm, wish, sent, problem);
+    if (first(comm, problem, reason, &refused)) goto end;
+    if (!refused && find_places(comm, rank, size, places, job_of, &jobs, problem, reason, &refused)) goto end;
+    for (int i = 0; i < rank && !refused; i++) makes &= job_of[i] != job_of[rank];
+    *out = attribute(comm, places, refused ? 0 : jobs, job_of[rank], makes);
+    if (!*out) goto end;
+    if (refused) {
+        (*out)->status.admitted = 0;
+        memcpy((*out)->status.reason, reason, TEXT);
+        result = LARK_MPI_REFUSED;
+        goto end;
+    }
+    /* The program may have changed its environment since, and with it what it takes for a job. */
+    if ((*out)->jobs != jobs) goto end;
+    to_jobs = calloc((size_t)jobs, sizeof *to_jobs);
+    if (!to_jobs) goto end;
+    for (int i = 0; i < size; i++) to_jobs[job_of[i]] += sent[i];
+    pthread_mutex_lock(&lock);
+    (*out)->lease = wish->lease > 0 ? wish->lease : LEASE;
+    pthread_mutex_unlock(&lock);
+    result = agree(comm, *out, to_jobs);
+end:
+    free(sent);
+    free(to_jobs);
+    free(job_of);
+    free(places);
+    return result;
+}
+
+int lark_mpi_reserve(MPI_Comm comm, const lark_mpi_wish *wish, lark_mpi_status *status) {
+    reservation *made;
+    int before = 0;
+    lark_mpi_status ignored;
+    if (lark_mpi_reserved(comm, &ignored, &before)) return LARK_MPI_FAILED;
+    int result = request(comm, wish, &made);
+    if (status) memset(status, 0, sizeof *status);
+    if (made && status) *status = made->status;
+    if (result == LARK_MPI_REFUSED && !before) lark_mpi_release(comm);
+    return result;
+}
+
+int lark_mpi_reserved(MPI_Comm comm, lark_mpi_status *status, int *found) {
+    reservation *held_here;
+    *found = 0;
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
+    TRY(MPI_Comm_get_attr(comm, keyval, &held_here, found));
+    if (*found) *status = held_here->status;
+    return LARK_MPI_OK;
+}
+
+int lark_mpi_release(MPI_Comm comm) {
+    void *there;
+    int found;
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
+    TRY(MPI_Comm_get_attr(comm, keyval, &there, &found));
+    if (found) TRY(MPI_Comm_delete_attr(comm, keyval));
+    return LARK_MPI_OK;
+}
+
+/* Mb/s that a channel has left, of the answer to GET /v1/links; a channel is "LINK SOURCE>TARGET", or "LINK". */
+static int best_effort(json links, const char *channel, double *left) {
+    json each;
+    char name[TEXT], source[HOST], target[HOST], whole[TEXT + 2 * HOST];
+    while (element(&links, &each)) {
+        if (!member_text(each, "name", name, sizeof name) || !member_text(each, "source", source, sizeof source) ||
+            !member_text(each, "target", target, sizeof target))
+            continue;
+        if (*source) snprintf(whole, sizeof whole, "%s %s>%s", name, source, target);
+        else snprintf(whole, sizeof whole, "%s", name);
+        if (!strcmp(whole, channel) && member_number(each, "best_effort", left)) return 1;
+    }
+    return 0;
+}
+
+static void read_path(const reservation *of, int job, const flow *made, json links, lark_mpi_path *out) {
+    char target[96], channel[TEXT + 2 * HOST];
+    answer found;
+    json holds, each;
+    const place *there = &of->places[job];
+    double factor = headers(&of->places[of->own], there), rate = 0, left = 0, least = -1;
+    *out = (lark_mpi_path){.free = -1};
+    memcpy(out->job, there->job, ID);
+    memcpy(out->host, there->host, HOST);
+    memcpy(out->lost, made->lost, TEXT);
+    if (*out->lost) return;
+    snprintf(target, sizeof target, "/v1/reservations/%s", made->id);
+    if (!ask("GET", target, "", 0, PATIENCE, &found, out->lost)) return;
+    if (found.status != 200) {
+        say(&found, out->lost);
+    } else {
+        (void)member_number(found.body, "rate", &rate);
+        out->promised = rate * 125000 / factor;
+        if (member_list(found.body, "holds", &holds)) {
+            while (element(&holds, &each)) {
+                if (!member_text(each, "channel", channel, sizeof channel) || !best_effort(links, channel, &left)) continue;
+                if (left < 0) left = 0;
+                if (least < 0 || left < least) least = left;
+            }
+        }
+        if (least >= 0) out->free = least * 125000 / factor;
+    }
+    forget(&found);
+}
+
+int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, char *reason) {
+    reservation *of;
+    answer found = {.text = NULL};
+    json links;
+    int there, result = LARK_MPI_OK;
+    *count = 0;
+    *reason = '\0';
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
+    TRY(MPI_Comm_get_attr(comm, keyval, &of, &there));
+    for (int job = 0; there && job < of->jobs && result == LARK_MPI_OK; job++) {
+        flow made = flow_of(of, job);
+        if (!made.id[0]) continue;
+        if (!found.text && *count < most) {
+            if (!ask("GET", "/v1/links", "", 0, PATIENCE, &found, reason)) return LARK_MPI_REFUSED;
+            if (found.status != 200 || !member_list(found.body, "links", &links)) {
+                say(&found, reason);
+                result = LARK_MPI_REFUSED;
+                break;
+            }
+        }
+        if (*count < most) read_path(of, job, &made, links, &paths[*count]);
+        ++*count;
+    }
+    forget(&found);
+    return result;
+}
+
+/* MPI's profiling interface: setting this library's attribute asks, all others are MPI's. */
+int MPI_Comm_set_attr(MPI_Comm comm, int key, void *attribute_value) {
+    reservation *made;
+    if (keyval == MPI_KEYVAL_INVALID || key != keyval) return PMPI_Comm_set_attr(comm, key, attribute_value);
+    return request(comm, attribute_value, &made) == LARK_MPI_FAILED ? MPI_ERR_OTHER : MPI_SUCCESS;
+}

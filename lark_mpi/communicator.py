@@ -1,0 +1,321 @@
+"""Reservations over a communicator, kept as its MPI attribute.
+
+The calls that ask are collective: every rank of the communicator makes them, and every rank gets the same outcome.
+One rank of each job, the lowest, makes the job's requests; so a job pair has one reserved flow, with the sum of its
+ranks' rates. Reading and releasing are local.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+from mpi4py import MPI
+
+from lark_mpi.errors import ReservationError
+from lark_mpi.held import LEASE, LONGEST_LEASE, SHORTEST_LEASE, Flow, Flows
+from lark_mpi.patterns import (
+    MTU,
+    Pattern,
+    Place,
+    application_rate,
+    megabits,
+    row,
+    table,
+    to_jobs,
+    together,
+    uses_ipv6,
+)
+from lark_mpi.service import ask, path, reason
+
+# Linux's numbers; Python has no names for them.
+_IP_MTU, _IPV6_MTU = 14, 24
+# Any port: nothing is sent.
+_PORT: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A request as the value of an attribute: a pattern with its rate in bytes a second, or this rank's own table."""
+
+    pattern: Pattern | str | Mapping[int, float]
+    rate: float | None = None
+    lease: float = LEASE
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The path from one job to another, as :meth:`Reservation.paths` reads it; bytes a second of the application.
+
+    ``free`` is the best effort of the path's narrowest link, None where no link is shared. ``lost``: why it is not
+    promised any more.
+    """
+
+    job: str
+    host: str
+    promised: float
+    free: float | None
+    lost: str = ""
+
+
+class Reservation:
+    """A communicator's reservation. ``admitted``: all of it is promised; else nothing more than before this request,
+    and ``reason`` says why, the same on every rank."""
+
+    def __init__(self, places: Sequence[Place], rank: int, lease: float) -> None:
+        self.admitted = False
+        self.reason = ""
+        self._places = {place.job: place for place in places}
+        self._place = places[rank] if places else None
+        # The flows of this job: its own where this rank makes the requests, else as they were told.
+        self._flows = Flows(lease)
+        self._told: dict[str, Flow] = {}
+
+    def paths(self) -> tuple[Path, ...]:
+        """Read what is promised to this rank's job, and free beside it. Raises ReservationError."""
+        flows = self._flows.made() or self._told
+        links: dict[str, float] = {}
+        if flows:
+            answer = ask("GET", "/v1/links")
+            if answer[0] != 200:
+                raise ReservationError(reason(answer))
+            links = _best_effort(answer[1].get("links"))
+        return tuple(self._path(job, flow, links) for job, flow in sorted(flows.items()))
+
+    def _path(self, job: str, flow: Flow, links: Mapping[str, float]) -> Path:
+        here, there = self._place, self._places[job]
+        assert here is not None
+        mtu, ipv6 = _mtu(there), uses_ipv6(here, there)
+        answer = (404, {"detail": flow.lost}) if flow.lost else ask("GET", f"/v1/reservations/{flow.id}")
+        if answer[0] != 200:
+            return Path(job, there.host, 0.0, None, reason(answer))
+        holds = answer[1].get("holds")
+        names = (
+            [str(each.get("channel")) for each in holds if isinstance(each, dict)] if isinstance(holds, list) else []
+        )
+        left = [links[name] for name in names if name in links]
+        rate = answer[1].get("rate")
+        promised = float(rate) if isinstance(rate, int | float) else 0.0
+        free = application_rate(max(min(left), 0.0), mtu, ipv6) if left else None
+        return Path(job, there.host, application_rate(promised, mtu, ipv6), free)
+
+    def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], lease: float, makes: bool) -> None:
+        """Take what is wanted, on every job or on none."""
+        self._flows.lease = lease
+        refused = ""
+        try:
+            if makes:
+                self._flows.prepare(wanted)
+        except ReservationError as error:
+            refused = str(error)
+        self.reason = _first(comm, refused)
+        if self.reason:
+            self._flows.undo()
+        elif makes:
+            self._flows.commit()
+        self.admitted = not self.reason
+        told = comm.allgather((self._place, self._flows.made() if makes else None))
+        self._told = next((flows for place, flows in told if place == self._place and flows and not makes), {})
+
+    def _release(self) -> None:
+        self._flows.release()
+        self._told = {}
+
+
+def _gone(_comm: MPI.Comm, _keyval: int, reservation: object) -> None:
+    """MPI's delete callback: the attribute, or its communicator, goes."""
+    if isinstance(reservation, Reservation):
+        reservation._release()
+
+
+# Without a copy callback, a duplicate of a communicator has no reservation.
+KEYVAL: Final[int] = MPI.Comm.Create_keyval(delete_fn=_gone)
+
+
+class Comm(MPI.Intracomm):
+    """A communicator whose attribute KEYVAL asks: ``Set_attr(KEYVAL, Wish(…))``, on every rank.
+
+    ``Get_attr(KEYVAL)`` reads the outcome back, a Reservation.
+    """
+
+    def Set_attr(self, keyval: int, attrval: Any) -> None:  # noqa: N802  # mpi4py's name
+        """Set an attribute; KEYVAL's is a Wish. A refusal is no exception: the attribute has it."""
+        if keyval != KEYVAL:
+            super().Set_attr(keyval, attrval)
+            return
+        if not isinstance(attrval, Wish):
+            raise TypeError("the attribute's value is a lark_mpi.Wish")
+        _ask(self, attrval)
+
+
+def reserve(
+    comm: MPI.Intracomm, pattern: Pattern | str | Mapping[int, float], rate: float | None = None, lease: float = LEASE
+) -> Reservation:
+    """Reserve a rate in bytes a second for each stream of a pattern, or change the communicator's reservation to that.
+
+    Collective. ``pattern`` is ``all``, ``ring`` or ``neighbours``, with a ``rate``; or what this rank sends, bytes a
+    second by destination rank. ``lease``: seconds for which it outlives a process that dies while its job lives on.
+    Raises ReservationError, on every rank with the same reason; what was reserved before is then as it was.
+    """
+    fresh = reserved(comm) is None
+    made = _ask(comm, Wish(pattern, rate, lease))
+    if not made.admitted:
+        if fresh:
+            release(comm)
+        raise ReservationError(made.reason)
+    return made
+
+
+def reserved(comm: MPI.Comm) -> Reservation | None:
+    """The reservation of a communicator; None where it has none. Local."""
+    found = comm.Get_attr(KEYVAL)
+    return found if isinstance(found, Reservation) else None
+
+
+def release(comm: MPI.Comm) -> None:
+    """Release a communicator's reservation, if it has one. Local: what this rank's job sends, by the rank that asked
+    for it, so every rank calls it. Freeing the communicator does the same."""
+    if reserved(comm) is not None:
+        comm.Delete_attr(KEYVAL)
+
+
+def _ask(comm: MPI.Intracomm, wish: Wish) -> Reservation:
+    """Set the attribute: the reservation that was there, changed, or another."""
+    problem, sent = "", dict[int, float]()
+    try:
+        _check_lease(wish.lease)
+        sent = _sent(comm, wish)
+    except (ReservationError, TypeError, ValueError) as error:
+        problem = str(error)
+    places: list[Place] = []
+    if not (problem := _first(comm, problem)):
+        places, problem = _places(comm)
+    found = reserved(comm)
+    if found is None:
+        found = Reservation(places, comm.rank, LEASE)
+        # Not by Comm's own, which asks.
+        MPI.Intracomm.Set_attr(comm, KEYVAL, found)
+    if problem:
+        found.admitted, found.reason = False, problem
+        return found
+    if found._place is None:
+        found._places, found._place = {place.job: place for place in places}, places[comm.rank]
+    here = places[comm.rank]
+    sums = comm.allgather((here.job, to_jobs(sent, comm.rank, places)))
+    makes = [place.job for place in places].index(here.job) == comm.rank
+    there = found._places
+    wanted = {
+        job: megabits(rate, _mtu(there[job]), uses_ipv6(here, there[job]))
+        for job, rate in together(each for job, each in sums if job == here.job).items()
+    }
+    found._agree(comm, wanted if makes else {}, wish.lease, makes)
+    return found
+
+
+def _sent(comm: MPI.Intracomm, wish: Wish) -> dict[int, float]:
+    """The rates that this rank sends. Raises ReservationError."""
+    if isinstance(wish.pattern, Mapping):
+        return table(comm.rank, comm.size, wish.pattern)
+    try:
+        pattern = Pattern(wish.pattern)
+    except ValueError:
+        raise ReservationError(f"{wish.pattern}: {', '.join(Pattern)} or a table are accepted") from None
+    if wish.rate is None:
+        raise ReservationError(f"the pattern {pattern} needs a rate, bytes a second")
+    near = _neighbours(comm) if pattern is Pattern.NEIGHBOURS else ()
+    return row(pattern, comm.rank, comm.size, wish.rate, near)
+
+
+def _check_lease(lease: float) -> None:
+    if not (math.isfinite(lease) and SHORTEST_LEASE <= lease <= LONGEST_LEASE):
+        raise ReservationError(f"a lease of {lease} seconds; {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} are accepted")
+
+
+def _neighbours(comm: MPI.Intracomm) -> Iterable[int]:
+    """The ranks that this one sends to in the communicator's topology. Raises ReservationError."""
+    kind = comm.Get_topology()
+    if kind == MPI.CART:
+        cart = MPI.Cartcomm(comm)
+        both = [rank for direction in range(cart.dim) for rank in cart.Shift(direction, 1)]
+        return [rank for rank in both if rank != MPI.PROC_NULL]
+    if kind == MPI.GRAPH:
+        return MPI.Graphcomm(comm).Get_neighbors(comm.rank)
+    if kind == MPI.DIST_GRAPH:
+        return MPI.Distgraphcomm(comm).Get_dist_neighbors()[1]
+    raise ReservationError("the communicator has no topology, and so no neighbours")
+
+
+def _first(comm: MPI.Intracomm, problem: str) -> str:
+    """The first problem of any rank, with the rank; the same on all."""
+    for rank, each in enumerate(comm.allgather(problem)):
+        if each:
+            return f"rank {rank}: {each}"
+    return ""
+
+
+def _places(comm: MPI.Intracomm) -> tuple[list[Place], str]:
+    """The job of each rank, or the reason why one has none. One rank of each job asks."""
+    keys = comm.allgather(_surroundings())
+    asks, place, problem = keys.index(keys[comm.rank]) == comm.rank, None, ""
+    if asks and len(set(keys)) > 1:
+        try:
+            place = _own_place()
+        except ReservationError as error:
+            problem = str(error)
+    elif asks:
+        # All ranks are in one job, or in none: nothing is to be reserved, and nobody is asked.
+        place = Place("", "")
+    if problem := _first(comm, problem):
+        return [], problem
+    told = comm.allgather(place)
+    return [told[keys.index(key)] for key in keys], ""
+
+
+def _surroundings() -> str:
+    """A text that is the same for the ranks of a job, and another for those of each other job."""
+    try:
+        namespace = str(FilePath("/proc/self/ns/net").readlink())
+    except OSError:
+        namespace = ""
+    return "\n".join((MPI.Get_processor_name(), namespace, os.environ.get("_CONDOR_SCRATCH_DIR", ""), path()))
+
+
+def _own_place() -> Place:
+    """The job of this process, by the worker service. Raises ReservationError."""
+    answer = ask("GET", "/v1/job")
+    status, found = answer
+    job, host, addresses = found.get("id"), found.get("host"), found.get("addresses")
+    if status != 200 or not isinstance(job, str) or not isinstance(host, str) or not isinstance(addresses, list):
+        raise ReservationError(reason(answer))
+    return Place(job, host, tuple(str(address) for address in addresses))
+
+
+def _mtu(there: Place) -> int:
+    """The MTU of this job's route to another, as the kernel knows it; 1500 where it knows none."""
+    for address in there.addresses:
+        six = ":" in address
+        try:
+            with socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_DGRAM) as trial:
+                trial.connect((address, _PORT))
+                level = socket.IPPROTO_IPV6 if six else socket.IPPROTO_IP
+                return trial.getsockopt(level, _IPV6_MTU if six else _IP_MTU)
+        except OSError:
+            continue
+    return MTU
+
+
+def _best_effort(links: object) -> dict[str, float]:
+    """Mb/s that each channel of the topology has left, by its name in a reservation."""
+    found: dict[str, float] = {}
+    for link in links if isinstance(links, list) else ():
+        if not isinstance(link, dict):
+            continue
+        name, source, target, left = (link.get(each) for each in ("name", "source", "target", "best_effort"))
+        if isinstance(name, str) and isinstance(left, int | float):
+            found[f"{name} {source}>{target}" if source else name] = float(left)
+    return found

@@ -1,0 +1,202 @@
+"""The reserved flows that this process holds for its job, renewed on a thread until they are released.
+
+Each has an end, one lease away, which is put off while the process lives: whatever way it dies, its flows are free
+after a lease at the latest. The thread makes no call to MPI.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from lark_mpi.errors import ReservationError
+from lark_mpi.service import ask, reason
+
+# Seconds for which a flow stays reserved when nobody renews it.
+LEASE: Final = 300.0
+SHORTEST_LEASE, LONGEST_LEASE = 3.0, 86400.0
+# Seconds that the answer to the last request of several waits for the queues.
+WAIT: Final = 10.0
+# A renewal's patience in seconds: the next one has its turn as well.
+RENEWAL_PATIENCE: Final = 2.0
+# The status where the worker service has no controller.
+AWAY: Final = 503
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A reserved flow of this job: the controller's id, its rate in Mb/s. ``lost``: why it is not reserved any more."""
+
+    id: str
+    rate: float
+    lost: str = ""
+
+
+class Flows:
+    """The flows of one communicator, by the job that they go to. Thread-safe.
+
+    A change has two steps, with the agreement of all jobs between them: :meth:`prepare` takes what is more than before,
+    and :meth:`commit` gives back what is less, or :meth:`undo` what was taken. Neither of these two can be refused.
+    """
+
+    def __init__(self, lease: float = LEASE) -> None:
+        self.lease = lease
+        self._lock = threading.Lock()
+        self._made: dict[str, Flow] = {}
+        self._wanted: Mapping[str, float] = {}
+        self._taken: list[tuple[str, Flow | None]] = []
+
+    def made(self) -> dict[str, Flow]:
+        """The flows as they are now."""
+        with self._lock:
+            return dict(self._made)
+
+    def prepare(self, wanted: Mapping[str, float]) -> None:
+        """Take new flows, and the higher rates of others, Mb/s by job. Raises ReservationError."""
+        self._wanted, self._taken = dict(wanted), []
+        before = self.made()
+        more = [
+            (job, rate)
+            for job, rate in wanted.items()
+            if job not in before or before[job].lost or rate > before[job].rate
+        ]
+        for number, (job, rate) in enumerate(more, 1):
+            self._take(job, rate, before.get(job), WAIT if number == len(more) else 0.0)
+        if wanted:
+            _renewal.add(self)
+
+    def commit(self) -> None:
+        """Keep what was prepared, and give back the rest."""
+        for job, flow in self.made().items():
+            rate = self._wanted.get(job)
+            if rate is None:
+                self._give(job)
+            elif rate < flow.rate:
+                self._set(job, flow, rate)
+        self._taken = []
+
+    def undo(self) -> None:
+        """Give back what was prepared."""
+        for job, before in reversed(self._taken):
+            if before is None:
+                self._give(job)
+            else:
+                self._set(job, self.made()[job], before.rate)
+        self._taken = []
+
+    def release(self) -> None:
+        """Give back everything; may be repeated."""
+        answers = True
+        for job in self.made():
+            answers = self._give(job, answers)
+        _renewal.remove(self)
+
+    def renew(self) -> None:
+        """Put off the end of every flow; one that is over is lost."""
+        for job, flow in self.made().items():
+            if flow.lost:
+                continue
+            try:
+                answer = ask("PATCH", _target(flow), {"duration": self.lease}, patience=RENEWAL_PATIENCE)
+            except ReservationError:
+                continue
+            if answer[0] == 404:
+                self._lose(job, flow, reason(answer))
+
+    def _take(self, job: str, rate: float, before: Flow | None, wait: float) -> None:
+        if before is None or before.lost:
+            wish = {"destination": job, "rate": rate, "duration": self.lease}
+            answer = ask("POST", f"/v1/reservations?wait={wait:g}", wish, wait)
+        else:
+            answer = ask("PATCH", _target(before), {"rate": rate, "duration": self.lease})
+        status, document = answer
+        if status not in (200, 201) or not isinstance(document.get("id"), str):
+            raise ReservationError(reason(answer))
+        with self._lock:
+            self._made[job] = Flow(document["id"], rate)
+        self._taken.append((job, None if before is None or before.lost else before))
+
+    def _set(self, job: str, flow: Flow, rate: float) -> None:
+        """Lower a rate, which is never refused; where nobody answers, the flow's end does it."""
+        with suppress(ReservationError):
+            ask("PATCH", _target(flow), {"rate": rate, "duration": self.lease})
+        with self._lock:
+            if job in self._made:
+                self._made[job] = replace(self._made[job], rate=rate)
+
+    def _give(self, job: str, answers: bool = True) -> bool:
+        """Release a flow; False where nobody answers, or nobody ``answers`` as it is: its end does it then."""
+        with self._lock:
+            flow = self._made.pop(job, None)
+        if flow is None or flow.lost or not answers:
+            return answers
+        try:
+            return ask("DELETE", _target(flow), patience=RENEWAL_PATIENCE)[0] != AWAY
+        except ReservationError:
+            return False
+
+    def _lose(self, job: str, flow: Flow, why: str) -> None:
+        with self._lock:
+            if self._made.get(job) == flow:
+                self._made[job] = replace(flow, lost=why)
+
+
+def _target(flow: Flow) -> str:
+    return f"/v1/reservations/{flow.id}"
+
+
+class _Renewal:
+    """Renews the flows of all communicators on a thread, three times a lease."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._due: dict[Flows, float] = {}
+        self._thread: threading.Thread | None = None
+        self._process = 0
+
+    def add(self, flows: Flows) -> None:
+        """Renew these from now on."""
+        with self._lock:
+            self._due[flows] = time.monotonic() + flows.lease / 3
+            if self._thread is None:
+                self._process = os.getpid()
+                self._thread = threading.Thread(target=self._run, name="lark_mpi", daemon=True)
+                self._thread.start()
+                atexit.register(self.release)
+            self._lock.notify()
+
+    def remove(self, flows: Flows) -> None:
+        """Renew these no longer."""
+        with self._lock:
+            self._due.pop(flows, None)
+
+    def release(self) -> None:
+        """Release everything that the process holds; nothing in a child of it, which ends earlier than it."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            held = list(self._due)
+        for flows in held:
+            flows.release()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                due = [flows for flows, at in self._due.items() if at <= now]
+                if not due:
+                    self._lock.wait(min(self._due.values()) - now if self._due else None)
+                    continue
+                for flows in due:
+                    self._due[flows] = now + flows.lease / 3
+            for flows in due:
+                flows.renew()
+
+
+_renewal = _Renewal()

@@ -1,0 +1,98 @@
+"""Requests to the worker service over its Unix socket, which knows a caller's job by the kernel's word."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import time
+from typing import Any, Final
+
+from lark_mpi.errors import ReservationError
+
+SOCKET: Final = "/run/lark-worker/worker.sock"
+# Seconds to wait for room in the service's queue, and for an answer.
+SECONDS: Final = 20
+# Seconds to ask again where the service is starting, or turns a job away that asks too often.
+PATIENCE: Final = 30.0
+PAUSE: Final = 0.5
+# Bytes of an answer. The links of a large pool are some megabytes.
+MAX_ANSWER: Final = 16 << 20
+AGAIN: Final = (429, 503)
+
+Answer = tuple[int, dict[str, Any]]
+
+
+def path() -> str:
+    """The path of the worker service's socket: LARK_SOCKET, else the usual one."""
+    return os.environ.get("LARK_SOCKET") or SOCKET
+
+
+def ask(method: str, target: str, body: object = None, wait: float = 0.0, patience: float = PATIENCE) -> Answer:
+    """Status and document of a request; one that the service has no time for is repeated for ``patience`` seconds.
+
+    Raises ReservationError where no answer comes.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            status, document = _once(method, target, body, SECONDS + wait)
+            problem = None
+        except FileNotFoundError:
+            raise ReservationError(f"{path()}: no worker service of Lark is here") from None
+        except OSError as error:
+            status, document, problem = 0, {}, error.strerror or str(error)
+        if problem is None and status not in AGAIN:
+            return status, document
+        if time.monotonic() + PAUSE > deadline:
+            if problem is None:
+                return status, document
+            raise ReservationError(f"the worker service cannot be asked: {problem}")
+        time.sleep(PAUSE)
+
+
+def reason(answer: Answer) -> str:
+    """The sentence of a problem."""
+    status, document = answer
+    detail = document.get("detail")
+    return detail if isinstance(detail, str) and detail else f"the worker service answered {status}"
+
+
+def _once(method: str, target: str, body: object, seconds: float) -> Answer:
+    """One request. Raises OSError, also for an answer that is none."""
+    data = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+    )
+    found = bytearray()
+    with socket.socket(socket.AF_UNIX) as service:
+        # Somebody may have filled the service's queue. The kernel waits for room there, but not for a socket with
+        # Python's own timeout.
+        service.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SECONDS, 0))
+        service.connect(path())
+        deadline = time.monotonic() + seconds
+        service.settimeout(seconds)
+        service.sendall(head.encode() + data)
+        while part := service.recv(1 << 16):
+            found += part
+            left = deadline - time.monotonic()
+            if len(found) > MAX_ANSWER or left <= 0:
+                raise OSError("its answer is too long")
+            service.settimeout(left)
+    return _read(bytes(found))
+
+
+def _read(answer: bytes) -> Answer:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    words = head.split(b"\r\n")[0].split(b" ")
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not (len(words[1]) == 3 and words[1].isdigit()):
+        raise OSError("it gave no answer")
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise OSError("its answer is no JSON") from None
+    if not isinstance(document, dict):
+        raise OSError("its answer is no JSON object")
+    return int(words[1]), document

@@ -1,0 +1,204 @@
+"""``lark-worker setup``: join a controller, make the bridge, start the service. A second run changes nothing.
+
+Every step looks first whether it is done, so that a run that was cut short is completed by the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from lark_common.controllers import urls
+from lark_common.errors import SettingError
+from lark_common.runs import Address
+from lark_worker.controller_link import ControllerLink
+from lark_worker.errors import AwayError, NetworkError
+from lark_worker.join import Joined, Place, has_certificate, join, merged, read_join_token
+from lark_worker.network import own_bridge
+from lark_worker.network.commands import run
+from lark_worker.records.atomic_file import write_atomically
+from lark_worker.settings import Settings, load, with_file
+
+SYSTEMD: Final = Path("/run/systemd/system")
+UNIT: Final = "lark-worker.service"
+BASE_FLOWS_UNIT: Final = "lark-base-flows.service"
+_PROGRAMS: Final = ("ip", "openssl", "ovs-vsctl")
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# A unit counts as started when its service answers.
+_START_SECONDS: Final = 90.0
+_CONNECT_SECONDS: Final = 10.0
+_TRY_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The command's arguments. Without ``interface`` the bridge is there already; without ``address`` switches connect
+    to the address at which REST was reached."""
+
+    url: str
+    token: str
+    host: str
+    place: Place
+    interface: str = ""
+    kind: str = "ovs"
+    datapath_id: str = ""
+    patience: float = 15.0
+    address: Address | None = None
+
+
+def steps(wish: Wish) -> Iterator[str]:
+    """Do each step, and say what was done. Raises LarkError with what to do, where a step fails."""
+    if os.geteuid() != 0:
+        raise SettingError("run it as root: it writes /etc/lark, and changes Open vSwitch")
+    gone = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
+    if gone:
+        raise SettingError(f"not installed: {', '.join(gone)}; install them, and run this again")
+    # One alone: the others of a list would be given the join token unseen.
+    if urls(wish.url) != (wish.url,) or urlsplit(wish.url).scheme != "https":
+        raise SettingError(f"--controller {wish.url}: accepted: https://NAME:PORT, since tokens go there")
+    joined = _as_before(wish)
+    if joined is not None:
+        yield f"{joined.host} has joined {wish.url} already"
+    else:
+        if not wish.token:
+            raise SettingError(f"--join is needed: on the controller, lark join add {wish.host}")
+        joined = join(wish.url, read_join_token(wish.token), wish.host, wish.place)
+        yield f"joined {wish.url} as {joined.host}: token, key, certificate and authority are in {wish.place.directory}"
+    is_new, kept = _write_settings(wish, joined)
+    yield f"settings: {wish.place.settings}"
+    for name in kept:
+        yield f"kept as it is there: {name} (the controller gives {joined.settings[name]})"
+    settings = load(with_file(os.environ, wish.place.settings))
+    _remember(settings.state_dir, joined)
+    yield from _bridge(wish, settings, joined)
+    yield from _service(is_new)
+
+
+def _as_before(wish: Wish) -> Joined | None:
+    """The answer of when this worker joined this controller; None where it has not, or its certificate ends soon."""
+    settings = load(with_file(os.environ, wish.place.settings))
+    if wish.url not in urls(settings.url) or not has_certificate(wish.place):
+        return None
+    try:
+        ControllerLink(settings).renew(wish.host, ())
+        found = json.loads(_memory(settings.state_dir).read_text("utf-8"))
+        return Joined(found["host"], found["settings"], found["openflow_port"], found["ovsdb_port"])
+    except (AwayError, SettingError, OSError, ValueError, KeyError):
+        return None
+
+
+def _memory(state_dir: Path) -> Path:
+    return state_dir / "joined.json"
+
+
+def _remember(state_dir: Path, joined: Joined) -> None:
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(_memory(state_dir), json.dumps(asdict(joined)))
+    except OSError as error:
+        raise SettingError(f"{state_dir}: cannot be written: {error.strerror or error}") from None
+
+
+def _write_settings(wish: Wish, joined: Joined) -> tuple[bool, tuple[str, ...]]:
+    """True where the file has changed, and the settings that stay as the site has them."""
+    path = wish.place.settings
+    try:
+        before = path.read_text("utf-8", "replace") if path.exists() else ""
+        text, kept = merged(before, joined.settings)
+        # Refused here, with what is accepted, and not by a service that does not start.
+        with_new = path.with_suffix(".tried")
+        write_atomically(with_new, text)
+        try:
+            load(with_file(os.environ, with_new))
+        finally:
+            with_new.unlink(missing_ok=True)
+        if text != before:
+            write_atomically(path, text)
+    except OSError as error:
+        raise SettingError(f"{path}: cannot be written: {error.strerror or error}") from None
+    return text != before, kept
+
+
+def _bridge(wish: Wish, settings: Settings, joined: Joined) -> Iterator[str]:
+    asked = ["ovs-vsctl", "--timeout=20", f"--db={settings.ovs_database}"]
+    bridge = settings.bridge
+    if wish.interface:
+        bridges = own_bridge.OwnBridge(settings.state_dir, settings.ovs_database)
+        moved = bridges.make(bridge, wish.interface, wish.kind, wish.datapath_id, wish.patience)
+        yield from own_bridge.messages(moved, made=True)
+        yield from _base_flows(wish, bridge)
+    elif bridge not in run([*asked, "list-br"]).split():
+        raise NetworkError(
+            f"Open vSwitch has no bridge {bridge}: name the interface that is to be its uplink (--interface eth0), or "
+            "make the bridge, and run this again"
+        )
+    files = (wish.place.key, wish.place.certificate, wish.place.authority)
+    if not all(str(file) in run([*asked, "get-ssl"]) for file in files):
+        run([*asked, "set-ssl", *map(str, files)])
+    target = f"ssl:{_bracketed(_address(wish))}:{joined.openflow_port}"
+    if run([*asked, "get-controller", bridge]).split() != [target]:
+        options = ("connection_mode=out-of-band", "max_backoff=1000", "inactivity_probe=5000")
+        run([*asked, "set-controller", bridge, target, "--", "set", "controller", bridge, *options])
+    yield f"{bridge} connects to {target}"
+    _await_connection([*asked, "--format=json", "--columns=is_connected", "find", "controller", f'target="{target}"'])
+    if joined.ovsdb_port is not None:
+        listens = f"pssl:{joined.ovsdb_port}"
+        managers = run([*asked, "get-manager"]).split()
+        if not any(each == listens or each.startswith(f"{listens}:") for each in managers):
+            run([*asked, "set-manager", *managers, listens])
+        yield f"the switch's database listens at {listens}: let a packet filter admit the controller alone"
+
+
+def _await_connection(asked: Sequence[str]) -> None:
+    """Wait until a switch has connected, as long as it may take: the check says what is wrong where it has not."""
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    while time.monotonic() < deadline and not any(each for (each,) in json.loads(run(asked))["data"]):
+        time.sleep(_TRY_SECONDS)
+
+
+def _base_flows(wish: Wish, bridge: str) -> Iterator[str]:
+    """The unit that loads the base flows again when Open vSwitch starts anew."""
+    path = wish.place.directory / "base-flows.env"
+    if wish.kind == "linux":
+        return
+    try:
+        if not path.exists():
+            write_atomically(path, f"LARK_BRIDGE={bridge}\nLARK_UPLINKS={wish.interface}\n", 0o644)
+    except OSError as error:
+        raise SettingError(f"{path}: cannot be written: {error.strerror or error}") from None
+    if SYSTEMD.is_dir():
+        run(["systemctl", "enable", "--now", BASE_FLOWS_UNIT], seconds=_START_SECONDS)
+        yield f"{BASE_FLOWS_UNIT} keeps its base flows"
+
+
+def _service(is_new: bool) -> Iterator[str]:
+    if not SYSTEMD.is_dir():
+        yield "there is no systemd here: start `lark-worker run` by what starts services"
+        return
+    # One that ran before has the former settings.
+    run(["systemctl", "enable", UNIT], seconds=_START_SECONDS)
+    run(["systemctl", "restart" if is_new else "start", UNIT], seconds=_START_SECONDS)
+    yield f"{UNIT} runs"
+
+
+def _address(wish: Wish) -> str:
+    """The address of the controller: Open vSwitch need not know names. Raises AwayError."""
+    if wish.address is not None:
+        return str(wish.address)
+    parts = urlsplit(wish.url)
+    with suppress(OSError), socket.create_connection((parts.hostname or "", parts.port or 443), _CONNECT_SECONDS) as to:
+        return str(to.getpeername()[0])
+    raise AwayError(f"{wish.url} cannot be reached; name the address for switches by --address")
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,269 @@
+"""The transfers' accounts: looks at connections in, sums by starter out. Pure: no kernel, clock or file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from typing import Any, Final, NamedTuple
+
+from lark_common.runs import Address, Network
+from lark_worker.records.known_jobs import Key
+from lark_worker.transfers.inet_diag import Connection
+
+# Connections that are followed at a time, of one starter and in all.
+MOST_OF_STARTER: Final = 512
+MOST: Final = 16_384
+# Looks after which a connection that is gone, and whose end nobody reported, is given up.
+_PATIENCE: Final = 3
+# A connection that is nobody's transfer is asked about again after a look, then after twice as many each time, up to
+# this: one that a starter has just made is handed to its copy, and others are many.
+_LONGEST: Final = 64
+# Pairs of a starter and another end whose bytes are kept apart until the local networks are known.
+_MOST_UNSORTED: Final = 4096
+
+# Finds the starters whose transfers these sockets (inodes) are.
+Owners = Callable[[Collection[int]], Mapping[int, Key]]
+
+
+class Sums(NamedTuple):
+    """The counts of a starter's transfers: bytes of payload towards the worker (``in``) and from it, the part of them
+    whose other end is in the WAN, and the milliseconds in which there was one."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    wan_bytes_in: int = 0
+    wan_bytes_out: int = 0
+    millis: int = 0
+
+
+NOTHING: Final = Sums()
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """The traffic that is in no job's account, since the service's beginning.
+
+    ``unseen`` are connections of whatever program that began and ended between two looks while files were moved, with
+    their bytes; ``beyond`` connections found when there was no place to follow them; ``late_bytes`` came after the end
+    of their job.
+    """
+
+    unseen: int = 0
+    unseen_bytes: int = 0
+    beyond: int = 0
+    late_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Followed:
+    key: Key
+    remote: Address
+    wan: bool
+    received: int = 0
+    sent: int = 0
+    absent: int = 0
+
+
+@dataclass(slots=True)
+class _Other:
+    """A connection that is nobody's transfer: asked about again in ``wait`` looks, after that in twice as many."""
+
+    wait: int = 1
+    next: int = 2
+
+
+class Book:
+    """The accounts of one worker's starters; not thread-safe.
+
+    :meth:`use` says which networks are not the WAN; what was counted before is sorted then.
+    """
+
+    def __init__(self) -> None:
+        self._local: tuple[Network, ...] | None = None
+        self._unsorted: dict[tuple[Key, Address], tuple[int, int]] = {}
+        self.missed = Missed()
+        self._sums: dict[Key, Sums] = {}
+        self._closed: set[Key] = set()
+        self._followed: dict[int, _Followed] = {}
+        self._others: dict[int, _Other] = {}
+        self._of: dict[Key, int] = {}
+        self._at: float | None = None
+
+    def __len__(self) -> int:
+        """The number of connections that are followed now."""
+        return len(self._followed)
+
+    @property
+    def knows_local(self) -> bool:
+        """True if it is known which networks are not the WAN."""
+        return self._local is not None
+
+    def use(self, local: tuple[Network, ...]) -> bool:
+        """Count as the WAN what is not in these networks, from connections on that begin now; True for new ones."""
+        new, self._local = self._local != local, local
+        for (key, remote), (received, sent) in self._unsorted.items():
+            if self._is_wan(remote):
+                self._add(key, Sums(wan_bytes_in=received, wan_bytes_out=sent))
+        self._unsorted.clear()
+        for each in self._followed.values():
+            each.wan = self._is_wan(each.remote) if new else each.wan
+        return new
+
+    def sums(self, key: Key) -> Sums:
+        """The counts of a starter's transfers so far."""
+        return self._sums.get(key, NOTHING)
+
+    def close(self, key: Key) -> Sums:
+        """The job of a starter is over: its sums, to which nothing is added any more."""
+        self._closed.add(key)
+        self._unsorted = {place: counts for place, counts in self._unsorted.items() if place[0] != key}
+        return self._sums.pop(key, NOTHING)
+
+    def keep(self, keys: Collection[Key]) -> None:
+        """Forget starters that are not among these and have no connection left."""
+        for each in [key for key in self._sums if key not in keys and key not in self._of]:
+            self.close(each)
+        self._closed = {key for key in self._closed if key in keys or key in self._of}
+
+    def look(self, at: float, there: Iterable[Connection], ended: Iterable[Connection], owners: Owners) -> None:
+        """Take in a look at the time ``at`` (seconds): the connections that there are, and those that have ended since
+        the look before, which may be among the former."""
+        busy = set(self._of)
+        over = {each.cookie: each for each in ended}
+        open_ = {each.cookie: each for each in there if each.cookie not in over}
+        for cookie, each in open_.items():
+            if (known := self._followed.get(cookie)) is not None:
+                known.absent = 0
+                self._count(known, each)
+        for cookie, each in over.items():
+            self._end(cookie, each)
+        for cookie in [cookie for cookie in self._followed if cookie not in open_]:
+            known = self._followed[cookie]
+            known.absent += 1
+            if known.absent >= _PATIENCE:
+                self._forget(cookie)
+        self._others = {cookie: other for cookie, other in self._others.items() if cookie in open_}
+        self._find([each for each in open_.values() if each.cookie not in self._followed and each.inode], owners)
+        if self._at is not None and at > self._at:
+            for key in busy:
+                self._add(key, Sums(millis=round(1000 * (at - self._at))))
+        self._at = at
+
+    def rest(self) -> None:
+        """No files are moved: the time until the next look belongs to no transfer, and connections that begin and end
+        until then are nobody's."""
+        self._at = None
+        self._others.clear()
+
+    def stored(self) -> dict[str, Any]:
+        """The accounts as JSON."""
+        return {
+            "local": None if self._local is None else [str(network) for network in self._local],
+            "unsorted": [[*key, str(remote), *counts] for (key, remote), counts in self._unsorted.items()],
+            "sums": [[*key, *sums] for key, sums in self._sums.items()],
+            "followed": [
+                [cookie, *each.key, str(each.remote), each.received, each.sent]
+                for cookie, each in self._followed.items()
+                if each.key not in self._closed
+            ],
+        }
+
+    def restore(self, stored: Mapping[str, Any], same: bool) -> None:
+        """Go on from stored accounts, with ``same`` of this very boot: of another one no connection lives on. Raises
+        ValueError, TypeError, KeyError for what is none."""
+        local = stored["local"]
+        self._local = None if local is None else tuple(map(ip_network, local))
+        if not same:
+            return
+        sums = {(int(row[0]), int(row[1])): Sums._make(map(_count, row[2:])) for row in stored["sums"]}
+        followed = {
+            int(cookie): _Followed((int(pid), int(started)), ip_address(remote), False, _count(received), _count(sent))
+            for cookie, pid, started, remote, received, sent in stored["followed"]
+        }
+        unsorted = {
+            ((int(pid), int(started)), ip_address(remote)): (_count(received), _count(sent))
+            for pid, started, remote, received, sent in stored["unsorted"]
+        }
+        self._sums, self._followed, self._unsorted, self._of = sums, followed, unsorted, {}
+        for each in followed.values():
+            each.wan = self._is_wan(each.remote)
+            self._of[each.key] = self._of.get(each.key, 0) + 1
+
+    def _find(self, unknown: list[Connection], owners: Owners) -> None:
+        asked = []
+        for each in unknown:
+            other = self._others.get(each.cookie)
+            if other is None:
+                self._others[each.cookie] = _Other()
+                asked.append(each)
+            elif other.wait > 1:
+                other.wait -= 1
+            else:
+                other.wait, other.next = other.next, min(2 * other.next, _LONGEST)
+                asked.append(each)
+        if not asked:
+            return
+        found = owners({each.inode for each in asked})
+        for each in asked:
+            key = found.get(each.inode)
+            if key is None:
+                continue
+            if len(self._followed) >= MOST or self._of.get(key, 0) >= MOST_OF_STARTER:
+                # It may have room at a later look; that it waited is said.
+                self._miss(beyond=1)
+                continue
+            del self._others[each.cookie]
+            known = self._followed[each.cookie] = _Followed(key, each.remote, self._is_wan(each.remote))
+            self._of[key] = self._of.get(key, 0) + 1
+            self._count(known, each)
+
+    def _end(self, cookie: int, each: Connection) -> None:
+        known = self._followed.get(cookie)
+        if known is not None:
+            self._count(known, each)
+            self._forget(cookie)
+        elif self._others.pop(cookie, None) is None and self._at is not None:
+            self._miss(unseen=1, unseen_bytes=each.received + each.sent)
+
+    def _forget(self, cookie: int) -> None:
+        key = self._followed.pop(cookie).key
+        self._of[key] -= 1
+        if not self._of[key]:
+            del self._of[key]
+
+    def _count(self, known: _Followed, each: Connection) -> None:
+        """Count what is new of a connection, whose counts go on from its beginning."""
+        received, sent = max(0, each.received - known.received), max(0, each.sent - known.sent)
+        known.received, known.sent = known.received + received, known.sent + sent
+        if not received and not sent:
+            return
+        self._add(known.key, Sums(received, sent, received * known.wan, sent * known.wan))
+        place = known.key, known.remote
+        if self._local is None and (place in self._unsorted or len(self._unsorted) < _MOST_UNSORTED):
+            before = self._unsorted.get(place, (0, 0))
+            self._unsorted[place] = before[0] + received, before[1] + sent
+
+    def _add(self, key: Key, new: Sums) -> None:
+        if key in self._closed:
+            self._miss(late_bytes=new.bytes_in + new.bytes_out)
+            return
+        old = self._sums.get(key, NOTHING)
+        self._sums[key] = Sums(*(before + more for before, more in zip(old, new, strict=True)))
+
+    def _miss(self, unseen: int = 0, unseen_bytes: int = 0, beyond: int = 0, late_bytes: int = 0) -> None:
+        old = self.missed
+        self.missed = Missed(
+            old.unseen + unseen, old.unseen_bytes + unseen_bytes, old.beyond + beyond, old.late_bytes + late_bytes
+        )
+
+    def _is_wan(self, remote: Address) -> bool:
+        if self._local is None:
+            return False
+        return not any(remote.version == network.version and remote in network for network in self._local)
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value

@@ -1,0 +1,188 @@
+"""Follows the transfers of this worker's jobs, on a thread of its own, and keeps their accounts across restarts."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from lark_common import log
+from lark_common.runs import Network
+from lark_common.threads import StoppableThread
+from lark_worker.identity.processes import Programs, boot_id
+from lark_worker.records.atomic_file import write_atomically
+from lark_worker.records.known_jobs import Key
+from lark_worker.settings import Settings
+from lark_worker.transfers.book import NOTHING, Book, Missed, Sums
+from lark_worker.transfers.sockets import Sockets
+from lark_worker.transfers.starters import Starters
+
+# Seconds between two looks: at starters alone, and at connections while a starter moves files.
+IDLE_SECONDS: Final = 0.25
+BUSY_SECONDS: Final = 0.05
+# Looks take at most this part of the time of one processor.
+SHARE: Final = 0.1
+# Seconds between two writes of the accounts, and until the kernel is asked again after it had no answer.
+WRITE_SECONDS: Final = 2.0
+AGAIN_SECONDS: Final = 30.0
+# Seconds that a job's end waits for a look.
+PATIENCE: Final = 1.0
+
+
+class Transfers:
+    """The transfers of one worker from :meth:`start` to :meth:`stop`; thread-safe.
+
+    ``live`` returns the starters of the jobs that are not over: their accounts are kept when the starter has ended.
+    """
+
+    def __init__(self, settings: Settings, live: Callable[[], Collection[Key]]) -> None:
+        self._live = live
+        self._path: Path = settings.state_dir / "transfers"
+        self._boot = boot_id()
+        self._starters = Starters(Programs(frozenset(settings.starters), frozenset(settings.startds)))
+        self._sockets: Sockets | None = None
+        # Guards the book; held for each look, which is some milliseconds.
+        self._lock = threading.Condition()
+        self._book = Book()
+        self._begun = self._done = 0
+        self._changed = False
+        self._wake = threading.Event()
+        self._thread = StoppableThread("transfers", self._run, self._wake.set)
+
+    def start(self) -> None:
+        """Go on from the accounts of the service before this one, and follow transfers."""
+        with self._lock:
+            self._load()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write the accounts, and follow nothing more."""
+        self._thread.stop()
+        with self._lock:
+            self._write()
+            if self._sockets is not None:
+                self._sockets.close()
+                self._sockets = None
+            self._starters.close()
+
+    @property
+    def missed(self) -> Missed:
+        """The traffic that is in no job's account."""
+        with self._lock:
+            return self._book.missed
+
+    @property
+    def followed(self) -> int:
+        """The number of connections that are followed now."""
+        with self._lock:
+            return len(self._book)
+
+    @property
+    def lost(self) -> int:
+        """The times at which ends of connections came faster than they were read."""
+        with self._lock:
+            return 0 if self._sockets is None else self._sockets.lost
+
+    @property
+    def knows_local(self) -> bool:
+        """True if it is known which networks are not the WAN."""
+        with self._lock:
+            return self._book.knows_local
+
+    def local(self, networks: tuple[Network, ...]) -> None:
+        """Count as the WAN what is not in these networks, from connections on that begin now."""
+        with self._lock:
+            self._changed |= self._book.use(networks)
+
+    def sums(self, key: Key) -> Sums:
+        """The counts of a starter's transfers so far."""
+        with self._lock:
+            return self._book.sums(key)
+
+    def written(self, keys: set[Key]) -> dict[Key, Sums]:
+        """The sums of some starters, once they are on disk: what is reported is never more than what a service that is
+        killed begins with."""
+        with self._lock:
+            found = {key: sums for key in keys if (sums := self._book.sums(key)) != NOTHING}
+            self._write()
+            return found
+
+    def last(self, key: Key) -> Sums:
+        """The sums of a starter whose job is over, with what its connections had counted when they ended."""
+        with self._lock:
+            if self._thread.is_alive():
+                wanted = self._begun + 1
+                self._wake.set()
+                self._lock.wait_for(lambda: self._done >= wanted, PATIENCE)
+            self._changed = True
+            return self._book.close(key)
+
+    def _run(self) -> None:
+        written = time.monotonic()
+        pause = 0.0
+        while not self._thread.stopping:
+            self._wake.wait(pause)
+            self._wake.clear()
+            began = time.monotonic()
+            try:
+                busy = self._look()
+                if began - written >= WRITE_SECONDS:
+                    written = began
+                    with self._lock:
+                        self._write()
+            except OSError as error:
+                log.failure("transfers cannot be followed; it is tried again", error)
+                pause = AGAIN_SECONDS
+                continue
+            except Exception as error:  # an unexpected error must not stop this thread
+                log.failure("transfers are not followed", error)
+                pause = AGAIN_SECONDS
+                continue
+            spent = time.monotonic() - began
+            pause = max(BUSY_SECONDS if busy else IDLE_SECONDS, spent * (1 - SHARE) / SHARE)
+
+    def _look(self) -> bool:
+        """Look once; True while files are moved."""
+        with self._lock:
+            self._begun += 1
+            if self._sockets is None:
+                self._sockets = Sockets()
+            at = time.monotonic()
+            starters, movers = self._starters.look(at)
+            # Before the list, so that what ends meanwhile is in the list or in the next look's ends.
+            ended = self._sockets.ended()
+            busy = bool(movers) or len(self._book) > 0
+            if busy:
+                there = self._sockets.open()
+                before = len(self._book)
+                self._book.look(at, there, [*ended, *self._sockets.ended()], partial(self._starters.owners, movers))
+                self._changed |= bool(before or len(self._book))
+            else:
+                self._book.rest()
+            self._book.keep(starters.union(self._live()))
+            self._done = self._begun
+            self._lock.notify_all()
+            return busy
+
+    def _load(self) -> None:
+        try:
+            stored = json.loads(self._path.read_text("utf-8"))
+            self._book.restore(stored, stored["boot"] == self._boot)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            log.event("the transfers' accounts cannot be read", level=log.WARNING, path=self._path, reason=error)
+
+    def _write(self) -> None:
+        """Write the accounts, where they have changed. The caller holds the lock."""
+        if not self._changed:
+            return
+        try:
+            write_atomically(self._path, json.dumps({"boot": self._boot, **self._book.stored()}))
+            self._changed = False
+        except OSError as error:
+            log.failure("the transfers' accounts cannot be kept on disk", error, path=self._path)

@@ -1,0 +1,195 @@
+"""The starters of this worker, and the processes below them that move files.
+
+A starter moves files in a copy of itself (a fork that runs the same program), and plugins are started by that copy. So
+a connection is a transfer's if such a copy or a process below it holds it, and the starter itself does not: what the
+starter holds too, its copies have inherited. Hooks, the job and sessions of condor_ssh_to_job are children of the
+starter that run other programs, and the job's processes have another network namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from lark_worker.identity.processes import Programs, is_alive, read_process
+from lark_worker.records.known_jobs import Key
+
+# Processes below one starter that are looked at, and how many deep.
+MOST_PROCESSES: Final = 64
+# Descriptors that are looked at, of all processes below one starter together: a job may bring its own plugins, and the
+# time that one job's processes take is taken from the looks at all others.
+MOST_DESCRIPTORS: Final = 4096
+# Seconds between two looks for startds.
+STARTD_SECONDS: Final = 5.0
+# Bytes of a list of children after which no more is read: some 8,000 of a daemon's, some 300 of another process. The
+# kernel gives a page a read, whatever is asked for.
+_MOST_BYTES: Final = 1 << 16
+_MOST_OF_OTHERS: Final = 1 << 11
+_PAGE: Final = 1 << 12
+_SOCKET: Final = "socket:["
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """A starter with its processes that move files now."""
+
+    key: Key
+    processes: tuple[int, ...]
+
+
+class Starters:
+    """Finds starters and their transfers' processes in ``/proc``; not thread-safe."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        # Relative paths from here cost half of what whole ones do, and there are thousands a second.
+        self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._own = self._link("self/ns/net")
+        self._startds: tuple[int, ...] = ()
+        self._looked = -STARTD_SECONDS
+        # By process id, while it is a startd's child: the starter, and its children when none was a copy of it.
+        self._known: dict[int, Key | None] = {}
+        self._idle: dict[int, tuple[int, ...]] = {}
+        # Copies of the look before, whose user need not be read again.
+        self._copies: set[int] = set()
+
+    def close(self) -> None:
+        """Look no more."""
+        os.close(self._proc)
+
+    def look(self, at: float) -> tuple[frozenset[Key], list[Mover]]:
+        """All starters, and those that move files now. ``at`` is the time in seconds of any clock."""
+        if at - self._looked >= STARTD_SECONDS or not all(map(self._is_startd, self._startds)):
+            self._looked = at
+            with os.scandir(self._proc) as entries:
+                there = [int(entry.name) for entry in entries if entry.name.isdigit()]
+            self._startds = tuple(pid for pid in there if self._is_startd(pid))
+        pids = [pid for startd in self._startds for pid in self._children(startd)]
+        # A list that is read while one of the children ends may leave out another (proc_pid_task(5)).
+        absent = self._known.keys() - set(pids)
+        pids += [pid for pid in absent if (key := self._known[pid]) is not None and is_alive(*key)]
+        self._known = {pid: self._known[pid] if pid in self._known else self._starter(pid) for pid in pids}
+        self._idle = {pid: children for pid, children in self._idle.items() if pid in self._known}
+        keys = {pid: key for pid, key in self._known.items() if key is not None}
+        movers = [mover for pid, key in keys.items() if (mover := self._mover(pid, key))]
+        self._copies = {pid for mover in movers for pid in mover.processes}
+        return frozenset(keys.values()), movers
+
+    def owners(self, movers: Collection[Mover], inodes: Collection[int]) -> dict[int, Key]:
+        """The starters whose transfers these sockets are, by inode; others are left out."""
+        found: dict[int, Key] = {}
+        wanted = set(inodes)
+        for mover in movers:
+            held, left = set[int](), MOST_DESCRIPTORS
+            for pid in mover.processes:
+                inodes_of, looked = self._sockets(pid, left)
+                held |= inodes_of & wanted
+                left -= looked
+                if left <= 0:
+                    break
+            if held:
+                # Read after the others: a copy has everything that its starter had when it began.
+                for inode in held.difference(self._sockets(mover.key[0], MOST_DESCRIPTORS)[0]):
+                    found[inode] = mover.key
+                wanted -= held
+            if not wanted:
+                break
+        return found
+
+    def _is_startd(self, pid: int) -> bool:
+        return self._program(pid) in self._programs.startds and self._is_daemon(pid)
+
+    def _is_daemon(self, pid: int) -> bool:
+        try:
+            return read_process(pid).uid == self._programs.uid
+        except OSError:
+            return False
+
+    def _starter(self, pid: int) -> Key | None:
+        if self._program(pid) not in self._programs.starters:
+            return None
+        try:
+            process = read_process(pid)
+        except OSError:
+            return None
+        return (pid, process.started) if process.uid == self._programs.uid else None
+
+    def _mover(self, pid: int, key: Key) -> Mover | None:
+        children = self._children(pid)
+        if not children or self._idle.get(pid) == children:
+            return None
+        copies = [child for child in children if self._is_copy(child)]
+        if not copies:
+            if all(self._program(child) not in self._programs.starters for child in children):
+                # None of them becomes a copy any more; between fork and exec one may look like it.
+                self._idle[pid] = children
+            return None
+        processes = list(copies)
+        for each in processes:
+            if len(processes) >= MOST_PROCESSES:
+                break
+            processes += [
+                child for child in self._children(each, _MOST_OF_OTHERS)[:MOST_PROCESSES] if self._is_here(child)
+            ]
+        return Mover(key, tuple(processes[:MOST_PROCESSES]))
+
+    def _is_copy(self, pid: int) -> bool:
+        if self._program(pid) not in self._programs.starters or not self._is_here(pid):
+            return False
+        return pid in self._copies or self._is_daemon(pid)
+
+    def _is_here(self, pid: int) -> bool:
+        """True if a process is in this service's own network namespace."""
+        return self._link(f"{pid}/ns/net") == self._own
+
+    def _program(self, pid: int) -> str:
+        return self._link(f"{pid}/exe").removesuffix(" (deleted)")
+
+    def _link(self, name: str) -> str:
+        """The target of a link in ``/proc``; empty where it cannot be read."""
+        try:
+            return os.readlink(name, dir_fd=self._proc)
+        except OSError:
+            return ""
+
+    def _children(self, pid: int, most: int = _MOST_BYTES) -> tuple[int, ...]:
+        """The children of a process, those of its first thread: HTCondor's daemons have no other that forks."""
+        try:
+            fd = os.open(f"{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        except OSError:
+            return ()
+        listed = b""
+        try:
+            # Each read ends with a whole number.
+            while len(listed) < most and (part := os.read(fd, _PAGE)):
+                listed += part
+        except OSError:
+            return ()
+        finally:
+            os.close(fd)
+        return tuple(map(int, listed.split()))
+
+    def _sockets(self, pid: int, most: int) -> tuple[set[int], int]:
+        """The inodes of the sockets among the first ``most`` descriptors of a process, and how many it looked at."""
+        found, looked = set[int](), 0
+        try:
+            folder = os.open(f"{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)
+        except OSError:
+            return found, looked
+        try:
+            with os.scandir(folder) as entries:
+                for entry in islice(entries, most):
+                    looked += 1
+                    with contextlib.suppress(OSError):
+                        target = os.readlink(entry.name, dir_fd=folder)
+                        if target.startswith(_SOCKET):
+                            found.add(int(target[len(_SOCKET) : -1]))
+        except OSError:
+            return found, looked
+        finally:
+            os.close(folder)
+        return found, looked

@@ -1,0 +1,1 @@
+"""Tests of several controllers on one database."""

@@ -1,0 +1,308 @@
+"""An instance whose term is over writes nothing, on a real PostgreSQL; and without the guard it would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from lark_common.errors import FencedError, StoreError
+from lark_controller.api.instances import Identity, Why
+from lark_controller.store import Finish, Post, Store, instances, migrate
+from lark_controller.store.database import Database
+from lark_controller.store.schema import metadata
+from tests.fixtures.databases import LEASE, NOW, a_run
+from tests.store.test_usage import entry
+
+pytestmark = pytest.mark.postgres
+
+A, B = (Identity(name, name, f"http://{name}", "1") for name in ("a", "b"))
+# What signs of life and the term itself change.
+OWN = {"instances", "term"}
+
+
+@pytest.fixture
+def url(postgres_server: Any) -> Iterator[str]:
+    made = postgres_server.new_database("lark_template")
+    yield made
+    postgres_server.drop_database(made)
+
+
+@contextmanager
+def stores(url: str, count: int) -> Iterator[list[Store]]:
+    with ExitStack() as stack:
+        opened = [Store.open(url) for _ in range(count)]
+        for each in opened:
+            stack.callback(each.close)
+        yield opened
+
+
+def take(store: Store, me: Identity, told: Callable[[str], None] = lambda _sentence: None) -> int:
+    """Have an instance take over from whoever is active."""
+    store.instances.register(me)
+    generation = store.instances.take(me, store.instances.all().generation, Why.SILENT)
+    assert generation is not None
+    store.guard(generation, told)
+    return generation
+
+
+def rows(store: Store) -> dict[str, Any]:
+    def count(connection: Connection) -> dict[str, Any]:
+        content = "SELECT count(*), md5(string_agg(t::text, '' ORDER BY t::text)) FROM {} t"
+        tables = [name for name in metadata.tables if name not in OWN]
+        return {name: connection.execute(text(content.format(name))).one() for name in tables}
+
+    return store._database.read(count)
+
+
+def a_post(number: int) -> Post:
+    return Post(a_run(number), "job ad", "machine ad", "hook", NOW, "")
+
+
+WRITES: dict[str, Callable[[Store], object]] = {
+    "registration": lambda store: store.runs.carry_out([a_post(2)]),
+    "end": lambda store: store.runs.carry_out([Finish(a_run(1).id, NOW, "ended", "", "hook")]),
+    "lease": lambda store: store.runs.renew(a_run(1).id, LEASE + 100),
+    "leases": lambda store: store.runs.begin_leases(LEASE + 500),
+    "usage": lambda store: store.usage.write([entry()]),
+    "audit": lambda store: store.trail.record(NOW, "a", "did", "something"),
+    "policy": lambda store: store.trail.put_policy("version: 1\n", "digest", "a", NOW),
+    "policy file": lambda store: store.trail.note_file("a", "digest"),
+    "worker's link": lambda store: store.reservations.set_worker_capacity("worker0", 100.0),
+}
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_an_instance_whose_term_is_over_writes_nothing(url: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stores(url, 2) as (mine, other):
+        told: list[str] = []
+        generation = take(mine, A, told.append)
+        mine.runs.carry_out([a_post(1)])
+        assert take(other, B) > generation
+        before = rows(other)
+        with pytest.raises(FencedError, match="has taken over"):
+            WRITES[kind](mine)
+        assert len(told) == 1
+        assert rows(other) == before
+        # It may still read.
+        assert mine.runs.find(a_run(1).id) is not None
+        # The guard is what kept it from writing.
+        monkeypatch.setattr(Database, "_check_term", lambda *_: None)
+        WRITES[kind](mine)
+        assert rows(other) != before
+
+
+def test_an_instance_without_a_term_writes_nothing_but_that_it_lives(url: str) -> None:
+    with stores(url, 2) as (mine, other):
+        generation = take(mine, A)
+        other.guard(0, lambda _sentence: None)
+        for write in WRITES.values():
+            with pytest.raises(FencedError, match="stands by"):
+                write(other)
+        other.instances.register(B)
+        look = other.instances.meet(B, "standby")
+        assert (look.generation, look.holder, look.name, look.held) == (generation, A.id, "a", True)
+
+
+def test_a_takeover_waits_for_what_is_being_written(url: str) -> None:
+    with stores(url, 2) as (mine, other):
+        take(mine, A)
+        writing, go_on = Event(), Event()
+
+        def slow(connection: Connection) -> None:
+            writing.set()
+            assert go_on.wait(4)
+            connection.execute(text("INSERT INTO reserved (channel, kbps) VALUES ('slow', 1)"))
+
+        writer = Thread(target=partial(mine._database.write, slow))
+        writer.start()
+        assert writing.wait(10)
+        taken: list[int] = []
+        taker = Thread(target=lambda: taken.append(take(other, B)))
+        taker.start()
+        waits = text(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE term%'"
+        )
+        until(lambda: mine._database.read(lambda connection: connection.execute(waits).scalar_one()))
+        assert not taken
+        go_on.set()
+        writer.join()
+        taker.join()
+        assert taken
+        count = text("SELECT count(*) FROM reserved")
+        assert other._database.read(lambda connection: connection.execute(count).scalar_one()) == 1
+
+
+def test_a_writer_that_is_paused_holds_up_a_takeover_for_seconds_alone(url: str) -> None:
+    with stores(url, 2) as (mine, other):
+        take(mine, A)
+        writing, go_on, errors = Event(), Event(), []
+
+        def paused(connection: Connection) -> None:
+            if writing.is_set():
+                connection.execute(text("INSERT INTO reserved (channel, kbps) VALUES ('again', 1)"))
+                return
+            writing.set()
+            assert go_on.wait(60)
+            connection.execute(text("INSERT INTO reserved (channel, kbps) VALUES ('late', 1)"))
+
+        def write() -> None:
+            try:
+                mine._database.write(paused)
+            except StoreError as error:
+                errors.append(error)
+
+        writer = Thread(target=write)
+        writer.start()
+        assert writing.wait(10)
+        take(other, B)
+        go_on.set()
+        writer.join()
+        # Its session was ended; the second try finds the other's term.
+        assert isinstance(errors[0], FencedError)
+        count = text("SELECT count(*) FROM reserved")
+        assert other._database.read(lambda connection: connection.execute(count).scalar_one()) == 0
+
+
+def test_a_writer_that_is_paused_while_the_database_waits_for_its_rows_holds_up_no_takeover(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of COPY a session is not idle to the server, however long its client says nothing."""
+    monkeypatch.setattr(instances, "_STALLED_MS", 0)
+    monkeypatch.setattr(instances, "_TAKE_WAIT_MS", 2_000)
+    with stores(url, 2) as (mine, other):
+        take(mine, A)
+        go_on, errors = Event(), []
+
+        def paused(connection: Connection) -> None:
+            driver: Any = connection.connection.driver_connection
+            with driver.cursor() as cursor, cursor.copy("COPY reserved (channel, kbps) FROM STDIN") as copying:
+                assert go_on.wait(60)
+                copying.write("late\t1\n")
+
+        def write() -> None:
+            try:
+                mine._database.write(paused)
+            except StoreError as error:
+                errors.append(error)
+
+        writer = Thread(target=write)
+        writer.start()
+        waits = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY%' AND wait_event_type = 'Client'")
+        until(lambda: other._database.read(lambda connection: connection.execute(waits).scalar_one()))
+        try:
+            take(other, B)
+        finally:
+            go_on.set()
+            writer.join()
+        # Its session was ended; the second try finds the other's term.
+        assert isinstance(errors[0], FencedError)
+        assert rows(other)["reserved"][0] == 0
+
+
+def test_what_holds_the_term_without_end_is_said_and_no_upgrade_is_advised(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "_TAKE_WAIT_MS", 100)
+    with stores(url, 2) as (mine, other):
+        take(mine, A)
+        with mine._database.engine.begin() as connection:
+            connection.execute(text("SELECT 1 FROM term FOR SHARE"))
+            with pytest.raises(StoreError, match=r"lock timeout.*Another session") as caught:
+                take(other, B)
+        assert "upgrade" not in str(caught.value)
+
+
+def test_an_instance_that_is_lost_in_the_middle_of_a_sign_of_life_keeps_none_from_its_row(url: str) -> None:
+    limit = text("SELECT current_setting('idle_in_transaction_session_timeout')")
+    with stores(url, 1) as (mine,):
+        take(mine, A)
+        for sign in (partial(instances.beat, me=A, state="active"), partial(instances.register, me=A)):
+
+            def lost(connection: Connection, sign: Callable[[Connection], None] = sign) -> object:
+                sign(connection)
+                return connection.execute(limit).scalar_one()
+
+            assert mine._database.write(lost, unguarded=True) == "5s"
+        # It ends with the transaction: what only reads is not cut off.
+        assert mine._database.read(lambda connection: connection.execute(limit).scalar_one()) == "0"
+
+
+def test_tables_are_not_changed_by_hand_under_a_controller_that_uses_them(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stores(url, 2) as (mine, other):
+        generation = take(mine, A)
+        # They are those of this version: there is nothing to change.
+        other.migrate_by_hand()
+        changed: list[bool] = []
+        monkeypatch.setattr(migrate, "newest", lambda: "later")
+        monkeypatch.setattr(migrate, "upgrade", lambda _connection: changed.append(True))
+        with pytest.raises(StoreError, match="a uses the tables"):
+            other.migrate_by_hand()
+        assert not changed
+        mine.instances.release(A, generation, Why.RELEASED)
+        other.migrate_by_hand()
+        assert changed
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_many_writers_and_takeovers(url: str, guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is committed was written in the term that was the present one at its commit."""
+    writers, takeovers = 4, 12
+    if not guarded:
+        monkeypatch.setattr(Database, "_check_term", lambda *_: None)
+    with stores(url, 3) as (first, second, look):
+        look._database.write(
+            lambda connection: connection.execute(text("CREATE TABLE seen (own bigint, present bigint)")),
+            unguarded=True,
+        )
+        taken, refused, over = [0], [0], Event()
+
+        def write(store: Store, connection: Connection) -> None:
+            own = {"own": store._database._generation}
+            connection.execute(text("INSERT INTO seen SELECT :own, generation FROM term"), own)
+
+        def keep_writing(store: Store) -> None:
+            while not over.is_set():
+                try:
+                    store._database.write(partial(write, store))
+                except FencedError:
+                    refused[0] += 1
+
+        take(first, A)
+        threads = [Thread(target=keep_writing, args=(store,)) for store in (first, second) for _ in range(writers)]
+        second.guard(1, lambda _sentence: None)
+        for thread in threads:
+            thread.start()
+        count = text("SELECT count(*) FROM seen")
+        for number in range(takeovers):
+            before = look._database.read(lambda connection: connection.execute(count).scalar_one())
+            until(lambda low=before: look._database.read(lambda c: c.execute(count).scalar_one()) > low)  # type: ignore[misc]
+            store, me = ((second, B), (first, A))[number % 2]
+            store.instances.register(me)
+            generation = store.instances.take(me, store.instances.all().generation, Why.SILENT)
+            assert generation is not None
+            store.guard(generation, lambda _sentence: None)
+            taken.append(generation)
+        over.set()
+        for thread in threads:
+            thread.join()
+        wrong = text("SELECT count(*) FROM seen WHERE own <> present")
+        stale = look._database.read(lambda connection: connection.execute(wrong).scalar_one())
+        assert taken == sorted(set(taken))
+        assert (stale == 0) is guarded
+        assert (refused[0] > 0) is guarded
+
+
+def until(question: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not question():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

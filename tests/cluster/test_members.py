@@ -1,0 +1,292 @@
+"""Members on a real PostgreSQL: who takes over, and who stays; nothing here waits for a member's own clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from lark_common.errors import FencedError, NotFoundError, StandbyError, StateError, StoreError
+from lark_controller.api.instances import Identity, Term, Why
+from lark_controller.cluster import member as module
+from lark_controller.cluster.member import Member
+from lark_controller.store import Store, migrate
+from lark_controller.store.instances import _LOCK_CLASS, _OLDER_LOCK
+from tests.fixtures.controllers import until
+from tests.fixtures.databases import NOW
+
+pytestmark = pytest.mark.postgres
+
+
+class One:
+    """A member with a store of its own, and what it was told."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.store = Store.open(url)
+        self.won: SimpleQueue[Term] = SimpleQueue()
+        self.lost: list[str] = []
+        self.drained: list[str] = []
+        me = Identity(f"{name}-{id(self):x}", name, f"http://{name}", "1")
+        self.member = Member(
+            self.store,
+            me,
+            won=self.won.put,
+            lost=self.lost.append,
+            drained=lambda: self.drained.append(name),
+        )
+
+    @property
+    def generation(self) -> int:
+        """The generation of its next term."""
+        return self.won.get(timeout=20).generation
+
+    def write(self) -> None:
+        self.store.trail.record(NOW, self.member.me.name, "did", "something")
+
+    def leave(self, why: Why = Why.RELEASED) -> None:
+        self.member.release(why)
+        self.member.leave()
+        self.store.close()
+
+
+@contextmanager
+def joined(url: str, *names: str) -> Iterator[list[One]]:
+    members = [One(name, url) for name in names]
+    try:
+        for each in members:
+            each.member.join()
+        yield members
+    finally:
+        for each in members:
+            each.leave()
+
+
+@pytest.fixture
+def url(postgres_server: Any) -> Iterator[str]:
+    made = postgres_server.new_database()
+    yield made
+    postgres_server.drop_database(made)
+
+
+# The sessions that show that the holder of a term lives, as many as there are.
+LOCKS = f"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = {_LOCK_CLASS}"
+
+
+def holds(url: str) -> bool:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return bool(connection.execute(LOCKS).fetchall())
+
+
+def end_sessions(url: str, condition: str) -> int:
+    """End sessions with the database at the server; returns how many."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        found = connection.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() "
+            f"AND pid <> pg_backend_pid() AND {condition}"
+        ).fetchone()
+        assert found is not None
+        return int(found[0])
+
+
+def test_of_many_that_start_at_once_on_an_empty_database_one_is_active(url: str) -> None:
+    members = [One(name, url) for name in "abcde"]
+    threads = [Thread(target=each.member.join) for each in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        (active,) = [each for each in members if not each.won.empty()]
+        active.write()
+        for each in members:
+            if each is not active:
+                with pytest.raises(FencedError, match="stands by"):
+                    each.write()
+        # Clean ends hand it on, one after the other, to all.
+        seen = [active.generation]
+        rest = [each for each in members if each is not active]
+        while rest:
+            active.leave()
+            until(lambda: any(not each.won.empty() for each in rest))
+            (active,) = [each for each in rest if not each.won.empty()]
+            active.write()
+            seen.append(active.generation)
+            rest.remove(active)
+        assert seen == sorted(set(seen))
+        assert len(seen) == len(members)
+    finally:
+        for each in members:
+            each.leave()
+
+
+def test_an_active_one_whose_session_the_server_ends_stays(url: str) -> None:
+    with joined(url, "a", "b") as (a, b):
+        generation = a.generation
+        lock = f"pid IN ({LOCKS})"
+        for _ in range(3):
+            assert end_sessions(url, lock) == 1
+            until(lambda: holds(url))
+        # And every other session with it.
+        assert end_sessions(url, "true") >= 1
+        until(lambda: holds(url))
+        a.write()
+        assert a.store.instances.all().generation == generation
+        assert b.won.empty()
+        assert not a.lost
+
+
+def test_one_that_is_told_of_a_takeover_ends_and_says_by_whom(url: str) -> None:
+    with joined(url, "a") as (a,):
+        generation = a.generation
+        store = Store.open(url)
+        me = Identity("b1", "b", "http://b", "1")
+        store.instances.register(me)
+        taken = store.instances.take(me, generation, Why.SILENT)
+        assert taken is not None
+        assert store.instances.take(me, generation, Why.SILENT) is None
+        a.member.look_now()
+        until(lambda: a.lost)
+        assert a.lost == [f"b has taken over with generation {taken}"]
+        standing = a.member.standing()
+        assert not standing.active
+        with pytest.raises(FencedError):
+            a.write()
+        store.close()
+    # What is another's is not let go.
+    last = Store.open(url)
+    assert last.instances.all().active == "b1"
+    last.close()
+
+
+def test_switches_that_lie_of_takeovers_all_the_time_do_not_load_the_database(url: str) -> None:
+    def beats(one: One) -> Any:
+        query = text("SELECT beat FROM instances")
+        return one.store._database.read(lambda connection: connection.execute(query).scalar_one())
+
+    with joined(url, "a") as (a,):
+        a.generation  # noqa: B018  # it has the term
+        first, began = beats(a), time.monotonic()
+        while (last := beats(a)) < first + 5:
+            a.member.look_now()
+        assert last - first <= (time.monotonic() - began) / module.LEAST_SECONDS + 2
+        assert not a.lost
+
+
+def test_a_term_whose_answer_was_lost_is_found(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with joined(url, "a", "b") as (a, b):
+        first = a.generation
+        take = b.store.instances.take
+
+        def lost(me: Identity, seen: int, why: Why) -> int | None:
+            take(me, seen, why)
+            monkeypatch.undo()
+            raise StoreError("the connection was lost")
+
+        monkeypatch.setattr(b.store.instances, "take", lost)
+        a.leave()
+        assert b.generation > first
+        b.write()
+
+
+def test_drain_is_for_the_active_one_and_needs_another(url: str) -> None:
+    with joined(url, "a") as (a,):
+        assert a.generation
+        with pytest.raises(StateError, match="No other instance stands by"):
+            a.member.drain("a", "operator")
+        with joined(url, "b") as (b,):
+            with pytest.raises(NotFoundError, match="there are: a, b"):
+                a.member.drain("c", "operator")
+            with pytest.raises(StateError, match="not the active"):
+                a.member.drain("b", "operator")
+            with pytest.raises(StandbyError) as raised:
+                b.member.drain("a", "operator")
+            assert raised.value.active == "http://a"
+            assert not a.drained
+            a.member.drain(a.member.me.id, "operator")
+            assert a.drained == ["a"]
+            a.leave(Why.DRAINED)
+            assert b.won.get(timeout=20).why is Why.DRAINED
+            entry = b.store.trail.page("controller", None, 1).entries[0]
+            assert (entry.actor, entry.action, entry.detail) == ("operator", "drain", "instance a")
+
+
+def test_a_controller_of_an_older_release_is_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STANDBY_SECONDS", 0.01)
+    with psycopg.connect(url, autocommit=True) as older:
+        older.execute("SELECT pg_advisory_lock(%s)", (_OLDER_LOCK,))
+        with joined(url, "a") as (a,):
+            until(lambda: "older release" in a.member.standing().sentence)
+            other = Store.open(url)
+            with pytest.raises(StoreError, match="a controller of an older release uses the tables"):
+                other.migrate_by_hand()
+            other.close()
+            assert a.store.schema_version() is None
+            older.execute("SELECT pg_advisory_unlock(%s)", (_OLDER_LOCK,))
+            assert a.generation
+            assert a.store.schema_version() == Store.newest_schema()
+
+
+def test_one_that_does_not_know_the_tables_does_not_take_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with joined(url, "a", "b") as (a, b):
+        assert a.generation
+        tried = threading.Event()
+
+        def newer(_connection: object) -> None:
+            tried.set()
+            raise StoreError("The database has schema 9999, made by a newer Lark than this one")
+
+        monkeypatch.setattr(migrate, "known_version", newer)
+        a.leave()
+        assert tried.wait(20)
+        until(lambda: "made by a newer Lark" in b.member.standing().sentence)
+        assert b.store.instances.all().active is None
+        monkeypatch.undo()
+        assert b.generation
+
+
+def test_rows_of_instances_do_not_pile_up(url: str) -> None:
+    for _ in range(5):
+        with joined(url, "a") as (a,):
+            assert a.generation
+            assert [each.name for each in a.store.instances.all().instances] == ["a"]
+    store = Store.open(url)
+    (last,) = store.instances.all().instances
+    assert last.state == "stopped"
+    day = text("UPDATE instances SET at = at - 100000")
+    store._database.write(lambda connection: connection.execute(day))
+    store.close()
+    with joined(url, "b") as (b,):
+        assert [each.name for each in b.store.instances.all().instances] == ["b"]
+        # Whoever gives no sign of life is shown as lost.
+        b.member._thread.stop()
+        b.store._database.write(lambda connection: connection.execute(day), unguarded=True)
+        assert b.store.instances.all().instances[0].state == "lost"
+
+
+def test_sqlite_takes_the_same_path_with_one_instance(tmp_path: Path) -> None:
+    seen = []
+    for _ in range(3):
+        store = One("a", f"sqlite:///{tmp_path}/lark.db")
+        with pytest.raises(FencedError, match="stands by"):
+            store.write()
+        store.store.claim()
+        store.member.join()
+        seen.append(store.generation)
+        store.write()
+        assert store.store.instances.all().active == store.member.me.id
+        # Every second one is killed.
+        if len(seen) % 2:
+            store.leave()
+        else:
+            store.member._thread.stop()
+            store.store.close()
+    assert seen == sorted(set(seen))

@@ -1,0 +1,58 @@
+"""The packages, built twice, and the site that they are installed at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.settings import from_environment
+from tests.fixtures import own_network
+from tests.install.site import Site, running
+
+ROOT = Path(__file__).parents[2]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks every test of this room that needs the site."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and {"site", "composed"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("install")
+
+
+@pytest.fixture(scope="session")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Directories of the packages' first build and of the second; ``INSTALL_BUILDS`` keeps both for the next run."""
+    kept = os.environ.get("INSTALL_BUILDS")
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("builds")
+    # The first comes last, and stays in dist/.
+    for revision in ("2", "1"):
+        if (folder / revision).is_dir():
+            continue
+        done = own_network.run_outside(
+            ["env", "-C", str(ROOT), f"REVISION={revision}", "make", "packages", "DISTRIBUTIONS=debian12"]
+        )
+        assert done.returncode == 0, done.stdout
+        shutil.copytree(ROOT / "dist/debian12", folder / revision)
+    return folder / "1", folder / "2"
+
+
+@pytest.fixture(scope="session")
+def site(
+    request: pytest.FixtureRequest, builds: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """The site, for all tests: each goes on where the one before it has ended. Failed, its disks stay."""
+    made = own_network.run_outside([sys.executable, "-m", "tests.install.images"])
+    assert made.returncode == 0, made.stdout
+    folder = tmp_path_factory.mktemp("site")
+    before = request.session.testsfailed
+    with running(from_environment(), builds, folder) as site:
+        yield site
+        if request.session.testsfailed > before:
+            for name, machine in site.machines.items():
+                (folder / f"{name}.log").write_text(machine.journal())
+            print(f"install: the machines' journals and disks are in {folder}", file=sys.stderr)

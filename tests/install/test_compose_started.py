@@ -1,0 +1,67 @@
+"""The image built from the Dockerfile, and docker-compose.yml started, both as they are.
+
+No registry of images is asked: the images that the files name are made of Debian packages under their names. So Python,
+PostgreSQL and Prometheus are Debian's, and in Grafana's place is a server of files, since Debian has no Grafana.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fixtures import own_network
+from tests.install.engine import ALONE, ROOT
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the services have answered."""
+    folder: Path = tmp_path_factory.mktemp("pod")
+    image = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["controller"]["image"]
+    built = own_network.run_outside(
+        [*ALONE, sys.executable, "-m", "tests.install.base_images", str(folder), image], mounts=True
+    )
+    assert built.returncode == 0, built.stdout
+    # A run that is killed takes its containers with it.
+    alone = [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "unshare",
+        "--net",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        *ALONE,
+    ]
+    started = own_network.run_outside(
+        [*alone, sys.executable, "-m", "tests.install.composed", str(folder)], mounts=True
+    )
+    assert started.returncode == 0, started.stdout
+    found: dict[str, Any] = json.loads(started.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_controller_answers_with_its_own_postgresql(composed: dict[str, Any]) -> None:
+    assert composed["readyz"] == {"ready": True, "reasons": []}, composed["log"]
+    assert composed["healthz"] == {"status": "ok"}
+    assert composed["health"] == 0
+
+
+def test_a_job_is_posted_and_kept_in_the_database(composed: dict[str, Any]) -> None:
+    assert composed["job"]["state"] in ("registering", "pending"), "no switch is there"
+    assert composed["runs"] == "1"
+
+
+def test_prometheus_reads_the_controllers_metrics_with_its_token(composed: dict[str, Any]) -> None:
+    assert [each["metric"]["instance"] for each in composed["up"]] == ["controller:8080"]
+
+
+def test_grafana_would_find_its_dashboard_and_secret(composed: dict[str, Any]) -> None:
+    assert composed["grafana"] == json.loads((ROOT / "etc/grafana/lark.json").read_text())

@@ -1,0 +1,217 @@
+/* The programs of exchange.py in C; each rank writes what it has seen to TOLD, in the same form. */
+#include <lark_mpi.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int rank;
+static FILE *told;
+static const char *comma = "";
+
+static const char *file_of(const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s", getenv("TOLD"), name);
+    return path;
+}
+
+static void member(const char *name) {
+    fprintf(told, "%s\"%s\": ", comma, name);
+    comma = ", ";
+}
+
+static void text(const char *said) {
+    fputc('"', told);
+    for (; *said; said++) {
+        if (*said == '"' || *said == '\\') fputc('\\', told);
+        fputc(*said, told);
+    }
+    fputc('"', told);
+}
+
+static void paths(MPI_Comm comm) {
+    lark_mpi_path found[8];
+    int count;
+    char reason[LARK_MPI_TEXT];
+    if (lark_mpi_paths(comm, found, 8, &count, reason)) {
+        text(reason);
+        return;
+    }
+    fputc('{', told);
+    for (int i = 0; i < count; i++) {
+        fprintf(told, "%s\"%s\": [%.0f, ", i ? ", " : "", found[i].job, found[i].promised / 1000);
+        if (found[i].free < 0) fprintf(told, "null]");
+        else fprintf(told, "%.0f]", found[i].free / 1000);
+    }
+    fputc('}', told);
+}
+
+static void seen(const char *name, MPI_Comm comm) {
+    member(name);
+    paths(comm);
+}
+
+static int reserve(MPI_Comm comm, lark_mpi_pattern pattern, double rate, lark_mpi_status *status) {
+    return lark_mpi_reserve(comm, &(lark_mpi_wish){.pattern = pattern, .rate = rate}, status);
+}
+
+static void refused(const char *name, MPI_Comm comm, const lark_mpi_wish *wish) {
+    lark_mpi_status status;
+    int result = lark_mpi_reserve(comm, wish, &status);
+    if (name) member(name);
+    text(result == LARK_MPI_REFUSED ? status.reason : result ? "failed" : "");
+}
+
+static int has(MPI_Comm comm) {
+    lark_mpi_status status;
+    int found = -1;
+    lark_mpi_reserved(comm, &status, &found);
+    return found;
+}
+
+static void truth(const char *name, int is) {
+    member(name);
+    fputs(is ? "true" : "false", told);
+}
+
+static void life(MPI_Comm comm) {
+    lark_mpi_status status, *read;
+    MPI_Comm other;
+    int found;
+    reserve(comm, LARK_MPI_ALL, 1e6, &status);
+    seen("made", comm);
+    MPI_Barrier(comm);
+    reserve(comm, LARK_MPI_ALL, 2e6, &status);
+    seen("changed", comm);
+    refused("too much", comm, &(lark_mpi_wish){.pattern = LARK_MPI_ALL, .rate = 4e6});
+    seen("as before", comm);
+    MPI_Barrier(comm);
+    MPI_Comm_dup(comm, &other);
+    truth("of the duplicate", !has(other));
+    MPI_Comm_free(&other);
+    seen("still", comm);
+    MPI_Barrier(comm);
+    lark_mpi_release(comm);
+    lark_mpi_release(comm);
+    truth("released", !has(comm));
+    MPI_Barrier(comm);
+    MPI_Comm_dup(comm, &other);
+    reserve(other, LARK_MPI_RING, 1e6, &status);
+    seen("ring", other);
+    MPI_Barrier(comm);
+    MPI_Comm_free(&other);
+    MPI_Barrier(comm);
+    if (MPI_Comm_set_attr(comm, lark_mpi_keyval(), &(lark_mpi_wish){.pattern = LARK_MPI_ALL, .rate = 9e9})) exit(4);
+    MPI_Comm_get_attr(comm, lark_mpi_keyval(), &read, &found);
+    if (!found) exit(5);
+    member("denied");
+    fprintf(told, "[%s, ", read->admitted ? "true" : "false");
+    text(read->reason);
+    fputc(']', told);
+    if (MPI_Comm_set_attr(comm, lark_mpi_keyval(), &(lark_mpi_wish){.pattern = LARK_MPI_ALL, .rate = 1e6})) exit(6);
+    member("accepted");
+    fprintf(told, "[%s, ", read->admitted ? "true" : "false");
+    text(read->reason);
+    fputs(", ", told);
+    paths(comm);
+    fputc(']', told);
+    MPI_Barrier(comm);
+    MPI_Comm_delete_attr(comm, lark_mpi_keyval());
+    MPI_Barrier(comm);
+    reserve(comm, LARK_MPI_RING, 1e6, &status);
+}
+
+static void shapes(MPI_Comm comm) {
+    MPI_Comm shaped[3];
+    const char *names[] = {"cart", "graph", "dist_graph"};
+    lark_mpi_status status;
+    int before = (rank + 3) % 4, after = (rank + 1) % 4, weight = 1;
+    double table[4] = {0};
+    MPI_Cart_create(comm, 1, &(int){4}, &(int){0}, 0, &shaped[0]);
+    MPI_Graph_create(comm, 4, (int[]){1, 2, 3, 4}, (int[]){1, 2, 3, 0}, 0, &shaped[1]);
+    MPI_Dist_graph_create_adjacent(comm, 1, &before, &weight, 1, &after, &weight, MPI_INFO_NULL, 0, &shaped[2]);
+    for (int i = 0; i < 3; i++) {
+        reserve(shaped[i], LARK_MPI_NEIGHBOURS, 1e6, &status);
+        seen(names[i], shaped[i]);
+        MPI_Barrier(comm);
+        MPI_Comm_free(&shaped[i]);
+        MPI_Barrier(comm);
+    }
+    table[(rank + 2) % 4] = 1e6 * rank;
+    table[rank] = 5e9;
+    lark_mpi_reserve(comm, &(lark_mpi_wish){.pattern = LARK_MPI_TABLE, .table = table}, &status);
+    seen("table", comm);
+    MPI_Barrier(comm);
+    lark_mpi_release(comm);
+    member("mistakes");
+    fputc('[', told);
+    refused(NULL, comm, rank == 1 ? NULL : &(lark_mpi_wish){.pattern = LARK_MPI_RING});
+    fputs(", ", told);
+    refused(NULL, comm, &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = rank == 2 ? -1 : 1});
+    fputs(", ", told);
+    refused(NULL, comm, &(lark_mpi_wish){.pattern = LARK_MPI_TABLE});
+    fputs(", ", told);
+    refused(NULL, comm, &(lark_mpi_wish){.pattern = (lark_mpi_pattern)9});
+    fputs(", ", told);
+    refused(NULL, comm, &(lark_mpi_wish){.pattern = LARK_MPI_NEIGHBOURS, .rate = 1e6});
+    fputs(", ", told);
+    refused(NULL, comm, &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = 1e6, .lease = 0.1});
+    fputc(']', told);
+    truth("left", !has(comm));
+    /* Three ranks on the other side of one. */
+    MPI_Comm_split(comm, rank == 0, rank, &shaped[0]);
+    MPI_Intercomm_create(shaped[0], 0, comm, rank == 0, 1, &shaped[1]);
+    int result = lark_mpi_reserve(shaped[1], &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = 1e6}, &status);
+    truth("between groups", result == LARK_MPI_FAILED && !has(shaped[1]));
+    MPI_Comm_free(&shaped[1]);
+    MPI_Comm_free(&shaped[0]);
+}
+
+static void refusal(MPI_Comm comm) {
+    refused("reason", comm, &(lark_mpi_wish){.pattern = LARK_MPI_ALL, .rate = 1e6});
+    truth("left", !has(comm));
+}
+
+static void ring(MPI_Comm comm) {
+    lark_mpi_status status;
+    reserve(comm, LARK_MPI_RING, 1e6, &status);
+    truth("admitted", status.admitted);
+    MPI_Barrier(comm);
+    lark_mpi_release(comm);
+}
+
+/* Rank 3 ends in the way that the file "end" says. */
+static void dies(MPI_Comm comm) {
+    lark_mpi_status status;
+    char way[16] = "";
+    lark_mpi_reserve(comm, &(lark_mpi_wish){.pattern = LARK_MPI_ALL, .rate = 1e6, .lease = 3}, &status);
+    while (access(file_of("end"), F_OK)) usleep(50000);
+    if (rank == 3) {
+        FILE *end = fopen(file_of("end"), "r");
+        if (!end || !fgets(way, sizeof way, end)) exit(7);
+        if (!strcmp(way, "abort")) MPI_Abort(comm, 3);
+        raise(SIGKILL);
+    }
+    MPI_Barrier(comm);
+}
+
+int main(int count, char **arguments) {
+    char name[32];
+    MPI_Init(&count, &arguments);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    snprintf(name, sizeof name, "rank%d.json", rank);
+    told = fopen(file_of(name), "w");
+    if (!told || count < 2) return 3;
+    fputc('{', told);
+    if (!strcmp(arguments[1], "life")) life(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "shapes")) shapes(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "ring")) ring(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "refusal")) refusal(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "dies")) dies(MPI_COMM_WORLD);
+    fputs("}", told);
+    fclose(told);
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,135 @@
+"""Programs that use their reservations; each rank writes what it has seen to TOLD."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import lark_mpi
+
+FOLDER = Path(os.environ["TOLD"])
+
+
+def tell(**what: object) -> None:
+    (FOLDER / f"rank{MPI.COMM_WORLD.rank}.json").write_text(json.dumps(what))
+
+
+def refused(comm: MPI.Intracomm, pattern: Any, rate: float | None = None, lease: float = 300.0) -> str:
+    try:
+        lark_mpi.reserve(comm, pattern, rate, lease)
+    except lark_mpi.ReservationError as error:
+        return str(error)
+    return ""
+
+
+def paths(comm: MPI.Comm) -> dict[str, list[int | None]]:
+    """Promised and free kB/s by job."""
+    made = lark_mpi.reserved(comm)
+    assert made is not None
+    return {
+        path.job: [round(path.promised / 1000), None if path.free is None else round(path.free / 1000)]
+        for path in made.paths()
+    }
+
+
+def ring(comm: MPI.Intracomm) -> None:
+    made = lark_mpi.reserve(comm, "ring", 1e6)
+    tell(admitted=made.admitted)
+    comm.Barrier()
+    lark_mpi.release(comm)
+
+
+def life(comm: MPI.Intracomm) -> None:
+    """A reservation made, changed, refused, duplicated, freed; the end of the program releases the last."""
+    seen: dict[str, object] = {}
+    lark_mpi.reserve(comm, lark_mpi.Pattern.ALL, 1e6)
+    seen["made"] = paths(comm)
+    comm.Barrier()
+    lark_mpi.reserve(comm, "all", 2e6)
+    seen["changed"] = paths(comm)
+    seen["too much"] = refused(comm, "all", 4e6)
+    seen["as before"] = paths(comm)
+    comm.Barrier()
+    other = comm.Dup()
+    seen["of the duplicate"] = lark_mpi.reserved(other) is None
+    other.Free()
+    seen["still"] = paths(comm)
+    comm.Barrier()
+    lark_mpi.release(comm)
+    lark_mpi.release(comm)
+    seen["released"] = lark_mpi.reserved(comm) is None
+    comm.Barrier()
+    half = comm.Dup()
+    lark_mpi.reserve(half, "ring", 1e6)
+    seen["ring"] = paths(half)
+    comm.Barrier()
+    half.Free()
+    comm.Barrier()
+    attributes = lark_mpi.Comm(comm)
+    attributes.Set_attr(lark_mpi.KEYVAL, lark_mpi.Wish("all", 9e9))
+    found = comm.Get_attr(lark_mpi.KEYVAL)
+    assert isinstance(found, lark_mpi.Reservation)
+    seen["denied"] = [found.admitted, found.reason]
+    attributes.Set_attr(lark_mpi.KEYVAL, lark_mpi.Wish("all", 1e6))
+    seen["accepted"] = [found.admitted, found.reason, paths(comm)]
+    comm.Barrier()
+    tell(**seen)
+
+
+def shapes(comm: MPI.Intracomm) -> None:
+    """Neighbours in the three kinds of topology, tables, and mistakes of one rank that all learn."""
+    seen: dict[str, object] = {}
+    rank = comm.rank
+    made: list[tuple[str, MPI.Intracomm]] = [
+        ("cart", comm.Create_cart([4], periods=[False])),
+        ("graph", comm.Create_graph([1, 2, 3, 4], [1, 2, 3, 0])),
+        ("dist_graph", comm.Create_dist_graph_adjacent([(rank - 1) % 4], [(rank + 1) % 4])),
+    ]
+    for name, shaped in made:
+        lark_mpi.reserve(shaped, "neighbours", 1e6)
+        seen[name] = paths(shaped)
+        comm.Barrier()
+        shaped.Free()
+        comm.Barrier()
+    lark_mpi.reserve(comm, {(rank + 2) % 4: 1e6 * rank, rank: 5e9})
+    seen["table"] = paths(comm)
+    comm.Barrier()
+    lark_mpi.release(comm)
+    seen["mistakes"] = [
+        refused(comm, {7: 1e6} if rank == 1 else {}),
+        refused(comm, "ring", float("nan") if rank == 2 else 1.0),
+        refused(comm, "ring"),
+        refused(comm, "star", 1e6),
+        refused(comm, "neighbours", 1e6),
+        refused(comm, "ring", 1e6, 0.1),
+        refused(comm, {"one": 1e6}),
+    ]
+    tell(**seen, left=lark_mpi.reserved(comm) is None)
+
+
+def refusal(comm: MPI.Intracomm) -> None:
+    tell(reason=refused(comm, "all", 1e6), left=lark_mpi.reserved(comm) is None)
+
+
+def dies(comm: MPI.Intracomm) -> None:
+    """Rank 3 ends in the way that the file ``end`` says."""
+    lark_mpi.reserve(comm, "all", 1e6, lease=3)
+    end = FOLDER / "end"
+    while comm.rank == 3 or not end.exists():
+        if end.exists():
+            if end.read_text() == "abort":
+                comm.Abort(3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.05)
+    comm.Barrier()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](MPI.COMM_WORLD)

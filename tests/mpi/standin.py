@@ -1,0 +1,160 @@
+"""A worker service's socket for each of several jobs, and the controller behind them, in memory."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class Standin:
+    """Jobs, each alone on its host, whose access links carry ``capacity`` Mb/s in each direction."""
+
+    def __init__(self, folder: Path, hosts: list[str], capacity: float = 100.0) -> None:
+        self.hosts, self.capacity = hosts, capacity
+        self.reservations: dict[str, dict[str, Any]] = {}
+        self.requests: list[tuple[int, str, str]] = []
+        # An answer instead of the usual one, by job, method and path.
+        self.instead: Callable[[int, str, str], bytes | None] = lambda job, method, path: None
+        self.most = 0.0
+        self._lock = threading.Lock()
+        self._made = 0
+        self.sockets = [folder / f"job{number}.sock" for number in range(len(hosts))]
+        self._servers = [self._server(number, path) for number, path in enumerate(self.sockets)]
+
+    def _server(self, number: int, path: Path) -> socketserver.UnixStreamServer:
+        standin = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                data = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                target = urlsplit(self.path).path
+                self.close_connection = True
+                with standin._lock:
+                    standin.requests.append((number, self.command, target))
+                    odd = standin.instead(number, self.command, target)
+                    if odd is not None:
+                        self.wfile.write(odd)
+                        return
+                    status, document = standin.answer(number, self.command, target, json.loads(data or b"{}"))
+                text = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+            daemon_threads = True
+            request_queue_size = 64
+
+            def handle_error(self, *args: Any) -> None:
+                """Callers go away."""
+
+        server = Server(str(path), Handler)
+        path.chmod(0o666)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        return server
+
+    def live(self) -> dict[str, dict[str, Any]]:
+        """The reservations that are not over."""
+        self.reservations = {
+            key: each for key, each in self.reservations.items() if each["until"] is None or each["until"] > time.time()
+        }
+        return self.reservations
+
+    def rates(self) -> dict[tuple[str, str], float]:
+        """The live rates, Mb/s by the jobs from and to."""
+        with self._lock:
+            return {(each["job"], each["peer"]): each["rate"] for each in self.live().values()}
+
+    def answer(self, job: int, method: str, target: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        own, words = f"{job:016x}", target.strip("/").split("/")
+        if words == ["v1", "job"]:
+            # Without addresses the MTU is 1500, whatever routes this machine has.
+            return 200, {"id": own, "host": self.hosts[job], "network_type": "ovs_bridge", "addresses": []}
+        if words == ["v1", "links"]:
+            names = {each["channel"] for one in self.live().values() for each in one["holds"]}
+            return 200, {"links": [self._link(name) for name in sorted(names)]}
+        if method == "POST":
+            return self._reserve(own, body)
+        found = self.live().get(words[-1])
+        if found is None or found["job"] != own:
+            return 404, {"detail": f"no reservation has the id {words[-1]}"}
+        if method == "DELETE":
+            del self.reservations[found["id"]]
+        elif method == "PATCH":
+            return self._change(found, body)
+        return 200, found
+
+    def _reserve(self, own: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        peer, rate = body["destination"], body["rate"]
+        if any(each["job"] == own and each["peer"] == peer for each in self.live().values()):
+            return 422, {"detail": "there is a reservation for the same flow; change that one"}
+        here, there = self.hosts[int(own, 16)], self.hosts[int(peer, 16)]
+        channels = [f"access:{here} {here}>s", f"access:{there} s>{there}"]
+        if problem := self._short(channels, rate):
+            return problem
+        self._made += 1
+        made = {
+            "id": f"{self._made:016x}",
+            "job": own,
+            "peer": peer,
+            "rate": rate,
+            "until": time.time() + body["duration"] if body.get("duration") else None,
+            "holds": [{"channel": channel, "rate": rate} for channel in channels],
+        }
+        self.reservations[made["id"]] = made
+        self._note()
+        return 201, made
+
+    def _change(self, found: dict[str, Any], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        rate = body.get("rate", found["rate"])
+        problem = self._short([each["channel"] for each in found["holds"]], rate - found["rate"])
+        if rate > found["rate"] and problem:
+            return problem
+        found["rate"] = rate
+        found["holds"] = [{**each, "rate": rate} for each in found["holds"]]
+        if body.get("duration"):
+            found["until"] = time.time() + body["duration"]
+        self._note()
+        return 200, found
+
+    def _note(self) -> None:
+        self.most = max(self.most, sum(each["rate"] for each in self.live().values()))
+
+    def _held(self, channel: str) -> float:
+        return float(sum(e["rate"] for r in self.live().values() for e in r["holds"] if e["channel"] == channel))
+
+    def _short(self, channels: list[str], rate: float) -> tuple[int, dict[str, Any]] | None:
+        for channel in channels:
+            if (left := self.capacity - self._held(channel)) < rate:
+                return 409, {"detail": f'link {channel} has "{left:g}" Mb/s left\u2026 and {rate:g} are asked'}
+        return None
+
+    def _link(self, channel: str) -> dict[str, Any]:
+        name, _, ends = channel.partition(" ")
+        source, _, target = ends.partition(">")
+        return {
+            "name": name,
+            "source": source,
+            "target": target,
+            "best_effort": round(self.capacity - self._held(channel), 3),
+        }
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()

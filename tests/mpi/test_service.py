@@ -1,0 +1,162 @@
+"""Requests at the worker's socket: its answers, and what is none."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.namespaces import temporary_directory
+from lark_mpi import held, service
+from lark_mpi.errors import ReservationError
+from lark_mpi.held import Flows
+from lark_mpi.service import ask
+from tests.mpi.odd_answers import ODD
+from tests.mpi.standin import Standin
+from tests.worker.pool import eventually
+
+OTHER = f"{1:016x}"
+THIRD = f"{2:016x}"
+
+
+@pytest.fixture
+def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
+    with temporary_directory() as folder:
+        made = Standin(Path(folder), ["a", "b", "c"])
+        monkeypatch.setenv("LARK_SOCKET", str(made.sockets[0]))
+        yield made
+        made.close()
+
+
+def test_a_machine_without_a_worker_service_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARK_SOCKET", "/nonexistent")
+    with pytest.raises(ReservationError, match="/nonexistent: no worker service of Lark is here"):
+        ask("GET", "/v1/job")
+
+
+def test_the_usual_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LARK_SOCKET", raising=False)
+    assert service.path() == "/run/lark-worker/worker.sock"
+
+
+@pytest.mark.parametrize("answer", ODD)
+def test_an_answer_that_is_none_is_a_sentence(standin: Standin, answer: bytes) -> None:
+    standin.instead = lambda job, method, path: answer
+    with pytest.raises(ReservationError, match=r"the worker service cannot be asked: its? "):
+        ask("GET", "/v1/job", patience=0)
+
+
+def test_an_answer_without_end_is_not_kept(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MAX_ANSWER", 1000)
+    standin.instead = lambda job, method, path: b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 2000
+    with pytest.raises(ReservationError, match="its answer is too long"):
+        ask("GET", "/v1/job", patience=0)
+
+
+def test_a_job_that_asks_too_often_asks_again(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "PAUSE", 0.01)
+    answers = [b"HTTP/1.1 429 Too Many Requests\r\n\r\n{}", b"HTTP/1.1 503 Away\r\n\r\n{}", b""]
+    standin.instead = lambda job, method, path: answers.pop() if answers else None
+    assert ask("GET", "/v1/job")[1]["host"] == "a"
+    answers += [b'HTTP/1.1 503 Away\r\n\r\n{"detail": "no controller"}'] * 2
+    assert service.reason(ask("GET", "/v1/job", patience=0)) == "no controller"
+
+
+def test_a_full_queue_is_waited_for_in_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening, temporary_directory() as folder:
+        path = f"{folder}/full.sock"
+        listening.bind(path)
+        listening.listen(0)
+        monkeypatch.setenv("LARK_SOCKET", path)
+        with socket.socket(socket.AF_UNIX) as filler:
+            filler.connect(path)
+            answers: list[object] = []
+            asking = threading.Thread(target=lambda: answers.append(ask("GET", "/v1/job", patience=0)))
+            asking.start()
+            listening.accept()[0].close()
+            caller, _ = listening.accept()
+            with caller:
+                assert caller.recv(4096).startswith(b"GET /v1/job HTTP/1.1\r\n")
+                caller.sendall(b'HTTP/1.1 200 OK\r\n\r\n{"id": "one"}')
+            asking.join(10)
+        assert answers == [(200, {"id": "one"})]
+
+
+def test_a_change_is_taken_first_and_given_back_last(standin: Standin) -> None:
+    flows = Flows()
+    flows.prepare({OTHER: 30.0, THIRD: 30.0})
+    flows.commit()
+    own = f"{0:016x}"
+    assert standin.rates() == {(own, OTHER): 30.0, (own, THIRD): 30.0}
+    flows.prepare({OTHER: 60.0})
+    assert standin.rates() == {(own, OTHER): 60.0, (own, THIRD): 30.0}
+    flows.undo()
+    assert standin.rates() == {(own, OTHER): 30.0, (own, THIRD): 30.0}
+    with pytest.raises(ReservationError, match="Mb/s left… and 45 are asked"):
+        flows.prepare({OTHER: 20.0, THIRD: 75.0})
+    flows.undo()
+    assert standin.rates() == {(own, OTHER): 30.0, (own, THIRD): 30.0}
+    flows.prepare({OTHER: 20.0})
+    flows.commit()
+    assert standin.rates() == {(own, OTHER): 20.0}
+    flows.release()
+    flows.release()
+    assert standin.rates() == {}
+
+
+def test_a_flow_that_is_over_is_lost_and_can_be_had_anew(standin: Standin) -> None:
+    flows = Flows(lease=3)
+    flows.prepare({OTHER: 30.0})
+    flows.commit()
+    standin.reservations.clear()
+    eventually(lambda: "no reservation has the id" in flows.made()[OTHER].lost)
+    flows.prepare({OTHER: 30.0})
+    flows.commit()
+    assert not flows.made()[OTHER].lost
+    assert list(standin.rates().values()) == [30.0]
+    flows.release()
+
+
+def test_where_nobody_answers_a_release_ends_nevertheless(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "PAUSE", 0.01)
+    monkeypatch.setattr(held, "RENEWAL_PATIENCE", 0.05)
+    flows = Flows(lease=3)
+    flows.prepare({OTHER: 30.0})
+    flows.commit()
+    standin.instead = lambda job, method, path: b""
+    flows.release()
+    assert flows.made() == {}
+    eventually(lambda: standin.rates() == {})
+
+
+def test_where_nobody_answers_the_end_of_a_program_waits_for_one_flow_and_not_for_each(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "PAUSE", 0.01)
+    monkeypatch.setattr(held, "RENEWAL_PATIENCE", 0.05)
+    flows = Flows(lease=60)
+    flows.prepare({OTHER: 30.0, THIRD: 30.0})
+    flows.commit()
+    standin.instead = lambda job, method, path: b"HTTP/1.1 503 Away\r\n\r\n{}"
+    flows.release()
+    assert flows.made() == {}
+    assert len({path for _, method, path in standin.requests if method == "DELETE"}) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_that_ends_releases_nothing_of_its_parents(standin: Standin) -> None:
+    flows = Flows()
+    flows.prepare({OTHER: 30.0})
+    flows.commit()
+    child = os.fork()
+    if child == 0:
+        held._renewal.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert list(standin.rates().values()) == [30.0]
+    held._renewal.release()
+    assert standin.rates() == {}

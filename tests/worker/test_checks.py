@@ -1,0 +1,216 @@
+"""``lark-worker check`` on a worker that has everything, and with each part missing in turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lark_controller.rest.tokens import Scope, add
+from lark_worker import checks, cli
+from lark_worker.checks import Finding, HTCondor, State
+from lark_worker.errors import StartdError
+from lark_worker.settings import Settings, load
+from tests.worker.pool import FakeStartd, Pool, eventually
+
+HOST = "worker1.example"
+NO_PROBLEM: dict[str, Any] = {"jobs": 0, "problems": []}
+
+
+@pytest.fixture
+def condor(tmp_path: Path) -> HTCondor:
+    for name in ("lark-start", "lark_job_wrapper.sh"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    known = {
+        "FULL_HOSTNAME": HOST,
+        "STARTER_JOB_HOOK_KEYWORD": "lark",
+        "LARK_HOOK_PREPARE_JOB": str(tmp_path / "lark-start"),
+        "USER_JOB_WRAPPER": str(tmp_path / "lark_job_wrapper.sh"),
+        "STARTD_JOB_ATTRS": "x509userproxysubject, owner User GlobalJobId JobCurrentStartDate",
+    }
+    return HTCondor(known, (25, 14, 1), FakeStartd())
+
+
+def found(settings: Settings, condor: HTCondor, status: dict[str, Any] | None = NO_PROBLEM) -> list[Finding]:
+    return list(checks.findings(settings, condor, lambda: status))
+
+
+def of(subject: str, settings: Settings, condor: HTCondor, status: dict[str, Any] | None = NO_PROBLEM) -> list[Finding]:
+    return [each for each in found(settings, condor, status) if each.subject == subject]
+
+
+def wrong(found: list[Finding]) -> list[str]:
+    return [each.words for each in found if each.state is not State.OK]
+
+
+@pytest.mark.ovs
+def test_a_worker_that_has_everything_lacks_nothing(pool: Pool, condor: HTCondor) -> None:
+    settings = load(pool.environment | {"LARK_WORKER_GATEWAYS": "10.64.0.1"})
+    connected(settings, condor)
+    by_subject = {each.subject: each for each in found(settings, condor)}
+    assert pool.bridge in by_subject["Open vSwitch"].words
+    for subject in ("Open vSwitch", "controller", "HTCondor", "addresses", "service"):
+        assert wrong(of(subject, settings, condor)) == [], subject
+    assert not [each for each in found(settings, condor) if each.state is State.MISSING and each.subject != "sudo"]
+
+
+@pytest.mark.ovs
+def test_the_bridge_is_there_safe_and_connected(pool: Pool, condor: HTCondor) -> None:
+    settings = load(pool.environment)
+    connected(settings, condor)
+    (words,) = wrong(of("Open vSwitch", replace(settings, bridge="lark-none"), condor))
+    assert "has no bridge lark-none (LARK_WORKER_BRIDGE); lark-worker bridge make" in words
+    (words,) = wrong(of("Open vSwitch", replace(settings, ovs_database="unix:/nowhere"), condor))
+    assert "its database does not answer" in words
+    pool.ovs.vsctl("set-fail-mode", pool.bridge, "standalone")
+    (words,) = wrong(of("Open vSwitch", settings, condor))
+    assert words.endswith(f"ovs-vsctl set-fail-mode {pool.bridge} secure")
+    pool.ovs.vsctl("set-fail-mode", pool.bridge, "secure")
+    target = pool.ovs.vsctl("get-controller", pool.bridge).split()
+    pool.ovs.vsctl("set-controller", pool.bridge, "tcp:127.0.0.1:1")
+    (words,) = wrong(of("Open vSwitch", settings, condor))
+    assert words == f"bridge {pool.bridge} is not connected to tcp:127.0.0.1:1: ovs-vsctl list controller says why"
+    pool.ovs.set_controller(pool.bridge, [*target, "tcp:127.0.0.1:1"])
+    eventually(lambda: wrong(of("Open vSwitch", settings, condor)) == [])
+    (found,) = of("Open vSwitch", settings, condor)
+    assert found.words == f"bridge {pool.bridge} is connected to {target[0]}, not to tcp:127.0.0.1:1"
+    pool.ovs.vsctl("del-controller", pool.bridge)
+    (words,) = wrong(of("Open vSwitch", settings, condor))
+    assert f"bridge {pool.bridge} has no controller" in words
+
+
+@pytest.mark.ovs
+def test_the_controller_is_asked_with_this_workers_own_token(pool: Pool, condor: HTCondor, tmp_path: Path) -> None:
+    settings = load(pool.environment)
+    other = tmp_path / "other"
+    other.write_text(add(pool.folder / "tokens.yaml", "other", [Scope.HOOK], hosts=("worker2.example",)))
+    other.chmod(0o600)
+    (words,) = wrong(of("controller", replace(settings, token_file=other), condor))
+    assert HOST in words
+    other.write_text("nonsense")
+    (words,) = wrong(of("controller", replace(settings, token_file=other), condor))
+    assert "token" in words.lower()
+    other.chmod(0o644)
+    (words,) = wrong(of("controller", replace(settings, token_file=other), condor))
+    assert "accepted: mode 0600" in words
+    (words,) = wrong(of("controller", replace(settings, url="http://127.0.0.1:1"), condor))
+    assert words.startswith("http://127.0.0.1:1: ")
+    both = replace(settings, url=f"http://127.0.0.1:1 {settings.url}")
+    first, second = of("controller", both, condor)
+    assert (first.state, second.state) == (State.WARNING, State.OK)
+    assert first.words.startswith("http://127.0.0.1:1: ")
+
+
+def connected(settings: Settings, condor: HTCondor) -> None:
+    eventually(lambda: wrong(of("Open vSwitch", settings, condor)) == [])
+
+
+KNOBS: list[tuple[Callable[[dict[str, str]], Any], str]] = [
+    (lambda known: known.pop("STARTER_JOB_HOOK_KEYWORD"), "STARTER_JOB_HOOK_KEYWORD is not set"),
+    (lambda known: known.pop("LARK_HOOK_PREPARE_JOB"), "LARK_HOOK_PREPARE_JOB is not set: no job is registered"),
+    (lambda known: known.update(USER_JOB_WRAPPER="/nowhere"), "USER_JOB_WRAPPER: /nowhere is not there"),
+    (lambda known: known.update(STARTD_JOB_ATTRS="Owner"), "STARTD_JOB_ATTRS lacks GlobalJobId, JobCurrentStartDate"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), KNOBS, ids=[words.split()[0] for _, words in KNOBS])
+def test_htcondor_calls_the_hook_and_the_wrapper(change: Callable[[dict[str, str]], Any], words: str) -> None:
+    program = "/bin/true"
+    known = {
+        "STARTER_JOB_HOOK_KEYWORD": "LARK",
+        "LARK_HOOK_PREPARE_JOB": program,
+        "USER_JOB_WRAPPER": program,
+        "STARTD_JOB_ATTRS": "Owner GlobalJobId JobCurrentStartDate",
+    }
+    settings = replace(Settings(), starters=(program,))
+    whole = HTCondor(dict(known), (25, 14, 1), FakeStartd())
+    assert wrong(list(checks._htcondor(settings, whole))) in ([], [*_sudo()])
+    change(known)
+    found = wrong(list(checks._htcondor(settings, HTCondor(known, (25, 14, 1), FakeStartd()))))
+    assert [each for each in found if words in each]
+
+
+def _sudo() -> list[str]:
+    return wrong(list(checks._way_in()))
+
+
+@pytest.mark.parametrize(
+    ("version", "network", "words"),
+    [
+        ((23, 0, 1), None, "version 23.0.1 cannot start jobs in an empty network namespace"),
+        ((25, 14, 1), True, "NO_JOB_NETWORKING is not set"),
+        ((25, 14, 1), StartdError("the startd cannot be asked: nobody there"), "nobody there"),
+    ],
+)
+def test_a_wrapper_that_can_be_got_around_is_found(
+    version: tuple[int, ...], network: bool | StartdError | None, words: str
+) -> None:
+    startd = FakeStartd()
+    startd.network = network
+    found = wrong(list(checks._htcondor(Settings(), HTCondor({"A": "b"}, version, startd))))
+    assert [each for each in found if words in each]
+
+
+def test_without_htcondor_the_reason_is_told() -> None:
+    found = list(checks._htcondor(Settings(), HTCondor({}, (), None, "no configuration")))
+    assert [(each.state, each.words) for each in found] == [(State.MISSING, "no configuration")]
+
+
+def test_addresses_that_jobs_could_not_use_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def words(**environ: str) -> list[str]:
+        return wrong(list(checks._addresses(load({f"LARK_WORKER_{k.upper()}": v for k, v in environ.items()}))))
+
+    assert words(networks="10.64.0.0/16", gateways="10.64.0.1") == []
+    assert words(address_type="dhcp") == []
+    assert "LARK_WORKER_NETWORKS is empty" in words()[0]
+    assert "reach their own network alone" in words(networks="10.64.0.0/16")[0]
+    nat = words(networks="10.64.0.0/16", gateways="10.64.0.1", nat_networks="10.9.0.0/24")
+    assert nat == ["LARK_WORKER_EXTERNAL_INTERFACE is empty, and nat jobs need it beside the other one"]
+    gone = words(networks="10.64.0.0/16", gateways="10.64.0.1", linux_bridge="lark-none")
+    assert gone == ["there is no interface lark-none"]
+    monkeypatch.setattr(checks, "RESOLV", tmp_path / "resolv.conf")
+    told = words(networks="10.64.0.0/16", gateways="10.64.0.1", nameservers="10.64.0.53")
+    assert ["no job can start; make one" in each for each in told] == [True]
+    (tmp_path / "resolv.conf").touch()
+    assert words(networks="10.64.0.0/16", gateways="10.64.0.1", nameservers="10.64.0.53") == []
+
+
+def test_the_kernel_is_tried_for_what_this_workers_jobs_need() -> None:
+    subjects = [each.words.partition(" (")[0] for each in checks._kernel(Settings())]
+    assert subjects[0] == "network namespaces and veth"
+    assert not any("masquerading" in each for each in subjects)
+    nat = load({"LARK_WORKER_NAT_NETWORKS": "10.9.0.0/24", "LARK_WORKER_LINUX_BRIDGE": "br1"})
+    assert [each.words for each in checks._kernel(nat) if each.state is State.MISSING] == []
+    assert len(list(checks._kernel(nat))) == 6
+
+
+def test_a_service_that_is_away_or_has_problems_is_told(tmp_path: Path) -> None:
+    settings = replace(Settings(), socket=tmp_path / "none")
+    assert "systemctl status lark-worker" in next(checks._service(settings, None)).words
+    found = list(checks._service(settings, {"jobs": 3, "problems": ["one", "another"]}))
+    assert [(each.state, each.words) for each in found] == [(State.WARNING, "one"), (State.WARNING, "another")]
+
+
+@pytest.mark.ovs
+def test_the_command_has_lines_for_people_and_json_for_scripts(
+    pool: Pool, condor: HTCondor, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected(load(pool.environment), condor)
+    for name, value in pool.environment.items():
+        monkeypatch.setenv(name, value)
+    status = cli.main(["check"])
+    lines = capsys.readouterr().out.splitlines()
+    assert cli.main(["check", "--json"]) == status == 1
+    as_json = json.loads(capsys.readouterr().out)
+    assert [f"{each['state']:<8} {each['subject']}: {each['words']}" for each in as_json] == lines
+    assert {each["state"] for each in as_json} <= {"ok", "warning", "missing"}
+    assert any(line.startswith("ok       Open vSwitch: bridge") for line in lines)
+    assert cli.main(["jobs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    cli.main(["status", "--json"])
+    assert json.loads(capsys.readouterr().out)["jobs"] == 0
