@@ -1,10 +1,13 @@
-"""Notices to systemd (sd_notify(3)): the service is ready, alive, stopping. None is sent where none is asked for."""
+"""Notices to systemd (sd_notify(3)): the service is ready, alive, stopping. None is sent where none is asked for.
+
+And the boot that a service runs in."""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from lark_common import log
@@ -76,3 +79,8 @@ def _watchdog_seconds(environment: Mapping[str, str]) -> float:
         return max(int(environment.get("WATCHDOG_USEC", "0")), 0) / 1e6
     except ValueError:
         return 0.0
+
+
+def boot_id() -> str:
+    """The kernel's name of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()

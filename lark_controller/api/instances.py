@@ -36,12 +36,16 @@ WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An instance: ``id`` is of the process alone, ``name`` and ``url`` survive its restart."""
+    """An instance: ``id`` is of the process alone, ``name``, ``url`` and ``boot`` survive its restart.
+
+    ``boot`` is the present run of the machine's kernel: by it, a copy of the machine is another instance.
+    """
 
     id: str
     name: str
     url: str
     version: str
+    boot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Look:
     why: str = ""
     since: float = 0.0
     alone: bool = False
+    boot: str = ""
 
 
 @dataclass(frozen=True, slots=True)

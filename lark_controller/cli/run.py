@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 from lark_common import log
 from lark_common.errors import SettingError, StoreError
 from lark_common.signals import Signals
-from lark_common.systemd import Notices
+from lark_common.systemd import Notices, boot_id
 from lark_controller import __version__
 from lark_controller.api.instances import WORDS, Identity, Term, Why
 from lark_controller.api.metrics import Metrics
@@ -145,7 +145,8 @@ class Service:
                 joining = Joining(settings)
             tokens = Tokens(settings.tokens_file, joined=None if joining is None else joining.workers_file)
             self.identities = None if settings.jwt_file is None else Identities.of_file(settings.jwt_file)
-            me = Identity(secrets.token_hex(8), settings.instance_name or socket.gethostname(), "", __version__)
+            name = settings.instance_name or socket.gethostname()
+            me = Identity(secrets.token_hex(8), name, "", __version__, boot_id())
             self.member = Member(self.store, me, won=self._won, lost=self._lose, drained=lambda: told(DRAINED))
             self.controls = MemberControls(self.member)
             app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from threading import Event, Lock
@@ -149,8 +150,15 @@ class Member:
         if found.active != self.me.id:
             url = next(each.url for each in meant if each.id == found.active)
             raise StandbyError(f"{instance} is to be asked itself, at {url}.", url)
-        if not any(each.state == STANDBY for each in found.instances):
+        waiting = [each.version for each in found.instances if each.state == STANDBY]
+        if not waiting:
             raise StateError(f"No other instance stands by that could take over from {instance}.")
+        if all(_release(version) < _release(self.me.version) for version in waiting):
+            older = ", ".join(sorted(set(waiting)))
+            raise StateError(
+                f"{instance} has release {self.me.version}; those that stand by are older ({older}), and may not know its "
+                "tables: upgrade one of them."
+            )
         self._store.trail.record(time.time(), actor, DRAIN, _SUBJECT, f"instance {self.me.name}")
         self._drained()
         return found
@@ -232,3 +240,7 @@ class Member:
         self._term = term
         event("took over", generation=term.generation, why=WORDS[term.why], before=term.before or None)
         self._won(term)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])

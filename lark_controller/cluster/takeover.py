@@ -56,7 +56,10 @@ def reason(watch: Watch, me: Identity) -> Why | None:
     look = watch.look
     if not look.holder:
         return Why(look.why) if look.why else Why.FIRST
-    if look.alone or (not look.held and (look.name, look.url) == (me.name, me.url)):
+    # A copied configuration has the name and address of the one that is active, which may be without a session for
+    # a moment; its machine is another, or another boot.
+    own = (look.name, look.url, look.boot) == (me.name, me.url, me.boot)
+    if look.alone or (own and not look.held):
         return Why.RESTARTED
     still = watch.last - watch.since
     # A server that was started again has ended every session: of that, the holder is not to die.

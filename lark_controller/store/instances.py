@@ -87,7 +87,7 @@ def register(connection: Connection, me: Identity) -> None:
     mine = (instances.c.name == me.name) & (instances.c.url == me.url)
     gone = mine | (instances.c.at < now - _FORGOTTEN_SECONDS)
     connection.execute(delete(instances).where(gone, instances.c.id != holder, instances.c.id != me.id))
-    values = {"name": me.name, "url": me.url, "version": me.version}
+    values = {"name": me.name, "url": me.url, "version": me.version, "boot": me.boot}
     found = connection.execute(update(instances).where(instances.c.id == me.id).values(values))
     if not found.rowcount:
         fresh = values | {"id": me.id, "beat": 0, "state": STANDBY, "started_at": now, "at": now}
@@ -108,7 +108,9 @@ def look(connection: Connection) -> Look:
     """The term as it is, with its holder."""
     columns = instances.c
     joined = term.outerjoin(instances, columns.id == term.c.holder)
-    row = connection.execute(select(term, columns.name, columns.url, columns.beat).select_from(joined)).one()
+    row = connection.execute(
+        select(term, columns.name, columns.url, columns.beat, columns.boot).select_from(joined)
+    ).one()
     held, server, alone = False, "", connection.dialect.name == "sqlite"
     if not alone:
         number = {"number": row.generation & _LOCK_MASK}
@@ -124,6 +126,7 @@ def look(connection: Connection) -> Look:
         row.why,
         row.since,
         alone,
+        row.boot or "",
     )
 
 

@@ -283,6 +283,7 @@ instances: Final = Table(
     Column("name", PlainText, nullable=False),
     Column("url", PlainText, nullable=False),
     Column("version", PlainText, nullable=False),
+    Column("boot", PlainText, nullable=False),
     Column("started_at", Float(53), nullable=False),
     Column("beat", BigInteger, nullable=False),
     Column("state", PlainText, nullable=False),

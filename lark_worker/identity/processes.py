@@ -53,11 +53,6 @@ class Programs:
     uid: int = 0
 
 
-def boot_id() -> str:
-    """The kernel's name of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-
-
 def read_process(pid: int) -> Process:
     """A process as it is now. Raises ProcessLookupError when there is none (a zombie is none), and another OSError
     where this process has no descriptors or memory left.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lark_worker.identity.processes import boot_id
+from lark_common.systemd import boot_id
 
 
 class Forwarding:

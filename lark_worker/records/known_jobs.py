@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lark_common import log
-from lark_worker.identity.processes import boot_id, is_alive
+from lark_common.systemd import boot_id
+from lark_worker.identity.processes import is_alive
 from lark_worker.records.records import Record, Records
 
 # A starter: its process id, and its start in clock ticks since boot.

@@ -12,8 +12,9 @@ from typing import Final
 
 from lark_common import log
 from lark_common.runs import Network
+from lark_common.systemd import boot_id
 from lark_common.threads import StoppableThread
-from lark_worker.identity.processes import Programs, boot_id
+from lark_worker.identity.processes import Programs
 from lark_worker.records.atomic_file import write_atomically
 from lark_worker.records.known_jobs import Key
 from lark_worker.settings import Settings

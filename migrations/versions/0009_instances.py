@@ -19,6 +19,7 @@ def upgrade() -> None:
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("url", sa.Text, nullable=False),
         sa.Column("version", sa.Text, nullable=False),
+        sa.Column("boot", sa.Text, nullable=False),
         sa.Column("started_at", sa.Float(53), nullable=False),
         sa.Column("beat", sa.BigInteger, nullable=False),
         sa.Column("state", sa.Text, nullable=False),

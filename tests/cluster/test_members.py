@@ -30,12 +30,12 @@ pytestmark = pytest.mark.postgres
 class One:
     """A member with a store of its own, and what it was told."""
 
-    def __init__(self, name: str, url: str) -> None:
+    def __init__(self, name: str, url: str, version: str = "1") -> None:
         self.store = Store.open(url)
         self.won: SimpleQueue[Term] = SimpleQueue()
         self.lost: list[str] = []
         self.drained: list[str] = []
-        me = Identity(f"{name}-{id(self):x}", name, f"http://{name}", "1")
+        me = Identity(f"{name}-{id(self):x}", name, f"http://{name}", version)
         self.member = Member(
             self.store,
             me,
@@ -217,6 +217,21 @@ def test_drain_is_for_the_active_one_and_needs_another(url: str) -> None:
             assert b.won.get(timeout=20).why is Why.DRAINED
             entry = b.store.trail.page("controller", None, 1).entries[0]
             assert (entry.actor, entry.action, entry.detail) == ("operator", "drain", "instance a")
+
+
+def test_nobody_hands_over_to_an_older_release_alone(url: str) -> None:
+    """It may not know the tables: nobody would be active."""
+    newest, older, newer = One("a", url, "0.10.0"), One("b", url, "0.9.2"), One("c", url, "0.10.1")
+    newest.member.join()
+    assert newest.generation
+    older.member.join()
+    with pytest.raises(StateError, match=r"a has release 0\.10\.0; those that stand by are older \(0\.9\.2\)"):
+        newest.member.drain("a", "operator")
+    newer.member.join()
+    newest.member.drain("a", "operator")
+    assert newest.drained == ["a"]
+    for each in (older, newer, newest):
+        each.leave()
 
 
 def test_a_controller_of_an_older_release_is_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

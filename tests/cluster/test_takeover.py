@@ -41,6 +41,8 @@ def every(seconds: float, look: Look, begin: float, end: float) -> list[tuple[fl
         (replace(FREE, name="b", url="http://b"), Why.RESTARTED),
         # Two were given one name: the other one lives.
         (replace(HELD, name="b", url="http://b"), None),
+        # A machine that was copied whole: the other one is without its session for a moment.
+        (replace(FREE, name="b", url="http://b", boot="another"), None),
         (replace(FREE, name="b"), None),
         (replace(FREE, url="http://b"), None),
         (replace(FREE, alone=True), Why.RESTARTED),
