@@ -156,8 +156,8 @@ class Member:
         if all(_release(version) < _release(self.me.version) for version in waiting):
             older = ", ".join(sorted(set(waiting)))
             raise StateError(
-                f"{instance} has release {self.me.version}; those that stand by are older ({older}), and may not know its "
-                "tables: upgrade one of them."
+                f"{instance} has release {self.me.version}; those that stand by are older ({older}), and may not know "
+                "its tables: upgrade one of them."
             )
         self._store.trail.record(time.time(), actor, DRAIN, _SUBJECT, f"instance {self.me.name}")
         self._drained()
