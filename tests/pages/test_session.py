@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from lark_controller.api.instances import Identity
 from tests.fixtures.browser import VIEWS, Reader, Site
 
 pytestmark = pytest.mark.browser
@@ -58,6 +59,19 @@ def test_a_token_that_is_taken_away_ends_the_log_in(reader: Reader, site: Site) 
     tokens.write_text(re.sub(r"(?m)^reader: .*\n", "", tokens.read_text()))
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     expect(page.get_by_role("alert")).to_contain_text("The token is not known.")
+
+
+def test_the_overview_shows_the_controllers_where_there_are_several(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    expect(page.get_by_role("heading", name="Events")).to_be_visible()
+    assert page.get_by_role("heading", name="Controllers").count() == 0
+    place = site.lark.service.store.instances
+    place.register(Identity("b1", "lark2", "https://lark2.example:8443", "0.2.0"))
+    rows = page.get_by_role("table", name="Controllers").get_by_role("row")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(1)).to_contain_text("active")
+    expect(rows.nth(1)).to_contain_text("since")
+    expect(rows.nth(2)).to_contain_text(re.compile("lark2.*standby"))
 
 
 def test_the_overview_follows_jobs_that_come_and_go(reader: Reader, site: Site) -> None:

@@ -41,9 +41,9 @@ export function linked(text) {
     : h("a", { class: "code", href: part.startsWith("0000") ? to("switches", part) : to("jobs", part) }, part)));
 }
 
-const GOOD = new Set(["enforced", "in sync", "forwarded", "installed", "valid"]);
-const POOR = new Set(["registering", "pending", "unknown", "missing", "desired", "nearly full"]);
-const BAD = new Set(["refused", "quarantined", "blocked", "away", "out of sync", "dropped", "foreign", "changed by others"]);
+const GOOD = new Set(["enforced", "in sync", "forwarded", "installed", "valid", "active", "standby"]);
+const POOR = new Set(["registering", "pending", "unknown", "missing", "desired", "nearly full", "starting"]);
+const BAD = new Set(["refused", "quarantined", "blocked", "away", "out of sync", "dropped", "foreign", "changed by others", "lost"]);
 
 // A state in its own word; the colour and the mark only repeat it.
 export function state(word) {

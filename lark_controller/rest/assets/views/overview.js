@@ -30,9 +30,9 @@ export function open({ live, paint, signal }) {
   });
   live(4, async (stop) => {
     const some = (which) => get(["jobs"], { state: which, order: "newest", limit: REFUSED }, stop);
-    const [quarantined, pending, refused, events] = await Promise.all([some("quarantined"), some("pending"), some("refused"),
-      get(["audit"], { limit: 12 }, stop)]);
-    return { waiting: [...quarantined.jobs, ...pending.jobs, ...refused.jobs], events: events.entries };
+    const [quarantined, pending, refused, events, controllers] = await Promise.all([some("quarantined"), some("pending"),
+      some("refused"), get(["audit"], { limit: 12 }, stop), get(["instances"], {}, stop)]);
+    return { waiting: [...quarantined.jobs, ...pending.jobs, ...refused.jobs], events: events.entries, controllers };
   }, (answer) => {
     found = { ...found, ...answer };
     draw();
@@ -40,8 +40,9 @@ export function open({ live, paint, signal }) {
   signal.addEventListener("abort", () => (found = {}));
 }
 
-function content({ overview, groups, users, drops, waiting, events }) {
+function content({ overview, groups, users, drops, waiting, events, controllers }) {
   const { switches } = overview;
+  const { instances } = controllers;
   return [
     !overview.ready && note("bad", h("strong", {}, "The controller is not ready: "), overview.reasons.join("; ")),
     overview.drops.packets_per_second >= MANY && note("poor", `${dropSum(overview.drops)} are dropped now. `, link("All drops", "drops")),
@@ -70,6 +71,11 @@ function content({ overview, groups, users, drops, waiting, events }) {
             { head: "Rules", number: true, cell: rules },
             { head: "Jobs", number: true, cell: (one) => count(one.jobs) },
           ], overview.shown, { key: (one) => one.datapath, empty: "No switch is declared or has connected." })),
+        instances.length > 1 && section("Controllers", table("Controllers", [
+          { head: "Controller", cell: (one) => one.name },
+          { head: "State", cell: (one) => [state(one.state), one.id === controllers.active ? h("span", { class: "reason" }, "since ", moment(controllers.since)) : ""] },
+          { head: "Version", narrow: false, cell: (one) => one.version },
+        ], instances, { key: (one) => one.id })),
         headed("Events", link("All events", "events"), eventList(events)))),
   ];
 }
