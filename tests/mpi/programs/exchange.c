@@ -174,10 +174,20 @@ static void refusal(MPI_Comm comm) {
     truth("left", !has(comm));
 }
 
+/* Wait until the test has written a file; without the test there is no folder any more, and nothing to wait for. */
+static void hold(const char *until) {
+    while (access(file_of(until), F_OK)) {
+        if (access(getenv("TOLD"), F_OK)) raise(SIGKILL);
+        usleep(50000);
+    }
+}
+
+/* A reservation that is held until the file "seen" is there. */
 static void ring(MPI_Comm comm) {
     lark_mpi_status status;
     reserve(comm, LARK_MPI_RING, 1e6, &status);
     truth("admitted", status.admitted);
+    hold("seen");
     MPI_Barrier(comm);
     lark_mpi_release(comm);
 }
@@ -187,7 +197,7 @@ static void dies(MPI_Comm comm) {
     lark_mpi_status status;
     char way[16] = "";
     lark_mpi_reserve(comm, &(lark_mpi_wish){.pattern = LARK_MPI_ALL, .rate = 1e6, .lease = 3}, &status);
-    while (access(file_of("end"), F_OK)) usleep(50000);
+    hold("end");
     if (rank == 3) {
         FILE *end = fopen(file_of("end"), "r");
         if (!end || !fgets(way, sizeof way, end)) exit(7);

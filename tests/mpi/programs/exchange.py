@@ -39,9 +39,19 @@ def paths(comm: MPI.Comm) -> dict[str, list[int | None]]:
     }
 
 
+def hold(until: str) -> None:
+    """Wait until the test has written a file; without the test there is no folder any more, and nothing to wait for."""
+    while not (FOLDER / until).exists():
+        if not FOLDER.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.05)
+
+
 def ring(comm: MPI.Intracomm) -> None:
+    """A reservation that is held until the file ``seen`` is there."""
     made = lark_mpi.reserve(comm, "ring", 1e6)
     tell(admitted=made.admitted)
+    hold("seen")
     comm.Barrier()
     lark_mpi.release(comm)
 
@@ -121,13 +131,11 @@ def refusal(comm: MPI.Intracomm) -> None:
 def dies(comm: MPI.Intracomm) -> None:
     """Rank 3 ends in the way that the file ``end`` says."""
     lark_mpi.reserve(comm, "all", 1e6, lease=3)
-    end = FOLDER / "end"
-    while comm.rank == 3 or not end.exists():
-        if end.exists():
-            if end.read_text() == "abort":
-                comm.Abort(3)
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.05)
+    hold("end")
+    if comm.rank == 3:
+        if (FOLDER / "end").read_text() == "abort":
+            comm.Abort(3)
+        os.kill(os.getpid(), signal.SIGKILL)
     comm.Barrier()
 
 
