@@ -28,6 +28,24 @@ def test_a_wrong_token_and_one_that_may_not_read_are_told_why(reader: Reader, si
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
+def test_a_refusal_is_gone_while_the_next_token_is_looked_at(reader: Reader, site: Site) -> None:
+    """So that what is shown answers the token that was given last, and the same reason twice is said twice."""
+    page = reader.go("")
+
+    def gives() -> None:
+        page.get_by_label("Token").fill(site.hook)
+        page.get_by_role("button", name="Log in").click()
+
+    gives()
+    expect(page.get_by_role("alert")).to_contain_text("These pages need read or operate.")
+    page.evaluate("ask = fetch; fetch = (...all) => new Promise((then) => { go = () => then(ask(...all)); }); null")
+    gives()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.evaluate("go()")
+    expect(page.get_by_role("alert")).to_contain_text("These pages need read or operate.")
+    assert page.evaluate("sessionStorage.length") == 0
+
+
 @pytest.mark.parametrize("where", [*VIEWS, "jobs/0123456789abcdef", "users/alice", "groups/default", "switches/core1"])
 def test_no_view_shows_anything_before_the_log_in(reader: Reader, site: Site, where: str) -> None:
     asked = []

@@ -97,6 +97,8 @@ function showLogIn(reason) {
 async function logIn(event) {
   event.preventDefault();
   session.keep(new FormData(event.target).get("token").trim());
+  // The refusal of a log-in before is no answer to this one; the same again is a new element, which is read out again.
+  event.target.querySelector("[role=alert]")?.remove();
   const button = event.target.querySelector("button");
   button.disabled = true;
   await enter();
