@@ -277,7 +277,7 @@ def a_pool(folder: Path, ovs: OpenVSwitch, net: Net, policy: str = POLICY, **ext
         pool.close()
 
 
-def eventually(what: object, seconds: float = 10.0) -> None:
+def eventually(what: object, seconds: float = 60.0) -> None:
     """Wait until ``what()`` is true; an event that is never set makes no busy loop."""
     assert callable(what)
     pause = threading.Event()
