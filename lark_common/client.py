@@ -280,6 +280,16 @@ class Client:
         found: list[Answer] = self._json("DELETE", f"/v1/joins/{_part(join_id)}")["tokens"]
         return found
 
+    def joined_workers(self) -> list[Answer]:
+        """The workers whose tokens are good because they have joined."""
+        found: list[Answer] = self._json("GET", "/v1/joined")["workers"]
+        return found
+
+    def revoke_joined_worker(self, host: str) -> list[Answer]:
+        """Refuse the token of a worker that has joined; returns those that are left."""
+        found: list[Answer] = self._json("DELETE", f"/v1/joined/{_part(host)}")["workers"]
+        return found
+
     def authority(self) -> str:
         """The certificates (PEM) that workers are to trust, of a controller that is not trusted yet."""
         return str(self._json("GET", "/v1/authority").get("authority", ""))

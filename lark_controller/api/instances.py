@@ -92,6 +92,7 @@ class Instance:
     state: Annotated[str, "active, starting, standby, stopped, or lost (it gives no sign of life)"]
     started: Annotated[At, "Time when it started"]
     beat_age: Annotated[float, "Seconds since its last sign of life"]
+    tokens: Annotated[str, "Digest of the tokens in its LARK_TOKENS_FILE, to compare; empty where not known"] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,27 @@ def remove(arguments: argparse.Namespace) -> int:
     return _listed(connected(arguments).remove_join_token(arguments.id), as_json=arguments.json)
 
 
+def workers(arguments: argparse.Namespace) -> int:
+    """List the workers whose tokens are good because they have joined."""
+    return _workers(connected(arguments).joined_workers(), as_json=arguments.json)
+
+
+def revoke(arguments: argparse.Namespace) -> int:
+    """Refuse the token of a worker that has joined, at every controller; list those that are left."""
+    return _workers(connected(arguments).revoke_joined_worker(arguments.host), as_json=arguments.json)
+
+
+def _workers(found: Sequence[dict[str, Any]], *, as_json: bool) -> int:
+    if as_json:
+        printing.json_out(found)
+        return OK
+    rows = [
+        (each["host"], each["joined_at"][:19], each["joined_from"] or "", each["join_token"] or "") for each in found
+    ]
+    printing.table(("HOST", "JOINED", "FROM", "BY"), rows)
+    return OK
+
+
 def _listed(found: Sequence[dict[str, Any]], *, as_json: bool) -> int:
     if as_json:
         printing.json_out(found)

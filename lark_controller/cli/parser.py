@@ -178,6 +178,9 @@ def _join_commands(subparsers: Any) -> None:
     _remote(actions, "list", joins.show)
     remove = _remote(actions, "remove", joins.remove)
     remove.add_argument("id", help="as `lark join list` shows it")
+    _remote(actions, "workers", joins.workers)
+    revoke = _remote(actions, "revoke", joins.revoke)
+    revoke.add_argument("host", metavar="HOST", help="as `lark join workers` shows it")
 
 
 def _reserve_commands(subparsers: Any) -> None:

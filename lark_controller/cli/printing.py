@@ -299,8 +299,20 @@ def instances(found: Answer) -> None:
         for each in found["instances"]
     ]
     table(("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT"), rows)
+    if apart := _different_tokens(found):
+        print(
+            f"The tokens files (LARK_TOKENS_FILE) of {' and '.join(apart)} differ: a token may be refused after a "
+            "takeover. Copy the file to each.",
+            file=sys.stderr,
+        )
     if found["since"]:
         print(f"last takeover: {found['since']}, {found['why']}, generation {found['generation']}")
+
+
+def _different_tokens(found: Answer) -> list[str]:
+    """The names of the instances that run, where their own files have different tokens."""
+    known = [each for each in found["instances"] if each.get("tokens") and each["state"] not in ("stopped", "lost")]
+    return [each["name"] for each in known] if len({each["tokens"] for each in known}) > 1 else []
 
 
 def reservations(found: Sequence[Answer]) -> None:

@@ -34,6 +34,9 @@ from lark_controller.controller import Controller
 from lark_controller.htcondor.watch import PoolOptions
 from lark_controller.rest.app import create_app
 from lark_controller.rest.identities.identities import Identities, known_callers
+from lark_controller.rest.joins.former_files import FormerFiles
+from lark_controller.rest.joins.join_tokens import JoinTokens
+from lark_controller.rest.joins.joined_workers import JoinedWorkers
 from lark_controller.rest.joins.joining import Joining
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
@@ -139,15 +142,18 @@ class Service:
         try:
             self.store.claim()
             _warn_of_shared_keys(settings)
-            joining = None
+            self.joined = JoinedWorkers(self.store.joins)
+            joining = self._former_files = None
             if settings.join_settings is not None:
-                _make_state_dir(settings.state_dir)
-                joining = Joining(settings)
-            tokens = Tokens(settings.tokens_file, joined=None if joining is None else joining.workers_file)
+                joining = Joining(settings, JoinTokens(self.store.joins, self.joined))
+                self._former_files = FormerFiles(settings.state_dir)
+            tokens = Tokens(settings.tokens_file, joined=self.joined.find)
             self.identities = None if settings.jwt_file is None else Identities.of_file(settings.jwt_file)
             name = settings.instance_name or socket.gethostname()
             me = Identity(secrets.token_hex(8), name, "", __version__, boot_id())
-            self.member = Member(self.store, me, won=self._won, lost=self._lose, drained=lambda: told(DRAINED))
+            self.member = Member(
+                self.store, me, won=self._won, lost=self._lose, drained=lambda: told(DRAINED), tokens=tokens.digest
+            )
             self.controls = MemberControls(self.member)
             app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining)
             self.server = Server(app, settings, known_callers(tokens, self.identities))
@@ -197,6 +203,7 @@ class Service:
             self.server.stop()
             self.store.close()
             raise
+        self.joined.thread.start()
 
     def serve(self) -> None:
         """Wait until this is the active instance; load the directory, listen for switches, then answer REST."""
@@ -231,6 +238,10 @@ class Service:
     def _start_controller(self, term: Term) -> None:
         settings = self.settings
         self.store.migrate()
+        if self._former_files is not None:
+            self._former_files.take(self.store.joins, self.member.me.name)
+        # What the one before has written last, before the first request.
+        self.joined.refresh()
         # Of SQLite's one controller the file is the same whatever the host is called.
         reader = "" if settings.database_url.startswith("sqlite") else self.member.me.name
         self._controller = controller = Controller(
@@ -275,13 +286,13 @@ class Service:
         if self.identities is not None:
             controller.health.needs(self.identities)
         policy_file.start()
-        controller.health.needs(*policy_file.threads, *self.member.threads)
+        controller.health.needs(*policy_file.threads, *self.member.threads, self.joined.thread)
         self._policy_file = policy_file
 
     def alive(self) -> bool:
         """True while it does its work; where it is False only a new start helps."""
         if self._policy_file is None:
-            return all(thread.is_alive() for thread in self.member.threads)
+            return all(thread.is_alive() for thread in (*self.member.threads, self.joined.thread))
         return self.controller.health.alive()
 
     def stop(self, why: Why = Why.RELEASED) -> None:
@@ -294,6 +305,7 @@ class Service:
             self.identities.stop()
         if self._policy_file is not None:
             self.controller.stop()
+        self.joined.thread.stop()
         self.member.release(why)
         if why is Why.DRAINED:
             self._wait_for_successor()

@@ -33,6 +33,7 @@ _OLDER: Final = "a controller of an older release uses the database"
 class Member:
     """An instance, from :meth:`join` to :meth:`leave`.
 
+    ``tokens`` is the digest of the tokens in this instance's own file, which others are told to compare.
     ``won`` is called with the term when this instance has taken over, ``lost`` once with a sentence when another has
     taken over from it, ``drained`` when an operator has it let go: each on any thread, and none may wait.
     """
@@ -45,6 +46,7 @@ class Member:
         won: Callable[[Term], None],
         lost: Callable[[str], None],
         drained: Callable[[], None],
+        tokens: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.me = me
@@ -52,6 +54,7 @@ class Member:
         self._place = store.instances
         self._won, self._lost, self._drained = won, lost, drained
         self._clock = clock
+        self._tokens = tokens
         self._watch: Watch | None = None
         self._term: Term | None = None
         self._serves = False
@@ -208,13 +211,13 @@ class Member:
 
     def _keep(self, term: Term) -> None:
         self._place.hold(term.generation)
-        look = self._place.meet(self.me, ACTIVE if self._serves else STARTING)
+        look = self._place.meet(self.me, ACTIVE if self._serves else STARTING, self._tokens())
         if (look.generation, look.holder) != (term.generation, self.me.id) and not self._thread.stopping:
             name = look.name or "another controller"
             self.fence(f"{name} has taken over with generation {look.generation}")
 
     def _stand_by(self) -> None:
-        look = self._place.meet(self.me, STANDBY)
+        look = self._place.meet(self.me, STANDBY, self._tokens())
         before = self._look if self._watch is not None else None
         self._look = look
         if look.holder == self.me.id:
@@ -231,7 +234,7 @@ class Member:
         self._place.check_schema()
         generation = self._place.take(self.me, look.generation, why)
         if generation is not None:
-            self._look = taken = self._place.meet(self.me, STARTING)
+            self._look = taken = self._place.meet(self.me, STARTING, self._tokens())
             self._win(Term(generation, taken.since, why, look.name))
 
     def _win(self, term: Term) -> None:

@@ -11,7 +11,6 @@ from flask import g, request
 from lark_common import log
 from lark_controller.rest.context import Context
 from lark_controller.rest.identities.identities import RefusedTokenError, known_callers
-from lark_controller.rest.joins.join_tokens import JoinToken
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.tokens import LONGEST, Scope, Token, is_among, secret_in
 
@@ -57,18 +56,18 @@ def recognise(context: Context) -> None:
         request.environ.get(AUTHENTICATED, lambda: None)()
 
 
-def require_join(context: Context) -> JoinToken:
-    """The join token of a request, which is good for nothing else. Raises Problem: 401, 429."""
+def require_join(context: Context) -> str:
+    """The id of a request's join token, which is good for nothing else. Raises Problem: 401, 429."""
     assert context.joining is not None, "where nobody may join, no join token is looked for"
     secret = secret_in(request.headers.get("Authorization", ""))
-    token = None if secret is None or len(secret) > LONGEST else context.joining.join_tokens.find(secret)
-    if token is None:
+    join_id = None if secret is None or len(secret) > LONGEST else context.joining.join_tokens.find(secret)
+    if join_id is None:
         raise _refused(context, "The join token is not known, or has expired; make one: lark join add.", "join token")
     request.environ.get(AUTHENTICATED, lambda: None)()
-    short = context.rates.take(f"join {token.id}")
+    short = context.rates.take(f"join {join_id}")
     if short:
         raise Problem(429, "Too many workers join at once.", "rate", {"Retry-After": _seconds(short)})
-    return token
+    return join_id
 
 
 def require_host(host: str) -> None:

@@ -37,10 +37,10 @@ LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 # Characters of the longest token that is looked at.
 LONGEST: Final = 16_384
-# Two workers that join at a time would each write the file without the other.
-_BINDING: Final = threading.Lock()
 # Names in one line of the log.
 _NAMED: Final = 10
+# Digits of a file's digest: enough to tell that two files differ.
+_DIGITS: Final = 16
 
 
 class Scope(StrEnum):
@@ -81,15 +81,21 @@ class Token:
 class Tokens:
     """The tokens of a file, read again when the file changes. Safe to use from several threads.
 
-    ``joined`` is another such file, of workers that have joined. A file that became unusable changes nothing (the
-    error is logged); a file that is gone holds no tokens. Tokens that are good for every host are named in the log.
+    ``joined`` finds the tokens of workers that have joined, by their hashes. A file that became unusable changes
+    nothing (the error is logged); a file that is gone holds no tokens. Tokens that are good for every host are named in
+    the log.
 
     Raises:
         SettingError: at construction, with every mistake in the file.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time, joined: Path | None = None) -> None:
-        self._joined = None if joined is None else Tokens(joined, clock)
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        joined: Callable[[str], Token | None] = lambda _sha256: None,
+    ) -> None:
+        self._joined = joined
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
@@ -106,11 +112,13 @@ class Tokens:
         """
         if len(secret) > LONGEST:
             return None
-        return self._of_hash(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest())
+        sha256 = hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+        return self._current().get(sha256) or self._joined(sha256)
 
-    def _of_hash(self, sha256: str) -> Token | None:
-        found = self._current().get(sha256)
-        return found if found is not None or self._joined is None else self._joined._of_hash(sha256)
+    def digest(self) -> str:
+        """A digest of the file's tokens, the same wherever they are the same in any order; of no secret."""
+        found = sorted(map(_comparable, self._current().values()))
+        return hashlib.sha256(repr(found).encode()).hexdigest()[:_DIGITS]
 
     def expired(self, token: Token) -> bool:
         """True from the token's expiry date on."""
@@ -144,6 +152,10 @@ class Tokens:
                 hint="lark token NAME --scope hook --host HOST",
             )
         self._tokens = found
+
+
+def _comparable(token: Token) -> tuple[object, ...]:
+    return (token.name, token.sha256, sorted(token.scopes), repr(token.expires), token.hosts or (), token.user or "")
 
 
 def secret_in(header: str) -> str | None:
@@ -258,26 +270,6 @@ def add_all(
     except OSError as error:
         raise SettingError(f"{path}: cannot be written: {error}") from None
     return made
-
-
-def bind(path: Path, host: str, sha256: str) -> None:
-    """Write the hash of a worker's token to the file, good for that host alone, in place of the one that it had.
-
-    Raises SettingError.
-    """
-    with _BINDING:
-        known = read(path) if path.exists() else ()
-        if any(token.name == host and token.sha256 == sha256 for token in known):
-            return
-        digests = {token.name: token.sha256 for token in known if token.name.lower() != host.lower()}
-        lines = [
-            f"{_yaml(name)}: {_yaml({'sha256': each, 'scopes': [str(Scope.HOOK)], 'hosts': [name]})}\n"
-            for name, each in {**digests, host: sha256}.items()
-        ]
-        try:
-            replace(path, "".join(lines))
-        except OSError as error:
-            raise SettingError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _yaml(value: object) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Connection, Float, delete, insert, inspect, literal_column, select, text, update
+from sqlalchemy import Connection, Float, delete, insert, inspect, literal, literal_column, select, text, update
 
 from lark_controller.api.instances import AWAY_SECONDS, Identity, Instance, Instances, Look, Why
 from lark_controller.store.schema import instances, term
@@ -94,12 +94,20 @@ def register(connection: Connection, me: Identity) -> None:
         connection.execute(insert(instances).values(fresh))
 
 
-def beat(connection: Connection, me: Identity, state: str) -> None:
-    """Give a sign of life of an instance, which is written down anew where its row is gone."""
+def has_tokens(connection: Connection) -> bool:
+    """True if the tables are new enough for the digest of each instance's tokens: one that stands by does not change
+    tables that an older release uses."""
+    return any(each["name"] == instances.c.tokens.name for each in inspect(connection).get_columns(instances.name))
+
+
+def beat(connection: Connection, me: Identity, state: str, tokens: str | None = None) -> None:
+    """Give a sign of life of an instance, which is written down anew where its row is gone; with the digest of its
+    tokens, if given."""
     _keep_brief(connection)
     now = _NOW[connection.dialect.name]
     change = update(instances).where(instances.c.id == me.id)
-    found = connection.execute(change.values(beat=instances.c.beat + 1, state=state, at=now))
+    more = {} if tokens is None else {instances.c.tokens.name: tokens}
+    found = connection.execute(change.values(beat=instances.c.beat + 1, state=state, at=now, **more))
     if not found.rowcount:
         register(connection, me)
 
@@ -181,16 +189,21 @@ def leave(connection: Connection, me: Identity) -> None:
     connection.execute(update(instances).where(instances.c.id == me.id).values(state=STOPPED))
 
 
-def all_of(connection: Connection) -> Instances:
-    """All instances and the term, the active one first, then by name."""
+def all_of(connection: Connection, with_tokens: bool = False) -> Instances:
+    """All instances and the term, the active one first, then by name; with the digest of each one's tokens where
+    :func:`has_tokens`."""
     now = _NOW[connection.dialect.name]
     present = connection.execute(select(term)).one()
-    rows = connection.execute(select(instances, now.label("now")).order_by(instances.c.name, instances.c.started_at))
+    columns = [each for each in instances.c if each is not instances.c.tokens]
+    tokens = instances.c.tokens if with_tokens else literal("").label("tokens")
+    rows = connection.execute(
+        select(*columns, tokens, now.label("now")).order_by(instances.c.name, instances.c.started_at)
+    )
     found = []
     for row in rows:
         age = max(0.0, float(row.now) - row.at)
         state = row.state if row.state == STOPPED or age < AWAY_SECONDS else _LOST
-        found.append(Instance(row.id, row.name, row.url, row.version, state, row.started_at, round(age, 3)))
+        found.append(Instance(row.id, row.name, row.url, row.version, state, row.started_at, round(age, 3), row.tokens))
     found.sort(key=lambda each: each.id != present.holder)
     return Instances(present.generation, present.holder or None, present.since or None, present.why, tuple(found))
 

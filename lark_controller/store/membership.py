@@ -21,6 +21,7 @@ class Instances:
         self._database = database
         # PostgreSQL: the session of the holder of a term, for as long as it holds it.
         self._session: Connection | None = None
+        self._has_tokens = False
 
     def prepare(self) -> bool:
         """Make the tables if there are none of instances yet; False while a controller of an older release, which knows
@@ -33,11 +34,13 @@ class Instances:
         """Raise StoreError where the tables are of a newer Lark than this, so that this one cannot use them."""
         self._database.read(migrate.known_version)
 
-    def meet(self, me: Identity, state: str) -> Look:
-        """Give a sign of life and look at the term."""
+    def meet(self, me: Identity, state: str, tokens: str = "") -> Look:
+        """Give a sign of life, with the digest of this instance's tokens, and look at the term."""
+        if not self._has_tokens:
+            self._has_tokens = self._database.read(instances.has_tokens)
 
         def work(connection: Connection) -> Look:
-            instances.beat(connection, me, state)
+            instances.beat(connection, me, state, tokens if self._has_tokens else None)
             return instances.look(connection)
 
         if self._session is None:
@@ -108,7 +111,7 @@ class Instances:
 
     def all(self) -> AllInstances:
         """All instances and the present term; from any thread."""
-        return self._database.read(instances.all_of)
+        return self._database.read(partial(instances.all_of, with_tokens=self._has_tokens))
 
     def _end_session(self) -> None:
         session, self._session = self._session, None

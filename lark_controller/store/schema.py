@@ -288,6 +288,7 @@ instances: Final = Table(
     Column("beat", BigInteger, nullable=False),
     Column("state", PlainText, nullable=False),
     Column("at", Float(53), nullable=False),
+    Column("tokens", PlainText, nullable=False, server_default=""),
 )
 
 # One row for ever. Whoever writes holds it FOR SHARE, so that a change of it waits for what is being written.
@@ -308,4 +309,58 @@ policy_files: Final = Table(
     metadata,
     Column("instance", PlainText, primary_key=True),
     Column("digest", PlainText, nullable=False),
+)
+
+join_tokens: Final = Table(
+    "join_tokens",
+    metadata,
+    Column("id", PlainText, primary_key=True),
+    Column("sha256", PlainText, nullable=False),
+    Column("expires", Float(53), nullable=False),
+    Column("actor", PlainText, nullable=False),
+    Column("removed", Boolean, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+)
+
+# Hosts in small letters, too: they are compared so.
+join_hosts: Final = Table(
+    "join_hosts",
+    metadata,
+    Column(
+        "join_id",
+        PlainText,
+        ForeignKey("join_tokens.id", name="join_hosts_join_id_fkey", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("folded", PlainText, primary_key=True),
+    Column("host", PlainText, nullable=False),
+    Column("at", Float(53)),
+    Column("peer", PlainText),
+    Column("sha256", PlainText),
+)
+
+# A revoked token's row stays, so that neither a copy of an older file nor the worker itself brings the token back.
+joined_workers: Final = Table(
+    "joined_workers",
+    metadata,
+    Column("folded", PlainText, primary_key=True),
+    Column("host", PlainText, nullable=False),
+    Column("sha256", PlainText, nullable=False),
+    Column("at", Float(53), nullable=False),
+    Column("peer", PlainText, nullable=False),
+    Column("join_id", PlainText, nullable=False),
+    Column("revoked", Boolean, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Index("joined_workers_sha256", "sha256"),
+    Index("joined_workers_revision", "revision"),
+)
+
+# One row for ever, which each change of the three tables above raises by one: so changes are one after the other, and
+# readers find what has changed since they looked.
+join_revision: Final = Table(
+    "join_revision",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("revision", BigInteger, nullable=False),
+    CheckConstraint("number = 1", name="join_revision_is_one_row"),
 )

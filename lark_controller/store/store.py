@@ -1,4 +1,4 @@
-"""The store, for the rest of the program: a subject each for runs, reservations, use, and the trail."""
+"""The store, for the rest of the program: a subject each for runs, reservations, use, the trail, and joined workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from lark_common.errors import StoreError
 from lark_controller.store import audit_and_policies as trail
-from lark_controller.store import instances, migrate, queries, replication, reservations, runs, together, usage
+from lark_controller.store import instances, joins, migrate, queries, replication, reservations, runs, together, usage
 from lark_controller.store import run_updates as updates
 from lark_controller.store.database import Database, connect
 from lark_controller.store.membership import Instances
@@ -108,6 +108,19 @@ class Trail(Subject):
     policy_history = Reads(trail.policy_history)
 
 
+class Joins(Subject):
+    """The join tokens, and the tokens of workers that have joined."""
+
+    add = Writes(joins.add)
+    remove = Writes(joins.remove)
+    use = Writes(joins.use)
+    revoke = Writes(joins.revoke)
+    take_over = Writes(joins.take_over)
+    listed = Reads(joins.listed)
+    workers = Reads(joins.workers)
+    changes = Reads(joins.changes)
+
+
 class Store:
     """The job directory on disk, the audit trail and the policy versions; SQLite or PostgreSQL.
 
@@ -121,6 +134,7 @@ class Store:
         self.reservations = Reservations(database)
         self.usage = UsageHistory(database)
         self.trail = Trail(database)
+        self.joins = Joins(database)
         self.instances = Instances(database)
 
     @classmethod

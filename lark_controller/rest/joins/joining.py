@@ -16,12 +16,9 @@ from lark_controller.rest import tokens
 from lark_controller.rest.joins import certificates
 from lark_controller.rest.joins.certificates import Authority, Subject
 from lark_controller.rest.joins.join_tokens import JoinTokens
-from lark_controller.rest.whole_files import read, replace
+from lark_controller.rest.whole_files import read
 from lark_controller.settings import Listen, Settings
 
-# The join tokens, and the tokens of workers that have joined, in the state directory.
-JOINS: Final = "joins.json"
-WORKERS: Final = "workers.yaml"
 # Days for which a certificate of a worker that joins is good.
 DAYS: Final = 1825
 # The first letters of a join token, which say how the rest is to be read.
@@ -50,14 +47,11 @@ class Joining:
     Raises SettingError at construction where they do not fit together.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, join_tokens: JoinTokens) -> None:
         assert settings.join_settings is not None, "nobody may join without settings for workers"
         self._settings = settings
         self._template = settings.join_settings
-        self.join_tokens = JoinTokens(settings.state_dir / JOINS)
-        self.workers_file = settings.state_dir / WORKERS
-        if not self.workers_file.exists():
-            replace(self.workers_file, "")
+        self.join_tokens = join_tokens
         self._authority = _authority(settings)
         # Nobody joins under a name of the controller: the certificate could pose as the controller.
         shown = certificates.read_certificates(_given(settings.rest_tls_cert))
@@ -93,12 +87,12 @@ class Joining:
         """Let a host join with its own token's hash, and sign its request for a certificate where it has one.
 
         Raises ValueError for a request that cannot be signed, NotFoundError and StateError as :meth:`JoinTokens.use`
-        does, SettingError where a file is at fault. Whatever fails, the host may try again with the same hash.
+        does, StoreError where the database is away, SettingError where a file is at fault. Whatever fails, the host may
+        try again with the same hash.
         """
         public = None if request is None else certificates.read_request(request)
         settings = self._worker_settings()
         name = self.join_tokens.use(join_id, host, peer, sha256)
-        tokens.bind(self.workers_file, name, sha256)
         signed = None
         if public is not None:
             signed = certificates.sign(self._authority, Subject((name,)), public, certificates.now(), DAYS)

@@ -9,16 +9,17 @@ from flask import request
 
 from lark_common import log
 from lark_common.errors import NotFoundError, SettingError, StateError
+from lark_controller.api.joins import JoinToken
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_join
 from lark_controller.rest.bodies import read_json
 from lark_controller.rest.context import actor, current
-from lark_controller.rest.joins.join_tokens import JoinToken
 from lark_controller.rest.joins.joining import Admission, Joining
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.joins import (
     AdmissionSchema,
     AuthoritySchema,
+    JoinedWorkersSchema,
     JoinSchema,
     JoinTokensSchema,
     JoinWishSchema,
@@ -82,9 +83,50 @@ def index() -> dict[str, object]:
 )
 def remove(join_id: str) -> dict[str, object]:
     """Take a join token out of force; workers that have joined by it stay. Lists those that are left."""
-    _joining().join_tokens.remove(join_id)
+    _joining().join_tokens.remove(join_id, actor())
     log.event("join token removed", id=join_id, actor=actor())
     return index()
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/joined",
+    name="list_joined_workers",
+    scopes=(Scope.OPERATE,),
+    answers={200: JoinedWorkersSchema},
+    problems=(409,),
+)
+def joined() -> dict[str, object]:
+    """List the workers whose tokens are good because they have joined."""
+    workers = _joining().join_tokens.workers()
+    return {
+        "workers": [
+            {
+                "host": each.host,
+                "joined_at": each.at,
+                "joined_from": each.peer or None,
+                "join_token": each.join_id or None,
+            }
+            for each in workers
+        ]
+    }
+
+
+@operation(
+    blueprint,
+    "DELETE",
+    "/joined/<host>",
+    name="revoke_joined_worker",
+    scopes=(Scope.OPERATE,),
+    answers={200: JoinedWorkersSchema},
+    problems=(404, 409),
+)
+def revoke(host: str) -> dict[str, object]:
+    """Refuse the token of a worker that has joined, at every instance. Lists those that are left."""
+    _joining().join_tokens.revoke(host, actor())
+    log.event("worker's token revoked", host=host, actor=actor())
+    return joined()
 
 
 @operation(
@@ -108,7 +150,7 @@ def authority() -> dict[str, str]:
 def join() -> Admission:
     """Let a worker join; the bearer token is the last part of its join token."""
     joining = _joining()
-    token = require_join(current())
+    join_id = require_join(current())
     sent = read_json(MAX_JOIN, JoinSchema())
     peer = request.remote_addr or "unix"
     host = sent["host"]
@@ -121,17 +163,17 @@ def join() -> Admission:
             "join",
         )
     try:
-        admitted = joining.admit(token.id, host, peer, sent["sha256"], sent["request"])
+        admitted = joining.admit(join_id, host, peer, sent["sha256"], sent["request"])
     except ValueError as error:
         detail = f"request: {error}"
         raise Problem(422, detail, "parameters", errors=[{"parameter": "request", "problem": str(error)}]) from None
     except NotFoundError as error:
-        log.event("join refused", level=log.WARNING, id=token.id, host=host, peer=peer, reason="another host")
+        log.event("join refused", level=log.WARNING, id=join_id, host=host, peer=peer, reason="another host")
         raise Problem(403, _sentence(error), "join") from None
     except StateError as error:
-        log.event("join refused", level=log.WARNING, id=token.id, host=host, peer=peer, reason="used before")
+        log.event("join refused", level=log.WARNING, id=join_id, host=host, peer=peer, reason="used before")
         raise Problem(409, _sentence(error), "join") from None
-    log.event("worker joined", id=token.id, host=admitted.host, peer=peer, signed=admitted.certificate is not None)
+    log.event("worker joined", id=join_id, host=admitted.host, peer=peer, signed=admitted.certificate is not None)
     return admitted
 
 

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from marshmallow import Schema, ValidationError, fields, validate
 
+from lark_controller.api.joins import MOST_HOSTS
 from lark_controller.rest.joins.certificates import LONGEST_NAME
-from lark_controller.rest.joins.join_tokens import LONGEST, MOST_HOSTS, SHORTEST
+from lark_controller.rest.joins.join_tokens import LONGEST, SHORTEST
 from lark_controller.rest.schemas.members import a_flag, a_number, a_text, maybe_number, maybe_text, meta
 from lark_controller.rest.schemas.queries import Whole
 from lark_controller.rest.schemas.times import Time
@@ -67,6 +68,21 @@ class JoinTokensSchema(Schema):
     """The join tokens that are good now."""
 
     tokens = fields.List(fields.Nested(JoinTokenSchema), required=True, metadata=meta("The first to end first"))
+
+
+class JoinedWorkerSchema(Schema):
+    """A worker that has joined."""
+
+    host = a_text("The host")
+    joined_at = Time("When it has joined")
+    joined_from = maybe_text("The address from which it has joined; null where that is not known")
+    join_token = maybe_text("The id of its join token; null where that is not known")
+
+
+class JoinedWorkersSchema(Schema):
+    """The workers that have joined."""
+
+    workers = fields.List(fields.Nested(JoinedWorkerSchema), required=True, metadata=meta("By host"))
 
 
 class AuthoritySchema(Schema):
