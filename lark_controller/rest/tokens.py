@@ -101,6 +101,7 @@ class Tokens:
         self._lock = threading.Lock()
         self._seen = _identity(path)
         self._tokens: dict[str, Token] = {}
+        self._digest = ""
         self._take(read(path) if self._seen else ())
         if not self._seen:
             log.event("no tokens", level=log.WARNING, file=path, hint="lark token NAME --scope hook")
@@ -117,8 +118,8 @@ class Tokens:
 
     def digest(self) -> str:
         """A digest of the file's tokens, the same wherever they are the same in any order; of no secret."""
-        found = sorted(map(_comparable, self._current().values()))
-        return hashlib.sha256(repr(found).encode()).hexdigest()[:_DIGITS]
+        self._current()
+        return self._digest
 
     def expired(self, token: Token) -> bool:
         """True from the token's expiry date on."""
@@ -152,10 +153,14 @@ class Tokens:
                 hint="lark token NAME --scope hook --host HOST",
             )
         self._tokens = found
+        lines = sorted(map(_line, found.values()))
+        self._digest = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 
-def _comparable(token: Token) -> tuple[object, ...]:
-    return (token.name, token.sha256, sorted(token.scopes), repr(token.expires), token.hosts or (), token.user or "")
+def _line(token: Token) -> str:
+    """A token in a line that is the same wherever the token is."""
+    scopes = sorted(map(str, token.scopes))
+    return repr((token.name, token.sha256, scopes, token.expires, token.hosts, token.user))
 
 
 def secret_in(header: str) -> str | None:

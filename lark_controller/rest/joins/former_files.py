@@ -34,32 +34,36 @@ class FormerFiles:
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+        self._directory = directory
         self._clock = clock
-        self._place = directory
-        self._files = [path for path in (directory / JOINS, directory / WORKERS) if path.exists()]
-        self._join_tokens = _join_tokens(directory / JOINS)
-        self._workers = tuple(_workers(directory / WORKERS, self._join_tokens))
+        self._read()
 
     def take(self, records: JoinRecords, instance: str) -> None:
-        """Put what is in the files into the database, then give the files another name. Raises StoreError."""
-        if not self._files:
+        """Put what is in the files now into the database, then give the files another name. Raises StoreError, and
+        SettingError as the construction does."""
+        files = [path for path in (self._directory / JOINS, self._directory / WORKERS) if path.exists()]
+        if not files:
             return
-        taken = records.take_over(self._join_tokens, self._workers, f"{instance}:{self._place}", self._clock())
+        join_tokens, workers = self._read()
+        taken = records.take_over(join_tokens, workers, f"{instance}:{self._directory}", self._clock())
         log.event(
             "joined workers taken over from files",
-            files=",".join(str(path) for path in self._files),
+            files=",".join(map(str, files)),
             workers=len(taken.workers),
             hosts=",".join(taken.workers[:_NAMED]) or None,
             join_tokens=len(taken.join_tokens),
-            known_before=len(self._workers) - len(taken.workers),
+            known_before=len(workers) - len(taken.workers),
         )
-        for path in self._files:
+        for path in files:
             try:
                 path.replace(path.with_name(path.name + TAKEN))
             except OSError as error:
                 # The next start takes it over again, which changes nothing.
                 log.event("a file that was taken over stays", level=log.ERROR, file=path, error=error)
-        self._files = []
+
+    def _read(self) -> tuple[tuple[JoinToken, ...], tuple[JoinedWorker, ...]]:
+        join_tokens = _join_tokens(self._directory / JOINS)
+        return join_tokens, tuple(_workers(self._directory / WORKERS, join_tokens))
 
 
 def _workers(path: Path, join_tokens: tuple[JoinToken, ...]) -> Iterator[JoinedWorker]:
@@ -70,7 +74,7 @@ def _workers(path: Path, join_tokens: tuple[JoinToken, ...]) -> Iterator[JoinedW
     for token in tokens.read(path):
         if token.hosts != (token.name,) or token.scopes != {Scope.HOOK} or token.expires is not None:
             raise SettingError(
-                f"{path}: {token.name}: this is no line that joining has made; move it into tokens.yaml (LARK_TOKENS_FILE)"
+                f"{path}: {token.name}: joining has not made this line; move it into tokens.yaml (LARK_TOKENS_FILE)"
             )
         used, join_id = uses.get((token.name.lower(), token.sha256), (Joined(written, "", ""), ""))
         yield JoinedWorker(token.name, token.sha256, used.at, used.peer, join_id)

@@ -171,7 +171,7 @@ def join() -> Admission:
         log.event("join refused", level=log.WARNING, id=join_id, host=host, peer=peer, reason="another host")
         raise Problem(403, _sentence(error), "join") from None
     except StateError as error:
-        log.event("join refused", level=log.WARNING, id=join_id, host=host, peer=peer, reason="used before")
+        log.event("join refused", level=log.WARNING, id=join_id, host=host, peer=peer, reason="used before, or revoked")
         raise Problem(409, _sentence(error), "join") from None
     log.event("worker joined", id=join_id, host=admitted.host, peer=peer, signed=admitted.certificate is not None)
     return admitted
