@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import hashlib
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,23 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from flask.testing import FlaskClient
 
-from lark_common.errors import BusyError, NotFoundError, SettingError, StateError
+from lark_common.errors import SettingError, StoreError
 from lark_common.settings_table import lines_of
 from lark_controller.rest import tokens
 from lark_controller.rest.app import create_app
 from lark_controller.rest.joins import certificates
-from lark_controller.rest.joins.join_tokens import MOST_TOKENS, JoinTokens
-from lark_controller.rest.joins.joining import WORKERS, Joining
-from lark_controller.rest.tokens import Tokens
+from lark_controller.rest.joins.join_tokens import JoinTokens
+from lark_controller.rest.joins.joined_workers import JoinedWorkers
+from lark_controller.rest.joins.joining import Joining
+from lark_controller.rest.tokens import Scope, Token, Tokens
 from lark_controller.settings import load
+from lark_controller.store import Store
+from tests.fixtures.controllers import until
 from tests.fixtures.fake_controls import FakeControls
 from tests.fixtures.site import SetUp
 
 HOST, OTHER = "worker1.example", "Worker2.example"
-A, B = "a" * 64, "b" * 64
+A, B, C = "a" * 64, "b" * 64, "c" * 64
 SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 
 
@@ -55,105 +59,109 @@ class Clock:
         return self.now
 
 
+class Counted:
+    """The records of a store, with the number of questions; away where a test says so."""
+
+    def __init__(self, store: Store) -> None:
+        self.joins = store.joins
+        self.asked = 0
+        self.away = False
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked += 1
+        if self.away:
+            raise StoreError("The database is away.")
+        return getattr(self.joins, name)
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
 
 
 @pytest.fixture
-def join_tokens(tmp_path: Path, clock: Clock) -> JoinTokens:
-    return JoinTokens(tmp_path / "joins.json", clock)
+def records(tmp_path: Path) -> Iterator[Counted]:
+    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
+    store.migrate()
+    yield Counted(store)
+    store.close()
 
 
-def test_a_token_is_good_until_its_end_also_after_a_restart(
-    join_tokens: JoinTokens, clock: Clock, tmp_path: Path
-) -> None:
+def instance(records: Counted, clock: Callable[[], float] = time.time) -> tuple[JoinTokens, JoinedWorkers]:
+    """The join tokens of an instance on the database, and the workers that it knows."""
+    known = JoinedWorkers(records, clock, seconds=0.01)
+    return JoinTokens(records, known, clock), known
+
+
+def test_a_request_asks_no_database(records: Counted, clock: Clock) -> None:
+    join_tokens, known = instance(records, clock)
     made, secret = join_tokens.add([HOST], 3600, "alice")
-    again = JoinTokens(tmp_path / "joins.json", clock)
-    assert again.find(secret) == join_tokens.find(secret) == made
-    clock.now += 3599
-    assert again.use(made.id, HOST.upper(), "10.0.0.1", A) == HOST
-    clock.now += 1
-    assert again.find(secret) is None
-    assert again.listed() == ()
-    with pytest.raises(NotFoundError):
-        again.use(made.id, HOST, "10.0.0.1", A)
-
-
-USES: list[tuple[list[tuple[str, str]], type[Exception] | None]] = [
-    ([(HOST, A)], None),
-    ([(HOST, A), (HOST, A)], None),
-    ([(HOST, A), (HOST, B)], StateError),
-    ([(HOST, A), (HOST.upper(), B)], StateError),
-    ([(HOST, A), (OTHER, A)], None),
-    ([(HOST, A), (OTHER.lower(), B)], None),
-    ([("worker3.example", A)], NotFoundError),
-    ([("", A)], NotFoundError),
-    ([("*", A)], NotFoundError),
-]
-
-
-@pytest.mark.parametrize(("uses", "refused"), USES)
-def test_each_host_joins_once(
-    join_tokens: JoinTokens, uses: list[tuple[str, str]], refused: type[Exception] | None
-) -> None:
-    made, _ = join_tokens.add([HOST, OTHER], 3600, "alice")
-    *before, last = uses
-    for host, digest in before:
-        join_tokens.use(made.id, host, "10.0.0.1", digest)
-    if refused is None:
-        join_tokens.use(made.id, last[0], "10.0.0.1", last[1])
-    else:
-        with pytest.raises(refused):
-            join_tokens.use(made.id, last[0], "10.0.0.1", last[1])
-
-
-def test_of_two_at_the_same_time_one_joins(join_tokens: JoinTokens) -> None:
-    made, _ = join_tokens.add([HOST], 3600, "alice")
-    outcomes: list[str] = []
-
-    def use(digest: str) -> None:
-        try:
-            outcomes.append(join_tokens.use(made.id, HOST, "10.0.0.1", digest))
-        except StateError:
-            outcomes.append("refused")
-
-    threads = [threading.Thread(target=use, args=(f"{number:064x}",)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(outcomes) == ["refused"] * 7 + [HOST]
-
-
-def test_tokens_are_bounded_and_removed_ones_are_gone(join_tokens: JoinTokens) -> None:
-    made = [join_tokens.add([HOST], 3600, "alice") for _ in range(MOST_TOKENS)]
-    with pytest.raises(BusyError):
-        join_tokens.add([HOST], 3600, "alice")
-    first, secret = made[0]
-    join_tokens.remove(first.id)
+    assert join_tokens.find(secret) == made.id
+    join_tokens.use(made.id, HOST, "10.0.0.1", A)
+    before = records.asked
+    for _ in range(100):
+        assert known.find(A) == Token(HOST, A, frozenset({Scope.HOOK}), hosts=(HOST,))
+        assert known.find(B) is None
+        assert join_tokens.find(secret) == made.id
+        assert join_tokens.find("another") is None
+    assert records.asked == before
+    clock.now += 3600
     assert join_tokens.find(secret) is None
-    with pytest.raises(NotFoundError):
-        join_tokens.remove(first.id)
-    join_tokens.add([HOST], 3600, "alice")
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"a": 1}', '{"a": {"sha256": 1}}', "nul\0"])
-def test_a_file_that_is_none_is_refused_at_the_start(tmp_path: Path, content: str) -> None:
-    (tmp_path / "joins.json").write_text(content)
-    with pytest.raises(SettingError, match=r"joins\.json: it has no join tokens; remove the file"):
-        JoinTokens(tmp_path / "joins.json")
+def test_another_instance_knows_and_refuses_the_same_after_each_look(records: Counted, clock: Clock) -> None:
+    join_tokens, own = instance(records, clock)
+    others, known = instance(records, clock)
+    first, secret = join_tokens.add([HOST, OTHER], 3600, "alice")
+    join_tokens.use(first.id, HOST, "10.0.0.1", A)
+    known.refresh()
+    assert others.find(secret) == first.id
+    assert known.find(A) == own.find(A) is not None
+    # A host that joins anew has another token, and the former one is nobody's.
+    second, _ = others.add([HOST], 3600, "bob")
+    others.use(second.id, HOST, "10.0.0.1", B)
+    join_tokens.use(first.id, OTHER, "10.0.0.1", C)
+    assert [own.find(each) is not None for each in (A, B, C)] == [False, True, True]
+    join_tokens.revoke(HOST, "alice")
+    join_tokens.remove(first.id, "alice")
+    known.refresh()
+    for each in (own, known):
+        assert [each.find(sha256) is not None for sha256 in (A, B, C)] == [False, False, True]
+    assert others.find(secret) is join_tokens.find(secret) is None
 
 
-def test_two_workers_that_join_at_a_time_both_have_their_tokens(tmp_path: Path) -> None:
-    path = tmp_path / "workers.yaml"
-    hosts = [f"worker{number}.example" for number in range(20)]
-    threads = [threading.Thread(target=tokens.bind, args=(path, host, f"{len(host):064x}")) for host in hosts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {token.hosts for token in tokens.read(path)} == {(host,) for host in hosts}
+def test_what_is_known_stays_while_the_database_is_away(records: Counted) -> None:
+    join_tokens, _ = instance(records)
+    _, known = instance(records)
+    made, _ = join_tokens.add([HOST], 3600, "alice")
+    join_tokens.use(made.id, HOST, "10.0.0.1", A)
+    known.thread.start()
+    until(lambda: known.find(A) is not None)
+    records.away = True
+    asked = records.asked
+    until(lambda: records.asked > asked + 3)
+    assert known.find(A) is not None
+    with pytest.raises(StoreError):
+        join_tokens.revoke(HOST, "alice")
+    records.away = False
+    join_tokens.revoke(HOST, "alice")
+    until(lambda: known.find(A) is None)
+    known.thread.stop()
+
+
+def test_an_unexpected_error_does_not_end_the_thread(records: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, known = instance(records)
+    failed: list[str] = []
+
+    def fails(_seen: int) -> None:
+        failed.append("once")
+        raise RuntimeError("not thought of")
+
+    monkeypatch.setattr(records, "changes", fails, raising=False)
+    known.thread.start()
+    until(lambda: len(failed) > 2)
+    assert known.thread.is_alive()
+    known.thread.stop()
 
 
 @pytest.fixture
@@ -164,9 +172,9 @@ def site(tmp_path: Path) -> SetUp:
     return made
 
 
-def joining(site: SetUp, **overrides: str) -> Joining:
+def joining(site: SetUp, records: Counted, **overrides: str) -> Joining:
     settings = lines_of((site.directory / "lark.env").read_text())
-    return Joining(load(settings, {"state_dir": str(site.directory / "state"), **overrides}))
+    return Joining(load(settings, {"state_dir": str(site.directory / "state"), **overrides}), instance(records)[0])
 
 
 def admitted(made: Joining, text: str | None) -> x509.Certificate:
@@ -181,9 +189,9 @@ def admitted(made: Joining, text: str | None) -> x509.Certificate:
     [p256, lambda: ec.generate_private_key(ec.SECP384R1()), lambda: rsa.generate_private_key(65537, 2048)],
     ids=["P-256", "P-384", "RSA"],
 )
-def test_of_a_request_the_key_alone_is_taken(site: SetUp, make: Callable[[], Any]) -> None:
+def test_of_a_request_the_key_alone_is_taken(site: SetUp, records: Counted, make: Callable[[], Any]) -> None:
     key = make()
-    signed = admitted(joining(site), request(key, "lark.example", "*.example", authority=True))
+    signed = admitted(joining(site, records), request(key, "lark.example", "*.example", authority=True))
     assert certificates.subject_of(signed).names == (HOST,)
     assert signed.subject.rfc4514_string() == f"CN={HOST}"
     assert not signed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -208,23 +216,27 @@ REFUSED: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_requests_that_are_not_signed(site: SetUp, case: str) -> None:
-    made = joining(site)
-    join_token, secret = made.join_tokens.add([HOST], 3600, "alice")
+def test_requests_that_are_not_signed(site: SetUp, records: Counted, case: str) -> None:
+    made = joining(site, records)
+    join_token, _ = made.join_tokens.add([HOST], 3600, "alice")
     with pytest.raises(ValueError, match=r"accepted: a request in PEM, signed with its own EC"):
         made.admit(join_token.id, HOST, "10.0.0.1", A, REFUSED[case]())
     # The token is as it was.
-    found = made.join_tokens.find(secret)
-    assert found is not None
+    (found,) = made.join_tokens.listed()
     assert found.hosts == {HOST: None}
-    assert tokens.read(site.directory / "state" / WORKERS) == ()
+    assert made.join_tokens.workers() == ()
 
 
 @pytest.fixture
-def client(site: SetUp) -> FlaskClient:
+def client(site: SetUp, records: Counted) -> FlaskClient:
     settings = load(lines_of((site.directory / "lark.env").read_text()), {"state_dir": str(site.directory / "state")})
-    made = Joining(settings)
-    app = create_app(FakeControls(), settings, Tokens(settings.tokens_file, joined=made.workers_file), joining=made)
+    join_tokens, known = instance(records)
+    app = create_app(
+        FakeControls(),
+        settings,
+        Tokens(settings.tokens_file, joined=known.find),
+        joining=Joining(settings, join_tokens),
+    )
     return app.test_client()
 
 
@@ -275,6 +287,29 @@ def test_the_members_of_an_answer_are_those_that_were_joined_with(site: SetUp, c
     assert client.post("/v1/join", data=b"[" * 9000, headers=headers).status_code in (400, 415)
 
 
+def test_a_worker_that_was_revoked_is_refused_at_once(site: SetUp, client: FlaskClient) -> None:
+    boss = operator(site)
+    made: Any = client.post("/v1/joins", json={"hosts": [HOST, OTHER], "seconds": 3600}, headers=boss).json
+    own = {"Authorization": "Bearer lark_own"}
+    bearer = {"Authorization": f"Bearer {made['token'].split('.')[2]}"}
+    sha256 = hashlib.sha256(b"lark_own").hexdigest()
+    sent = {"host": HOST, "sha256": sha256, "request": None}
+    assert client.get("/v1/joins", headers=own).status_code == 401
+    assert client.post("/v1/join", json=sent, headers=bearer).status_code == 200
+    # It is known, and may not do what operators do.
+    for method, path in (("GET", "/v1/joins"), ("GET", "/v1/joined"), ("DELETE", f"/v1/joined/{HOST}")):
+        assert client.open(path, method=method, headers=own).status_code == 403
+    (joined,) = client.get("/v1/joined", headers=boss).json["workers"]  # type: ignore[index]
+    assert joined.pop("joined_at").endswith("Z")
+    assert joined == {"host": HOST, "joined_from": "127.0.0.1", "join_token": made["id"]}
+    assert client.delete(f"/v1/joined/{OTHER}", headers=boss).status_code == 404
+    assert client.delete(f"/v1/joined/{HOST}", headers=boss).json == {"workers": []}
+    assert client.get("/v1/joins", headers=own).status_code == 401
+    again = client.post("/v1/join", json=sent, headers=bearer)
+    assert again.status_code == 409
+    assert "was revoked" in again.text
+
+
 def test_without_the_setting_nobody_joins(tmp_path: Path) -> None:
     path = tmp_path / "tokens.yaml"
     secret = tokens.add(path, "boss", (tokens.Scope.OPERATE,))
@@ -299,7 +334,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_settings_that_do_not_fit_are_refused_at_the_start(site: SetUp, case: str) -> None:
+def test_settings_that_do_not_fit_are_refused_at_the_start(site: SetUp, records: Counted, case: str) -> None:
     other = SetUp(site.directory / "other")
     assert other("--joins") == 0
     (name, path), message = MISTAKES[case]
@@ -307,7 +342,7 @@ def test_settings_that_do_not_fit_are_refused_at_the_start(site: SetUp, case: st
     if name == "openflow_tls_ca":
         overrides["join_key"] = str(site.directory / "other/ca/ca.key")
     with pytest.raises(SettingError, match=message):
-        joining(site, **overrides)
+        joining(site, records, **overrides)
 
 
 @pytest.mark.parametrize(

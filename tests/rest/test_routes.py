@@ -65,6 +65,8 @@ GUARDED = [
     ("POST", "/v1/joins", {"operate"}),
     ("GET", "/v1/joins", {"operate"}),
     ("DELETE", "/v1/joins/1", {"operate"}),
+    ("GET", "/v1/joined", {"operate"}),
+    ("DELETE", "/v1/joined/worker1", {"operate"}),
     ("POST", "/v1/reservations", {"hook", "operate"}),
     ("GET", "/v1/reservations", {"read", "operate", "self"}),
     ("GET", f"/v1/reservations/{JOB}", {"hook", "read", "operate", "self"}),

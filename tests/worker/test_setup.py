@@ -18,7 +18,6 @@ from lark_common.client import Client, ProblemError
 from lark_common.settings_table import lines_of
 from lark_controller.cli import main as lark
 from lark_controller.cli.run import Service
-from lark_controller.rest.joins.joining import JOINS, WORKERS
 from lark_controller.settings import load
 from lark_worker import cli as worker
 from tests.fixtures.openflow import openssl
@@ -119,28 +118,37 @@ def test_a_worker_joins_by_one_command_and_its_switch_connects(site: Site, own_o
     with pytest.raises(ProblemError, match=f"is good for {HOST}, not for {OTHER}"):
         client.renew_all(OTHER, ())
     # The hash alone is at the controller, and neither secret is anywhere in its files.
-    assert hashlib.sha256(own.encode()).hexdigest() in (site.state / WORKERS).read_text()
+    digest = hashlib.sha256(own.encode()).hexdigest().encode()
+    files = [path for path in site.setup.directory.rglob("*") if path.is_file()]
+    assert any(digest in path.read_bytes() for path in files)
     secret = token.rpartition(".")[2]
-    for path in (path for path in site.setup.directory.rglob("*") if path.is_file()):
+    for path in files:
         assert own.encode() not in path.read_bytes(), path
         assert secret.encode() not in path.read_bytes(), path
-    assert stat.S_IMODE((site.state / JOINS).stat().st_mode) == 0o600
+        assert not path.is_relative_to(site.state) or stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert f"DNS:{HOST}\n" in openssl("x509", "-in", str(site.etc() / "switch.pem"), "-noout", "-text")
     assert own_ovs.vsctl("get-manager").split() == ["pssl:6640"]
     listed = site.lark("join", "list")
     assert re.search(rf"{HOST} +2\d+-\S+ +127\.0\.0\.1", listed)
     assert re.search(rf"{OTHER}$", listed, re.MULTILINE)
+    assert re.search(rf"^{HOST} +2\d+-\S+ +127\.0\.0\.1 +[0-9a-f]{{12}}$", site.lark("join", "workers"), re.MULTILINE)
+    assert HOST not in site.lark("join", "revoke", HOST)
+    with pytest.raises(ProblemError, match="not known"):
+        client.renew_all(HOST, ())
+    assert [each["action"] for each in site.operator.audit("joins")] == [
+        "worker's token revoked", "worker joined", "join token made"
+    ]  # fmt: skip
 
 
 @pytest.mark.ovs
 def test_a_second_run_changes_nothing_and_needs_no_token(site: Site) -> None:
     site.start()
     site.worker("--join", site.join_token())
-    before, known = site.files(), (site.state / JOINS).read_bytes()
+    before, known = site.files(), site.lark("join", "workers")
     said, _ = site.worker()
     assert said[0] == f"{HOST} has joined {URL} already"
     assert site.files() == before
-    assert (site.state / JOINS).read_bytes() == known
+    assert site.lark("join", "workers") == known
 
 
 @pytest.mark.ovs
