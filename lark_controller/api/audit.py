@@ -19,14 +19,14 @@ class Happening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A change, with its time (seconds since 1970) and actor. ``subject`` is a job id, a datapath id, ``policy`` or
-    ``controller``."""
+    """A change, with its time (seconds since 1970) and actor. ``subject`` is a job id, a datapath id, ``policy``,
+    ``controller`` or ``joins``."""
 
     number: Annotated[int, "Its number"]
     at: Annotated[At, "Its time"]
     actor: Annotated[str, "A token's name, or the controller"]
     action: Annotated[str, "The action"]
-    subject: Annotated[str, "A job id, a datapath id, policy or controller"]
+    subject: Annotated[str, "A job id, a datapath id, policy, controller or joins"]
     detail: Annotated[str, "Details of it"] = ""
     name: Annotated[str | None, "A job's CLUSTER.PROC, or a switch's name; null of anything else"] = None
 

@@ -204,6 +204,17 @@ def test_instances(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert "standby" in standby
     assert last.startswith("last takeover: ")
     assert last.endswith(", first, generation 7")
+    active, standby = served.controls.instances.listed.instances
+    for states, warned in (
+        (("standby", "a", "b"), True),
+        (("standby", "a", "a"), False),
+        (("lost", "a", "b"), False),
+        (("standby", "a", ""), False),
+    ):
+        pair = (replace(active, tokens=states[1]), replace(standby, state=states[0], tokens=states[2]))
+        served.controls.instances.listed = replace(served.controls.instances.listed, instances=pair)
+        assert cli.main(["instances"]) == cli.OK
+        assert ("ctl-a and ctl-b differ" in capsys.readouterr().err) == warned
     served.controls.instances.stand_by()
     assert cli.main(["instances", "--json"]) == cli.OK
     assert json.loads(capsys.readouterr().out)["generation"] == 8
