@@ -300,11 +300,8 @@ def instances(found: Answer) -> None:
     ]
     table(("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT"), rows)
     if apart := _different_tokens(found):
-        print(
-            f"The tokens files (LARK_TOKENS_FILE) of {' and '.join(apart)} differ: a token may be refused after a "
-            "takeover. Copy the file to each.",
-            file=sys.stderr,
-        )
+        words = "differ: a token may be refused after a takeover. Copy the file to each."
+        print(f"The tokens files (LARK_TOKENS_FILE) of {' and '.join(apart)} {words}", file=sys.stderr)
     if found["since"]:
         print(f"last takeover: {found['since']}, {found['why']}, generation {found['generation']}")
 

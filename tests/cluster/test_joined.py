@@ -103,7 +103,10 @@ class Controller:
 
     def knows(self, secret: str) -> bool:
         """True where the caller is known, if not as one who may ask for this: also while it stands by."""
-        return status(lambda: self.by(secret).instances()) != 401
+        code = status(lambda: self.by(secret).instances())
+        # 429: a caller at this address was refused too often already, and this one is none that is known.
+        assert code in (401, 403, 429)
+        return code == 403
 
     def joins(self, join_token: str, host: str, own: str, request: str | None = None) -> int:
         """The status of a worker's attempt to join."""

@@ -47,6 +47,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "release": lambda client: client.release("1"),
     "add_join_token": lambda client: client.add_join_token(["host"], 60.0),
     "remove_join_token": lambda client: client.remove_join_token("1"),
+    "revoke_joined_worker": lambda client: client.revoke_joined_worker("worker1"),
     "join": lambda client: client.join("host", "0", None),
     "use_of": lambda client: client.use_of("host", [ID]),
     "jobs": lambda client: list(client.jobs()),

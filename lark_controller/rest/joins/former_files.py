@@ -28,7 +28,7 @@ _NAMED: Final = 10
 
 
 class FormerFiles:
-    """What a former release has left in a state directory.
+    """Takes over what a former release has left in a state directory.
 
     Raises SettingError at construction where a file cannot be read, is open to others, or has what it should not have.
     """
