@@ -20,9 +20,8 @@ from tests.fixtures.hook import StandIn, reply
 from tests.fixtures.several import CLOSED, controllers, dies, listed, problem, standby
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "several-controllers.md"
-OK = reply(
-    200, json.dumps({"status": "ok", "next_cursor": None, "jobs": [], "switches": [], "tokens": [], "ready": True})
-)
+LISTS = ("jobs", "switches", "tokens", "workers")
+OK = reply(200, json.dumps({"status": "ok", "next_cursor": None, "ready": True} | {name: [] for name in LISTS}))
 ID = "0" * 16
 # Every call of a client but those that read, and some of these.
 CALLS: dict[str, Callable[[Client], Any]] = {
