@@ -265,6 +265,15 @@ class Client:
         found: list[Answer] = self._json("GET", "/v1/links")["links"]
         return found
 
+    def watch_links(self, after: str, wait: float = 0.0) -> Answer:
+        """The same with its version, once that is another than ``after``, or after ``wait`` seconds (at most 60)
+        without; ``links`` is null then."""
+        return self._json("GET", "/v1/links", {"after": after}, wait=wait)
+
+    def watch_paths(self, host: str, after: str = "", wait: float = 0.0) -> Answer:
+        """The reserved flows that a worker's jobs send, and what is free beside each, in the same way."""
+        return self._json("GET", f"/v1/hosts/{_part(host)}/paths", {"after": after}, wait=wait)
+
     def add_join_token(self, hosts: Sequence[str], seconds: float) -> Answer:
         """Make a join token, good for these hosts for so many seconds; ``token`` in the answer is shown this once."""
         body = json.dumps({"hosts": list(hosts), "seconds": seconds})

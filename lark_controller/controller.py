@@ -169,7 +169,8 @@ class Controller:
         self.health.start()
 
     def release(self) -> None:
-        """Answer workers that wait for changes, before the REST server stops."""
+        """Answer those who wait for changes, before the REST server stops."""
+        self.reservations.stop_waiting()
         with suppress(SwitchError):
             self.workers.release()
 

@@ -56,6 +56,14 @@ ACCEPTED_AT_ONCE: Final = 256
 # Requests of a job: many of them go on to the controller, with a token that all jobs of the worker share.
 REQUESTS_A_SECOND: Final = 5.0
 REQUESTS_AT_ONCE: Final = 50
+# Connections that wait for a change, for as many seconds at most: of a job, of a user, of all. The others are left for
+# requests that do not wait; whoever has no place is answered at once.
+WAITING_PER_JOB: Final = 4
+WAITING_PER_USER: Final = 96
+WAITING: Final = 256
+LONGEST_WAIT: Final = 60.0
+# Letters of a version.
+MAX_VERSION: Final = 64
 # Seconds until a connection is accepted again where no descriptor was left.
 EXHAUSTED_SECONDS: Final = 0.5
 # Seconds without a byte after which a caller is no longer waited for, and until it must have sent its whole request:
@@ -287,14 +295,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
     def do_GET(self) -> None:
-        """The caller's own job, a reservation of it, or what links have left. For root alone: the namespace of the
-        caller's own job, every job, or the service's own state."""
+        """The caller's own job, its paths or a reservation of it, or what links have left. For root alone: the
+        namespace of the caller's own job, every job, or the service's own state."""
         path = urlsplit(self.path).path
         words = path.strip("/").split("/")
         if len(words) == 3 and words[:2] == ["v1", "reservations"]:
             self._pass(lambda: self.server.worker.reservations.show(self._own(), words[2]))
-        elif path == "/v1/links":
-            self._pass(lambda: self.server.worker.reservations.links(self._own()))
+        elif path in ("/v1/links", "/v1/paths"):
+            self._pass(lambda: self._watched(path == "/v1/links", urlsplit(self.path).query))
         elif path == "/v1/job":
             self._pass(lambda: (HTTPStatus.OK, _shown(self._own())))
         elif self._peer.uid != 0:
@@ -312,6 +320,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, "application/json", json.dumps({"jobs": shown}))
         else:
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
+
+    def _watched(self, links: bool, query: str) -> ControllerAnswer:
+        """Links, or the job's own paths, once they are others; where too many wait already, as they are."""
+        record, (after, wait) = self._own(), _change(query)
+        paths, places = self.server.worker.paths, self.server.places
+        with (
+            places.place(("waiting", record.id), WAITING_PER_JOB) as job,
+            places.place(("waiting user", self._peer.uid), WAITING_PER_USER) as user,
+            places.place("waiting", WAITING) as free,
+        ):
+            wait = wait if job and user and free else 0.0
+            return paths.links(after, wait) if links else paths.paths(record, after, wait)
 
     def _namespace(self) -> str:
         record = self.server.worker.namespace(self._caller())
@@ -450,3 +470,12 @@ def _wait(query: str) -> float:
     if not 0 <= wait <= 600:
         raise AdError("", "wait: a number of seconds is accepted")
     return wait
+
+
+def _change(query: str) -> tuple[str, float]:
+    """The version that a caller has, and how long it waits for another."""
+    given = parse_qs(query)
+    after, wait = given.get("after", [""])[-1], _wait(query)
+    if not (len(after) <= MAX_VERSION and after.isascii() and after.isprintable() and wait <= LONGEST_WAIT):
+        raise AdError("", f"after: the version of an answer, and wait: at most {LONGEST_WAIT:g} seconds, are accepted")
+    return after, wait

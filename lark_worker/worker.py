@@ -21,6 +21,7 @@ from lark_worker.life.admission import Admission
 from lark_worker.life.answers import lines, repeated
 from lark_worker.life.ending import Endings
 from lark_worker.life.leases import LeaseRenewal
+from lark_worker.life.own_paths import OwnPaths
 from lark_worker.life.own_reservations import OwnReservations
 from lark_worker.life.registration import Registrations
 from lark_worker.life.site_script import SiteScript
@@ -59,6 +60,7 @@ class Worker:
         self._state_lock = StateLock(settings.state_dir)
         # Reservations by the jobs themselves.
         self.reservations = OwnReservations(link)
+        self.paths = OwnPaths(link)
         self._settings = settings
         self._networks = networks
         self._jobs = KnownJobs(settings.state_dir / "jobs")
@@ -152,6 +154,7 @@ class Worker:
 
     def stop(self) -> None:
         """Stop; jobs that run keep their networks."""
+        self.paths.stop()
         self._wrapper_check.stop()
         self._leases.stop()
         self._metering.stop()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Generic, Protocol, TypeVar
 
 from lark_controller.qos.reservation import Reservation, ReservationPage
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,27 @@ class LinkStatus:
     def best_effort(self) -> float:
         """Less than 0 where a new policy made the link smaller than what was reserved before."""
         return round(self.capacity - self.reserved, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class PathStatus:
+    """A reserved flow that a live job sends, and what is free beside it."""
+
+    reservation: Annotated[str, "The reservation's id"]
+    number: Annotated[int, "The reservation's number, by which its queues are known"]
+    job: Annotated[str, "The id of the job that sends"]
+    peer: Annotated[str | None, "The id of the job that receives, null where it goes to no job"]
+    destination: Annotated[str, "The receiver's node in the topology"]
+    rate: Annotated[float, "The reserved rate, Mb/s of L2 bytes"]
+    free: Annotated[float | None, "Best effort of its narrowest link, Mb/s; null where it takes none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[T]):
+    """A list at one time. ``version`` is another where the list is another, and the same where it is the same."""
+
+    version: str
+    items: tuple[T, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,5 +92,9 @@ class ReservationControls(Protocol):
     def release(self, reservation_id: str, actor: str, of_job: bool) -> Reservation:
         """Release a reservation. Raises NotFoundError, and PathError where ``of_job`` is true and it is no job's."""
 
-    def links(self) -> tuple[LinkStatus, ...]:
-        """The links of the declared topology with capacity, reserved rate and rest."""
+    def links(self, after: str = "", wait: float = 0.0) -> Seen[LinkStatus]:
+        """The links of the declared topology with capacity, reserved rate and rest, once their version is another than
+        ``after``; after ``wait`` seconds in any case."""
+
+    def paths(self, host: str, after: str = "", wait: float = 0.0) -> Seen[PathStatus]:
+        """The reserved flows that a host's live jobs send, in the same way."""

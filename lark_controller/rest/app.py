@@ -46,6 +46,8 @@ SPARE_THREADS = 4
 # part of those where workers wait.
 ASKERS = 64
 READERS = 16
+# All who wait for changes of links and paths have so small a part of these places.
+WATCHERS = 4
 # All users who see their own jobs alone have so small a part of the places where requests wait for switches: there may
 # be as many of them as the pool has users.
 USERS = 16
@@ -95,6 +97,7 @@ def create_app(
         users=Places(max(1, settings.waiting_posts // USERS)),
         reserves=Places(max(1, settings.waiting_posts // RESERVERS)),
         watches=Places(max(1, settings.waiting_workers // READERS)),
+        changes=Places(max(1, settings.waiting_workers // WATCHERS)),
         requests=Places(settings.rest_threads + settings.waiting_workers - SPARE_THREADS),
     )
     app.before_request(_enter)

@@ -26,7 +26,7 @@ class Context:
     """``joining`` is what workers join by, None where none may. ``waits`` are the places for requests that wait for
     switches, ``polls`` those for workers that wait for their rules, ``requests`` those for requests at all. Of the
     waiting ones readers have a part, by token: ``asks`` and ``watches``; ``users`` is the part of all
-    those who see their own jobs alone."""
+    those who see their own jobs alone, ``changes`` that of all who wait for changes of links and paths."""
 
     controls: Controls
     settings: Settings
@@ -42,6 +42,7 @@ class Context:
     users: Places
     reserves: Places
     watches: Places
+    changes: Places
     requests: Places
 
     @contextmanager
@@ -87,6 +88,16 @@ class Context:
             return
         with self.watches.place(actor()) as own, self.polls.place() as free:
             yield own and free
+
+    @contextmanager
+    def watching(self, wait: float) -> Iterator[float]:
+        """Hold a place while waiting for a change of links or paths; yields for how many seconds: 0 where no place is
+        free. Workers that wait for their rules have most places for themselves."""
+        if wait <= 0:
+            yield 0.0
+            return
+        with self.changes.place() as part, self.polling() as free:
+            yield wait if part and free else 0.0
 
 
 def current() -> Context:

@@ -142,7 +142,7 @@ class ControlsCollector(Collector):
         labels = ("link", "source", "target")
         capacity = GaugeMetricFamily("lark_link_capacity_bytes_per_second", "Capacity of a link.", labels=labels)
         reserved = GaugeMetricFamily("lark_link_reserved_bytes_per_second", "Reserved part of it.", labels=labels)
-        for link in self._controls.reservations.links():
+        for link in self._controls.reservations.links().items:
             # Every worker has an access link, and the number of series must not grow with the pool.
             if not link.name.startswith(ACCESS):
                 capacity.add_metric((link.name, link.source, link.target), link.capacity * _MEGABIT)

@@ -20,7 +20,7 @@ from lark_common.errors import (
     StoreError,
 )
 from lark_common.log import WARNING, event
-from lark_controller.api.reservations import Change, LinkStatus, Wish
+from lark_controller.api.reservations import Change, LinkStatus, PathStatus, Seen, Wish
 from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy, Refused
@@ -35,6 +35,7 @@ from lark_controller.qos.reservation import (
 )
 from lark_controller.qos.topology import KILO, Demand, Topology, channels, requested_rate
 from lark_controller.services.feed import Feed
+from lark_controller.services.link_watch import LinkWatch
 from lark_controller.store import Store
 
 # Flows that one job may have reserved. Each is a queue at its worker's uplinks, of which there are 28,672 for such, and
@@ -73,6 +74,7 @@ class Reservations:
         # The speeds of workers' access links by machine ads, Mb/s; and workers that have registered a job.
         self._capacities: dict[str, float] = {}
         self._hosts: set[str] = set()
+        self._watch = LinkWatch(self._links, self._flows_by_host)
 
     def use(self, policy: Policy) -> None:
         """Go over to a policy: every reservation counts on its links from now on, and what the policy promises to live
@@ -109,6 +111,7 @@ class Reservations:
         concerned = {job_id for each in both for job_id in (each.job, each.peer)}
         for job_id in sorted(job_id for job_id in concerned if job_id is not None):
             self._put_flows(job_id)
+        self._watch.bump()
         if lost and policy.topology is not None:
             event("reservations without a path", level=WARNING, reservations=",".join(lost))
         with suppress(StoreError):
@@ -124,7 +127,7 @@ class Reservations:
         return found
 
     def _log_small_links(self) -> None:
-        for link in self.links():
+        for link in self._links():
             if link.best_effort < 0:
                 event(
                     "a link carries less than was reserved before",
@@ -146,7 +149,9 @@ class Reservations:
             topology, policy = self._topology, self._policy
             if topology is None or policy is None:
                 return None
-            self._hosts.add(job.host.lower())
+            if job.host.lower() not in self._hosts:
+                self._hosts.add(job.host.lower())
+                self._watch.bump()
             try:
                 return job_booking(job, policy, topology)
             except AdmissionError as error:
@@ -220,6 +225,7 @@ class Reservations:
                 self._keep(made)
                 self._flows_changed(made)
             self._resize(made)
+            self._watch.bump()
         event("reservation changed", job=made.job, reservation=made.id, rate=made.rate, actor=actor)
         return made
 
@@ -235,6 +241,7 @@ class Reservations:
                 raise _missing(reservation_id)
             self._drop(reservation_id)
             self._resize(before, gone=True)
+            self._watch.bump()
         event("reservation released", job=before.job, reservation=before.id, actor=actor)
         return before
 
@@ -243,6 +250,8 @@ class Reservations:
         with self._lock:
             for each in list(self._of_job.get(job_id, ())):
                 self._drop(each)
+            if self._topology is not None:
+                self._watch.bump()
 
     def expire(self, now: float) -> int:
         """End reservations past their end, and release those without a queue any more; returns how many.
@@ -259,10 +268,16 @@ class Reservations:
             event("reservation over", job=each.job, reservation=each.id)
         # Its bandwidth is free for others only when its queue is gone, which the loop sees to meanwhile.
         self._leaving = {each.id: each for each in self._leaving.values() if self._holds(each)}
-        return self._store.reservations.sweep(now, self._leaving)
+        swept = self._store.reservations.sweep(now, self._leaving)
+        if swept or past:
+            self._watch.bump()
+        return swept
 
     def with_flows(self, job: Job) -> Job:
-        """The job with the reserved flows from and to it; the caller holds the feed's lock."""
+        """The job with the reserved flows from and to it; the caller holds the feed's lock, and has stored the job."""
+        if self._topology is not None:
+            # It may have a booking of its own.
+            self._watch.bump()
         flows = self._flows_of(job.id)
         return job if flows == job.reserved else replace(job, reserved=flows)
 
@@ -288,8 +303,28 @@ class Reservations:
         """A page of valid reservations (of this user's jobs). Raises NotFoundError, StoreError."""
         return self._store.reservations.page(job, time.time(), cursor, limit, owner)
 
-    def links(self) -> tuple[LinkStatus, ...]:
-        """The capacity of each link, and how much of it is reserved. Raises StoreError."""
+    def links(self, after: str = "", wait: float = 0.0) -> Seen[LinkStatus]:
+        """The capacity of each link, and how much of it is reserved, once that is another than at the version
+        ``after``; after ``wait`` seconds in any case. Raises StoreError."""
+        return self._watch.links(after, wait)
+
+    def paths(self, host: str, after: str = "", wait: float = 0.0) -> Seen[PathStatus]:
+        """The reserved flows that a host's live jobs send, in the same way. Raises StoreError."""
+        return self._watch.paths(host, after, wait)
+
+    def stop_waiting(self) -> None:
+        """Answer all who wait for changes."""
+        self._watch.close()
+
+    def _flows_by_host(self) -> dict[str, list[Reservation]]:
+        found: dict[str, list[Reservation]] = {}
+        with self._lock:
+            for each in self._flows.values():
+                if each.job is not None and (job := self._find(each.job)) is not None:
+                    found.setdefault(job.host.lower(), []).append(each)
+        return found
+
+    def _links(self) -> tuple[LinkStatus, ...]:
         topology = self._topology
         if topology is None:
             return ()
@@ -329,9 +364,11 @@ class Reservations:
         self._capacities[node] = available
         if topology is not None:
             self._topology = topology.with_worker(node, available)
+            self._watch.bump()
 
     def _keep(self, reservation: Reservation) -> None:
         self._flows[reservation.id] = reservation
+        self._watch.bump()
         for job_id in (reservation.job, reservation.peer):
             if job_id is not None:
                 self._of_job.setdefault(job_id, set()).add(reservation.id)

@@ -63,10 +63,6 @@ class OwnReservations:
             return status, answer
         return self._link.passed(lambda client: client.release(reservation_id))
 
-    def links(self, record: Record) -> ControllerAnswer:
-        """The capacity that each link has left. For live jobs alone."""
-        return self._link.passed(lambda client: {"links": client.links()})
-
 
 def _read(body: bytes, accepted: frozenset[str]) -> dict[str, Any]:
     try:

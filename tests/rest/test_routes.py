@@ -41,6 +41,7 @@ GUARDED = [
     ("GET", f"/v1/switches/{DPID}", {"read", "operate"}),
     ("GET", f"/v1/switches/{DPID}/flows", {"read", "operate"}),
     ("GET", "/v1/hosts/worker1/rules", {"hook", "read", "operate"}),
+    ("GET", "/v1/hosts/worker1/paths", {"hook", "read", "operate"}),
     ("PUT", "/v1/hosts/worker1/rules", {"hook"}),
     ("POST", "/v1/hosts/worker1/delivered", {"hook"}),
     ("POST", "/v1/hosts/worker1/transfers", {"hook"}),

@@ -57,7 +57,8 @@ def start(
 
 
 def left(controller: Controller, name: str, source: str = "") -> LinkStatus:
-    return next(each for each in controller.reservations.links() if each.name == name and source in ("", each.source))
+    links = controller.reservations.links().items
+    return next(each for each in links if each.name == name and source in ("", each.source))
 
 
 def flows(controller: Controller, job: Job) -> tuple[ReservedFlow, ...]:
@@ -94,7 +95,7 @@ def test_the_refused_job_is_known_to_nobody_and_its_address_is_free(tmp_path: Pa
 def test_links_of_workers_are_shown_once_a_job_is_there(tmp_path: Path) -> None:
     fixed = POLICY.replace("default: {switch: core1}", "default: {switch: core1, capacity: 700}")
     with running(tmp_path, fixed) as controller:
-        assert "access:worker1" not in {each.name for each in controller.reservations.links()}
+        assert "access:worker1" not in {each.name for each in controller.reservations.links().items}
         start(controller, 1)
         assert left(controller, "access:worker1").best_effort == 700
         start(controller, 3, rate=100)
@@ -132,7 +133,7 @@ def test_request_bandwidth_up_to_the_wan(tmp_path: Path) -> None:
 def test_without_a_topology_nothing_is_refused_and_nothing_reserved(tmp_path: Path) -> None:
     with running(tmp_path, POLICY[: POLICY.index("topology:")]) as controller:
         job = start(controller, 1, rate=100_000)
-        assert controller.reservations.links() == ()
+        assert controller.reservations.links().items == ()
         with pytest.raises(PathError, match="declares no topology"):
             controller.reservations.reserve(Wish(job.id, "wan", 1), "ops", False)
 
@@ -296,7 +297,7 @@ def test_what_jobs_were_promised_before_there_was_a_topology_counts_on_it(tmp_pa
         controller.policy.put(POLICY.replace("policies:", rule), "ops")
         assert left(controller, "access:worker1", "worker1").reserved == 610
         controller.policy.put(without, "ops")
-        assert controller.reservations.links() == ()
+        assert controller.reservations.links().items == ()
     with running(tmp_path, POLICY) as controller:
         assert left(controller, "access:worker1", "worker1").reserved == 910
 

@@ -33,7 +33,8 @@ CALLS: dict[str, Callable[[ControllerLink], object]] = {
     "confirmed": lambda link: link.rules_confirmed("host", "1", Applied({}, frozenset(), {})),
     "counters": lambda link: link.counters("0" * 16, {}),
     "reservation": lambda link: link.passed(lambda client: client.reservation("1")),
-    "links": lambda link: link.passed(lambda client: {"links": client.links()}),
+    "links": lambda link: link.passed(lambda client: client.watch_links("")),
+    "paths": lambda link: link.passed(lambda client: client.watch_paths("host")),
 }
 
 

@@ -129,7 +129,7 @@ def show() -> dict[str, object]:
     controls = current().controls
     switches = controls.switches.all()
     rates = {each.name: each.rate for each in controls.usage.flowing("host", _ALL)}
-    links = controls.reservations.links()
+    links = controls.reservations.links().items
     access = {link.name.removeprefix(ACCESS): link.capacity for link in links if link.name.startswith(ACCESS)}
     trunks = [link for link in links if not link.name.startswith(ACCESS)]
     loads = controls.switches.core_ports()

@@ -10,11 +10,11 @@ from flask import Response, g, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
 from lark_common.errors import NotFoundError
-from lark_controller.api.reservations import Change, LinkStatus, Wish
+from lark_controller.api.reservations import Change, LinkStatus, PathStatus, Wish
 from lark_controller.qos.reservation import Reservation
 from lark_controller.qos.topology import KILO, MAX_RATE
 from lark_controller.rest.api import operation, resource
-from lark_controller.rest.auth import is_bound, require_host_of
+from lark_controller.rest.auth import is_bound, require_host, require_host_of
 from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.job_words import is_address, job_among, job_or_host
@@ -23,7 +23,7 @@ from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.described import schema_of
 from lark_controller.rest.schemas.members import meta
-from lark_controller.rest.schemas.queries import ReservationQuery, WaitQuery, Whole
+from lark_controller.rest.schemas.queries import ChangeQuery, ReservationQuery, WaitQuery, Whole
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.tokens import Scope, Token
 
@@ -117,7 +117,28 @@ LinkSchema = schema_of(
 class LinkListSchema(Schema):
     """The links of the declared topology."""
 
-    links = fields.List(fields.Nested(LinkSchema), required=True, metadata=meta("The links, both directions"))
+    version = fields.String(required=True, metadata=meta("Another word where anything below is another"))
+    links = fields.List(
+        fields.Nested(LinkSchema),
+        required=True,
+        allow_none=True,
+        metadata=meta("The links, both directions; null where the version is that of `after`"),
+    )
+
+
+PathSchema = schema_of(PathStatus, "PathSchema")
+
+
+class PathListSchema(Schema):
+    """The reserved flows that a host's live jobs send."""
+
+    version = fields.String(required=True, metadata=meta("Another word where anything below is another"))
+    paths = fields.List(
+        fields.Nested(PathSchema),
+        required=True,
+        allow_none=True,
+        metadata=meta("The flows, in order of number; null where the version is that of `after`"),
+    )
 
 
 @operation(
@@ -224,11 +245,47 @@ def release(reservation_id: str) -> dict[str, object]:
 
 
 @operation(
-    blueprint, "GET", "/links", name="list_links", scopes=(Scope.HOOK, Scope.READ), answers={200: LinkListSchema}
+    blueprint,
+    "GET",
+    "/links",
+    name="list_links",
+    scopes=(Scope.HOOK, Scope.READ),
+    query=ChangeQuery,
+    answers={200: LinkListSchema},
+    problems=(422,),
 )
-def links() -> dict[str, object]:
-    """List the links of the declared topology, and what is left of each for traffic without a reservation."""
-    return {"links": current().controls.reservations.links()}
+def links(query: dict[str, Any]) -> dict[str, object]:
+    """List the links of the declared topology, and what is left of each for traffic without a reservation.
+
+    With ``after`` and ``wait`` the answer comes when there is another version; when too many wait already, it comes at
+    once.
+    """
+    after = query["after"]
+    with current().watching(query["wait"]) as wait:
+        found = current().controls.reservations.links(after, wait)
+    return {"version": found.version, "links": None if found.version == after else found.items}
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/hosts/<host>/paths",
+    name="list_paths",
+    scopes=(Scope.HOOK, Scope.READ),
+    query=ChangeQuery,
+    answers={200: PathListSchema},
+    problems=(422,),
+)
+def paths(query: dict[str, Any], host: str) -> dict[str, object]:
+    """List the reserved flows that a host's live jobs send, and what is free beside each.
+
+    With ``after`` and ``wait`` as for links.
+    """
+    require_host(host)
+    after = query["after"]
+    with current().watching(query["wait"]) as wait:
+        found = current().controls.reservations.paths(host, after, wait)
+    return {"version": found.version, "paths": None if found.version == after else found.items}
 
 
 def _own(reservation_id: str) -> Reservation:

@@ -69,6 +69,19 @@ class RulesQuery(Schema):
     )
 
 
+class ChangeQuery(Schema):
+    """The change that a reader waits for."""
+
+    after = fields.String(
+        load_default="", validate=WORD[1], metadata=meta("The version that the reader has; the answer is of another")
+    )
+    wait = fields.Float(
+        load_default=0.0,
+        validate=validate.Range(0, 60, error="a number of seconds from 0 to {max} is accepted"),
+        metadata=meta("Seconds to wait for another version, at most 60"),
+    )
+
+
 class PageQuery(Schema):
     """A part of a list."""
 

@@ -1,0 +1,111 @@
+"""A job's own reserved paths, and the links of the site: as they are now, or once they are others.
+
+A job sees its own paths alone; which job asks is the socket's to say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from lark_worker.controller_link import ControllerLink
+from lark_worker.life.own_reservations import ControllerAnswer
+from lark_worker.life.shared_wait import PAUSE, SharedWait
+from lark_worker.records.records import Record
+
+# The members of a path that a job is shown; another version where one of them is another.
+_SHOWN: Final = ("reservation", "peer", "destination", "rate", "free")
+_LINKS: Final = "links"
+
+
+class OwnPaths:
+    """Links and paths for this worker's jobs; thread-safe. Every call raises AwayError where the controller cannot be
+    asked."""
+
+    def __init__(self, link: ControllerLink, pause: float = PAUSE) -> None:
+        self._link, self._pause = link, pause
+        self._lock = threading.Lock()
+        # What is waited for: the links, or the paths of a host's jobs.
+        self._shared: dict[str, SharedWait] = {}
+        self._stopped = False
+
+    def links(self, after: str, wait: float) -> ControllerAnswer:
+        """The capacity that each link has left, once that is another than at ``after``, or after ``wait`` seconds."""
+
+        def ask(version: str, seconds: float) -> ControllerAnswer:
+            return self._link.passed(lambda client: client.watch_links(version, seconds))
+
+        def versions(document: dict[str, Any]) -> Mapping[str, str]:
+            return {_LINKS: str(document.get("version", ""))}
+
+        shared = self._of(_LINKS, lambda: SharedWait(ask, versions, pause=self._pause))
+        return _until_changed(shared, _LINKS, after, wait, lambda: ask(after, 0.0))
+
+    def paths(self, record: Record, after: str, wait: float) -> ControllerAnswer:
+        """The flows that a job has reserved, in the same way."""
+        host = record.machine
+
+        def ask(version: str, seconds: float) -> ControllerAnswer:
+            return self._link.passed(lambda client: client.watch_paths(host, version, seconds))
+
+        def versions(document: dict[str, Any]) -> Mapping[str, str]:
+            return {job: _version(paths) for job, paths in _by_job(document).items()}
+
+        def shown() -> ControllerAnswer:
+            status, document = ask("", 0.0)
+            if status != HTTPStatus.OK:
+                return status, document
+            own = _by_job(document).get(record.id, [])
+            return status, {"version": _version(own), "paths": own}
+
+        shared = self._of(f"host {host}", lambda: SharedWait(ask, versions, _version([]), self._pause))
+        return _until_changed(shared, record.id, after, wait, shown)
+
+    def stop(self) -> None:
+        """Answer all who wait."""
+        with self._lock:
+            self._stopped = True
+            waits = list(self._shared.values())
+        for each in waits:
+            each.stop()
+
+    def _of(self, name: str, make: Callable[[], SharedWait]) -> SharedWait:
+        with self._lock:
+            if name not in self._shared:
+                self._shared[name] = make()
+                if self._stopped:
+                    self._shared[name].stop()
+            return self._shared[name]
+
+
+def _until_changed(
+    shared: SharedWait, part: str, after: str, wait: float, ask: Callable[[], ControllerAnswer]
+) -> ControllerAnswer:
+    end = time.monotonic() + wait
+    while True:
+        # Before it is asked: a change that comes while the answer is under way is beyond these.
+        answers = shared.answers
+        status, document = ask()
+        if status != HTTPStatus.OK or document.get("version") != after:
+            return status, document
+        if wait <= 0 or not shared.until(part, after, answers, end):
+            return status, document
+
+
+def _by_job(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The paths of each job, as it is shown them."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    paths = document.get("paths")
+    for each in paths if isinstance(paths, list) else ():
+        if isinstance(each, dict) and isinstance(job := each.get("job"), str):
+            found.setdefault(job, []).append({name: each.get(name) for name in _SHOWN})
+    return found
+
+
+def _version(paths: list[dict[str, Any]]) -> str:
+    return hashlib.blake2b(json.dumps(paths).encode(), digest_size=12).hexdigest()
