@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 import os
 import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
+from urllib.parse import quote
 
 from mpi4py import MPI
 
@@ -37,6 +39,11 @@ from lark_mpi.service import ask, path, reason
 _IP_MTU, _IPV6_MTU = 14, 24
 # Any port: nothing is sent.
 _PORT: Final = 9
+# Between a reservation's id and the number of a share of it.
+SHARE: Final = "s"
+# Seconds that one request waits for a change, and between two that are answered at once.
+LONGEST_WAIT: Final = 30.0
+PACE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,33 +82,58 @@ class Reservation:
         # The flows of this job: its own where this rank makes the requests, else as they were told.
         self._flows = Flows(lease)
         self._told: dict[str, Flow] = {}
+        # Of the paths as they were read last.
+        self._version = ""
 
     def paths(self) -> tuple[Path, ...]:
-        """Read what is promised to this rank's job, and free beside it. Raises ReservationError."""
-        flows = self._flows.made() or self._told
-        links: dict[str, float] = {}
-        if flows:
-            answer = ask("GET", "/v1/links")
-            if answer[0] != 200:
-                raise ReservationError(reason(answer))
-            links = _best_effort(answer[1].get("links"))
-        return tuple(self._path(job, flow, links) for job, flow in sorted(flows.items()))
+        """Read what is promised to this communicator from this rank's job, and free beside it. Raises
+        ReservationError."""
+        return self._paths("", 0.0)
 
-    def _path(self, job: str, flow: Flow, links: Mapping[str, float]) -> Path:
+    def changed(self, timeout: float) -> bool:
+        """Wait until paths are others than when this was last asked, or :meth:`paths` was called; False after
+        ``timeout`` seconds without. Local, and waits in the kernel. Raises ReservationError."""
+        end = time.monotonic() + timeout
+        before = self._version
+        if not (self._flows.made() or self._told):
+            time.sleep(max(timeout, 0.0))
+            return False
+        while True:
+            began = time.monotonic()
+            left = max(end - began, 0.0)
+            self._paths(before, min(left, LONGEST_WAIT))
+            if self._version != before:
+                return True
+            if time.monotonic() >= end:
+                return False
+            # Where too many wait already, the answer comes at once.
+            if time.monotonic() - began < min(left, LONGEST_WAIT) / 2:
+                time.sleep(min(PACE, max(end - time.monotonic(), 0.0)))
+
+    def _paths(self, after: str, wait: float) -> tuple[Path, ...]:
+        flows = self._flows.made() or self._told
+        if not flows:
+            return ()
+        answer = ask("GET", f"/v1/paths?after={after}&wait={wait:g}", wait=wait)
+        version, listed = answer[1].get("version"), answer[1].get("paths")
+        if answer[0] != 200 or not isinstance(version, str) or not isinstance(listed, list):
+            raise ReservationError(reason(answer))
+        self._version = quote(version, safe="")
+        found = {str(each.get("reservation")): each for each in listed if isinstance(each, dict)}
+        return tuple(
+            self._path(job, flow, found.get(flow.id.partition(SHARE)[0])) for job, flow in sorted(flows.items())
+        )
+
+    def _path(self, job: str, flow: Flow, found: Mapping[str, object] | None) -> Path:
         here, there = self._place, self._places[job]
         assert here is not None
+        if flow.lost or found is None:
+            return Path(job, there.host, 0.0, None, flow.lost or f"the reservation {flow.id} is over")
         mtu, ipv6 = _mtu(there), uses_ipv6(here, there)
-        answer = (404, {"detail": flow.lost}) if flow.lost else ask("GET", f"/v1/reservations/{flow.id}")
-        if answer[0] != 200:
-            return Path(job, there.host, 0.0, None, reason(answer))
-        holds = answer[1].get("holds")
-        names = (
-            [str(each.get("channel")) for each in holds if isinstance(each, dict)] if isinstance(holds, list) else []
-        )
-        left = [links[name] for name in names if name in links]
-        rate = answer[1].get("rate")
-        promised = float(rate) if isinstance(rate, int | float) else 0.0
-        free = application_rate(max(min(left), 0.0), mtu, ipv6) if left else None
+        whole, left = found.get("rate"), found.get("free")
+        # The reservation is the sum of its shares.
+        promised = min(flow.rate, float(whole)) if isinstance(whole, int | float) else 0.0
+        free = application_rate(max(float(left), 0.0), mtu, ipv6) if isinstance(left, int | float) else None
         return Path(job, there.host, application_rate(promised, mtu, ipv6), free)
 
     def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], lease: float, makes: bool) -> None:
@@ -307,15 +339,3 @@ def _mtu(there: Place) -> int:
         except OSError:
             continue
     return MTU
-
-
-def _best_effort(links: object) -> dict[str, float]:
-    """Mb/s that each channel of the topology has left, by its name in a reservation."""
-    found: dict[str, float] = {}
-    for link in links if isinstance(links, list) else ():
-        if not isinstance(link, dict):
-            continue
-        name, source, target, left = (link.get(each) for each in ("name", "source", "target", "best_effort"))
-        if isinstance(name, str) and isinstance(left, int | float):
-            found[f"{name} {source}>{target}" if source else name] = float(left)
-    return found

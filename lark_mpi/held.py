@@ -103,7 +103,9 @@ class Flows:
             if flow.lost:
                 continue
             try:
-                answer = ask("PATCH", _target(flow), {"duration": self.lease}, patience=RENEWAL_PATIENCE)
+                answer = ask(
+                    "PATCH", _target(flow), {"rate": flow.rate, "duration": self.lease}, patience=RENEWAL_PATIENCE
+                )
             except ReservationError:
                 continue
             if answer[0] == 404:
@@ -111,7 +113,8 @@ class Flows:
 
     def _take(self, job: str, rate: float, before: Flow | None, wait: float) -> None:
         if before is None or before.lost:
-            wish = {"destination": job, "rate": rate, "duration": self.lease}
+            # A share: another communicator of the same jobs may have its own.
+            wish = {"destination": job, "rate": rate, "duration": self.lease, "share": True}
             answer = ask("POST", f"/v1/reservations?wait={wait:g}", wish, wait)
         else:
             answer = ask("PATCH", _target(before), {"rate": rate, "duration": self.lease})

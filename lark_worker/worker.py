@@ -22,8 +22,8 @@ from lark_worker.life.answers import lines, repeated
 from lark_worker.life.ending import Endings
 from lark_worker.life.leases import LeaseRenewal
 from lark_worker.life.own_paths import OwnPaths
-from lark_worker.life.own_reservations import OwnReservations
 from lark_worker.life.registration import Registrations
+from lark_worker.life.shares import Requests
 from lark_worker.life.site_script import SiteScript
 from lark_worker.life.spool import Spool
 from lark_worker.network.job_network import JobNetworks
@@ -59,7 +59,7 @@ class Worker:
     ) -> None:
         self._state_lock = StateLock(settings.state_dir)
         # Reservations by the jobs themselves.
-        self.reservations = OwnReservations(link)
+        self.reservations = Requests(link)
         self.paths = OwnPaths(link)
         self._settings = settings
         self._networks = networks

@@ -40,6 +40,13 @@
 /* Bytes of an answer, and levels of JSON in it. */
 #define MAX_ANSWER ((size_t)16 << 20)
 #define MAX_DEPTH 64
+/* Seconds that one request waits for a change, and between two that are answered at once. */
+#define LONGEST_WAIT 30.0
+#define PACE 2.0
+/* A version, as it stands in a query. */
+#define VERSION 256
+/* Between a reservation's id and the number of a share of it. */
+#define SHARE 's'
 
 /* ---- Answers in JSON: checked as a whole first, and then read member by member ---- */
 
@@ -477,6 +484,7 @@ typedef struct reservation {
     lark_mpi_status status; /* first: what the attribute shows */
     double lease, due;
     int makes, jobs, own;
+    char version[VERSION]; /* of the paths as they were read last */
     place *places; /* of each job */
     flow *flows, *before;
     struct reservation *next;
@@ -512,43 +520,52 @@ static void lose(const char *id, const char *reason) {
     pthread_mutex_unlock(&lock);
 }
 
-static void renew(const char *id, double lease) {
-    char target[96], body[64], reason[TEXT];
+/* A flow to be renewed. */
+typedef struct {
+    char id[ID];
+    double lease;
+    long long kbps;
+} due_flow;
+
+static void renew(const due_flow *of) {
+    char target[96], body[96], reason[TEXT];
     answer found;
-    snprintf(target, sizeof target, "/v1/reservations/%s", id);
-    snprintf(body, sizeof body, "{\"duration\": %lld}", (long long)lease);
+    snprintf(target, sizeof target, "/v1/reservations/%s", of->id);
+    snprintf(body, sizeof body, "{\"rate\": %lld.%03lld, \"duration\": %lld}", of->kbps / 1000, of->kbps % 1000,
+             (long long)of->lease);
     if (!ask("PATCH", target, body, 0, RENEWAL_PATIENCE, &found, reason)) return;
     if (found.status == 404) {
         say(&found, reason);
-        lose(id, reason);
+        lose(of->id, reason);
     }
     forget(&found);
 }
 
 /* The flows that are due, which the caller frees; the lock is held. */
-static char (*take_due(double time, int *count, double **leases))[ID] {
+static due_flow *take_due(double time, int *count) {
     int most = 0;
     *count = 0;
     for (reservation *each = held; each; each = each->next) most += each->due <= time ? each->jobs : 0;
-    char(*ids)[ID] = calloc((size_t)most + 1, ID);
-    *leases = calloc((size_t)most + 1, sizeof **leases);
+    due_flow *found = calloc((size_t)most + 1, sizeof *found);
     for (reservation *each = held; each; each = each->next) {
         if (each->due > time) continue;
         each->due = time + each->lease / 3;
-        for (int job = 0; job < each->jobs && ids && *leases; job++) {
-            if (!each->flows[job].id[0] || each->flows[job].lost[0]) continue;
-            memcpy(ids[*count], each->flows[job].id, ID);
-            (*leases)[(*count)++] = each->lease;
+        for (int job = 0; job < each->jobs && found; job++) {
+            const flow *made = &each->flows[job];
+            if (!made->id[0] || made->lost[0]) continue;
+            found[*count].lease = each->lease;
+            found[*count].kbps = made->kbps;
+            memcpy(found[(*count)++].id, made->id, ID);
         }
     }
-    return ids;
+    return found;
 }
 
 static void *renewals(void *unused) {
     (void)unused;
     pthread_mutex_lock(&lock);
     while (!stopping) {
-        double first = now() + 3600, *leases;
+        double first = now() + 3600;
         int count;
         for (reservation *each = held; each; each = each->next) first = each->due < first ? each->due : first;
         if (first > now()) {
@@ -556,14 +573,13 @@ static void *renewals(void *unused) {
             pthread_cond_timedwait(&wake, &lock, &until);
             continue;
         }
-        char(*ids)[ID] = take_due(now(), &count, &leases);
+        due_flow *due = take_due(now(), &count);
         for (int i = 0; i < count && !stopping; i++) {
             pthread_mutex_unlock(&lock);
-            renew(ids[i], leases[i]);
+            renew(&due[i]);
             pthread_mutex_lock(&lock);
         }
-        free(ids);
-        free(leases);
+        free(due);
     }
     pthread_mutex_unlock(&lock);
     return NULL;
@@ -621,7 +637,7 @@ static int take(reservation *of, int job, long long kbps, int last, char *reason
     int is_new = !made.id[0] || made.lost[0];
     if (is_new) {
         snprintf(target, sizeof target, "/v1/reservations?wait=%d", last ? WAIT : 0);
-        snprintf(body, sizeof body, "{\"destination\": \"%s\", \"rate\": %lld.%03lld, \"duration\": %lld}",
+        snprintf(body, sizeof body, "{\"destination\": \"%s\", \"rate\": %lld.%03lld, \"duration\": %lld, \"share\": true}",
                  of->places[job].job, kbps / 1000, kbps % 1000, (long long)of->lease);
     } else {
         snprintf(target, sizeof target, "/v1/reservations/%s", made.id);
@@ -1044,76 +1060,108 @@ int lark_mpi_release(MPI_Comm comm) {
     return LARK_MPI_OK;
 }
 
-/* Mb/s that a channel has left, of the answer to GET /v1/links; a channel is "LINK SOURCE>TARGET", or "LINK". */
-static int best_effort(json links, const char *channel, double *left) {
-    json each;
-    char name[TEXT], source[HOST], target[HOST], whole[TEXT + 2 * HOST];
-    while (element(&links, &each)) {
-        if (!member_text(each, "name", name, sizeof name) || !member_text(each, "source", source, sizeof source) ||
-            !member_text(each, "target", target, sizeof target))
-            continue;
-        if (*source) snprintf(whole, sizeof whole, "%s %s>%s", name, source, target);
-        else snprintf(whole, sizeof whole, "%s", name);
-        if (!strcmp(whole, channel) && member_number(each, "best_effort", left)) return 1;
+/* A text as it may stand in a query. */
+static void escaped(const char *text, char *out, size_t size) {
+    size_t length = 0;
+    for (; *text && length + 4 < size; text++) {
+        unsigned char c = (unsigned char)*text;
+        if ((c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z')) out[length++] = (char)c;
+        else length += (size_t)snprintf(out + length, 4, "%%%02X", c);
     }
+    out[length] = '\0';
+}
+
+/* The paths of this rank's job, once they have another version than `after`, or after so many seconds; 0 where they
+ * cannot be read, and `reason` says why. The answer is to be forgotten. */
+static int read_paths(reservation *of, const char *after, double wait, answer *found, json *list, char *reason) {
+    char target[VERSION + 64], version[64];
+    snprintf(target, sizeof target, "/v1/paths?after=%s&wait=%lld.%03d", after, (long long)wait,
+             (int)((wait - (double)(long long)wait) * 1000));
+    if (!ask("GET", target, "", wait, PATIENCE, found, reason)) return 0;
+    if (found->status == 200 && member_text(found->body, "version", version, sizeof version) &&
+        member_list(found->body, "paths", list)) {
+        escaped(version, of->version, VERSION);
+        return 1;
+    }
+    say(found, reason);
+    forget(found);
     return 0;
 }
 
-static void read_path(const reservation *of, int job, const flow *made, json links, lark_mpi_path *out) {
-    char target[96], channel[TEXT + 2 * HOST];
-    answer found;
-    json holds, each;
+/* A path as it is among those of the job; a reservation is the sum of its shares. */
+static void read_path(const reservation *of, int job, const flow *made, json list, lark_mpi_path *out) {
+    char id[ID];
+    json each;
+    size_t length = strcspn(made->id, (char[]){SHARE, 0});
     const place *there = &of->places[job];
-    double factor = headers(&of->places[of->own], there), rate = 0, left = 0, least = -1;
+    double factor = headers(&of->places[of->own], there), rate = (double)made->kbps / 1000, whole = 0, left = 0;
     *out = (lark_mpi_path){.free = -1};
     memcpy(out->job, there->job, ID);
     memcpy(out->host, there->host, HOST);
     memcpy(out->lost, made->lost, TEXT);
     if (*out->lost) return;
-    snprintf(target, sizeof target, "/v1/reservations/%s", made->id);
-    if (!ask("GET", target, "", 0, PATIENCE, &found, out->lost)) return;
-    if (found.status != 200) {
-        say(&found, out->lost);
-    } else {
-        (void)member_number(found.body, "rate", &rate);
-        out->promised = rate * 125000 / factor;
-        if (member_list(found.body, "holds", &holds)) {
-            while (element(&holds, &each)) {
-                if (!member_text(each, "channel", channel, sizeof channel) || !best_effort(links, channel, &left)) continue;
-                if (left < 0) left = 0;
-                if (least < 0 || left < least) least = left;
-            }
-        }
-        if (least >= 0) out->free = least * 125000 / factor;
+    while (element(&list, &each)) {
+        if (!member_text(each, "reservation", id, sizeof id) || strlen(id) != length || memcmp(id, made->id, length)) continue;
+        if (member_number(each, "rate", &whole)) out->promised = (whole < rate ? whole : rate) * 125000 / factor;
+        if (member_number(each, "free", &left)) out->free = (left > 0 ? left : 0) * 125000 / factor;
+        return;
     }
-    forget(&found);
+    snprintf(out->lost, TEXT, "the reservation %s is over", made->id);
 }
 
 int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, char *reason) {
     reservation *of;
     answer found = {.text = NULL};
-    json links;
-    int there, result = LARK_MPI_OK;
+    json list;
+    int there;
     *count = 0;
     *reason = '\0';
     if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
     TRY(MPI_Comm_get_attr(comm, keyval, &of, &there));
-    for (int job = 0; there && job < of->jobs && result == LARK_MPI_OK; job++) {
+    for (int job = 0; there && job < of->jobs; job++) {
         flow made = flow_of(of, job);
         if (!made.id[0]) continue;
-        if (!found.text && *count < most) {
-            if (!ask("GET", "/v1/links", "", 0, PATIENCE, &found, reason)) return LARK_MPI_REFUSED;
-            if (found.status != 200 || !member_list(found.body, "links", &links)) {
-                say(&found, reason);
-                result = LARK_MPI_REFUSED;
-                break;
-            }
-        }
-        if (*count < most) read_path(of, job, &made, links, &paths[*count]);
+        if (!found.text && !read_paths(of, "", 0, &found, &list, reason)) return LARK_MPI_REFUSED;
+        if (*count < most) read_path(of, job, &made, list, &paths[*count]);
         ++*count;
     }
     forget(&found);
-    return result;
+    return LARK_MPI_OK;
+}
+
+static void rest(double seconds) {
+    if (seconds <= 0) return;
+    struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&time, &time) && errno == EINTR) continue;
+}
+
+int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) {
+    reservation *of;
+    answer found;
+    json list;
+    char before[VERSION];
+    double end = now() + seconds;
+    int there, any = 0;
+    *changed = 0;
+    *reason = '\0';
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
+    TRY(MPI_Comm_get_attr(comm, keyval, &of, &there));
+    for (int job = 0; there && job < of->jobs; job++) any |= flow_of(of, job).id[0] != '\0';
+    if (!any) {
+        rest(seconds);
+        return LARK_MPI_OK;
+    }
+    memcpy(before, of->version, VERSION);
+    for (;;) {
+        double began = now(), left = end > began ? end - began : 0, wait = left < LONGEST_WAIT ? left : LONGEST_WAIT;
+        if (!read_paths(of, before, wait, &found, &list, reason)) return LARK_MPI_REFUSED;
+        forget(&found);
+        *changed = strcmp(before, of->version) != 0;
+        if (*changed || now() >= end) return LARK_MPI_OK;
+        /* Where too many wait already, the answer comes at once. */
+        left = end - now();
+        if (now() - began < wait / 2) rest(left < PACE ? left : PACE);
+    }
 }
 
 /* MPI's profiling interface: setting this library's attribute asks, all others are MPI's. */

@@ -61,6 +61,10 @@ int lark_mpi_reserved(MPI_Comm comm, lark_mpi_status *status, int *found);
  * reason (LARK_MPI_TEXT bytes) where the worker service cannot be asked. */
 int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, char *reason);
 
+/* Waits until paths are others than when this was last called, or lark_mpi_paths was: *changed is 1; it is 0 after so
+ * many seconds without. The thread sleeps in the kernel meanwhile. LARK_MPI_REFUSED as lark_mpi_paths. */
+int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason);
+
 /* Releases; every rank calls it. Freeing the communicator, or MPI_Finalize, does the same. */
 int lark_mpi_release(MPI_Comm comm);
 

@@ -16,8 +16,8 @@ from lark_worker.records.records import Record
 
 # The source by which a job names itself.
 SELF: Final = "self"
-_WISH: Final = frozenset({"source", "destination", "rate", "duration"})
-_CHANGE: Final = frozenset({"rate", "duration"})
+WISH: Final = frozenset({"source", "destination", "rate", "duration"})
+CHANGE: Final = frozenset({"rate", "duration"})
 
 # HTTP status and JSON document.
 ControllerAnswer = tuple[int, dict[str, Any]]
@@ -31,7 +31,7 @@ class OwnReservations:
 
     def reserve(self, record: Record, body: bytes, wait: float) -> ControllerAnswer:
         """Reserve a flow that the job sends. Raises AdError for a body that is none, CallerError for another source."""
-        wish = _read(body, _WISH)
+        wish = read(body, WISH)
         if wish.get("source", SELF) not in (SELF, record.id):
             raise CallerError("a job reserves what it sends itself: leave source out, or write self")
         status, answer = self._link.passed(
@@ -50,7 +50,7 @@ class OwnReservations:
 
     def change(self, record: Record, reservation_id: str, body: bytes) -> ControllerAnswer:
         """Change one of them. Raises AdError, CallerError."""
-        change = _read(body, _CHANGE)
+        change = read(body, CHANGE)
         status, answer = self.show(record, reservation_id)
         if status != HTTPStatus.OK:
             return status, answer
@@ -64,7 +64,8 @@ class OwnReservations:
         return self._link.passed(lambda client: client.release(reservation_id))
 
 
-def _read(body: bytes, accepted: frozenset[str]) -> dict[str, Any]:
+def read(body: bytes, accepted: frozenset[str]) -> dict[str, Any]:
+    """A request's JSON object. Raises AdError for anything else, and for members that are not accepted."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 
 class Standin:
@@ -36,8 +36,11 @@ class Standin:
 
             def answer(self) -> None:
                 data = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                target = urlsplit(self.path).path
+                parts = urlsplit(self.path)
+                target, query = parts.path, parse_qs(parts.query)
                 self.close_connection = True
+                if target == "/v1/paths":
+                    standin.wait(number, query.get("after", [""])[-1], float(query.get("wait", ["0"])[-1]))
                 with standin._lock:
                     standin.requests.append((number, self.command, target))
                     odd = standin.instead(number, self.command, target)
@@ -85,9 +88,8 @@ class Standin:
         if words == ["v1", "job"]:
             # Without addresses the MTU is 1500, whatever routes this machine has.
             return 200, {"id": own, "host": self.hosts[job], "network_type": "ovs_bridge", "addresses": []}
-        if words == ["v1", "links"]:
-            names = {each["channel"] for one in self.live().values() for each in one["holds"]}
-            return 200, {"links": [self._link(name) for name in sorted(names)]}
+        if words == ["v1", "paths"]:
+            return 200, self._paths(own)
         if method == "POST":
             return self._reserve(own, body)
         found = self.live().get(words[-1])
@@ -98,6 +100,26 @@ class Standin:
         elif method == "PATCH":
             return self._change(found, body)
         return 200, found
+
+    def wait(self, job: int, after: str, seconds: float) -> None:
+        """Wait until a job's paths have another version."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with self._lock:
+                if self._paths(f"{job:016x}")["version"] != after:
+                    return
+            time.sleep(0.01)
+
+    def _paths(self, own: str) -> dict[str, Any]:
+        paths = []
+        for each in self.live().values():
+            if each["job"] == own:
+                free = min(self.capacity - self._held(one["channel"]) for one in each["holds"])
+                paths.append(
+                    {"reservation": each["id"], "peer": each["peer"], "rate": each["rate"], "free": round(free, 3)}
+                )
+        # A word that is not safe in a query as it is.
+        return {"version": f"{hash(json.dumps(paths))}&+", "paths": paths}
 
     def _reserve(self, own: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         peer, rate = body["destination"], body["rate"]
@@ -143,16 +165,6 @@ class Standin:
             if (left := self.capacity - self._held(channel)) < rate:
                 return 409, {"detail": f'link {channel} has "{left:g}" Mb/s left\u2026 and {rate:g} are asked'}
         return None
-
-    def _link(self, channel: str) -> dict[str, Any]:
-        name, _, ends = channel.partition(" ")
-        source, _, target = ends.partition(">")
-        return {
-            "name": name,
-            "source": source,
-            "target": target,
-            "best_effort": round(self.capacity - self._held(channel), 3),
-        }
 
     def close(self) -> None:
         for server in self._servers:

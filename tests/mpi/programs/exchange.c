@@ -207,6 +207,50 @@ static void dies(MPI_Comm comm) {
     MPI_Barrier(comm);
 }
 
+static void await_file(const char *name) {
+    while (access(file_of(name), F_OK)) usleep(20000);
+}
+
+static int changes(MPI_Comm comm, double seconds) {
+    char reason[LARK_MPI_TEXT];
+    int changed = -1;
+    if (lark_mpi_changed(comm, seconds, &changed, reason)) exit(8);
+    return changed;
+}
+
+/* Each rank waits for a change of what is free; the test makes one once it sees the file "waiting". */
+static void adapts(MPI_Comm comm) {
+    lark_mpi_status status;
+    reserve(comm, LARK_MPI_RING, 1e6, &status);
+    seen("before", comm);
+    truth("idle", changes(comm, 0.3));
+    MPI_Barrier(comm);
+    if (rank == 0) fclose(fopen(file_of("waiting"), "w"));
+    truth("changed", changes(comm, 60));
+    seen("after", comm);
+    MPI_Barrier(comm);
+}
+
+/* Two communicators of the same jobs, the second one with other ranks that ask; each is released by itself. */
+static void twice(MPI_Comm comm) {
+    lark_mpi_status status;
+    MPI_Comm half;
+    MPI_Comm_split(comm, rank % 2, rank, &half);
+    reserve(comm, LARK_MPI_ALL, 1e6, &status);
+    reserve(half, LARK_MPI_RING, 1e6, &status);
+    MPI_Barrier(comm);
+    seen("all", comm);
+    seen("ring", half);
+    MPI_Barrier(comm);
+    await_file("release");
+    lark_mpi_release(comm);
+    MPI_Barrier(comm);
+    await_file("free");
+    MPI_Comm_free(&half);
+    MPI_Barrier(comm);
+    await_file("end");
+}
+
 int main(int count, char **arguments) {
     char name[32];
     MPI_Init(&count, &arguments);
@@ -220,6 +264,8 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "ring")) ring(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "refusal")) refusal(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "dies")) dies(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "adapts")) adapts(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "twice")) twice(MPI_COMM_WORLD);
     fputs("}", told);
     fclose(told);
     MPI_Finalize();

@@ -139,5 +139,39 @@ def dies(comm: MPI.Intracomm) -> None:
     comm.Barrier()
 
 
+def await_file(name: str) -> None:
+    while not (FOLDER / name).exists():
+        time.sleep(0.02)
+
+
+def adapts(comm: MPI.Intracomm) -> None:
+    """Each rank waits for a change of what is free; the test makes one once it sees the file ``waiting``."""
+    made = lark_mpi.reserve(comm, "ring", 1e6)
+    before, idle = paths(comm), made.changed(0.3)
+    comm.Barrier()
+    if comm.rank == 0:
+        (FOLDER / "waiting").touch()
+    changed = made.changed(60)
+    tell(before=before, idle=idle, changed=changed, after=paths(comm))
+    comm.Barrier()
+
+
+def twice(comm: MPI.Intracomm) -> None:
+    """Two communicators of the same jobs, the second one with other ranks that ask; each is released by itself."""
+    half = MPI.Intracomm(comm.Split(comm.rank % 2))
+    lark_mpi.reserve(comm, "all", 1e6)
+    lark_mpi.reserve(half, "ring", 1e6)
+    comm.Barrier()
+    tell(all=paths(comm), ring=paths(half))
+    comm.Barrier()
+    await_file("release")
+    lark_mpi.release(comm)
+    comm.Barrier()
+    await_file("free")
+    half.Free()
+    comm.Barrier()
+    await_file("end")
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](MPI.COMM_WORLD)

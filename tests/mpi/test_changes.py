@@ -1,0 +1,41 @@
+"""Programs on four ranks that wait for changes of their paths, with a stand-in for worker service and controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.namespaces import temporary_directory
+from tests.mpi.ranks import MPIS, c, finish, python, start
+from tests.mpi.standin import Standin
+from tests.worker.pool import eventually
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with temporary_directory() as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize("language", ["python", "c"])
+@pytest.mark.parametrize("mpi", MPIS)
+def test_every_rank_is_told_of_a_change_and_of_none_before(mpi: str, language: str, folder: Path) -> None:
+    standin = Standin(folder, ["one", "two"])
+    process = start(
+        mpi, folder, standin.sockets, (python if language == "python" else lambda name: c(mpi, name))("adapts")
+    )
+    eventually(lambda: (folder / "waiting").exists() or process.poll() is not None, 60)
+    asked = len(standin.requests)
+    standin.capacity = 50.0
+    outcome = finish(process, folder)
+    standin.close()
+    assert outcome.status == 0, outcome.output
+    for seen in outcome.told.values():
+        ((job, before),) = seen["before"].items()
+        assert (seen["idle"], seen["changed"]) == (False, True)
+        # Of 100 Mb/s, then 50, one stream of 1 MB/s has 8.365.
+        assert (before, seen["after"][job]) == ([1000, 10955], [1000, 4978])
+    # One request to wait, one to read, for each rank; then what is released. Nobody asked again and again.
+    assert len(standin.requests) - asked <= 4 * 3 + 4
