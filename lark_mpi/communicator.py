@@ -26,6 +26,7 @@ from lark_mpi.patterns import (
     Pattern,
     Place,
     application_rate,
+    headers,
     megabits,
     row,
     table,
@@ -60,7 +61,9 @@ class Path:
     """The path from one job to another, as :meth:`Reservation.paths` reads it; bytes a second of the application.
 
     ``free`` is the best effort of the path's narrowest link, None where no link is shared. ``lost``: why it is not
-    promised any more.
+    promised any more. ``delivered`` is what the job has sent there (whichever communicator) a second in about the last
+    second, ``total`` the bytes since the reservation's queue was made, ``age`` how many seconds ago both were counted;
+    None where the worker counts nothing.
     """
 
     job: str
@@ -68,6 +71,9 @@ class Path:
     promised: float
     free: float | None
     lost: str = ""
+    delivered: float | None = None
+    total: float | None = None
+    age: float | None = None
 
 
 class Reservation:
@@ -134,7 +140,16 @@ class Reservation:
         # The reservation is the sum of its shares.
         promised = min(flow.rate, float(whole)) if isinstance(whole, int | float) else 0.0
         free = application_rate(max(float(left), 0.0), mtu, ipv6) if isinstance(left, int | float) else None
-        return Path(job, there.host, application_rate(promised, mtu, ipv6), free)
+        sent, total, age = (_number(found.get(name)) for name in ("delivered", "delivered_bytes", "age"))
+        return Path(
+            job,
+            there.host,
+            application_rate(promised, mtu, ipv6),
+            free,
+            delivered=None if sent is None else application_rate(sent, mtu, ipv6),
+            total=None if total is None else total / headers(mtu, ipv6),
+            age=age,
+        )
 
     def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], lease: float, makes: bool) -> None:
         """Take what is wanted, on every job or on none."""
@@ -325,6 +340,10 @@ def _own_place() -> Place:
     if status != 200 or not isinstance(job, str) or not isinstance(host, str) or not isinstance(addresses, list):
         raise ReservationError(reason(answer))
     return Place(job, host, tuple(str(address) for address in addresses))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _mtu(there: Place) -> int:

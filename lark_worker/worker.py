@@ -6,6 +6,7 @@ A job is identified by its starter (process id and start), which is found by the
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
 
 from lark_common import log
@@ -28,6 +29,7 @@ from lark_worker.life.site_script import SiteScript
 from lark_worker.life.spool import Spool
 from lark_worker.network.job_network import JobNetworks
 from lark_worker.network.ovs_connections import OvsConnections
+from lark_worker.queues.delivered import Delivered
 from lark_worker.queues.fair_queues import FairQueues
 from lark_worker.queues.shaping import Shaping
 from lark_worker.records.known_jobs import Key, KnownJobs, key_of
@@ -60,8 +62,9 @@ class Worker:
         self._state_lock = StateLock(settings.state_dir)
         # Reservations by the jobs themselves.
         self.reservations = Requests(link)
-        self.paths = OwnPaths(link)
+        self.paths = OwnPaths(link, self._delivered)
         self._settings = settings
+        self._fair_queues = fair_queues
         self._networks = networks
         self._jobs = KnownJobs(settings.state_dir / "jobs")
         self._spool = Spool(self._deliver)
@@ -233,6 +236,12 @@ class Worker:
     def counters(self, record: Record) -> Counters:
         """The counters of a live bridge or nat job since its start. Raises NetworkError."""
         return self._firewall.counters(record)
+
+    def _delivered(self, record: Record, number: int, others: Iterable[int]) -> Delivered | None:
+        """The delivery of a job's reserved flow: by Open vSwitch's queues, or by the worker's own."""
+        if record.network_type == "ovs_bridge":
+            return self._fair_queues.delivered(number, others)
+        return self._shaping.delivered(record.id, number)
 
     def _own(self, starter: Process, job_id: str) -> Record:
         record = self._jobs.of((starter.pid, starter.started))

@@ -1095,7 +1095,7 @@ static void read_path(const reservation *of, int job, const flow *made, json lis
     size_t length = strcspn(made->id, (char[]){SHARE, 0});
     const place *there = &of->places[job];
     double factor = headers(&of->places[of->own], there), rate = (double)made->kbps / 1000, whole = 0, left = 0;
-    *out = (lark_mpi_path){.free = -1};
+    *out = (lark_mpi_path){.free = -1, .delivered = -1, .total = -1, .age = -1};
     memcpy(out->job, there->job, ID);
     memcpy(out->host, there->host, HOST);
     memcpy(out->lost, made->lost, TEXT);
@@ -1103,6 +1103,9 @@ static void read_path(const reservation *of, int job, const flow *made, json lis
     while (element(&list, &each)) {
         if (!member_text(each, "reservation", id, sizeof id) || strlen(id) != length || memcmp(id, made->id, length)) continue;
         if (member_number(each, "rate", &whole)) out->promised = (whole < rate ? whole : rate) * 125000 / factor;
+        if (member_number(each, "delivered", &out->delivered)) out->delivered *= 125000 / factor;
+        if (member_number(each, "delivered_bytes", &out->total)) out->total /= factor;
+        (void)member_number(each, "age", &out->age);
         if (member_number(each, "free", &left)) out->free = (left > 0 ? left : 0) * 125000 / factor;
         return;
     }

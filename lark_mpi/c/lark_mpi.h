@@ -48,6 +48,9 @@ typedef struct {
     char host[256];
     double promised;
     double free; /* best effort of its narrowest link; less than 0: no link is known */
+    double delivered; /* what the job has sent there a second, in about the last second; less than 0: not known */
+    double total;     /* bytes that it has sent there since the reservation's queue was made; less than 0: not known */
+    double age;       /* seconds since both were counted; less than 0: they are not */
     char lost[LARK_MPI_TEXT]; /* why it is not promised any more, or empty */
 } lark_mpi_path;
 

@@ -9,26 +9,31 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 from lark_worker.controller_link import ControllerLink
 from lark_worker.life.own_reservations import ControllerAnswer
 from lark_worker.life.shared_wait import PAUSE, SharedWait
+from lark_worker.queues.delivered import Delivered
 from lark_worker.records.records import Record
 
 # The members of a path that a job is shown; another version where one of them is another.
 _SHOWN: Final = ("reservation", "peer", "destination", "rate", "free")
 _LINKS: Final = "links"
+_MEGA: Final = 1e6
+
+# The delivery of a job's reserved flow, by the reservation's number; and the numbers of all flows of the worker.
+Counters = Callable[[Record, int, Iterable[int]], Delivered | None]
 
 
 class OwnPaths:
     """Links and paths for this worker's jobs; thread-safe. Every call raises AwayError where the controller cannot be
     asked."""
 
-    def __init__(self, link: ControllerLink, pause: float = PAUSE) -> None:
-        self._link, self._pause = link, pause
+    def __init__(self, link: ControllerLink, counters: Counters, pause: float = PAUSE) -> None:
+        self._link, self._counters, self._pause = link, counters, pause
         self._lock = threading.Lock()
         # What is waited for: the links, or the paths of a host's jobs.
         self._shared: dict[str, SharedWait] = {}
@@ -61,10 +66,29 @@ class OwnPaths:
             if status != HTTPStatus.OK:
                 return status, document
             own = _by_job(document).get(record.id, [])
-            return status, {"version": _version(own), "paths": own}
+            # What is delivered is another at every moment, and so no part of the version.
+            return status, {"version": _version(own), "paths": self._with_delivered(record, own, document)}
 
         shared = self._of(f"host {host}", lambda: SharedWait(ask, versions, _version([]), self._pause))
         return _until_changed(shared, record.id, after, wait, shown)
+
+    def _with_delivered(
+        self, record: Record, own: list[dict[str, Any]], document: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        numbers = {each.get("reservation"): each.get("number") for each in _paths(document)}
+        known = [number for number in numbers.values() if isinstance(number, int)]
+        return [{**each, **self._delivered(record, numbers.get(each["reservation"]), known)} for each in own]
+
+    def _delivered(self, record: Record, number: object, known: list[int]) -> dict[str, float | None]:
+        found = self._counters(record, number, known) if isinstance(number, int) else None
+        if found is None:
+            return {"delivered": None, "delivered_seconds": None, "delivered_bytes": None, "age": None}
+        return {
+            "delivered": None if found.rate is None else round(found.rate * 8 / _MEGA, 6),
+            "delivered_seconds": round(found.seconds, 3),
+            "delivered_bytes": found.total,
+            "age": round(max(time.monotonic() - found.at, 0.0), 3),
+        }
 
     def stop(self) -> None:
         """Answer all who wait."""
@@ -100,11 +124,15 @@ def _until_changed(
 def _by_job(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The paths of each job, as it is shown them."""
     found: dict[str, list[dict[str, Any]]] = {}
-    paths = document.get("paths")
-    for each in paths if isinstance(paths, list) else ():
-        if isinstance(each, dict) and isinstance(job := each.get("job"), str):
+    for each in _paths(document):
+        if isinstance(job := each.get("job"), str):
             found.setdefault(job, []).append({name: each.get(name) for name in _SHOWN})
     return found
+
+
+def _paths(document: dict[str, Any]) -> list[dict[str, Any]]:
+    paths = document.get("paths")
+    return [each for each in paths if isinstance(each, dict)] if isinstance(paths, list) else []
 
 
 def _version(paths: list[dict[str, Any]]) -> str:

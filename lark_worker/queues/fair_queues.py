@@ -29,6 +29,7 @@ from lark_common.threads import StoppableThread
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import run
 from lark_worker.queues import tc
+from lark_worker.queues.delivered import Delivered, Deliveries
 
 # external_ids of the rows that the controller makes (lark_controller.switches.ovsdb.rows).
 MARK: Final = "lark-datapath"
@@ -53,6 +54,10 @@ GATHER: Final = 0.02
 LOOK: Final = 30.0
 # Open vSwitch's handle of a port's HTB, 1:0; queue n is its class 1:(n + 1).
 _ROOT: Final = 0x10000
+# The queues of reserved flows: the controller gives the one with number n the queue FIRST + n % COUNT, unless another
+# has that (lark_controller.qos.queues).
+FIRST_RESERVED: Final = 0x8000
+RESERVED: Final = 0xEFFF - FIRST_RESERVED + 1
 # Seconds between two looks whether packets wait, and between two writings of what was seen.
 SAMPLE: Final = 1.0
 WRITE: Final = 10.0
@@ -81,6 +86,8 @@ class FairQueues:
         self._dropped: dict[str, int] = {}
         self._written: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
+        # Of reserved flows, by queue.
+        self._delivered: Deliveries[int] = Deliveries()
 
     def start(self) -> None:
         """Start the thread. Raises NetworkError where the kernel cannot be listened to."""
@@ -106,6 +113,15 @@ class FairQueues:
             self._write()
         except NetworkError as error:
             log.event("queues' counters are not written", level=log.WARNING, reason=error)
+
+    def delivered(self, number: int, others: Iterable[int]) -> Delivered | None:
+        """The delivery of the reserved flow with that number; None where it is not counted, or it may share its queue's
+        number with one of the worker's ``others``."""
+        place = number % RESERVED
+        with self._lock:
+            if any(other != number and other % RESERVED == place for other in others):
+                return None
+            return self._delivered.of(FIRST_RESERVED + place)
 
     def _wake_thread(self) -> None:
         # The thread may have seen already that it is to end, and closed its sockets.
@@ -177,6 +193,7 @@ class FairQueues:
             if past < least or not self._ports:
                 return
             self._sampled = now
+            self._read_delivered(now)
             leaves = tc.leaves()
             for port in self._ports.values():
                 seen = {number: leaves.get((port.device, _ROOT | number + 1)) for number in port.queues}
@@ -187,6 +204,19 @@ class FairQueues:
                     if (backlog := seen.get(number)) is not None:
                         self._dropped[uuid] = backlog.dropped
                         self._waited[uuid] = self._waited.get(uuid, 0.0) + (past if backlog.waiting else 0.0)
+
+    def _read_delivered(self, now: float) -> None:
+        """Read what reserved flows have sent, at the ports that have queues of such."""
+        ports = [port for port in self._ports.values() if any(number >= FIRST_RESERVED for number in port.queues)]
+        self._delivered.read(
+            (
+                ((htb.id & 0xFFFF) - 1, port.device, htb.sent)
+                for port in ports
+                for htb in tc.classes(port.device)
+                if (htb.id & 0xFFFF) - 1 >= FIRST_RESERVED and (htb.id & 0xFFFF) - 1 in port.queues
+            ),
+            now,
+        )
 
     def _write(self) -> None:
         with self._lock:

@@ -20,6 +20,7 @@ from lark_common.worker_rules import Share, Uplink, WorkerRules
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import run
 from lark_worker.queues import fair_queues, tc
+from lark_worker.queues.delivered import Delivered, Deliveries
 from lark_worker.queues.uplinks import DEVICES, index, uplinks
 from lark_worker.records.records import Record
 
@@ -84,6 +85,8 @@ class Shaping:
         self._devices: dict[str, dict[int, _Queue]] = {}
         self._swept = False
         self._sampled = 0.0
+        # Of reserved flows, by key.
+        self._delivered: Deliveries[str] = Deliveries()
         self._trouble = ""
         self._wake = threading.Event()
         self._thread = StoppableThread("shaping", self._run, self._wake.set)
@@ -160,6 +163,11 @@ class Shaping:
                             queue.promised, queue.before[0] + queue.sent, queue.before[1] + queue.dropped, queue.waited
                         )
         return found
+
+    def delivered(self, job_id: str, number: int) -> Delivered | None:
+        """The delivery of a flow that a job has reserved, by the reservation's number; None where it is not counted."""
+        with self._lock:
+            return self._delivered.of(f"{job_id}/{number}")
 
     # -- making ------------------------------------------------------------------------------------------------------
 
@@ -272,6 +280,15 @@ class Shaping:
             for device, queues in self._devices.items():
                 if queues and (number := index(device)) is not None:
                     _look(queues, number, leaves, past)
+            self._delivered.read(
+                (
+                    (queue.key, place, queue.before[0] + queue.sent)
+                    for place, queues in enumerate(self._devices.values())
+                    for queue in queues.values()
+                    if "/" in queue.key
+                ),
+                now,
+            )
 
 
 def _look(queues: Mapping[int, _Queue], number: int, leaves: Mapping[tuple[int, int], tc.Backlog], past: float) -> None:

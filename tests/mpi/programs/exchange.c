@@ -228,6 +228,13 @@ static void adapts(MPI_Comm comm) {
     if (rank == 0) fclose(fopen(file_of("waiting"), "w"));
     truth("changed", changes(comm, 60));
     seen("after", comm);
+    member("sent");
+    lark_mpi_path path;
+    int count;
+    char reason[LARK_MPI_TEXT];
+    if (lark_mpi_paths(comm, &path, 1, &count, reason) || count != 1) exit(9);
+    if (path.delivered < 0) fputs("[null]", told);
+    else fprintf(told, "[[%.0f, %.0f, %.2f]]", path.delivered / 1000, path.total / 1000, path.age);
     MPI_Barrier(comm);
 }
 

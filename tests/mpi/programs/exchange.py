@@ -152,7 +152,11 @@ def adapts(comm: MPI.Intracomm) -> None:
     if comm.rank == 0:
         (FOLDER / "waiting").touch()
     changed = made.changed(60)
-    tell(before=before, idle=idle, changed=changed, after=paths(comm))
+    sent = [
+        None if path.delivered is None else [round(path.delivered / 1000), round((path.total or 0) / 1000), path.age]
+        for path in made.paths()
+    ]
+    tell(before=before, idle=idle, changed=changed, after=paths(comm), sent=sent)
     comm.Barrier()
 
 
