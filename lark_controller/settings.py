@@ -148,7 +148,8 @@ class Settings:
         int,
         About(
             "Workers that may wait for changes of their rules at a time, on threads beside `LARK_REST_THREADS`; "
-            "one beyond it is answered at once, and asks again.",
+            "one beyond it is answered at once, and asks again. A quarter of these places is for those who wait for "
+            "changes of links and paths.",
             "requests",
             1,
             4096,

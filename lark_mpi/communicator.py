@@ -100,10 +100,12 @@ class Reservation:
         """Wait until paths are others than when this was last asked, or :meth:`paths` was called; False after
         ``timeout`` seconds without. Local, and waits in the kernel. Raises ReservationError."""
         end = time.monotonic() + timeout
-        before = self._version
         if not (self._flows.made() or self._told):
             time.sleep(max(timeout, 0.0))
             return False
+        if not self._version:
+            self._paths("", 0.0)
+        before = self._version
         while True:
             began = time.monotonic()
             left = max(end - began, 0.0)

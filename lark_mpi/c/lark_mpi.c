@@ -1154,6 +1154,10 @@ int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) 
         rest(seconds);
         return LARK_MPI_OK;
     }
+    if (!of->version[0]) {
+        if (!read_paths(of, "", 0, &found, &list, reason)) return LARK_MPI_REFUSED;
+        forget(&found);
+    }
     memcpy(before, of->version, VERSION);
     for (;;) {
         double began = now(), left = end > began ? end - began : 0, wait = left < LONGEST_WAIT ? left : LONGEST_WAIT;

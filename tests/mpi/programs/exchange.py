@@ -147,7 +147,7 @@ def await_file(name: str) -> None:
 def adapts(comm: MPI.Intracomm) -> None:
     """Each rank waits for a change of what is free; the test makes one once it sees the file ``waiting``."""
     made = lark_mpi.reserve(comm, "ring", 1e6)
-    before, idle = paths(comm), made.changed(0.3)
+    idle, before = made.changed(0.3), paths(comm)
     comm.Barrier()
     if comm.rank == 0:
         (FOLDER / "waiting").touch()
