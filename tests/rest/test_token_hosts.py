@@ -57,6 +57,7 @@ ASKED: dict[tuple[str, str], tuple[dict[str, Any], int]] = {
     ("post", "/v1/jobs/{job_id}/counters"): ({"json": COUNTERS}, 200),
     ("delete", "/v1/jobs/{job_id}"): ({}, 200),
     ("get", "/v1/hosts/{host}/rules"): ({}, 200),
+    ("get", "/v1/hosts/{host}/paths"): ({}, 200),
     ("put", "/v1/hosts/{host}/rules"): ({"json": {"revision": "5f0e12ab.17"}}, 200),
     ("post", "/v1/hosts/{host}/leases"): ({"json": {"jobs": []}}, 200),
     ("post", "/v1/hosts/{host}/use"): ({"json": {"jobs": []}}, 200),
