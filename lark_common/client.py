@@ -214,6 +214,11 @@ class Client:
         body = json.dumps({"jobs": [{"job": job_id, **counts} for job_id, counts in moved.items()]})
         return self._json("POST", f"/v1/hosts/{_part(host)}/transfers", None, body, "application/json")
 
+    def marks(self, host: str, job_ids: Sequence[str]) -> Answer:
+        """The marks (SciTags) of a worker's jobs, and who is told of their flows."""
+        body = json.dumps({"jobs": list(job_ids)})
+        return self._json("POST", f"/v1/hosts/{_part(host)}/scitags", None, body, "application/json")
+
     def groups(self) -> list[Answer]:
         """The accounting groups of the policy in force."""
         found: list[Answer] = self._json("GET", "/v1/groups")["groups"]

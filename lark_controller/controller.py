@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from lark_common.errors import SwitchError
 from lark_common.log import WARNING, event
@@ -34,6 +35,7 @@ from lark_controller.services.journal import Journal
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
+from lark_controller.services.scitags import RegistryFile, Scitags
 from lark_controller.services.switch_check import SwitchCheck
 from lark_controller.services.switches import Switches
 from lark_controller.services.usage import Accounts
@@ -63,6 +65,7 @@ class Controller:
         ovsdb: OvsdbOptions | None = None,
         keeping: Keeping = KEPT,
         fence: Fence | None = None,
+        scitags_registry: Path | None = None,
     ) -> None:
         self._store = store
         self.audit = store.trail
@@ -93,8 +96,9 @@ class Controller:
         self.reservations = Reservations(store, self._feed, self._holds)
         self._registration = Registration(store, lease_seconds, self._feed, self.reservations, self._why_kept)
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
+        registry = RegistryFile(scitags_registry)
         self.policy = PolicyInForce(
-            policy, in_force, store, self._openflow, self._reconciler, self._registration, metrics
+            policy, in_force, store, self._openflow, self._reconciler, self._registration, metrics, registry
         )
         checks = SwitchCheck(self._openflow, self._reconciler, self._guarantees, self._core_drops, store.trail)
         self._upkeep: Upkeep = Upkeep(
@@ -118,7 +122,8 @@ class Controller:
             self.policy,
         )
         self.switches = Switches(self._openflow, self._reconciler)
-        self.workers = Workers(self._loop, self._reconciler, self._guarantees, store.trail)
+        scitags = Scitags(registry, lambda: self.policy.policy, self.jobs.live)
+        self.workers = Workers(self._loop, self._reconciler, self._guarantees, store.trail, scitags)
         self.usage = Accounts(
             store,
             ledger,
@@ -128,6 +133,7 @@ class Controller:
             self._reconciler,
             self._core_drops,
             self.reservations,
+            scitags=scitags,
         )
         self.drops = Drops(ledger, self._core_drops, self._reconciler)
         self.health = Health(store, self._openflow)

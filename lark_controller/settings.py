@@ -131,6 +131,13 @@ class Settings:
             "IDTOKENS), and what their claims allow; read again when it changes. Empty: none."
         ),
     ] = None
+    scitags_registry: Annotated[
+        Path | None,
+        About(
+            "Registry of experiments and activities (JSON, in the form of the SciTags project), for names in the "
+            "policy's `scitags` rules; read again when it changes. Empty: rules have numbers."
+        ),
+    ] = None
     lease_seconds: Annotated[float, About("Time for which a job lives without renewal.", "seconds", 30, 604800)] = 900.0
     rest_threads: Annotated[
         int, About("Threads that answer REST requests; at least 8 more than waiting posts.", "threads", 9, 1024)

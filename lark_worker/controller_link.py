@@ -21,6 +21,8 @@ from lark_common.client import (
 from lark_common.controllers import urls
 from lark_common.errors import SettingError
 from lark_common.runs import Address, EndedBy, Network
+from lark_common.scitags import Marks
+from lark_common.scitags import from_json as marks_from_json
 from lark_common.worker_rules import WorkerRules, from_json
 from lark_worker.errors import AwayError, RefusedError
 from lark_worker.queues.shaping import Seen
@@ -73,10 +75,12 @@ class Advised:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The controller's answer to a report of transfers: the jobs that it does not know, and what is not the WAN."""
+    """The controller's answer to a report of transfers: the jobs that it does not know, what is not the WAN, and the
+    revision of jobs' marks (empty: nobody is told of flows)."""
 
     missing: frozenset[str]
     local: tuple[Network, ...]
+    scitags: str = ""
 
 
 class ControllerLink:
@@ -213,11 +217,20 @@ class ControllerLink:
         try:
             answer = self._ask(lambda client: client.transfers(host, moved))
             local = tuple(map(ip_network, answer["local"]))
-            return Noted(frozenset(map(str, answer["missing"])), local)
+            return Noted(frozenset(map(str, answer["missing"])), local, str(answer.get("scitags", "")))
         except _UnknownError:
             return None
         except (KeyError, TypeError, ValueError):
             raise AwayError(f"{self._settings.url} does not answer as a Lark controller does") from None
+
+    def marks(self, host: str, job_ids: Sequence[str]) -> Marks:
+        """The marks (SciTags) of jobs, and who is told of their flows. Raises RefusedError."""
+        try:
+            return marks_from_json(self._ask(lambda client: client.marks(host, job_ids)))
+        except _UnknownError:
+            return Marks("")
+        except ValueError as error:
+            raise AwayError(f"{self._settings.url} does not give marks as a Lark controller does: {error}") from None
 
     def delivered(self, host: str, at: float, queues: Mapping[tuple[str, str], Seen]) -> None:
         """Report the delivery of jobs' queues at this worker's uplinks until ``at`` (seconds of any clock that only

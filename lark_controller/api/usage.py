@@ -96,10 +96,12 @@ class TransferReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransfersNoted:
-    """The jobs of a report that have no open account on that worker, and the networks that are not the WAN."""
+    """The jobs of a report that have no open account on that worker, and the networks that are not the WAN. ``scitags``
+    is the revision of jobs' marks, empty where nobody is told of flows."""
 
     missing: frozenset[str]
     local: tuple[Network, ...]
+    scitags: str = ""
 
 
 class UsageControls(Protocol):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+from lark_common.scitags import Marks
 from lark_common.worker_rules import WorkerRules
 from lark_controller.qos.delivery import Counters
 
@@ -48,6 +49,10 @@ class WorkerControls(Protocol):
     ) -> WorkerStatus:
         """Notes that a worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made
         yet; ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
+
+    def marks(self, host: str, job_ids: Sequence[str]) -> Marks:
+        """The marks (SciTags) of these live jobs of a worker, and who is told of their flows; jobs that do not live
+        there are left out."""
 
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
         """Take in the deliveries of a worker's own queues, by the job's id and the queue's name; returns the number of

@@ -463,6 +463,9 @@ def _decision(decision: Answer) -> str:
         words.append(f"bandwidth as a {bandwidth['mode']}")
     if decision["group"]:
         words.append(f"group {decision['group']}")
+    # A controller before this version has none.
+    if mark := decision.get("scitag"):
+        words.append(f"SciTag {mark['experiment']}, {mark['activity']}")
     return ", ".join(words) or "nothing special"
 
 

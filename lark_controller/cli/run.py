@@ -263,6 +263,7 @@ class Service:
                 job_days=settings.usage_job_days,
             ),
             fence=self._fence,
+            scitags_registry=settings.scitags_registry,
         )
         policy_file = PolicyFile(settings.policy_file, partial(controller.policy.put, file_of=reader))
         # Of what a start loads nothing is garbage: each collection would go through all of it.

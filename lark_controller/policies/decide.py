@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from lark_controller.jobs.job import Facts, Job
-from lark_controller.policies import accounting, bandwidth, block, connectivity, group, wan
+from lark_controller.policies import accounting, bandwidth, block, connectivity, group, scitags, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.model import Accounting, BandwidthMode, Decision, Policy
 from lark_controller.policies.predicate import ads_of, references
@@ -24,6 +24,8 @@ def needed_attributes(policy: Policy) -> tuple[frozenset[str], frozenset[str]]:
         job.add(bandwidth.ATTRIBUTE.lower())
     if policy.accounting is Accounting.REQUESTED:
         job.add(accounting.ATTRIBUTE.lower())
+    if any(rule.requested for rule in policy.scitags):
+        job.add(scitags.ATTRIBUTE.lower())
     machine: set[str] = set()
     for text in _expressions(policy):
         needed = references(text)
@@ -39,6 +41,7 @@ def _expressions(policy: Policy) -> Iterable[str]:
         *(rule.when for rule in policy.wans),
         *(rule.when for rule in policy.connectivities),
         *(rule.when for rule in policy.bandwidths),
+        *(rule.when for rule in policy.scitags),
         *(spec.when for spec in policy.groups),
     )
     yield from (text for text in predicates if text is not None)
@@ -54,7 +57,16 @@ def decide(facts: Facts, policy: Policy) -> Decision:
     inbound, outbound, because_connectivity = connectivity.decide(policy.connectivities, ads)
     name, because_group = group.decide(policy.groups, ads)
     share, because_bandwidth = bandwidth.decide(policy.bandwidths, ads)
-    reasons = (because_block, because_slice, because_wan, because_connectivity, because_group, because_bandwidth)
+    scitag, because_scitags = scitags.decide(policy.scitags, ads)
+    reasons = (
+        because_block,
+        because_slice,
+        because_wan,
+        because_connectivity,
+        because_group,
+        because_bandwidth,
+        because_scitags,
+    )
     return Decision(
         blocked=blocked,
         slice=key,
@@ -65,6 +77,7 @@ def decide(facts: Facts, policy: Policy) -> Decision:
         bandwidth=share,
         accounted=accounting.decide(policy.accounting, ads),
         because=tuple(reason for reason in reasons if reason is not None),
+        scitag=scitag,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from lark_common.errors import Mistake, PolicyError
 from lark_common.runs import Network
-from lark_controller.policies import accounting, bandwidth, block, connectivity, group, switches, topology, wan
+from lark_controller.policies import accounting, bandwidth, block, connectivity, group, scitags, switches, topology, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.cover import Cover
 from lark_controller.policies.decide import needed_attributes
@@ -19,9 +19,11 @@ from lark_controller.policies.model import (
     BandwidthRule,
     BlockRule,
     ConnectivityRule,
+    FireflySpec,
     InboundShares,
     Policy,
     RuleKind,
+    ScitagsRule,
     SliceRule,
     WanRule,
 )
@@ -30,7 +32,7 @@ from lark_controller.policies.yaml_nodes import FileEntry, compose
 VERSION: Final = 1
 # Their values are kept for each job.
 MAX_ATTRIBUTES: Final = 256
-KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups", "topology", "accounting")
+KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups", "topology", "accounting", "scitags")
 EDGE_KEYS: Final = ("uplinks", "speed", "inbound")
 NETWORK_KEYS: Final = ("jobs", "hosts", "local", "block_prefix")
 # Each network of hosts is kept out of what is given to jobs address by address.
@@ -41,12 +43,13 @@ KINDS: Final = (
     RuleKind.WAN.value,
     RuleKind.CONNECTIVITY.value,
     RuleKind.BANDWIDTH.value,
+    RuleKind.SCITAGS.value,
 )
 BLOCK_PREFIXES: Final = (26, 122)
 # Shorter than this, a block would be a larger network than any pool's.
 SHORTEST_BLOCKS: Final = (8, 16)
 
-Rule = TypeVar("Rule", BlockRule, SliceRule, WanRule, ConnectivityRule, BandwidthRule)
+Rule = TypeVar("Rule", BlockRule, SliceRule, WanRule, ConnectivityRule, BandwidthRule, ScitagsRule)
 
 
 def load(text: str, source: str = "policy.yaml") -> Policy:
@@ -124,6 +127,8 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         groups=group.number(groups),
         accounting=accounting.parse(fields["accounting"]) if "accounting" in fields else Accounting.ALL,
         topology=topology.parse(fields["topology"], declared) if "topology" in fields else None,
+        scitags=tuple(rules.scitags),
+        fireflies=scitags.parse_section(fields["scitags"]) if "scitags" in fields else FireflySpec(),
     )
 
 
@@ -136,6 +141,7 @@ class Rules:
     wans: list[WanRule] = field(default_factory=list)
     connectivities: list[ConnectivityRule] = field(default_factory=list)
     bandwidths: list[BandwidthRule] = field(default_factory=list)
+    scitags: list[ScitagsRule] = field(default_factory=list)
 
 
 def _rules(entry: FileEntry, ports: frozenset[str]) -> Rules:
@@ -159,6 +165,8 @@ def _rules(entry: FileEntry, ports: frozenset[str]) -> Rules:
                 _keep(rules.connectivities, connectivity.parse(member, position))
             elif kind == RuleKind.BANDWIDTH:
                 _keep(rules.bandwidths, bandwidth.parse(member, position))
+            elif kind == RuleKind.SCITAGS:
+                _keep(rules.scitags, scitags.parse(member, position))
             else:
                 # A kind was added to RuleKind, and no parser: no policy file can cause this.
                 raise NotImplementedError(f"no parser for rules of the kind {kind}")

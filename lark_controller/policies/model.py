@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lark_common.runs import Network
+from lark_common.scitags import Collector
 
 # Limits on the WAN rules and groups of a policy: their positions travel in 7 metadata bits and in DSCP.
 MAX_WAN_RULES: Final = 127
@@ -28,6 +29,7 @@ class RuleKind(StrEnum):
     WAN = "wan"
     CONNECTIVITY = "connectivity"
     BANDWIDTH = "bandwidth"
+    SCITAGS = "scitags"
     GROUP = "group"
 
 
@@ -257,6 +259,38 @@ class TopologySpec:
     refused: Refused = Refused.HOLD
 
 
+@dataclass(frozen=True, slots=True)
+class ScitagsRule:
+    """The mark of jobs' flows. ``experiment`` and ``activity`` are numbers, or names of the registry; ``requested`` are
+    the activities that a job's ad may ask for instead."""
+
+    position: int
+    line: int
+    experiment: int | str
+    activity: int | str
+    requested: tuple[int | str, ...] = ()
+    when: str | None = None
+
+
+class NamedScitag(NamedTuple):
+    """An experiment and its activity as a rule has them: numbers, or names of the registry."""
+
+    experiment: int | str
+    activity: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class FireflySpec:
+    """The hosts that are told of marked flows: ``collectors``, and each flow's own destination where ``destinations``
+    is true; of flows with the WAN, or of all (``local``). ``ongoing`` is the seconds between two messages of a flow
+    that goes on, 0 for none."""
+
+    collectors: tuple[Collector, ...] = ()
+    destinations: bool = False
+    local: bool = False
+    ongoing: int = 0
+
+
 class Accounting(StrEnum):
     """The jobs whose use of the network is counted: all, those that ask for it (NetworkAccounting), or none."""
 
@@ -295,6 +329,8 @@ class Policy:
     groups: tuple[GroupSpec, ...] = ()
     accounting: Accounting = Accounting.ALL
     topology: TopologySpec | None = None
+    scitags: tuple[ScitagsRule, ...] = ()
+    fireflies: FireflySpec = FireflySpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +391,8 @@ class Decision:
     accepts connections and may open them; both False is no network at all. ``group`` is the name of its GroupSpec,
     ``""`` where the policy has no groups that take it. ``bandwidth`` is None where RequestBandwidth is not enforced.
     ``accounted`` is true where its use of the network is counted. ``because`` explains each, in the order in which they
-    are met. ``quarantine`` is no policy's: the pool's contradiction of the job, whose port then passes nothing.
+    are met. ``scitag`` is the mark of its flows. ``quarantine`` is no policy's: the pool's contradiction of the job,
+    whose port then passes nothing.
     """
 
     blocked: bool = False
@@ -368,6 +405,7 @@ class Decision:
     accounted: bool = True
     because: tuple[Because, ...] = ()
     quarantine: str = ""
+    scitag: NamedScitag | None = None
 
     @property
     def one_way(self) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from lark_controller.policies import accounting, bandwidth, block, connectivity, group, switches, topology, wan
+from lark_common.scitags import MOST_ACTIVITY, MOST_EXPERIMENT
+from lark_controller.policies import accounting, bandwidth, block, connectivity, group, scitags, switches, topology, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.file import EDGE_KEYS, KEYS, NETWORK_KEYS, SHORTEST_BLOCKS, VERSION
 from lark_controller.policies.model import GroupControl, InboundShares
@@ -48,6 +49,10 @@ def _optional(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _listed(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": ["array", "null"], "items": items}
+
+
+def _tag(most: int) -> dict[str, Any]:
+    return {"type": ["integer", "string"], "minimum": 1, "maximum": most, "pattern": f"^{scitags.NAME}$"}
 
 
 def schema() -> dict[str, Any]:
@@ -113,6 +118,22 @@ def schema() -> dict[str, Any]:
                 bandwidth.KEYS,
             ),
             "what RequestBandwidth means on the worker",
+        ),
+        "scitags": _described(
+            _record(
+                {
+                    "experiment": _tag(MOST_EXPERIMENT),
+                    "activity": _tag(MOST_ACTIVITY),
+                    "requested": _described(
+                        {**_listed(_tag(MOST_ACTIVITY)), "maxItems": scitags.MOST_REQUESTED},
+                        "activities that a job's ad may ask for (ScitagActivity)",
+                    ),
+                    "when": when,
+                },
+                scitags.KEYS,
+                ("experiment",),
+            ),
+            "the mark by which science networks recognise the job's flows",
         ),
     }
     one_rule = {
@@ -198,6 +219,18 @@ def schema() -> dict[str, Any]:
         },
         topology.KEYS,
     )
+    fireflies = _record(
+        {
+            "collectors": {
+                **_listed({"type": "string", "pattern": f"^({scitags.COLLECTOR})$"}),
+                "maxItems": scitags.MOST_COLLECTORS,
+            },
+            "destinations": _described({"type": "boolean"}, "the other end of a flow is told, too"),
+            "flows": {"enum": list(scitags.FLOWS)},
+            "ongoing": {"type": "integer", "minimum": 0, "maximum": scitags.LONGEST_ONGOING},
+        },
+        scitags.SECTION_KEYS,
+    )
     uplink = {"type": "string", "pattern": f"^{switches.INTERFACE}$"}
     top = {
         "version": {"const": VERSION},
@@ -211,6 +244,7 @@ def schema() -> dict[str, Any]:
             {"enum": [*accounting.WORDS, None]}, "whose use of the network is counted; all where it is absent"
         ),
         "groups": _optional({"type": "object", "additionalProperties": groups, "maxProperties": 63}),
+        "scitags": _optional(_described(fireflies, "who is told of marked flows")),
         "topology": _optional(_described(network_links, "links and what they carry, for admission control")),
     }
     return {

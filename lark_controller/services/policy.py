@@ -39,6 +39,7 @@ from lark_controller.services import policy_plan as planning
 from lark_controller.services.described_job import Names
 from lark_controller.services.job_facts import refresh_facts, with_facts
 from lark_controller.services.registration import Registration
+from lark_controller.services.scitags import RegistryFile, check_names
 from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -82,6 +83,7 @@ class PolicyInForce:
         reconciler: Reconciler,
         registration: Registration,
         metrics: Metrics,
+        scitags: RegistryFile,
     ) -> None:
         self.version = version
         self.policy = policy
@@ -91,6 +93,7 @@ class PolicyInForce:
         self._reconciler = reconciler
         self._registration = registration
         self._metrics = metrics
+        self._scitags = scitags
         self._lock = threading.Lock()
         # Every reader may request these, so they leave the threads of REST to others.
         self._plans = threading.Semaphore(1)
@@ -103,7 +106,7 @@ class PolicyInForce:
         """Every mistake in a policy text; empty where it is valid. Raises BusyError."""
         with _one_of(self._checks, _CHECKING):
             try:
-                load(text)
+                self._load(text)
             except PolicyError as error:
                 return error.mistakes
             return ()
@@ -111,13 +114,13 @@ class PolicyInForce:
     def warnings(self, text: str) -> tuple[str, ...]:
         """The reasons why a valid policy text refuses every job with a bandwidth. Raises PolicyError, BusyError."""
         with _one_of(self._checks, _CHECKING):
-            return policy_warnings(load(text))
+            return policy_warnings(self._load(text))
 
     def plan(self, text: str) -> Plan:
         """Plan the changes that a policy text would make; changes nothing. Raises PolicyError, BusyError."""
         # At its own pace, with rests.
         with _one_of(self._plans, "a policy is being planned already; ask again when it is done"), aside():
-            new = load(text)
+            new = self._load(text)
             pace = planning.Pace(planning.MAX_SECONDS)
             with self._lock:
                 old = self.policy
@@ -199,7 +202,7 @@ class PolicyInForce:
     def _adopt(
         self, text: str, actor: str, instead_of: str | None, again: int | None, file_of: str | None
     ) -> PolicyVersion:
-        policy = load(text)
+        policy = self._load(text)
         # Most of it is done by the loop, or by another that has the lock.
         with aside(), self._lock:
             if instead_of not in (None, self.policy.digest):
@@ -226,6 +229,11 @@ class PolicyInForce:
                 self._registration.use(policy, names)
             event("policy in force", version=version.version, actor=actor, flows=sent)
             return version
+
+    def _load(self, text: str) -> Policy:
+        policy = load(text)
+        check_names(policy, self._scitags.registry)
+        return policy
 
     def _covers(self, names: Names) -> bool:
         have = self._reconciler.decider.names

@@ -169,8 +169,14 @@ def _differences(old: Decision, new: Decision, policy: Policy) -> Iterable[str]:
         yield f"bandwidth {_enforced(old)} becomes {_enforced(new)}"
     if old.group != new.group:
         yield f"group {old.group or 'none'} becomes {new.group or 'none'}"
+    if old.scitag != new.scitag:
+        yield f"SciTag {_marked(old)} becomes {_marked(new)}"
     if old.accounted != new.accounted:
         yield "its use is counted" if new.accounted else "its use is no longer counted"
+
+
+def _marked(decision: Decision) -> str:
+    return f"{decision.scitag.experiment}, {decision.scitag.activity}" if decision.scitag else "none"
 
 
 def _enforced(decision: Decision) -> str:

@@ -21,6 +21,7 @@ from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import AccountWriter
 from lark_controller.services.jobs import Jobs
 from lark_controller.services.reservations import Reservations
+from lark_controller.services.scitags import Scitags
 from lark_controller.store import Store
 
 
@@ -37,6 +38,8 @@ class Accounts:
         reconciler: Reconciler,
         core_drops: CoreDrops,
         reservations: Reservations,
+        *,
+        scitags: Scitags,
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -46,6 +49,7 @@ class Accounts:
         self._reconciler = reconciler
         self._core_drops = core_drops
         self._reservations = reservations
+        self._scitags = scitags
 
     @property
     def written(self) -> float:
@@ -85,7 +89,7 @@ class Accounts:
             or job.host != host
             or not self._ledger.transferred(job.number, at, *report)
         )
-        return TransfersNoted(missing, local_networks(policy))
+        return TransfersNoted(missing, local_networks(policy), self._scitags.revision)
 
     def recent(self, job_id: str) -> Sequence[tuple[float, Rate]]:
         """A live job's rates at its last readings. Raises NotFoundError for an id never seen, StoreError."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from lark_common.scitags import Marks
 from lark_controller.api.workers import Delivered, WorkerStatus
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.confirmations import RulesAt
 from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.services.scitags import Scitags
 from lark_controller.services.switch_check import record_missed
 from lark_controller.store.store import Trail
 
@@ -17,11 +19,14 @@ from lark_controller.store.store import Trail
 class Workers:
     """Operations on workers. Thread-safe."""
 
-    def __init__(self, loop: LoopCalls, reconciler: Reconciler, guarantees: Guarantees, trail: Trail) -> None:
+    def __init__(
+        self, loop: LoopCalls, reconciler: Reconciler, guarantees: Guarantees, trail: Trail, scitags: Scitags
+    ) -> None:
         self._loop = loop
         self._reconciler = reconciler
         self._guarantees = guarantees
         self._trail = trail
+        self._scitags = scitags
 
     def rules(self, host: str, after: str, timeout: float) -> WorkerStatus:
         """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""
@@ -59,6 +64,10 @@ class Workers:
         missed, new = self._loop.call(lambda: self._guarantees.reported(host, queues))
         record_missed(self._trail, new)
         return missed
+
+    def marks(self, host: str, job_ids: Sequence[str]) -> Marks:
+        """The marks of these live jobs of a worker, and who is told of their flows."""
+        return self._scitags.of_host(host, job_ids)
 
     def release(self) -> None:
         """Answer all workers that wait for changes. Raises SwitchError."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from flask import Response
 
+from lark_common.scitags import to_json as marks_to_json
 from lark_common.worker_rules import to_json
 from lark_controller.accounting.readings import TransferCounts
 from lark_controller.api.usage import TransferReport
@@ -23,6 +24,7 @@ from lark_controller.rest.schemas.worker_rules import (
     DeliveredSchema,
     HostSchema,
     LeasesSchema,
+    MarksSchema,
     RenewedSchema,
     TransfersAnswerSchema,
     TransfersSchema,
@@ -178,7 +180,32 @@ def transfers(host: str) -> dict[str, object]:
     sent = read_json(context.settings.max_ads_bytes, TransfersSchema())
     moved = {each["job"]: _transfer(each) for each in sent["jobs"]}
     answer = context.controls.usage.transferred(host, moved)
-    return {"missing": sorted(answer.missing), "local": [str(network) for network in answer.local]}
+    return {
+        "missing": sorted(answer.missing),
+        "local": [str(network) for network in answer.local],
+        "scitags": answer.scitags,
+    }
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/hosts/<host>/scitags",
+    name="show_marks",
+    scopes=(Scope.HOOK,),
+    bodies={"application/json": LeasesSchema},
+    answers={200: MarksSchema},
+    problems=(400, 413, 415, 422),
+)
+def marks(host: str) -> dict[str, object]:
+    """Show the marks of jobs' flows (SciTags) and who is told of them.
+
+    The worker sends the fireflies itself.
+    """
+    context = current()
+    require_host(host)
+    sent = read_json(context.settings.max_ads_bytes, LeasesSchema())
+    return marks_to_json(context.controls.workers.marks(host, sent["jobs"]))
 
 
 def _transfer(sent: dict[str, int]) -> TransferReport:

@@ -233,6 +233,13 @@ class EnforcedBandwidthSchema(Schema):
     ceiling = maybe_float("The most that a guaranteed job may borrow up to, Mb/s, null for the link")
 
 
+class ScitagSchema(Schema):
+    """The mark of a job's flows."""
+
+    experiment = a_text("The experiment: its number, or its name in the registry of SciTags")
+    activity = a_text("The activity, likewise")
+
+
 class DecisionSchema(Schema):
     """The policy's decision for a job."""
 
@@ -252,6 +259,9 @@ class DecisionSchema(Schema):
     group = a_text("Its group of the policy")
     quarantine = a_text("The objection of the pool; the job then passes nothing")
     accounted = a_flag("Its use of the network is counted")
+    scitag = fields.Nested(
+        ScitagSchema, required=True, allow_none=True, metadata=meta("The mark of its flows, null where they have none")
+    )
     because = _many(BecauseSchema, "Reasons, in the order in which a packet meets them")
 
 

@@ -194,6 +194,33 @@ class TransfersAnswerSchema(Schema):
         fields.String, required=True, metadata=meta("Ids of the jobs that have no open account on this worker")
     )
     local = _prefixes("The addresses that are not the WAN")
+    scitags = a_text("The revision of jobs' marks; empty: nobody is told of flows")
+
+
+class CollectorSchema(Schema):
+    """A collector of fireflies."""
+
+    host = a_text("Name or address")
+    port = a_number("UDP port")
+
+
+class MarkSchema(Schema):
+    """The mark of a job's flows."""
+
+    job = a_text("The job's id")
+    experiment = maybe_number("The experiment's number in the registry of SciTags; null: no mark")
+    activity = maybe_number("The activity's")
+
+
+class MarksSchema(Schema):
+    """The marks of jobs' flows, and who is told of them."""
+
+    revision = a_text("Changes with policy and registry; empty: nobody is told")
+    collectors = fields.List(fields.Nested(CollectorSchema), required=True, metadata=meta("Told of every marked flow"))
+    destinations = a_flag("The other end of a flow is told, too")
+    silent = _prefixes("Flows to these are told to nobody")
+    ongoing = a_number("Seconds between two messages of a flow that goes on; 0: none")
+    jobs = fields.List(fields.Nested(MarkSchema), required=True, metadata=meta("The jobs that live there"))
 
 
 class DeliveredQueueSchema(Schema):

@@ -11,7 +11,7 @@ import { reservationTable } from "./reservations.js";
 import { flowTable } from "./switch.js";
 import { used } from "./usage.js";
 
-const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Connectivity", bandwidth: "Bandwidth", group: "Group" };
+const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Connectivity", bandwidth: "Bandwidth", scitags: "SciTags", group: "Group" };
 
 export function open({ one, who, paint, say, live, signal }) {
   let pointed = null;

@@ -1,0 +1,116 @@
+"""Marks of jobs' flows (SciTags): the policy's decisions, with the numbers of the registry. Called by REST threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+from lark_common.errors import Mistake, PolicyError
+from lark_common.log import WARNING, event
+from lark_common.scitags import Marks
+from lark_controller.flows.wan import local_networks
+from lark_controller.jobs.job import Job
+from lark_controller.policies.decide import decide
+from lark_controller.policies.model import Policy
+from lark_controller.policies.scitag_registry import MAX_BYTES, Name, Registry, RegistryError, parse
+
+_NONE: Final = Registry()
+
+
+class RegistryFile:
+    """The registry in a file, read again when the file changes; one that cannot be read leaves the one before it in
+    force. Thread-safe; without a path there are no names."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._seen: tuple[int, ...] = ()
+        self._registry = _NONE
+
+    @property
+    def registry(self) -> Registry:
+        """The registry as the file has it now."""
+        if self._path is None:
+            return _NONE
+        with self._lock:
+            seen = _identity(self._path)
+            if seen != self._seen:
+                self._seen = seen
+                self._read(self._path)
+            return self._registry
+
+    def _read(self, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                self._registry = parse(file.read(MAX_BYTES + 1).decode("utf-8"))
+            event("scitags registry read", path=path, experiments=len(self._registry.experiments))
+        except (OSError, UnicodeDecodeError, RegistryError) as error:
+            event("the scitags registry cannot be read", level=WARNING, path=path, reason=error)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Another one for each content of a file; of none, a single 0."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0,)
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+class Scitags:
+    """The marks of live jobs, by the policy in force. Thread-safe."""
+
+    def __init__(self, file: RegistryFile, policy: Callable[[], Policy], live: Callable[[str], Job | None]) -> None:
+        self._file = file
+        self._policy = policy
+        self._live = live
+
+    @property
+    def revision(self) -> str:
+        """Changes with all that marks depend on; empty where nobody is told of flows."""
+        return self._revision(self._policy(), self._file.registry)
+
+    def of_host(self, host: str, job_ids: Collection[str]) -> Marks:
+        """The marks of these live jobs of a host, and who is told; jobs that do not live there are left out."""
+        policy, registry, name = self._policy(), self._file.registry, host.lower()
+        found = {}
+        for job_id in job_ids:
+            job = self._live(job_id)
+            if job is not None and job.host.lower() == name:
+                mark = decide(job.facts, policy).scitag
+                found[job_id] = mark and registry.resolve(*mark)
+        spec = policy.fireflies
+        return Marks(
+            self._revision(policy, registry),
+            spec.collectors,
+            spec.destinations,
+            () if spec.local else local_networks(policy),
+            spec.ongoing,
+            found,
+        )
+
+    @staticmethod
+    def _revision(policy: Policy, registry: Registry) -> str:
+        told = policy.fireflies.collectors or policy.fireflies.destinations
+        return f"{policy.digest[:16]}.{registry.digest}" if policy.scitags and told else ""
+
+
+def check_names(policy: Policy, registry: Registry, source: str = "policy.yaml") -> None:
+    """Refuse a policy that names experiments or activities which the registry lacks. Raises PolicyError."""
+    mistakes = []
+    for rule in policy.scitags:
+        for experiment, activity in _pairs(rule.experiment, rule.activity, rule.requested):
+            problem, accepted = registry.problem(experiment, activity)
+            if problem:
+                mistakes.append(Mistake(rule.line, 1, f"policies.scitags {rule.position}", problem, accepted))
+                break
+    if mistakes:
+        raise PolicyError(source, tuple(mistakes))
+
+
+def _pairs(experiment: Name, activity: Name, requested: Collection[Name]) -> Iterator[tuple[Name, Name]]:
+    yield experiment, activity
+    for each in requested:
+        yield experiment, each
