@@ -86,6 +86,13 @@ class WorkerCollector(Collector):
             ("lost_ends", "Times that ends of connections came faster than they were read.", transfers.lost),
         ):
             yield CounterMetricFamily(f"lark_worker_transfer_{name}", words, value)
+        fireflies = self._worker.fireflies
+        for name, words, value in (
+            ("sent", "Datagrams that tell science networks of a flow (SciTags).", fireflies.sent),
+            ("failed", "Datagrams that the kernel did not send.", fireflies.failed),
+            ("lost_flows", "Flows that nothing is told of, for want of room or of an answer.", fireflies.lost),
+        ):
+            yield CounterMetricFamily(f"lark_worker_firefly_{name}", words, value)
 
 
 class MetricsServer(socketserver.ThreadingMixIn, socketserver.TCPServer):

@@ -38,6 +38,7 @@ from lark_worker.records.state_lock import StateLock
 from lark_worker.rules.feed import RulesFeed
 from lark_worker.rules.firewall import Counters, Firewall
 from lark_worker.settings import Settings
+from lark_worker.transfers.fireflies import Fireflies
 from lark_worker.transfers.following import Transfers
 from lark_worker.transfers.reports import TransferReports
 from lark_worker.usage.device_counters import DeviceCounters
@@ -76,8 +77,9 @@ class Worker:
         self._connections = OvsConnections(
             settings.ovs_database, self._jobs.all, settings.connections, settings.ovs_connections, link.limited
         )
-        self.transfers = Transfers(settings, self._moving_keys)
-        self._transfer_reports = TransferReports(link, self.transfers, self._jobs.all)
+        self.fireflies = Fireflies(link, self._jobs.all)
+        self.transfers = Transfers(settings, self._moving_keys, self.fireflies.note)
+        self._transfer_reports = TransferReports(link, self.transfers, self._jobs.all, self.fireflies)
         devices = DeviceCounters(settings.ovs_database)
         self._reports = UsageReports(
             link,
@@ -125,6 +127,7 @@ class Worker:
         """Take up the jobs that still run, end those that do not, remove what belongs to none. Raises NetworkError."""
         known = self._jobs.load()
         self.transfers.start()
+        self.fireflies.start(self.transfers.flows)
         self._watch.start()
         live = [record for record in known if not record.over and self._jobs.lives(record)]
         self._networks.sweep(live)
@@ -166,6 +169,7 @@ class Worker:
         self._reports.stop()
         self._transfer_reports.stop()
         self.transfers.stop()
+        self.fireflies.stop()
         self._connections.stop()
         self._dhcp.stop()
         self._spool.stop()

@@ -55,6 +55,23 @@ class Missed:
     late_bytes: int = 0
 
 
+class Flow(NamedTuple):
+    """A connection of a starter's transfers with its last counts, found at the time ``since``; ``again`` where an
+    earlier service followed it already."""
+
+    key: Key
+    connection: Connection
+    since: float
+    again: bool = False
+
+
+class Turns(NamedTuple):
+    """The flows that have been found and those that have ended, since the last question."""
+
+    found: list[Flow]
+    over: list[Flow]
+
+
 @dataclass(slots=True)
 class _Followed:
     key: Key
@@ -63,6 +80,9 @@ class _Followed:
     received: int = 0
     sent: int = 0
     absent: int = 0
+    since: float = 0.0
+    again: bool = False
+    last: Connection | None = None
 
 
 @dataclass(slots=True)
@@ -89,6 +109,7 @@ class Book:
         self._others: dict[int, _Other] = {}
         self._of: dict[Key, int] = {}
         self._at: float | None = None
+        self._turns = Turns([], [])
 
     def __len__(self) -> int:
         """The number of connections that are followed now."""
@@ -109,6 +130,15 @@ class Book:
         for each in self._followed.values():
             each.wan = self._is_wan(each.remote) if new else each.wan
         return new
+
+    def turns(self) -> Turns:
+        """The flows that have been found and that have ended, since the last call."""
+        turns, self._turns = self._turns, Turns([], [])
+        return turns
+
+    def flows(self) -> list[Flow]:
+        """The flows that are followed now."""
+        return [_flow(each, each.last) for each in self._followed.values() if each.last is not None]
 
     def sums(self, key: Key) -> Sums:
         """The counts of a starter's transfers so far."""
@@ -135,16 +165,16 @@ class Book:
         for cookie, each in open_.items():
             if (known := self._followed.get(cookie)) is not None:
                 known.absent = 0
-                self._count(known, each)
+                self._count(known, each, at)
         for cookie, each in over.items():
-            self._end(cookie, each)
+            self._end(cookie, each, at)
         for cookie in [cookie for cookie in self._followed if cookie not in open_]:
             known = self._followed[cookie]
             known.absent += 1
             if known.absent >= _PATIENCE:
                 self._forget(cookie)
         self._others = {cookie: other for cookie, other in self._others.items() if cookie in open_}
-        self._find([each for each in open_.values() if each.cookie not in self._followed and each.inode], owners)
+        self._find([each for each in open_.values() if each.cookie not in self._followed and each.inode], owners, at)
         if self._at is not None and at > self._at:
             for key in busy:
                 self._add(key, Sums(millis=round(1000 * (at - self._at))))
@@ -163,7 +193,7 @@ class Book:
             "unsorted": [[*key, str(remote), *counts] for (key, remote), counts in self._unsorted.items()],
             "sums": [[*key, *sums] for key, sums in self._sums.items()],
             "followed": [
-                [cookie, *each.key, str(each.remote), each.received, each.sent]
+                [cookie, *each.key, str(each.remote), each.received, each.sent, each.since]
                 for cookie, each in self._followed.items()
                 if each.key not in self._closed
             ],
@@ -178,8 +208,16 @@ class Book:
             return
         sums = {(int(row[0]), int(row[1])): Sums._make(map(_count, row[2:])) for row in stored["sums"]}
         followed = {
-            int(cookie): _Followed((int(pid), int(started)), ip_address(remote), False, _count(received), _count(sent))
-            for cookie, pid, started, remote, received, sent in stored["followed"]
+            int(cookie): _Followed(
+                (int(pid), int(started)),
+                ip_address(remote),
+                False,
+                _count(received),
+                _count(sent),
+                since=float(since[0]) if since else 0.0,
+                again=True,
+            )
+            for cookie, pid, started, remote, received, sent, *since in stored["followed"]
         }
         unsorted = {
             ((int(pid), int(started)), ip_address(remote)): (_count(received), _count(sent))
@@ -190,7 +228,7 @@ class Book:
             each.wan = self._is_wan(each.remote)
             self._of[each.key] = self._of.get(each.key, 0) + 1
 
-    def _find(self, unknown: list[Connection], owners: Owners) -> None:
+    def _find(self, unknown: list[Connection], owners: Owners, at: float) -> None:
         asked = []
         for each in unknown:
             other = self._others.get(each.cookie)
@@ -214,26 +252,34 @@ class Book:
                 self._miss(beyond=1)
                 continue
             del self._others[each.cookie]
-            known = self._followed[each.cookie] = _Followed(key, each.remote, self._is_wan(each.remote))
+            known = self._followed[each.cookie] = _Followed(key, each.remote, self._is_wan(each.remote), since=at)
             self._of[key] = self._of.get(key, 0) + 1
-            self._count(known, each)
+            self._count(known, each, at)
 
-    def _end(self, cookie: int, each: Connection) -> None:
+    def _end(self, cookie: int, each: Connection, at: float) -> None:
         known = self._followed.get(cookie)
         if known is not None:
-            self._count(known, each)
+            self._count(known, each, at)
             self._forget(cookie)
         elif self._others.pop(cookie, None) is None and self._at is not None:
             self._miss(unseen=1, unseen_bytes=each.received + each.sent)
 
     def _forget(self, cookie: int) -> None:
-        key = self._followed.pop(cookie).key
+        known = self._followed.pop(cookie)
+        key = known.key
+        if known.last is not None:
+            self._turns.over.append(_flow(known, known.last))
         self._of[key] -= 1
         if not self._of[key]:
             del self._of[key]
 
-    def _count(self, known: _Followed, each: Connection) -> None:
+    def _count(self, known: _Followed, each: Connection, at: float) -> None:
         """Count what is new of a connection, whose counts go on from its beginning."""
+        if known.last is None:
+            # Stored by a service that kept no times.
+            known.since = known.since or at
+            self._turns.found.append(_flow(known, each))
+        known.last = each
         received, sent = max(0, each.received - known.received), max(0, each.sent - known.sent)
         known.received, known.sent = known.received + received, known.sent + sent
         if not received and not sent:
@@ -261,6 +307,10 @@ class Book:
         if self._local is None:
             return False
         return not any(remote.version == network.version and remote in network for network in self._local)
+
+
+def _flow(known: _Followed, connection: Connection) -> Flow:
+    return Flow(known.key, connection, known.since, known.again)
 
 
 def _count(value: object) -> int:

@@ -18,7 +18,7 @@ from lark_worker.identity.processes import Programs
 from lark_worker.records.atomic_file import write_atomically
 from lark_worker.records.known_jobs import Key
 from lark_worker.settings import Settings
-from lark_worker.transfers.book import NOTHING, Book, Missed, Sums
+from lark_worker.transfers.book import NOTHING, Book, Flow, Missed, Sums, Turns
 from lark_worker.transfers.sockets import Sockets
 from lark_worker.transfers.starters import Starters
 
@@ -34,14 +34,23 @@ AGAIN_SECONDS: Final = 30.0
 PATIENCE: Final = 1.0
 
 
+def _ignore(turns: Turns, at: float) -> None:
+    """Take no notice."""
+
+
 class Transfers:
     """The transfers of one worker from :meth:`start` to :meth:`stop`; thread-safe.
 
     ``live`` returns the starters of the jobs that are not over: their accounts are kept when the starter has ended.
+    ``note`` takes the flows that have been found and that have ended, at once, with the time of the look (seconds of
+    the monotonic clock).
     """
 
-    def __init__(self, settings: Settings, live: Callable[[], Collection[Key]]) -> None:
+    def __init__(
+        self, settings: Settings, live: Callable[[], Collection[Key]], note: Callable[[Turns, float], None] = _ignore
+    ) -> None:
         self._live = live
+        self._note = note
         self._path: Path = settings.state_dir / "transfers"
         self._boot = boot_id()
         self._starters = Starters(Programs(frozenset(settings.starters), frozenset(settings.startds)))
@@ -98,6 +107,11 @@ class Transfers:
         """Count as the WAN what is not in these networks, from connections on that begin now."""
         with self._lock:
             self._changed |= self._book.use(networks)
+
+    def flows(self) -> list[Flow]:
+        """The flows that are followed now, with their counts."""
+        with self._lock:
+            return self._book.flows()
 
     def sums(self, key: Key) -> Sums:
         """The counts of a starter's transfers so far."""
@@ -162,6 +176,7 @@ class Transfers:
                 before = len(self._book)
                 self._book.look(at, there, [*ended, *self._sockets.ended()], partial(self._starters.owners, movers))
                 self._changed |= bool(before or len(self._book))
+                self._note(self._book.turns(), at)
             else:
                 self._book.rest()
             self._book.keep(starters.union(self._live()))

@@ -29,6 +29,7 @@ _HEADER: Final = struct.Struct("=IHHII")
 _REQUEST: Final = struct.Struct("=BBBBI48x")
 # inet_diag_msg: family, state, two timers; ports, addresses, interface, cookie; five numbers, the last one the inode.
 _MESSAGE: Final = struct.Struct("=BBBB2s2s16s16sIII5I")
+_ANY: Final = IPv4Address(0)
 _ATTRIBUTE: Final = struct.Struct("=HH")
 # tcp_info: bytes_acked and bytes_received, behind 8 bytes, 24 numbers of 32 bits and two of 64 (since Linux 4.2).
 _COUNTS: Final = struct.Struct("=QQ")
@@ -40,7 +41,8 @@ class Connection:
     """A TCP connection of this network namespace.
 
     ``cookie`` names it for all time of this boot. ``inode`` is 0 once no process holds it. ``received`` and ``sent``
-    are bytes of payload since its beginning, those sent as far as the peer has confirmed them.
+    are bytes of payload since its beginning, those sent as far as the peer has confirmed them. ``local`` and the ports
+    complete what packets tell of it.
     """
 
     cookie: int
@@ -48,6 +50,9 @@ class Connection:
     remote: Address
     received: int
     sent: int
+    local: Address = _ANY
+    local_port: int = 0
+    remote_port: int = 0
 
 
 def dump_request(family: socket.AddressFamily, sequence: int) -> bytes:
@@ -71,11 +76,20 @@ def connection(content: bytes) -> Connection | None:
     """The connection of a message; None where it has no counts, or is cut short."""
     if len(content) < _MESSAGE.size:
         return None
-    family, _, _, _, _, _, _, remote, _, low, high, *rest = _MESSAGE.unpack_from(content)
+    family, _, _, _, from_port, to_port, local, remote, _, low, high, *rest = _MESSAGE.unpack_from(content)
     counts = _counts(content)
     if counts is None or family not in (socket.AF_INET, socket.AF_INET6):
         return None
-    return Connection(low | high << 32, rest[4], _address(family, remote), counts[1], counts[0])
+    return Connection(
+        low | high << 32,
+        rest[4],
+        _address(family, remote),
+        counts[1],
+        counts[0],
+        _address(family, local),
+        int.from_bytes(from_port, "big"),
+        int.from_bytes(to_port, "big"),
+    )
 
 
 def _address(family: int, raw: bytes) -> Address:

@@ -16,6 +16,7 @@ from lark_worker.errors import AwayError, RefusedError
 from lark_worker.records.known_jobs import key_of
 from lark_worker.records.records import Record
 from lark_worker.transfers.book import Sums
+from lark_worker.transfers.fireflies import Fireflies
 from lark_worker.transfers.following import Transfers
 
 # Jobs in one post.
@@ -30,10 +31,17 @@ AWAY_SECONDS: Final = 5.0
 class TransferReports:
     """Reports transfers; :meth:`report` is called by one thread. ``records`` returns the worker's jobs."""
 
-    def __init__(self, link: ControllerLink, transfers: Transfers, records: Callable[[], tuple[Record, ...]]) -> None:
+    def __init__(
+        self,
+        link: ControllerLink,
+        transfers: Transfers,
+        records: Callable[[], tuple[Record, ...]],
+        fireflies: Fireflies,
+    ) -> None:
         self._link = link
         self._transfers = transfers
         self._records = records
+        self._fireflies = fireflies
         self._sent: dict[str, Sums] = {}
         self._at: dict[str, float] = {}
         # Jobs of which the controller shows a rate: it learns when that is over.
@@ -92,11 +100,12 @@ class TransferReports:
         answer = self._link.transfers(machine, moved)
         if answer is not None:
             self._transfers.local(answer.local)
+            self._fireflies.revise(answer.scitags)
         return answer
 
     def _learn(self) -> None:
         pause = LEARN_SECONDS
-        while not self._transfers.knows_local and not self._thread.pause(pause):
+        while not (self._transfers.knows_local and self._fireflies.informed) and not self._thread.pause(pause):
             pause = LEARN_SECONDS
             machine = next((record.machine for record in self._records() if record.machine), "")
             try:

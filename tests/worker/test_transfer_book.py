@@ -29,7 +29,7 @@ def message(
 ) -> bytes:
     """A message as the kernel has it (linux/inet_diag.h), ``before`` being attributes in front of the counts."""
     family = socket.AF_INET if remote.version == 4 else socket.AF_INET6
-    ends = struct.pack(">HH", 40000, 9618) + bytes(16) + remote.packed.ljust(16, b"\0")
+    ends = struct.pack(">HH", 40000, 9618) + b"\x7f\0\0\1".ljust(16, b"\0") + remote.packed.ljust(16, b"\0")
     ends += struct.pack("=III", 0, cookie & 0xFFFFFFFF, cookie >> 32)
     info = bytes(120) + struct.pack("=QQ", sent, received) + bytes(40)
     counts = struct.pack("=HH", 4 + len(info), 2) + info
@@ -54,7 +54,8 @@ def test_a_connection_is_read_as_the_kernel_wrote_it(
     data = framed(content) + framed(b"", inet_diag.DONE)
     assert [(kind, sequence) for kind, sequence, _ in inet_diag.messages(data)] == [(20, 5), (3, 5)]
     found = [inet_diag.connection(each) for kind, _, each in inet_diag.messages(data) if kind == 20]
-    assert found == [Connection(cookie, inode, expected, received, sent)]
+    here = IPv4Address("127.0.0.1") if remote.version == 4 else IPv6Address("7f00:1::")
+    assert found == [Connection(cookie, inode, expected, received, sent, here, 40000, 9618)]
 
 
 @given(st.data())

@@ -1,0 +1,222 @@
+"""Tells science networks whose the flows of transfers are (SciTags), on a thread of its own.
+
+Nothing waits for it: looks at connections hand it what they have found, and a message that is lost is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final
+
+from lark_common import log
+from lark_common.limits import Bucket
+from lark_common.runs import Address
+from lark_common.scitags import PORT, Collector, Marks, Scitag
+from lark_common.threads import StoppableThread
+from lark_worker.controller_link import ControllerLink
+from lark_worker.errors import AwayError, RefusedError
+from lark_worker.records.known_jobs import Key, key_of
+from lark_worker.records.records import Record
+from lark_worker.transfers.book import Flow, Turns
+from lark_worker.transfers.firefly import Times, datagram
+from lark_worker.transfers.flow_lives import FlowLives, Message
+from lark_worker.transfers.inet_diag import Connection
+
+# Messages a second, and at once; each goes to some collectors and to one destination.
+RATE: Final = 200.0
+BURST: Final = 2000.0
+# Seconds between two looks for messages that are due, and until a controller that was away is asked again.
+SECONDS: Final = 0.5
+AWAY_SECONDS: Final = 5.0
+# Seconds between two readings of the bytes of flows that go on.
+COUNT_SECONDS: Final = 2.0
+# Jobs that are asked about at once.
+AT_ONCE: Final = 500
+# Seconds for which a collector's address counts, and until a name without one is looked up again.
+NAME_SECONDS: Final = 300.0
+
+
+class Fireflies:
+    """Sends fireflies for a worker's transfers from :meth:`start` to :meth:`stop`; thread-safe.
+
+    ``records`` returns the worker's jobs. Until :meth:`revise` has said that somebody is told, nothing is sent, and
+    nobody is asked.
+    """
+
+    def __init__(self, link: ControllerLink, records: Callable[[], tuple[Record, ...]]) -> None:
+        self._link = link
+        self._records = records
+        # Guards the flows and the revision; held for as long as a list of flows takes.
+        self._lock = threading.Lock()
+        self._lives = FlowLives()
+        # None: not known yet, flows wait; empty: nobody is told.
+        self._revision: str | None = None
+        self._given: Marks | None = None
+        self._known: dict[Key, Scitag | None] = {}
+        self._not_before = self._counted = 0.0
+        self._flows: Callable[[], list[Flow]] = list
+        self._bucket = Bucket(RATE, BURST, time.monotonic())
+        self._names = _Names()
+        self._sockets: dict[int, socket.socket] = {}
+        self.sent = self.failed = 0
+        self._wake = threading.Event()
+        self._thread = StoppableThread("fireflies", self._run, self._wake.set)
+
+    def start(self, flows: Callable[[], list[Flow]]) -> None:
+        """Start to send; ``flows`` are those that are followed now."""
+        self._flows = flows
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._thread.stop(patience=1.0)
+        for each in self._sockets.values():
+            each.close()
+        self._sockets.clear()
+
+    @property
+    def informed(self) -> bool:
+        """True if the controller has said whether anybody is told."""
+        return self._revision is not None
+
+    @property
+    def lost(self) -> int:
+        """The flows that nothing is told of, for want of room or of an answer about their job."""
+        with self._lock:
+            return self._lives.lost
+
+    def revise(self, revision: str) -> None:
+        """Marks have this revision now; empty: nobody is told of flows."""
+        if revision == self._revision:
+            return
+        with self._lock:
+            self._revision = revision
+            if not revision:
+                self._lives.clear()
+        self._wake.set()
+
+    def note(self, turns: Turns, at: float) -> None:
+        """Take flows that have been found and that have ended at the time ``at`` (of the monotonic clock)."""
+        if self._revision == "" or not (turns.found or turns.over):
+            return
+        with self._lock:
+            for flow in turns.found:
+                self._lives.begin(flow)
+            for flow in turns.over:
+                self._lives.end(flow, at)
+
+    def _run(self) -> None:
+        while not self._thread.stopping:
+            # While nobody is told there is nothing to look for.
+            self._wake.wait(SECONDS if self._revision else None)
+            self._wake.clear()
+            revision = self._revision
+            if not revision:
+                continue
+            try:
+                self._ask(revision)
+                self._send()
+            except Exception as error:  # an unexpected error must not stop this thread
+                log.failure("fireflies are not sent", error)
+                self._thread.pause(AWAY_SECONDS)
+
+    def _ask(self, revision: str) -> None:
+        """Learn the marks of jobs that are new, or of all by another revision."""
+        given = self._given
+        if given is None or given.revision != revision:
+            live = {key_of(record) for record in self._records() if not record.over}
+            # A job that is over is not answered any more.
+            self._known = {key: mark for key, mark in self._known.items() if key not in live}
+        records = {key_of(record): record for record in self._records()}
+        with self._lock:
+            waiting = self._lives.keys()
+        self._known = {key: mark for key, mark in self._known.items() if key in records or key in waiting}
+        new = [
+            record
+            for key, record in records.items()
+            if key not in self._known and record.machine and "register" not in record.pending and not record.over
+        ]
+        if not new or time.monotonic() < self._not_before:
+            return
+        rest = iter(new)
+        while part := list(islice(rest, AT_ONCE)):
+            try:
+                self._given = given = self._link.marks(part[0].machine, [record.id for record in part])
+            except (AwayError, RefusedError) as error:
+                log.event("marks cannot be asked for; trying again", reason=error, seconds=AWAY_SECONDS)
+                self._not_before = time.monotonic() + AWAY_SECONDS
+                return
+            # A job that the controller does not know yet is asked about again.
+            self._known |= {key_of(record): given.jobs[record.id] for record in part if record.id in given.jobs}
+            if len(given.jobs) < len(part):
+                self._not_before = time.monotonic() + AWAY_SECONDS
+        if given is not None and given.revision != revision:
+            self.revise(given.revision)
+
+    def _send(self) -> None:
+        given, now = self._given, time.monotonic()
+        if given is None:
+            return
+        if given.ongoing and now - self._counted >= COUNT_SECONDS:
+            self._counted, flows = now, self._flows()
+            with self._lock:
+                for flow in flows:
+                    self._lives.count(flow)
+        collectors = [place for each in given.collectors if (place := self._names.address(each, now)) is not None]
+
+        def mark(connection: Connection, key: Key) -> Scitag | None:
+            silent = any(
+                connection.remote.version == each.version and connection.remote in each for each in given.silent
+            )
+            return None if silent else self._known.get(key)
+
+        messages = []
+        with self._lock:
+            for message in self._lives.due(now, given.ongoing, self._known.__contains__, mark):
+                if not self._bucket.take_whole(now):
+                    break
+                messages.append(message)
+        for message in messages:
+            destination = [(message.connection.remote, PORT)] if given.destinations else []
+            self._tell(message, [*collectors, *destination], now)
+
+    def _tell(self, message: Message, places: Iterable[tuple[Address, int]], now: float) -> None:
+        offset = time.time() - now
+        end = None if message.ended is None else message.ended + offset
+        times = Times(message.since + offset, time.time(), end)
+        data = datagram(message.state, message.mark, message.connection, times)
+        for address, port in places:
+            try:
+                self._socket(address.version).sendto(data, socket.MSG_DONTWAIT, (str(address), port))
+                self.sent += 1
+            except OSError:
+                self.failed += 1
+
+    def _socket(self, version: int) -> socket.socket:
+        if version not in self._sockets:
+            family = socket.AF_INET if version == 4 else socket.AF_INET6
+            self._sockets[version] = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        return self._sockets[version]
+
+
+class _Names:
+    """The addresses of collectors, looked up now and then."""
+
+    def __init__(self) -> None:
+        self._found: dict[Collector, tuple[float, Address | None]] = {}
+
+    def address(self, collector: Collector, now: float) -> tuple[Address, int] | None:
+        """Where a collector receives; None while its name has no address."""
+        at, found = self._found.get(collector, (-NAME_SECONDS, None))
+        if now - at >= NAME_SECONDS:
+            with contextlib.suppress(OSError, ValueError, UnicodeError):
+                (*_, place), *_ = socket.getaddrinfo(collector.host, collector.port, type=socket.SOCK_DGRAM)
+                found = ipaddress.ip_address(place[0])
+            self._found[collector] = now, found
+        return None if found is None else (found, collector.port)
