@@ -40,6 +40,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "delivered": lambda client: client.delivered("host", 1, ()),
     "counters": lambda client: client.counters(ID, {}),
     "transfers": lambda client: client.transfers("host", {}),
+    "marks": lambda client: client.marks("host", ()),
     "drain": lambda client: client.drain("lark1"),
     "reserve": lambda client: client.reserve(ID, "wan", 1.0),
     "change_reservation": lambda client: client.change_reservation("1", rate=2.0),

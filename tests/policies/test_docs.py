@@ -9,7 +9,18 @@ import pytest
 
 from lark_common.classads import ads, evaluation
 from lark_common.classads import text as classad_text
-from lark_controller.policies import bandwidth, block, connectivity, file, group, predicate, switches, topology, wan
+from lark_controller.policies import (
+    bandwidth,
+    block,
+    connectivity,
+    file,
+    group,
+    predicate,
+    scitags,
+    switches,
+    topology,
+    wan,
+)
 from lark_controller.policies import slice as slices
 from lark_controller.policies.model import InboundShares
 
@@ -18,7 +29,7 @@ POLICY = (REFERENCE / "policy.md").read_text(encoding="utf-8")
 ADS = (REFERENCE / "ads.md").read_text(encoding="utf-8")
 
 INDENTED = re.findall(r"((?:^    .*\n)+)", POLICY, re.MULTILINE)
-EXAMPLES = [text for text in INDENTED if text.lstrip().startswith(("policies", "topology"))]
+EXAMPLES = [text for text in INDENTED if text.lstrip().startswith(("policies", "topology", "scitags"))]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +47,7 @@ EXAMPLES = [text for text in INDENTED if text.lstrip().startswith(("policies", "
         }
         | {*switches.KEYS, *switches.PORT_KEYS, *connectivity.REACHES, *InboundShares, *wan.ACTIONS, *file.KINDS}
         | {*topology.KEYS, *topology.LINK_KEYS, *topology.HOST_KEYS, *topology.RESERVES, *topology.REFUSED}
-        | {*bandwidth.KEYS, *bandwidth.MODES}
+        | {*bandwidth.KEYS, *bandwidth.MODES, *scitags.KEYS, *scitags.SECTION_KEYS, *scitags.FLOWS}
     ),
 )
 def test_every_key_is_described(key: str) -> None:
@@ -49,7 +60,7 @@ def test_examples_are_valid(text: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
 
 
 def test_ads_example_is_accepted() -> None:

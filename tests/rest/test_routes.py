@@ -45,6 +45,7 @@ GUARDED = [
     ("PUT", "/v1/hosts/worker1/rules", {"hook"}),
     ("POST", "/v1/hosts/worker1/delivered", {"hook"}),
     ("POST", "/v1/hosts/worker1/transfers", {"hook"}),
+    ("POST", "/v1/hosts/worker1/scitags", {"hook"}),
     ("POST", "/v1/hosts/worker1/leases", {"hook"}),
     ("POST", "/v1/hosts/worker1/use", {"hook"}),
     ("GET", "/v1/policy", {"read", "operate"}),

@@ -63,6 +63,7 @@ ASKED: dict[tuple[str, str], tuple[dict[str, Any], int]] = {
     ("post", "/v1/hosts/{host}/use"): ({"json": {"jobs": []}}, 200),
     ("post", "/v1/hosts/{host}/delivered"): ({"json": {"at": 1000, "queues": []}}, 200),
     ("post", "/v1/hosts/{host}/transfers"): ({"json": {"jobs": []}}, 200),
+    ("post", "/v1/hosts/{host}/scitags"): ({"json": {"jobs": []}}, 200),
     ("post", "/v1/reservations"): (
         {"json": {"source": "JOB", "destination": "198.51.100.1", "rate": 1, "duration": 60}},
         201,
