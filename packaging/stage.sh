@@ -64,7 +64,7 @@ case $role in
         place 644 etc/systemd/lark-controller.service /usr/lib/systemd/system/lark-controller.service
         place 644 packaging/files/controller.sysusers /usr/lib/sysusers.d/lark-controller.conf
         place 644 packaging/files/controller.tmpfiles /usr/lib/tmpfiles.d/lark-controller.conf
-        for file in lark.env policy.yaml policy.schema.json prometheus/lark.rules.yml prometheus/prometheus.yml grafana/lark.json haproxy/lark.cfg; do
+        for file in lark.env policy.yaml policy.schema.json scitags.json prometheus/lark.rules.yml prometheus/prometheus.yml grafana/lark.json haproxy/lark.cfg; do
             place 644 "etc/$file" "$share/$file"
         done
         ;;

@@ -212,7 +212,7 @@ class _Names:
         self._found: dict[Collector, tuple[float, Address | None]] = {}
 
     def address(self, collector: Collector, now: float) -> tuple[Address, int] | None:
-        """Where a collector receives; None while its name has no address."""
+        """The address and port of a collector; None while its name has no address."""
         at, found = self._found.get(collector, (-NAME_SECONDS, None))
         if now - at >= NAME_SECONDS:
             with contextlib.suppress(OSError, ValueError, UnicodeError):
