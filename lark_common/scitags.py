@@ -54,7 +54,8 @@ class Marks:
 
     ``jobs`` has None for a job without a mark, and lacks those that are unknown. ``destinations`` is true where the
     other end of a flow is told. Flows to ``silent`` networks are told to nobody. ``ongoing`` is the seconds between two
-    messages of a flow that goes on, 0 for none. ``revision`` changes with policy and registry.
+    messages of a flow that goes on, 0 for none. ``labels``: IPv6 packets are marked. ``revision`` changes with policy
+    and registry.
     """
 
     revision: str
@@ -62,6 +63,7 @@ class Marks:
     destinations: bool = False
     silent: tuple[Network, ...] = ()
     ongoing: int = 0
+    labels: bool = False
     jobs: Mapping[str, Scitag | None] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -73,6 +75,7 @@ def to_json(marks: Marks) -> dict[str, Any]:
         "destinations": marks.destinations,
         "silent": [str(network) for network in marks.silent],
         "ongoing": marks.ongoing,
+        "labels": marks.labels,
         "jobs": [
             {"job": job, "experiment": mark and mark.experiment, "activity": mark and mark.activity}
             for job, mark in marks.jobs.items()
@@ -89,6 +92,7 @@ def from_json(given: Mapping[str, Any]) -> Marks:
             given["destinations"] is True,
             tuple(map(ip_network, given["silent"])),
             _number(given["ongoing"], 0, 86400),
+            given["labels"] is True,
             {_text(each["job"]): _scitag(each) for each in given["jobs"]},
         )
     except (KeyError, TypeError, AttributeError) as error:

@@ -283,12 +283,13 @@ class NamedScitag(NamedTuple):
 class FireflySpec:
     """The hosts that are told of marked flows: ``collectors``, and each flow's own destination where ``destinations``
     is true; of flows with the WAN, or of all (``local``). ``ongoing`` is the seconds between two messages of a flow
-    that goes on, 0 for none."""
+    that goes on, 0 for none. ``labels``: their IPv6 packets are marked."""
 
     collectors: tuple[Collector, ...] = ()
     destinations: bool = False
     local: bool = False
     ongoing: int = 0
+    labels: bool = False
 
 
 class Accounting(StrEnum):

@@ -228,6 +228,7 @@ def schema() -> dict[str, Any]:
             "destinations": _described({"type": "boolean"}, "the other end of a flow is told, too"),
             "flows": {"enum": list(scitags.FLOWS)},
             "ongoing": {"type": "integer", "minimum": 0, "maximum": scitags.LONGEST_ONGOING},
+            "labels": _described({"type": "boolean"}, "IPv6 packets carry the mark in the flow label"),
         },
         scitags.SECTION_KEYS,
     )

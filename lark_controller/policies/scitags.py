@@ -12,7 +12,7 @@ from lark_controller.policies.scitag_registry import Name
 from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS: Final = ("experiment", "activity", "requested", "when")
-SECTION_KEYS: Final = ("collectors", "destinations", "flows", "ongoing")
+SECTION_KEYS: Final = ("collectors", "destinations", "flows", "ongoing", "labels")
 # Which flows are told: those with the WAN, or all.
 FLOWS: Final = ("wan", "all")
 ATTRIBUTE: Final = "ScitagActivity"
@@ -60,7 +60,8 @@ def parse_section(entry: FileEntry) -> FireflySpec:
     flows = fields["flows"].choice(FLOWS) if "flows" in fields else FLOWS[0]
     seconds = _ongoing(fields["ongoing"]) if "ongoing" in fields else ONGOING
     destinations = fields["destinations"].boolean() if "destinations" in fields else False
-    return FireflySpec(tuple(dict.fromkeys(collectors)), bool(destinations), flows == "all", seconds)
+    labels = fields["labels"].boolean() if "labels" in fields else False
+    return FireflySpec(tuple(dict.fromkeys(collectors)), bool(destinations), flows == "all", seconds, bool(labels))
 
 
 def _ongoing(entry: FileEntry) -> int:

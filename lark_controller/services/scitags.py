@@ -69,7 +69,8 @@ class Scitags:
 
     @property
     def revision(self) -> str:
-        """Changes with all that marks depend on; empty where nobody is told of flows."""
+        """Changes with all that marks depend on; empty where nobody is told of flows and no
+        packet is marked."""
         return self._revision(self._policy(), self._file.registry)
 
     def of_host(self, host: str, job_ids: Collection[str]) -> Marks:
@@ -88,12 +89,13 @@ class Scitags:
             spec.destinations,
             () if spec.local else local_networks(policy),
             spec.ongoing,
+            spec.labels,
             found,
         )
 
     @staticmethod
     def _revision(policy: Policy, registry: Registry) -> str:
-        told = policy.fireflies.collectors or policy.fireflies.destinations
+        told = policy.fireflies.collectors or policy.fireflies.destinations or policy.fireflies.labels
         return f"{policy.digest[:16]}.{registry.digest}" if policy.scitags and told else ""
 
 

@@ -20,13 +20,15 @@ from lark_common.runs import Address
 from lark_common.scitags import PORT, Collector, Marks, Scitag
 from lark_common.threads import StoppableThread
 from lark_worker.controller_link import ControllerLink
-from lark_worker.errors import AwayError, RefusedError
+from lark_worker.errors import AwayError, NetworkError, RefusedError
 from lark_worker.records.known_jobs import Key, key_of
 from lark_worker.records.records import Record
 from lark_worker.transfers.book import Flow, Turns
 from lark_worker.transfers.firefly import Times, datagram
 from lark_worker.transfers.flow_lives import FlowLives, Message
 from lark_worker.transfers.inet_diag import Connection
+from lark_worker.transfers.labels import MOST as MOST_LABELS
+from lark_worker.transfers.labels import Ends, FlowLabels
 
 # Messages a second, and at once; each goes to some collectors and to one destination.
 RATE: Final = 200.0
@@ -36,6 +38,8 @@ SECONDS: Final = 0.5
 AWAY_SECONDS: Final = 5.0
 # Seconds between two readings of the bytes of flows that go on.
 COUNT_SECONDS: Final = 2.0
+# Seconds until flow labels are tried again after the kernel did not take them.
+LABEL_SECONDS: Final = 60.0
 # Jobs that are asked about at once.
 AT_ONCE: Final = 500
 # Seconds for which a collector's address counts, and until a name without one is looked up again.
@@ -45,11 +49,11 @@ NAME_SECONDS: Final = 300.0
 class Fireflies:
     """Sends fireflies for a worker's transfers from :meth:`start` to :meth:`stop`; thread-safe.
 
-    ``records`` returns the worker's jobs. Until :meth:`revise` has said that somebody is told, nothing is sent, and
-    nobody is asked.
+    ``records`` returns the worker's jobs; ``prefix`` begins the names of all that the worker makes. Until
+    :meth:`revise` has said that somebody is told, nothing is sent, and nobody is asked.
     """
 
-    def __init__(self, link: ControllerLink, records: Callable[[], tuple[Record, ...]]) -> None:
+    def __init__(self, link: ControllerLink, records: Callable[[], tuple[Record, ...]], prefix: str) -> None:
         self._link = link
         self._records = records
         # Guards the flows and the revision; held for as long as a list of flows takes.
@@ -63,6 +67,8 @@ class Fireflies:
         self._flows: Callable[[], list[Flow]] = list
         self._bucket = Bucket(RATE, BURST, time.monotonic())
         self._names = _Names()
+        self._labels = FlowLabels(prefix)
+        self._label_again = 0.0
         self._sockets: dict[int, socket.socket] = {}
         self.sent = self.failed = 0
         self._wake = threading.Event()
@@ -76,6 +82,10 @@ class Fireflies:
     def stop(self) -> None:
         """Send nothing more."""
         self._thread.stop(patience=1.0)
+        if len(self._labels):
+            # The numbers of ports are used again, by others' connections.
+            with contextlib.suppress(NetworkError):
+                self._labels.put({})
         for each in self._sockets.values():
             each.close()
         self._sockets.clear()
@@ -117,11 +127,11 @@ class Fireflies:
             self._wake.wait(SECONDS if self._revision else None)
             self._wake.clear()
             revision = self._revision
-            if not revision:
-                continue
             try:
-                self._ask(revision)
-                self._send()
+                if revision:
+                    self._ask(revision)
+                    self._send()
+                self._label()
             except Exception as error:  # an unexpected error must not stop this thread
                 log.failure("fireflies are not sent", error)
                 self._thread.pause(AWAY_SECONDS)
@@ -168,13 +178,8 @@ class Fireflies:
             with self._lock:
                 for flow in flows:
                     self._lives.count(flow)
+        mark = self._mark
         collectors = [place for each in given.collectors if (place := self._names.address(each, now)) is not None]
-
-        def mark(connection: Connection, key: Key) -> Scitag | None:
-            silent = any(
-                connection.remote.version == each.version and connection.remote in each for each in given.silent
-            )
-            return None if silent else self._known.get(key)
 
         messages = []
         with self._lock:
@@ -185,6 +190,30 @@ class Fireflies:
         for message in messages:
             destination = [(message.connection.remote, PORT)] if given.destinations else []
             self._tell(message, [*collectors, *destination], now)
+
+    def _mark(self, connection: Connection, key: Key) -> Scitag | None:
+        """The mark of a job's flow; None also where nobody is to know of it."""
+        remote, silent = connection.remote, () if self._given is None else self._given.silent
+        if any(remote.version == each.version and remote in each for each in silent):
+            return None
+        return self._known.get(key)
+
+    def _label(self) -> None:
+        """Mark packets, as far as the policy wants it; without it, clear away what an earlier service has left."""
+        marked: dict[Ends, Scitag] = {}
+        if self._revision and self._given is not None and self._given.labels:
+            with self._lock:
+                for each, mark in self._lives.marked(self._mark):
+                    if each.remote.version == each.local.version == 6 and len(marked) < MOST_LABELS:
+                        marked[each.local, each.local_port, each.remote, each.remote_port] = mark
+        now = time.monotonic()
+        if now < self._label_again:
+            return
+        try:
+            self._labels.put(marked)
+        except NetworkError as error:
+            log.failure("flow labels are not set; it is tried again", error)
+            self._label_again = now + LABEL_SECONDS
 
     def _tell(self, message: Message, places: Iterable[tuple[Address, int]], now: float) -> None:
         offset = time.time() - now

@@ -93,6 +93,12 @@ class FlowLives:
         """The starters of flows with messages to come."""
         return {life.key for life in (*self._open.values(), *self._over)}
 
+    def marked(self, mark: Callable[[Connection, Key], Scitag | None]) -> Iterator[tuple[Connection, Scitag]]:
+        """The flows that go on and have a mark."""
+        for life in self._open.values():
+            if (found := mark(life.connection, life.key)) is not None:
+                yield life.connection, found
+
     def due(
         self,
         now: float,

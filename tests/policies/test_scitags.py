@@ -66,8 +66,8 @@ def test_nobody_is_told_unless_the_section_says_so() -> None:
     section = "scitags:\n  collectors: [c.example.org, '[2001:db8::5]:99', '192.0.2.1:5']\n  ongoing: 0\n"
     hosts = (Collector("c.example.org"), Collector("2001:db8::5", 99), Collector("192.0.2.1", 5))
     assert policy(section=section).fireflies == FireflySpec(hosts, False, False, 0)
-    section = "scitags: {destinations: true, flows: all}\n"
-    assert policy(section=section).fireflies == FireflySpec((), True, True, 60)
+    section = "scitags: {destinations: true, flows: all, labels: true}\n"
+    assert policy(section=section).fireflies == FireflySpec((), True, True, 60, True)
 
 
 @given(st.integers(1, 511), st.integers(1, 63))
@@ -85,7 +85,7 @@ def test_the_flow_labels_mask_is_the_specifications() -> None:
 
 
 def test_marks_survive_the_wire() -> None:
-    marks = Marks("1.2", (Collector("a", 5),), True, (), 60, {"x": Scitag(3, 4), "y": None})
+    marks = Marks("1.2", (Collector("a", 5),), True, (), 60, True, {"x": Scitag(3, 4), "y": None})
     assert from_json(json.loads(json.dumps(to_json(marks)))) == marks
 
 

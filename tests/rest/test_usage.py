@@ -267,6 +267,7 @@ def test_a_worker_asks_for_the_marks_of_its_jobs(api: Api) -> None:
     answer = api.post(json.dumps({"jobs": [job]}), "/v1/hosts/worker1/scitags", "application/json")
     assert answer.json == {
         "revision": "5f0e12ab.17", "collectors": [{"host": "192.0.2.9", "port": 10514}], "destinations": False,
-        "silent": ["10.0.0.0/8"], "ongoing": 60, "jobs": [{"job": job, "experiment": 3, "activity": 12}],
+        "silent": ["10.0.0.0/8"], "ongoing": 60, "labels": False,
+        "jobs": [{"job": job, "experiment": 3, "activity": 12}],
     }  # fmt: skip
     assert_problem(api.post("{}", "/v1/hosts/worker1/scitags", "application/json"), 422, "parameters")

@@ -220,6 +220,7 @@ class MarksSchema(Schema):
     destinations = a_flag("The other end of a flow is told, too")
     silent = _prefixes("Flows to these are told to nobody")
     ongoing = a_number("Seconds between two messages of a flow that goes on; 0: none")
+    labels = a_flag("IPv6 packets of these flows carry the mark in the flow label")
     jobs = fields.List(fields.Nested(MarkSchema), required=True, metadata=meta("The jobs that live there"))
 
 
