@@ -36,6 +36,8 @@ BURST: Final = 2000.0
 # Seconds between two looks for messages that are due, and until a controller that was away is asked again.
 SECONDS: Final = 0.5
 AWAY_SECONDS: Final = 5.0
+# The thread is busy for at most this part of the time.
+SHARE: Final = 0.1
 # Seconds between two readings of the bytes of flows that go on.
 COUNT_SECONDS: Final = 2.0
 # Seconds until flow labels are tried again after the kernel did not take them.
@@ -122,11 +124,12 @@ class Fireflies:
                 self._lives.end(flow, at)
 
     def _run(self) -> None:
+        pause = SECONDS
         while not self._thread.stopping:
             # While nobody is told there is nothing to look for.
-            self._wake.wait(SECONDS if self._revision else None)
+            self._wake.wait(pause if self._revision else None)
             self._wake.clear()
-            revision = self._revision
+            revision, began = self._revision, time.monotonic()
             try:
                 if revision:
                     self._ask(revision)
@@ -135,6 +138,7 @@ class Fireflies:
             except Exception as error:  # an unexpected error must not stop this thread
                 log.failure("fireflies are not sent", error)
                 self._thread.pause(AWAY_SECONDS)
+            pause = max(SECONDS, (time.monotonic() - began) * (1 - SHARE) / SHARE)
 
     def _ask(self, revision: str) -> None:
         """Learn the marks of jobs that are new, or of all by another revision."""
@@ -212,6 +216,9 @@ class Fireflies:
         try:
             self._labels.put(marked)
         except NetworkError as error:
+            if not marked:
+                # A kernel or machine without a packet filter has no table that an earlier service could have left.
+                return
             log.failure("flow labels are not set; it is tried again", error)
             self._label_again = now + LABEL_SECONDS
 

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -480,3 +481,33 @@ def test_real_transfers_are_told_from_their_start_to_their_end(pool: Pool, addre
         if address != "::1":
             wait(lambda: destination.states() == collector.states())
             assert destination.seen == collector.seen
+
+
+FLOWD = """
+import queue, socket, sys, threading, types
+# Its own file of settings is below /etc, and its absence ends the program.
+sys.modules["scitags.config"] = types.SimpleNamespace(config={})
+from scitags.plugins import firefly
+found = queue.Queue()
+server = firefly.ThreadedUDPServer(("127.0.0.1", 0), firefly.ThreadedUDPRequestHandler, found)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for line in sys.stdin:
+    sender.sendto(bytes.fromhex(line), server.server_address)
+    print("read", *found.get(timeout=20)[:10], flush=True)
+"""
+
+
+def test_the_scitags_projects_own_daemon_reads_them() -> None:
+    connection = Connection(1, 9, FAR6, 7, 8, ip_address("3fff::2"), 40000, 9618)
+    sent = [datagram(state, CMS, connection, Times(1e9, 1e9 + 60)).hex() for state in State]
+    done = subprocess.run(
+        [sys.executable, "-c", FLOWD], input="\n".join(sent), capture_output=True, text=True, timeout=60, check=True
+    )
+    start, end = "2001-09-09T01:46:40.000+00:00", "2001-09-09T01:47:40.000+00:00"
+    flow = "tcp 3fff::2 40000 3fff::1 9618 3 12"
+    assert [line for line in done.stdout.splitlines() if line.startswith("read ")] == [
+        f"read start {flow} {start} None",
+        f"read ongoing {flow} None None",
+        f"read end {flow} {start} {end}",
+    ]
