@@ -18,7 +18,7 @@ from argcomplete.shell_integration import shellcode
 from lark_common import log
 from lark_common.client import Client, read_token
 from lark_common.errors import PolicyError, SettingError
-from lark_controller.cli import network_map, own_name, printing
+from lark_controller.cli import instances_table, network_map, own_name, printing
 from lark_controller.cli.text_files import read_text
 from lark_controller.settings import load, table
 
@@ -168,7 +168,7 @@ def audit(arguments: Arguments) -> int:
 
 def instances(arguments: Arguments) -> int:
     """List the controllers on one database: the active one, and those that stand by."""
-    return _show(arguments, connected(arguments).instances(), printing.instances)
+    return _show(arguments, connected(arguments).instances(), instances_table.show)
 
 
 def drain(arguments: Arguments) -> int:

@@ -284,34 +284,6 @@ def audit(found: Sequence[Answer]) -> None:
     table(("WHEN", "WHO", "WHAT", "CONCERNS", "DETAIL"), rows)
 
 
-def instances(found: Answer) -> None:
-    """A table of the controllers on one database, and the last takeover."""
-    rows = [
-        (
-            each["name"],
-            each["url"],
-            each["version"],
-            each["state"],
-            found["since"] if each["id"] == found["active"] else each["started"],
-            found["generation"] if each["id"] == found["active"] else "",
-            f"{each['beat_age']:.1f}",
-        )
-        for each in found["instances"]
-    ]
-    table(("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT"), rows)
-    if apart := _different_tokens(found):
-        words = "differ: a token may be refused after a takeover. Copy the file to each."
-        print(f"The tokens files (LARK_TOKENS_FILE) of {' and '.join(apart)} {words}", file=sys.stderr)
-    if found["since"]:
-        print(f"last takeover: {found['since']}, {found['why']}, generation {found['generation']}")
-
-
-def _different_tokens(found: Answer) -> list[str]:
-    """The names of the instances that run, where their own files have different tokens."""
-    known = [each for each in found["instances"] if each.get("tokens") and each["state"] not in ("stopped", "lost")]
-    return [each["name"] for each in known] if len({each["tokens"] for each in known}) > 1 else []
-
-
 def reservations(found: Sequence[Answer]) -> None:
     """A table of reservations."""
     rows = [

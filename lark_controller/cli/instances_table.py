@@ -1,0 +1,39 @@
+"""The output of ``lark instances``: the controllers on one database as a table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from lark_controller.cli import printing
+
+Answer = Mapping[str, Any]
+
+
+def show(found: Answer) -> None:
+    """A table of the controllers on one database, and the last takeover."""
+    rows = [
+        (
+            each["name"],
+            each["url"],
+            each["version"],
+            each["state"],
+            found["since"] if each["id"] == found["active"] else each["started"],
+            found["generation"] if each["id"] == found["active"] else "",
+            f"{each['beat_age']:.1f}",
+        )
+        for each in found["instances"]
+    ]
+    printing.table(("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT"), rows)
+    if apart := _different_tokens(found):
+        words = "differ: a token may be refused after a takeover. Copy the file to each."
+        print(f"The tokens files (LARK_TOKENS_FILE) of {' and '.join(apart)} {words}", file=sys.stderr)
+    if found["since"]:
+        print(f"last takeover: {found['since']}, {found['why']}, generation {found['generation']}")
+
+
+def _different_tokens(found: Answer) -> list[str]:
+    """The names of the instances that run, where their own files have different tokens."""
+    known = [each for each in found["instances"] if each.get("tokens") and each["state"] not in ("stopped", "lost")]
+    return [each["name"] for each in known] if len({each["tokens"] for each in known}) > 1 else []
