@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 Waiter = Callable[[], None]
 # Values that many jobs have in common are shared; so many are remembered for that.
 _SHARED: Final = 65_536
+# Parts of a job that are gone through one by one; more, as of a job that opens a block and is awaited at a thousand
+# switches, are looked up while any of them is not confirmed.
+_FEW: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,43 @@ class _Part(NamedTuple):
     reason: str
 
 
+class _Many:
+    """The parts of a job that needs many things, with the number of those not confirmed and of those under way."""
+
+    __slots__ = ("lacking", "parts", "under_way")
+
+    def __init__(self, parts: Iterable[_Part]) -> None:
+        self.parts: dict[Awaited, _Part] = {}
+        self.lacking = 0
+        self.under_way = 0
+        for part in parts:
+            self.put(part)
+
+    def __iter__(self) -> Iterator[_Part]:
+        return iter(self.parts.values())
+
+    def put(self, new: _Part) -> None:
+        """Set one part, in the place of what it was before."""
+        old = self.parts.get(new.what)
+        if old is not None:
+            self.lacking -= bool(old.reason)
+            self.under_way -= bool(old.out)
+        self.parts[new.what] = new
+        self.lacking += bool(new.reason)
+        self.under_way += bool(new.out)
+
+
 class Confirmations:
-    """The things that each job needs, by its number: confirmed, or the reason why not."""
+    """The things that each job needs, by its number: confirmed, or the reason why not.
+
+    To note one costs the same however many there are of the job.
+    """
 
     def __init__(self) -> None:
         # Few parts a job, and mostly the same for many jobs, so that they are shared.
-        self._jobs: dict[int, tuple[_Part, ...]] = {}
+        self._jobs: dict[int, tuple[_Part, ...] | _Many] = {}
         self._shared: dict[tuple[_Part, ...], tuple[_Part, ...]] = {}
+        self._confirmed: dict[Awaited, _Part] = {}
         self._waiters: dict[int, list[Waiter]] = {}
         self._open: dict[Awaited, set[int]] = {}
 
@@ -124,6 +157,8 @@ class Confirmations:
     def stuck(self, number: int) -> bool:
         """True where a job waits for something, and no confirmation is under way."""
         parts = self._jobs.get(number, ())
+        if isinstance(parts, _Many):
+            return bool(parts.lacking) and not parts.under_way
         return any(part.reason for part in parts) and not any(part.out for part in parts)
 
     def done(self, number: int) -> list[Awaited]:
@@ -132,7 +167,7 @@ class Confirmations:
 
     def when_settled(self, number: int, waiter: Waiter) -> None:
         """Call ``waiter`` once nothing more is waited for (at once if that is so now)."""
-        if any(part.reason for part in self._jobs.get(number, ())):
+        if self._lacks(number):
             self._waiters.setdefault(number, []).append(waiter)
         else:
             waiter()
@@ -160,14 +195,22 @@ class Confirmations:
         return len(self._jobs) + len(self._waiters) + len(self._open)
 
     def _part(self, number: int, what: Awaited) -> _Part | None:
-        for part in self._jobs.get(number, ()):
+        parts = self._jobs.get(number, ())
+        if isinstance(parts, _Many):
+            return parts.parts.get(what)
+        for part in parts:
             if part.what == what:
                 return part
         return None
 
+    def _lacks(self, number: int) -> bool:
+        """True if anything that a job needs is not confirmed."""
+        parts = self._jobs.get(number, ())
+        return bool(parts.lacking) if isinstance(parts, _Many) else any(part.reason for part in parts)
+
     def _settled(self, number: int) -> bool:
         """True if a job waits for nothing more; its waiters are called then."""
-        if any(part.reason for part in self._jobs[number]):
+        if self._lacks(number):
             return False
         self._call(number)
         return True
@@ -177,17 +220,27 @@ class Confirmations:
             waiter()
 
     def _set(self, number: int, new: _Part) -> None:
+        for shared in (self._shared, self._confirmed):
+            if len(shared) >= _SHARED:
+                shared.clear()
         old = self._jobs.get(number, ())
-        parts = tuple(new if part.what == new.what else part for part in old) if old else (new,)
-        if new not in parts:
-            parts = (*parts, new)
-        if len(self._shared) >= _SHARED:
-            self._shared.clear()
-        self._jobs[number] = parts if new.out else self._shared.setdefault(parts, parts)
+        self._jobs[number] = self._with(old, new) if isinstance(old, _Many) or len(old) >= _FEW else self._few(old, new)
         if new.reason:
             self._open.setdefault(new.what, set()).add(number)
         else:
             self._close(number, new.what)
+
+    def _few(self, old: tuple[_Part, ...], new: _Part) -> tuple[_Part, ...]:
+        parts = tuple(new if part.what == new.what else part for part in old) if old else (new,)
+        if new not in parts:
+            parts = (*parts, new)
+        return parts if new.out else self._shared.setdefault(parts, parts)
+
+    def _with(self, old: tuple[_Part, ...] | _Many, new: _Part) -> tuple[_Part, ...] | _Many:
+        parts = old if isinstance(old, _Many) else _Many(old)
+        # One that is confirmed is the same object for all jobs, since a job that needs many lives with them for long.
+        parts.put(new if new.out or new.reason else self._confirmed.setdefault(new.what, new))
+        return parts if parts.lacking else tuple(parts)
 
     def _close(self, number: int, what: Awaited) -> None:
         numbers = self._open.get(what)

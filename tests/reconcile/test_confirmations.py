@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from lark_controller.reconcile.confirmations import Confirmations, FlowsAt
+import cProfile
+import random
+from functools import partial
+
+from lark_controller.reconcile.confirmations import Awaited, Confirmations, FlowsAt
 from lark_controller.reconcile.workers import WorkerStates
 
 
@@ -42,3 +46,64 @@ def test_a_revision_that_was_never_given_out_confirms_nothing() -> None:
     start, _, count = states.revision("worker1").partition(".")
     assert states.confirmed("worker1", f"{start}.{int(count) + 1}") == []
     assert states.confirmed("worker1", f"{start}.{count}") == [7]
+
+
+def _calls_for(switches: int) -> float:
+    """The calls of functions for one switch of a job that so many switches confirm."""
+    seen = Confirmations()
+    profile = cProfile.Profile()
+    profile.enable()
+    for datapath in range(switches):
+        seen.sent(7, FlowsAt(datapath))
+    for datapath in range(switches):
+        settled = seen.confirmed(7, FlowsAt(datapath))
+        assert settled == (datapath == switches - 1)
+        assert not seen.stuck(7)
+    profile.disable()
+    return sum(each.callcount for each in profile.getstats()) / switches
+
+
+def test_a_confirmation_costs_the_same_however_many_switches_a_job_waits_for() -> None:
+    assert _calls_for(2000) < 1.5 * _calls_for(20)
+
+
+def test_many_switches_of_a_job_are_told_apart_as_few_are() -> None:
+    for seed in range(20):
+        rng, seen = random.Random(seed), Confirmations()
+        # What is to be seen: barriers that are out, and the reason, by what is awaited.
+        wanted: dict[Awaited, tuple[int, str]] = {}
+        called: list[int] = []
+        for step in range(400):
+            what = FlowsAt(rng.randrange(rng.choice((4, 40))))
+            out, reason = wanted.get(what, (0, ""))
+            if step % 50 == 0:
+                seen.when_settled(7, partial(called.append, step))
+            match rng.randrange(7):
+                case 0 | 1:
+                    seen.sent(7, what)
+                    wanted[what] = out + 1, "has not confirmed yet"
+                case 2:
+                    seen.blocked(7, what, "is away")
+                    wanted[what] = 0, "is away"
+                case 3:
+                    assert set(seen.lost(what, "is gone")) == ({7} if reason else set())
+                    if reason:
+                        wanted[what] = 0, "is gone"
+                case 4 if step % 3 == 0:
+                    for each in list(wanted):
+                        list(seen.synced(each))
+                        wanted[each] = (0, "") if not wanted[each][0] else wanted[each]
+                case _:
+                    if reason:
+                        wanted[what] = max(0, out - 1), reason if out > 1 else ""
+                    settled = seen.confirmed(7, what)
+                    assert settled == bool(reason and not any(why for _, why in wanted.values()))
+            assert seen.waiting(7) == {each: why for each, (_, why) in wanted.items() if why}
+            assert set(seen.done(7)) == {each for each, (_, why) in wanted.items() if not why}
+            assert seen.awaits(7, what) == wanted.get(what, (0, ""))[1]
+            assert seen.stuck(7) == (bool(seen.waiting(7)) and not any(out for out, _ in wanted.values()))
+            assert seen.open() == ([7] if seen.waiting(7) else [])
+            assert bool(seen.awaited()) <= bool(seen.waiting(7))
+        seen.forget(7)
+        assert len(called) == 8
+        assert len(seen) == 0
