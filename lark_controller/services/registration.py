@@ -115,14 +115,21 @@ class Registration:
         with self._lock:
             if jobs is not None:
                 self._feed.load(jobs)
-            live = self._feed.live()
-            reserved = [address for network in policy.hosts for address in network]
-            blocks = BlockAllocator(policy.job_networks, policy.block_prefixes, reserved)
-            self._ports = {}
-            for job in live:
-                self._hold(blocks, policy, job)
-            self._policy, self._names, self._blocks = policy, names, blocks
+            # What is held by live jobs stays as it is where the policy gives addresses as before: to go through all
+            # jobs would hold up every post.
+            if jobs is not None or self._policy is None or _addressing(self._policy) != _addressing(policy):
+                self._hold_all(policy)
+            self._policy, self._names = policy, names
             self._reservations.use(policy)
+
+    def _hold_all(self, policy: Policy) -> None:
+        """Note anew which live job has which port, address and block."""
+        reserved = [address for network in policy.hosts for address in network]
+        blocks = BlockAllocator(policy.job_networks, policy.block_prefixes, reserved)
+        self._ports = {}
+        for job in self._feed.live():
+            self._hold(blocks, policy, job)
+        self._blocks = blocks
 
     def need(self, names: Names) -> None:
         """Add attributes that the facts of new jobs hold from now on."""
@@ -446,6 +453,11 @@ class Registration:
         if job.has_pool_address:
             for address in job.addresses:
                 self._blocks.release(address)
+
+
+def _addressing(policy: Policy) -> Hashable:
+    """All that addresses are given by."""
+    return policy.job_networks, policy.block_prefixes, policy.hosts
 
 
 def _stored(step: _Prepared | _End, now: float, digest: str) -> Post | Finish:

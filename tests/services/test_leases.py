@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -241,3 +242,51 @@ def test_a_refusal_that_comes_late_frees_nobody_elses_address(registered: tuple[
     assert other.addresses == refused.addresses
     assert registration.refused(refused)
     assert registration._blocks.holds(refused.addresses[0])
+
+
+def a_place(registration: Registration, number: int) -> Registered:
+    """A post of a job whose address the controller gives, at a port of its own."""
+    text = (
+        f'Owner = "alice"\nGlobalJobId = "s#{number}.0#1"\n------\nMachine = "w"\nName = "slot{number}@w"\n'
+        f'LarkNetworkType = "ovs_bridge"\nLarkAddressType = "controller"\nLarkExternalInterface = "p{number}"\n'
+    )
+    return registration.register(*parse_post(text.encode(), "text/plain"), "hook")
+
+
+def test_a_policy_that_gives_addresses_as_before_leaves_those_of_live_jobs_alone(
+    registered: tuple[Store, Registration, Job],
+) -> None:
+    _, registration, _ = registered
+    for number in range(1, 9):
+        a_place(registration, number)
+    steering = load(POLICY.replace("action: drop", "port: wan-fast"))
+    calls = []
+    for number in (9, 200):
+        while len(registration.live()) < number:
+            a_place(registration, 100 + len(registration.live()))
+        profile = cProfile.Profile()
+        profile.runcall(registration.use, steering, needed_attributes(steering))
+        calls.append(sum(each.callcount for each in profile.getstats()))
+    assert calls[1] < 1.5 * calls[0]
+    with pytest.raises(AddressError, match="belongs to live job"):
+        registration.register(
+            *parse_post(
+                b'Owner = "bob"\nGlobalJobId = "s#900.0#1"\n------\nMachine = "w"\nName = "other@w"\n'
+                b'LarkNetworkType = "ovs_bridge"\nLarkAddressType = "controller"\nLarkExternalInterface = "p1"\n',
+                "text/plain",
+            ),
+            "hook",
+        )
+    taken = {str(job.ipv4) for job in registration.live()}
+    assert str(a_place(registration, 901).job.ipv4) not in taken
+
+
+def test_a_policy_with_other_blocks_knows_the_addresses_of_live_jobs(
+    registered: tuple[Store, Registration, Job],
+) -> None:
+    _, registration, _ = registered
+    taken = {str(a_place(registration, number).job.ipv4) for number in range(1, 9)}
+    other = load(POLICY.replace("  local:", "  hosts: [10.64.255.1]\n  block_prefix: {ipv4: 29}\n  local:"))
+    registration.use(other, needed_attributes(other))
+    more = [str(a_place(registration, number).job.ipv4) for number in range(11, 31)]
+    assert len({*taken, *more}) == 28
