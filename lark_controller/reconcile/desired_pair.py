@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
 
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows.desired import Desired
@@ -17,12 +14,11 @@ from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Decision, Policy
 from lark_controller.qos.worker_queues import Claim
+from lark_controller.reconcile.pace import Pace
 
 # By desired state (0: in force, 1: coming), then by datapath.
 PairChanges = dict[int, dict[int, Changes]]
 PlacedSwitch = tuple[Switch, tuple[str, ...]]
-# Seconds that jobs are decided by a new policy before the loop turns to other work.
-PORTION: Final = 0.005
 
 
 class DesiredPair:
@@ -65,8 +61,9 @@ class DesiredPair:
             for place, (desired, decider) in enumerate(self.all()):
                 decision = decider.of(job)
                 _check_support(desired, job, decision)
-                limited = any(spec.max_rules for spec in desired.policy.switches.values())
-                counts = dict(desired.rules) if limited else {}
+                # Declared switches are few, whatever the number of workers.
+                limited = [datapath for datapath, spec in desired.policy.switches.items() if spec.max_rules]
+                counts = {datapath: desired.rules.get(datapath, 0) for datapath in limited}
                 before = desired.placed.get(job.number)
                 changes[place] = desired.put(job, decision)
                 done.append((desired, decider))
@@ -106,13 +103,16 @@ class DesiredPair:
         desired = Desired.following(policy, self.desired) if follows else Desired(policy, self.desired)
         self._coming = (desired, decider)
         try:
-            await _in_portions(self._decisions(desired, decider, follows=follows))
-            await _in_portions(desired.move_labels())
+            pace = Pace()
+            for _ in self._decisions(desired, decider, follows=follows):
+                await pace.step()
+            for _ in desired.move_labels():
+                await pace.step()
             connected = switches()
             for datapath, place in connected.items():
                 if not follows:
                     desired.place_switch(*place())
-                    await asyncio.sleep(0)
+                    await pace.step()
                 elif desired.switches[datapath].max_rules:
                     desired.program(datapath)
             _check_whole(desired, connected)
@@ -143,14 +143,6 @@ class DesiredPair:
         self.moved = set()
 
 
-async def _in_portions(steps: Iterator[None]) -> None:
-    until = time.perf_counter() + PORTION
-    for _ in steps:
-        if time.perf_counter() > until:
-            await asyncio.sleep(0)
-            until = time.perf_counter() + PORTION
-
-
 def _check_support(desired: Desired, job: Job, decision: Decision) -> None:
     if why := unsupported(desired.policy, job, decision):
         raise UnsupportedError(why)
@@ -164,9 +156,10 @@ def _check_support(desired: Desired, job: Job, decision: Decision) -> None:
 
 
 def _check_limits(desired: Desired, counts: dict[int, int], changes: dict[int, Changes], before: Placed | None) -> None:
-    for datapath in changes:
-        switch = desired.switches[datapath]
-        was, wanted = counts.get(datapath, 0), desired.rules.get(datapath, 0)
+    for datapath, was in counts.items():
+        if datapath not in changes:
+            continue
+        switch, wanted = desired.switches[datapath], desired.rules.get(datapath, 0)
         if switch.max_rules and wanted > switch.max_rules and wanted > was:
             raise RuleLimitError(
                 f"switch {switch.name} takes {switch.max_rules} rules and has {was}; this job "

@@ -17,6 +17,7 @@ from lark_controller.flows.transition import Transition
 from lark_controller.policies.model import Policy
 from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.desired_pair import PlacedSwitch
+from lark_controller.reconcile.pace import Pace
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.sending import Sending
@@ -82,6 +83,7 @@ class PolicyChange:
         before, after, sent = loop.desired, loop.pair.coming, 0
         transition = Transition(before, after)
         outstanding: set[asyncio.Future[Outcome]] = set()
+        pace = Pace()
         # A switch that connects meanwhile holds the old program, so it is asked for again until there is none left.
         while left := [datapath for datapath in loop.switches if datapath not in loop.pair.moved]:
             for datapath in left:
@@ -95,7 +97,7 @@ class PolicyChange:
                     failure("a switch could not be brought over to the policy", error, datapath=dpid_text(datapath))
                     if state.link is not None:
                         state.link.close("its change of policy failed; it is compared as a whole when it returns")
-                await asyncio.sleep(0)
+                await pace.step()
                 outstanding = await _room(outstanding)
         loop.pair.finish()
         changed = {number: each for number, each in after.placed.items() if before.placed.get(number) is not each}

@@ -1,0 +1,33 @@
+"""Turns of the reconcile loop that a long work takes, so that other work goes ahead between them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+# Seconds that a long work goes on before the loop turns to other work, and at most where that takes long itself.
+PORTION: Final = 0.005
+LONGEST: Final = 0.02
+
+
+class Pace:
+    """The portions of one long work on the running loop.
+
+    A portion is as long as the other work took before it, within bounds: a fixed one would be a small part of the time
+    of a loop that is busy, and the long work would take as many turns of it as it has steps.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._until = clock() + PORTION
+
+    async def step(self) -> None:
+        """Let other work go ahead, if the portion is over."""
+        ended = self._clock()
+        if ended < self._until:
+            return
+        await asyncio.sleep(0)
+        began = self._clock()
+        self._until = began + min(max(PORTION, began - ended), LONGEST)
