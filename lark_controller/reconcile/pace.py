@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# Seconds that a long work goes on before the loop turns to other work, and at most where that takes long itself.
+# Seconds that a long work goes on before the loop turns to other work, and at most where that takes long itself: in a
+# large pool one job may concern a thousand switches, and a turn of the loop with several of those takes half a second.
 PORTION: Final = 0.005
-LONGEST: Final = 0.02
+LONGEST: Final = 0.1
 
 
 class Pace:
