@@ -453,7 +453,9 @@ class Desired:
         for key in keys:
             if key in local.tags:
                 yield from slice_flows(local.tags[key], self._slices.prefixes(key))
-        if keys:
+        # A job without a slice at its port has no flow that depends on a tag.
+        own = None if changed is None or changed.datapath != datapath else slice_at_port(changed)
+        if any(local.slices.get(key, 0) > (key == own) for key in keys):
             for placed in self.present_at(datapath):
                 if placed.decision.slice in keys and placed is not changed:
                     yield from self.job_flows(placed, switch)

@@ -22,6 +22,11 @@ def _digest(key: SliceKey) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
 
 
+def natural_tag(key: SliceKey, bits: int = TAG_BITS) -> int:
+    """The tag of a slice where no other slice has it."""
+    return _digest(key) % ((1 << bits) - 1) + 1
+
+
 def assign_tags(keys: Iterable[SliceKey], bits: int = TAG_BITS) -> dict[SliceKey, int]:
     """A tag from 1 to 2**bits - 1 for each slice, all different. Raises ValueError with more slices than tags."""
     size = (1 << bits) - 1
@@ -55,6 +60,13 @@ class LocalJobs:
 
     def moved(self, leaves: SliceKey | None, comes: SliceKey | None) -> frozenset[SliceKey]:
         """The slices whose tag would come, go or change if a job left one slice and came into another."""
+        gone = leaves is not None and leaves != comes and self.slices.get(leaves) == 1
+        new = comes is not None and comes not in self.slices
+        if not gone and not new:
+            return frozenset()
+        # One that finds its own place free pushes no other away.
+        if comes is not None and not gone and natural_tag(comes) not in self.tags.values():
+            return frozenset({comes})
         counts = dict(self.slices)
         for key, step in ((leaves, -1), (comes, 1)):
             if key is not None:

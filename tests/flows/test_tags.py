@@ -1,0 +1,73 @@
+"""Slice tags: which of them change when a job comes or goes, and what it costs to know."""
+
+from __future__ import annotations
+
+import cProfile
+import random
+from dataclasses import replace
+
+from lark_controller.flows.desired import Desired
+from lark_controller.flows.tags import JobsByEdge, assign_tags, natural_tag
+from lark_controller.jobs.job import Job
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.file import load
+from lark_controller.policies.model import SliceKey
+from tests.flows.test_desired import FULL, a_job, a_switch
+
+
+def _colliding(pairs: int) -> list[SliceKey]:
+    """Slices of which two at a time have the same tag of their own."""
+    seen: dict[int, SliceKey] = {}
+    found: list[SliceKey] = []
+    number = 0
+    while len(found) < 2 * pairs:
+        number += 1
+        key = SliceKey(1, f"user{number}")
+        other = seen.setdefault(natural_tag(key), key)
+        if other is not key:
+            found += [other, key]
+    return found
+
+
+def test_the_slices_that_a_job_moves_are_those_whose_tags_differ() -> None:
+    keys = [*_colliding(4), *(SliceKey(1, f"other{number}") for number in range(4))]
+    for seed in range(20):
+        rng, jobs = random.Random(seed), JobsByEdge()
+        held: dict[int, SliceKey] = {}
+        for number in range(200):
+            leaves = held.pop(rng.choice(list(held))) if held and rng.random() < 0.5 else None
+            comes = rng.choice(keys) if leaves is None or rng.random() < 0.5 else None
+            before = assign_tags([*held.values(), *([] if leaves is None else [leaves])])
+            after = assign_tags([*held.values(), *([] if comes is None else [comes])])
+            changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+            assert jobs.at(1).moved(leaves, comes) == changed
+            if leaves is not None:
+                jobs.take(1, number, leaves)
+            if comes is not None:
+                jobs.add(1, number, comes)
+                held[number] = comes
+            assert jobs.at(1).tags == after
+
+
+def _calls_to_put(present: int) -> int:
+    """The calls of functions to put a user's first job on an edge with jobs of so many others."""
+    desired = Desired(load(FULL))
+    decider = Decider(desired.policy)
+    desired.set_switch(a_switch(FULL, 1, ports=300))
+
+    def one(number: int) -> Job:
+        return replace(a_job(number, owner=f"user{number}"), datapath=1, port=f"p{number}")
+
+    for number in range(1, present + 1):
+        desired.put(one(number), decider.of(one(number)))
+    job = one(present + 1)
+    decision = decider.of(job)
+    _ = desired.tags_at(1)
+    profile = cProfile.Profile()
+    profile.runcall(desired.put, job, decision)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_the_first_job_of_a_user_does_not_go_through_those_of_others() -> None:
+    few, many = _calls_to_put(10), _calls_to_put(200)
+    assert many - few < 190
