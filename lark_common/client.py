@@ -265,6 +265,26 @@ class Client:
         """Release a reservation."""
         return self._json("DELETE", f"/v1/reservations/{_part(reservation_id)}")
 
+    def associate_external_address(
+        self, job: str, opened: Sequence[str] = (), seconds: float | None = None, wait: float = 0.0
+    ) -> Answer:
+        """Give a live job an external address with these protocols and ports open (none: all that the policy opens),
+        for so many seconds (None: as long as the policy lets it). A job that has one keeps it."""
+        body = json.dumps({"job": job, "open": list(opened), "seconds": seconds})
+        return self._json("POST", "/v1/external-addresses", None, body, "application/json", wait=wait)
+
+    def external_addresses(self, job: str | None = None) -> Answer:
+        """The external addresses of live jobs, of all or of one, and the state of each pool."""
+        return self._json("GET", "/v1/external-addresses", None if job is None else {"job": job})
+
+    def external_address(self, association_id: str) -> Answer:
+        """An external address by the id under which it was given, also when it is over."""
+        return self._json("GET", f"/v1/external-addresses/{_part(association_id)}")
+
+    def release_external_address(self, association_id: str) -> Answer:
+        """Release an external address."""
+        return self._json("DELETE", f"/v1/external-addresses/{_part(association_id)}")
+
     def links(self) -> list[Answer]:
         """The load of the links, and the reserved and remaining capacity of each."""
         found: list[Answer] = self._json("GET", "/v1/links")["links"]

@@ -6,6 +6,7 @@
     ├── AddressError       no address can be assigned, or one is held by another live job
     ├── AdmissionError     bandwidth that cannot be promised
     │   ├── CapacityError      a link has no room; all such links
+    │   ├── ExternalAddressError   no external address for a job, or not on these terms
     │   └── PathError          the declared topology has no path between two ends, or there is none
     ├── NotFoundError      no such job, switch, address, reservation or policy version
     ├── AmbiguousError     a word that names several jobs; all of them
@@ -127,6 +128,10 @@ class CapacityError(AdmissionError):
 
 class PathError(AdmissionError):
     """The declared topology does not say how two ends are connected, or how fast; or none is declared."""
+
+
+class ExternalAddressError(AdmissionError):
+    """A job cannot have an external address: no rule or pool has one for it, or a limit was met."""
 
 
 class NotFoundError(LarkError):

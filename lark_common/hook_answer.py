@@ -19,6 +19,11 @@ class JobAnswer(NamedTuple):
     addresses: Iterable[Address] = ()
 
 
+def name_of(external: Address) -> str:
+    """The attribute of an external address."""
+    return f"LarkExternalAddressIPv{external.version}"
+
+
 def lines(job: JobAnswer, more: Mapping[str, str | int] | None = None) -> str:
     """``Name = value`` lines in old ClassAd syntax; ``more`` are further attributes."""
     values: dict[str, str | int] = {

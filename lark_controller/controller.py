@@ -27,6 +27,7 @@ from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
 from lark_controller.services.background import Upkeep
 from lark_controller.services.drops import Drops
+from lark_controller.services.external import ExternalAddresses
 from lark_controller.services.feed import Feed
 from lark_controller.services.health import Health
 from lark_controller.services.job_facts import refresh_facts
@@ -94,17 +95,27 @@ class Controller:
         gone = partial(self._openflow.hand_over, self._reconciler.end)
         self._feed = Feed(self._reconciler.directory, put, gone)
         self.reservations = Reservations(store, self._feed, self._holds)
+        self.external = ExternalAddresses(store, self._feed)
         self._registration = Registration(store, lease_seconds, self._feed, self.reservations, self._why_kept)
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
         registry = RegistryFile(scitags_registry)
         self.policy = PolicyInForce(
-            policy, in_force, store, self._openflow, self._reconciler, self._registration, metrics, registry
+            policy,
+            in_force,
+            store,
+            self._openflow,
+            self._reconciler,
+            self._registration,
+            metrics,
+            registry,
+            follow=self.external.use,
         )
         checks = SwitchCheck(self._openflow, self._reconciler, self._guarantees, self._core_drops, store.trail)
         self._upkeep: Upkeep = Upkeep(
             store,
             self._registration,
             self.reservations,
+            self.external,
             metrics,
             lease_seconds=lease_seconds,
             check_seconds=check_seconds,
@@ -120,6 +131,7 @@ class Controller:
             self._upkeep.unwritten,
             self._account_writer,
             self.policy,
+            self.external,
         )
         self.switches = Switches(self._openflow, self._reconciler)
         scitags = Scitags(registry, lambda: self.policy.policy, self.jobs.live)
@@ -152,6 +164,8 @@ class Controller:
             names,
             ((_sharing(decider, job), standing) for job, standing in self._store.runs.loaded()),
         )
+        self.external.load()
+        self.external.use(self.policy.policy)
         jobs = self._feed.open()
         self._reconciler.load(jobs)
         if risk := self._store.replication_risk():

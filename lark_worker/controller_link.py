@@ -54,11 +54,12 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The state, reason and addresses of a registered job."""
+    """The state, reason, addresses and external addresses of a registered job."""
 
     state: str
     reason: str
     addresses: tuple[Address, ...]
+    external: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +323,9 @@ def _answer(answer: dict[str, Any]) -> Answer:
     state, reason = answer["state"], answer["reason"]
     if not isinstance(state, str) or not isinstance(reason, str) or not state.isidentifier():
         raise ValueError("no state of a job")
-    return Answer(state, reason[:MAX_REASON], addresses)
+    # A controller of before external addresses names none.
+    external = tuple(str(ip_address(str(each))) for each in answer.get("external_addresses", ())[:MAX_ADDRESSES])
+    return Answer(state, reason[:MAX_REASON], addresses, external)
 
 
 def _lease(answer: dict[str, Any], ahead: float) -> float:

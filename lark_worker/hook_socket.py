@@ -258,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def do_POST(self) -> None:
-        """Register a job, renew it, report its use, or reserve a flow."""
+        """Register a job, renew it, report its use, reserve a flow, or give it an external address."""
         parts = urlsplit(self.path)
         words = parts.path.strip("/").split("/")
         if words == ["v1", "jobs"]:
@@ -270,6 +270,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif words == ["v1", "reservations"]:
             reservations = self.server.worker.reservations
             self._pass(lambda: reservations.reserve(self._own(), self._body(), _wait(parts.query)))
+        elif words == ["v1", "external-addresses"]:
+            external = self.server.worker.external
+            self._pass(lambda: external.associate(self._own(), self._body(), _wait(parts.query)))
         else:
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
@@ -291,6 +294,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
         elif len(words) == 3 and words[:2] == ["v1", "reservations"]:
             self._pass(lambda: self.server.worker.reservations.release(self._own(), words[2]))
+        elif len(words) == 3 and words[:2] == ["v1", "external-addresses"]:
+            self._pass(lambda: self.server.worker.external.release(self._own(), words[2]))
         else:
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
@@ -301,6 +306,8 @@ class _Handler(BaseHTTPRequestHandler):
         words = path.strip("/").split("/")
         if len(words) == 3 and words[:2] == ["v1", "reservations"]:
             self._pass(lambda: self.server.worker.reservations.show(self._own(), words[2]))
+        elif len(words) == 3 and words[:2] == ["v1", "external-addresses"]:
+            self._pass(lambda: self.server.worker.external.show(self._own(), words[2]))
         elif path in ("/v1/links", "/v1/paths"):
             self._pass(lambda: self._watched(path == "/v1/links", urlsplit(self.path).query))
         elif path == "/v1/job":
@@ -337,7 +344,9 @@ class _Handler(BaseHTTPRequestHandler):
         record = self.server.worker.namespace(self._caller())
         resolv = resolv_conf(record.namespace)
         usage = "counted" if record.accounted else "not counted"
-        return f"namespace {record.namespace}\nusage {usage}\n" + (f"resolv {resolv}\n" if resolv else "")
+        more = [f"resolv {resolv}\n"] if resolv else []
+        more += [f"external {address}\n" for address in record.external]
+        return f"namespace {record.namespace}\nusage {usage}\n" + "".join(more)
 
     def _own(self) -> Record:
         return self.server.worker.own(self._caller())
@@ -458,6 +467,7 @@ def _shown(record: Record) -> dict[str, Any]:
         "host": record.machine,
         "network_type": record.network_type,
         "addresses": [address.partition("/")[0] for address in record.addresses],
+        "external_addresses": list(record.external),
     }
 
 

@@ -22,6 +22,7 @@ from lark_worker.life.admission import Admission
 from lark_worker.life.answers import lines, repeated
 from lark_worker.life.ending import Endings
 from lark_worker.life.leases import LeaseRenewal
+from lark_worker.life.own_external import OwnExternalAddresses
 from lark_worker.life.own_paths import OwnPaths
 from lark_worker.life.registration import Registrations
 from lark_worker.life.shares import Requests
@@ -64,6 +65,7 @@ class Worker:
         # Reservations by the jobs themselves.
         self.reservations = Requests(link)
         self.paths = OwnPaths(link, self._delivered)
+        self.external = OwnExternalAddresses(link)
         self._settings = settings
         self._fair_queues = fair_queues
         self._networks = networks

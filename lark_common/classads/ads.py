@@ -44,6 +44,8 @@ class JobAd:
     ad: classad2.ClassAd = field(repr=False, compare=False)
     ip_protocol: str | None = None
     requested_vlan: int | str | None = None
+    external: bool = False
+    external_ports: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,8 @@ def _job_ad(read: Reader, text: str) -> JobAd:
         ad=read.ad,
         ip_protocol=read.name("IPProtocol"),
         requested_vlan=read.vlan_or_name("RequestedVLAN"),
+        external=read.boolean("RequestExternalAddress") or False,
+        external_ports=read.name("ExternalPorts"),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from lark_controller.api.audit import AuditControls
 from lark_controller.api.drops import DropControls
+from lark_controller.api.external import ExternalControls
 from lark_controller.api.health import HealthControls
 from lark_controller.api.instances import InstanceControls
 from lark_controller.api.jobs import JobControls
@@ -42,6 +43,10 @@ class ActiveControls(Protocol):
     @property
     def reservations(self) -> ReservationControls:
         """The operations on reserved bandwidth."""
+
+    @property
+    def external(self) -> ExternalControls:
+        """The operations on external addresses."""
 
     @property
     def usage(self) -> UsageControls:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lark_controller import __version__
-from lark_controller.cli import commands, joins, tokens
+from lark_controller.cli import commands, external, joins, tokens
 from lark_controller.cli.values import addresses, day, days, host_name, networks, rate, seconds, span
 from lark_controller.settings import table
 
@@ -83,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     _instance_commands(subparsers)
     _join_commands(subparsers)
     _reserve_commands(subparsers)
+    _external_commands(subparsers)
     _policy_commands(subparsers)
     _database_commands(subparsers)
 
@@ -202,6 +203,19 @@ def _reserve_commands(subparsers: Any) -> None:
     release = _remote(actions, "release", commands.reserve_release)
     release.add_argument("reservation")
     _remote(actions, "links", commands.reserve_links, watched=True)
+
+
+def _external_commands(subparsers: Any) -> None:
+    top = subparsers.add_parser("external", help="Give jobs addresses at which they are reached from outside.")
+    actions = top.add_subparsers(title="actions", metavar="ACTION", required=True)
+    add = _remote(actions, "add", external.add)
+    add.add_argument("job", help=_JOB)
+    add.add_argument("open", nargs="*", help="tcp/80, udp/5000-5010, icmp, any [all that the policy opens]")
+    add.add_argument("--seconds", type=float, help="how long [as long as the policy lets it]")
+    listed = _remote(actions, "list", external.show, watched=True)
+    listed.add_argument("--job", help=f"only that of {_JOB}")
+    for name, run in (("show", external.status), ("release", external.release)):
+        _remote(actions, name, run).add_argument("id", help="as `lark external list` shows it")
 
 
 def _policy_commands(subparsers: Any) -> None:

@@ -6,6 +6,7 @@ from lark_common.errors import StandbyError
 from lark_controller.api.audit import AuditControls
 from lark_controller.api.controls import ActiveControls
 from lark_controller.api.drops import DropControls
+from lark_controller.api.external import ExternalControls
 from lark_controller.api.health import HealthControls, Readiness
 from lark_controller.api.instances import InstanceControls
 from lark_controller.api.jobs import JobControls
@@ -63,6 +64,11 @@ class MemberControls:
     def reservations(self) -> ReservationControls:
         """Reserved bandwidth."""
         return self._active.reservations
+
+    @property
+    def external(self) -> ExternalControls:
+        """External addresses."""
+        return self._active.external
 
     @property
     def usage(self) -> UsageControls:

@@ -32,6 +32,8 @@ class Category(IntEnum):
     COUNT = 0x0B  # counts what one job sends and receives. Number: eight times the job's number, plus what is counted
     MARKER = 0x0C  # matches no packet; shows which program the switch holds whole. Number: a part of its fingerprint
 
+    EXTERNAL = 0x0D  # external addresses: one job's at a core. Number: the job's; 0: what is closed in the pools
+
 
 # Cookie and mask that choose the flows of this program, and base flows, which are loaded on the worker.
 OURS: Final = OWNER_TAG << 48, 0xFFFF << 48

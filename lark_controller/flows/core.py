@@ -13,6 +13,7 @@ from lark_controller.flows import tables as t
 from lark_controller.flows.build import SWITCH, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.edge.delivery import learning_tables
+from lark_controller.flows.external import pool_flows
 from lark_controller.flows.model import (
     CT_TRK,
     ETH_IPV4,
@@ -50,11 +51,12 @@ def frame(switch: Switch, policy: Policy, standing: frozenset[int] = frozenset()
             # No host outside has a job's address (BCP 38).
             fields = {"in_port": wan.number, **ip_fields(network, "src")}
             yield flow(Core.CLASSIFY, t.P_EXACT, fields, cookie(Category.CLASSIFY, 0))
-    for table, following in ((Core.CLASSIFY, Core.WAN), (Core.WAN, Core.QOS), (Core.QOS, Core.LEARN)):
+    for table, following in ((Core.CLASSIFY, Core.WAN), (Core.WAN, Core.QOS), (Core.QOS, Core.EXTERNAL)):
         yield flow(table, t.P_MISS, {}, SWITCH, goto=following)
     yield from wan_flows(policy, Core.WAN, Core.QOS)
     yield from _steering(switch, policy)
     yield from _groups(switch, policy, standing)
+    yield from pool_flows(policy)
     if switch.normal:
         yield flow(Core.LEARN, t.P_MISS, {}, SWITCH, goto=Core.FORWARD)
         yield flow(Core.FORWARD, t.P_SWITCH, {}, SWITCH, actions=(Output(PORT_NORMAL),))
@@ -131,7 +133,7 @@ def inbound_flows(dscp: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
         ethertype, name = (ETH_IPV4, "ipv4_dst") if prefix.version == 4 else (ETH_IPV6, "ipv6_dst")
         fields: Fields = {"eth_type": ethertype, name: (prefix.value, prefix.mask)}
         mark = cookie(Category.GROUP, dscp)
-        yield flow(Core.INBOUND, t.P_ALLOW, fields, mark, goto=Core.LEARN, actions=(SetQueue(dscp),))
+        yield flow(Core.INBOUND, t.P_ALLOW, fields, mark, goto=Core.EXTERNAL, actions=(SetQueue(dscp),))
 
 
 def _groups(switch: Switch, policy: Policy, standing: frozenset[int]) -> Iterator[Flow]:
@@ -140,16 +142,16 @@ def _groups(switch: Switch, policy: Policy, standing: frozenset[int]) -> Iterato
         return
     queues = switch.group_control is GroupControl.QUEUES
     for wan in switch.wan:
-        following = Core.INBOUND if queues else Core.LEARN
+        following = Core.INBOUND if queues else Core.EXTERNAL
         yield flow(Core.QOS, t.P_EXACT, {"in_port": wan.number}, SWITCH, goto=following)
     tracks = queues and switch.tracks and bool(policy.job_networks)
     if queues:
-        yield flow(Core.INBOUND, t.P_MISS, {}, SWITCH, goto=Core.LEARN)
+        yield flow(Core.INBOUND, t.P_MISS, {}, SWITCH, goto=Core.EXTERNAL)
     if tracks:
         yield from _look_up(policy)
     for network in local_networks(policy):
         # Guarantees and ceilings are the WAN's; what stays on the site is not charged to them.
-        yield flow(Core.QOS, t.P_GUARD, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
+        yield flow(Core.QOS, t.P_GUARD, ip_fields(network, "dst"), SWITCH, goto=Core.EXTERNAL)
     for treatment in treatments(policy, switch.max_meter, switch.group_control, standing):
         actions: tuple[Action, ...] = () if treatment.queue is None else (SetQueue(treatment.queue),)
         if tracks and treatment.queue is not None:
@@ -159,14 +161,14 @@ def _groups(switch: Switch, policy: Policy, standing: frozenset[int]) -> Iterato
         for ethertype in (ETH_IPV4, ETH_IPV6):
             yield Flow(
                 FlowKey(int(Core.QOS), t.P_ALLOW, match(eth_type=ethertype, ip_dscp=treatment.dscp)),
-                FlowData(cookie(Category.GROUP, treatment.dscp), actions, int(Core.LEARN), meter=meter),
+                FlowData(cookie(Category.GROUP, treatment.dscp), actions, int(Core.EXTERNAL), meter=meter),
             )
 
 
 def _look_up(policy: Policy) -> Iterator[Flow]:
     """A packet that comes in for no job's address may be for a job behind NAT: its connection has the group."""
     for network in policy.job_networks:
-        yield flow(Core.INBOUND, t.P_DEST + 5, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
+        yield flow(Core.INBOUND, t.P_DEST + 5, ip_fields(network, "dst"), SWITCH, goto=Core.EXTERNAL)
     for ethertype in (ETH_IPV4, ETH_IPV6):
         fields: Fields = {"eth_type": ethertype, "ct_state": (0, CT_TRK)}
         look_up = (Track(CT_ZONE_GROUPS, int(Core.INBOUND)),)
@@ -177,10 +179,10 @@ def _remembered(dscp: int, queue: int, policy: Policy) -> Iterator[Flow]:
     """The flow that gives answers to a group its queue, where the group's senders have no job addresses: those are
     recognised by prefix, these by the mark of the tracked connection."""
     mark = cookie(Category.GROUP, dscp)
-    yield flow(Core.INBOUND, t.P_DEST, {"ct_mark": dscp}, mark, goto=Core.LEARN, actions=(SetQueue(queue),))
+    yield flow(Core.INBOUND, t.P_DEST, {"ct_mark": dscp}, mark, goto=Core.EXTERNAL, actions=(SetQueue(queue),))
     for network in policy.job_networks:
         fields: Fields = {**ip_fields(network, "src"), "ip_dscp": dscp}
-        yield flow(Core.QOS, t.P_ALLOW + 1, fields, mark, goto=Core.LEARN, actions=(SetQueue(queue),))
+        yield flow(Core.QOS, t.P_ALLOW + 1, fields, mark, goto=Core.EXTERNAL, actions=(SetQueue(queue),))
 
 
 def meters(switch: Switch, policy: Policy) -> Iterator[Meter]:

@@ -18,6 +18,7 @@ from lark_controller.flows.diff import diff
 from lark_controller.flows.edge import program as edge
 from lark_controller.flows.edge.delivery import announced, announcements
 from lark_controller.flows.edge.slices import slice_change, slice_flows
+from lark_controller.flows.external import external_flows
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, same_for_switches, same_frame
 from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
@@ -53,6 +54,8 @@ class Desired:
         self._classes: LabelledPrefixes = LabelledPrefixes()
         self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
         self._homeless: dict[str, set[int]] = {}
+        # The jobs with external addresses, by number.
+        self._external: set[int] = set()
         self.queues: dict[Claim, int] = {} if before is None else dict(before.queues)
         self.group_queues: dict[int, frozenset[int]] = {} if before is None else dict(before.group_queues)
         self._inbound: LabelledPrefixes = LabelledPrefixes()
@@ -102,7 +105,7 @@ class Desired:
         after.switches, after.placed, after.rules = dict(before.switches), dict(before.placed), dict(before.rules)
         after.groups, after.ruled, after.isolated = before.groups.copy(), before.ruled.copy(), before.isolated
         after._local = before._local.copy()
-        after._hosts = dict(before._hosts)
+        after._hosts, after._external = dict(before._hosts), set(before._external)
         after._homeless = {host: set(numbers) for host, numbers in before._homeless.items()}
         return after
 
@@ -205,6 +208,8 @@ class Desired:
                 yield from core.inbound_flows(dscp, self._inbound.prefixes(dscp))
             for position, rule in self._classed.items():
                 yield from core.class_flows(rule, self._classes.prefixes(position))
+            for number in self._external:
+                yield from external_flows(self.placed[number], switch, self._dropping)
             return
         yield from edge.frame(switch)
         yield from self.edge_rules(switch.tracks)
@@ -415,6 +420,11 @@ class Desired:
                 moved = inbound.get(dscp, Net())
                 after.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.added))
                 before.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.removed))
+        if any(each is not None and each.job.external for each in (old, new)):
+            for datapath in self._cores():
+                switch = self.switches[datapath]
+                after.setdefault(datapath, []).extend(external_flows(new, switch, self._dropping))
+                before.setdefault(datapath, []).extend(external_flows(old, switch, self._dropping))
         for datapath in before.keys() | after.keys():
             wanted, there = Program.of(after.get(datapath, ())), Program.of(before.get(datapath, ()))
             self._count_rules(datapath, len(wanted.flows) - len(there.flows))
@@ -466,6 +476,7 @@ class Desired:
         self.ruled.move(old, new)
         if old is not None:
             del self.placed[old.job.number]
+            self._external.discard(old.job.number)
             self.groups[old.decision.group] -= 1
             self.isolated -= old.decision.isolated
             if old.datapath is not None:
@@ -474,6 +485,8 @@ class Desired:
                 self._homeless.get(old.job.host, set()).discard(old.job.number)
         if new is not None:
             self.placed[new.job.number] = new
+            if new.job.external:
+                self._external.add(new.job.number)
             self.groups[new.decision.group] += 1
             self.isolated += new.decision.isolated
             if new.datapath is not None:

@@ -84,6 +84,15 @@ def origin(desired: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> 
             return Origin(f"counts for job {job.called} of {job.owner} on {job.run.slot}", job.id)
         case Category.MARKER:
             return Origin("marker of a switch that holds all that it should; no packet matches it")
+        case Category.EXTERNAL:
+            known = desired.placed.get(parts.number)
+            if known is None:
+                closed = parts.number == 0
+                return Origin(
+                    "external addresses that are closed" if closed else "external address of a job that is over"
+                )
+            job, text = known.job, ", ".join(str(each.address) for each in known.job.external)
+            return Origin(f"external address {text} of job {job.called} of {job.owner} on {job.run.slot}", job.id)
         case Category.LEARNED:
             return Origin("learned station")
         case _:

@@ -6,7 +6,7 @@ Edge (Open vSwitch on a worker), in packet order::
 
 Core (between the site and the WAN)::
 
-    classify -> wan -> qos -> inbound -> learn -> forward
+    classify -> wan -> qos -> inbound -> external -> learn -> forward
 
 A packet starts with metadata 0. ``admit`` (edge) or ``classify`` (core) writes what is known of the job that sent it,
 ``block`` (edge) or ``classify`` (core) what is known of the job that it goes to; later tables only read.
@@ -42,12 +42,15 @@ class Edge(IntEnum):
 class Core(IntEnum):
     """The tables of a core switch."""
 
-    CLASSIFY = 0  # which WAN rule a job's prefix comes under; no job's source address from the WAN
+    CLASSIFY = (
+        0  # a prefix's WAN rule; no job's source address from the WAN; external addresses to the jobs behind them
+    )
     WAN = 1  # WAN drop, exceptions, steering
     QOS = 2  # queue or meter by the edge's DSCP
     INBOUND = 3  # queue towards the site, by the group of the job that a packet goes to
-    LEARN = 4  # source learning, on switches without NORMAL
-    FORWARD = 5  # steered packets to their port; everything else as a plain switch
+    EXTERNAL = 4  # what leaves by a job's external address gets that as its source
+    LEARN = 5  # source learning, on switches without NORMAL
+    FORWARD = 6  # steered packets to their port; everything else as a plain switch
 
 
 def table_name(role: SwitchRole, table: int) -> str:

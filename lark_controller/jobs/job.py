@@ -13,6 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, NamedTuple
 
 from lark_common.runs import Address, AddressType, Network, NetworkType, RunKey
+from lark_controller.jobs.external import External
 
 
 class JobState(StrEnum):
@@ -68,7 +69,7 @@ class Job:
     and ``outbound`` are what the job ad asks (Table I), None where it does not ask. ``lease_until`` and ``created``
     are seconds since 1970. ``quarantine`` is the pool's contradiction of the job (``""``: nothing), and ``vouched``
     means that an operator has let it pass in spite of that. ``reserved`` are the flows from it and to it that have
-    bandwidth reserved.
+    bandwidth reserved; ``external`` are its addresses outside of the site.
     """
 
     number: int
@@ -101,6 +102,7 @@ class Job:
     quarantine: str = ""
     vouched: bool = False
     reserved: tuple[ReservedFlow, ...] = ()
+    external: tuple[External, ...] = ()
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -116,6 +118,11 @@ class Job:
         if self.ipv6 is not None:
             pairs.append((self.ipv6, self.ipv6_block))
         return tuple(pairs)
+
+    @property
+    def external_addresses(self) -> tuple[Address, ...]:
+        """Its addresses outside of the site."""
+        return tuple(each.address for each in self.external)
 
     @property
     def has_pool_address(self) -> bool:

@@ -43,6 +43,7 @@ def _expressions(policy: Policy) -> Iterable[str]:
         *(rule.when for rule in policy.bandwidths),
         *(rule.when for rule in policy.scitags),
         *(spec.when for spec in policy.groups),
+        *(rule.when for rule in (() if policy.external is None else policy.external.rules)),
     )
     yield from (text for text in predicates if text is not None)
     yield from (rule.by for rule in policy.slices)

@@ -10,7 +10,18 @@ from typing import Final, NamedTuple, TypeVar
 
 from lark_common.errors import Mistake, PolicyError
 from lark_common.runs import Network
-from lark_controller.policies import accounting, bandwidth, block, connectivity, group, scitags, switches, topology, wan
+from lark_controller.policies import (
+    accounting,
+    bandwidth,
+    block,
+    connectivity,
+    external,
+    group,
+    scitags,
+    switches,
+    topology,
+    wan,
+)
 from lark_controller.policies import slice as slices
 from lark_controller.policies.cover import Cover
 from lark_controller.policies.decide import needed_attributes
@@ -32,7 +43,18 @@ from lark_controller.policies.yaml_nodes import FileEntry, compose
 VERSION: Final = 1
 # Their values are kept for each job.
 MAX_ATTRIBUTES: Final = 256
-KEYS: Final = ("version", "networks", "edge", "switches", "policies", "groups", "topology", "accounting", "scitags")
+KEYS: Final = (
+    "version",
+    "networks",
+    "edge",
+    "switches",
+    "policies",
+    "groups",
+    "topology",
+    "accounting",
+    "scitags",
+    "external",
+)
 EDGE_KEYS: Final = ("uplinks", "speed", "inbound")
 NETWORK_KEYS: Final = ("jobs", "hosts", "local", "block_prefix")
 # Each network of hosts is kept out of what is given to jobs address by address.
@@ -129,6 +151,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         topology=topology.parse(fields["topology"], declared) if "topology" in fields else None,
         scitags=tuple(rules.scitags),
         fireflies=scitags.parse_section(fields["scitags"]) if "scitags" in fields else FireflySpec(),
+        external=external.parse(fields["external"], networks.jobs) if "external" in fields else None,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from lark_common.runs import Network
 from lark_common.scitags import Collector
+from lark_controller.jobs.external import Opening
 
 # Limits on the WAN rules and groups of a policy: their positions travel in 7 metadata bits and in DSCP.
 MAX_WAN_RULES: Final = 127
@@ -292,6 +293,41 @@ class FireflySpec:
     labels: bool = False
 
 
+class WithoutExternal(StrEnum):
+    """The fate of a job that asks for an external address in its ad and cannot have one: ``hold``, back to ``idle``, or
+    ``run`` without."""
+
+    HOLD = "hold"
+    IDLE = "idle"
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalRule:
+    """The external addresses of the jobs for which ``when`` is true: from which pool, with which openings, how many for
+    each user and each group (None: no limit), and for how many seconds (None: as long as the job lives)."""
+
+    position: int
+    line: int
+    pool: str
+    openings: tuple[Opening, ...]
+    when: str | None = None
+    per_user: int = 1
+    per_group: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalSpec:
+    """External addresses: the pools by name, the rules in order, and the seconds that an address rests between two
+    jobs."""
+
+    pools: Mapping[str, tuple[Network, ...]]
+    rules: tuple[ExternalRule, ...]
+    quarantine: float
+    refused: WithoutExternal = WithoutExternal.HOLD
+
+
 class Accounting(StrEnum):
     """The jobs whose use of the network is counted: all, those that ask for it (NetworkAccounting), or none."""
 
@@ -332,6 +368,7 @@ class Policy:
     topology: TopologySpec | None = None
     scitags: tuple[ScitagsRule, ...] = ()
     fireflies: FireflySpec = FireflySpec()
+    external: ExternalSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

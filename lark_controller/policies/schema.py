@@ -11,7 +11,19 @@ import json
 from typing import Any, Final
 
 from lark_common.scitags import MOST_ACTIVITY, MOST_EXPERIMENT
-from lark_controller.policies import accounting, bandwidth, block, connectivity, group, scitags, switches, topology, wan
+from lark_controller.jobs.external import ACCEPTED
+from lark_controller.policies import (
+    accounting,
+    bandwidth,
+    block,
+    connectivity,
+    external,
+    group,
+    scitags,
+    switches,
+    topology,
+    wan,
+)
 from lark_controller.policies import slice as slices
 from lark_controller.policies.file import EDGE_KEYS, KEYS, NETWORK_KEYS, SHORTEST_BLOCKS, VERSION
 from lark_controller.policies.model import GroupControl, InboundShares
@@ -28,6 +40,7 @@ _RATE: Final[dict[str, Any]] = {
 }
 _NETWORK: Final[dict[str, Any]] = {"type": "string", "pattern": "^[0-9a-fA-F:.]+/[0-9]{1,3}$"}
 _HOST: Final[dict[str, Any]] = {"type": "string", "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$"}
+_COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": external.MAX_COUNT}
 _NAME: Final[dict[str, Any]] = {"type": "string", "minLength": 1}
 
 
@@ -232,6 +245,32 @@ def schema() -> dict[str, Any]:
         },
         scitags.SECTION_KEYS,
     )
+    external_addresses = _record(
+        {
+            "pools": {"type": "object", "additionalProperties": _described(_listed(_HOST), "external IPv4 addresses")},
+            "rules": _listed(
+                _record(
+                    {
+                        "when": when,
+                        "pool": _described(_NAME, "a pool of external.pools"),
+                        "open": _described(_listed({"type": "string"}), f"what may be open: {ACCEPTED}"),
+                        "per_user": _described(_COUNT, "external addresses of a user's jobs together; 1"),
+                        "per_group": _described(_COUNT, "of a group's jobs together"),
+                        "seconds": {"type": "integer", "minimum": 1, "maximum": external.MAX_SECONDS},
+                    },
+                    external.RULE_KEYS,
+                    ("pool", "open"),
+                )
+            ),
+            "quarantine": _described(
+                {"type": "integer", "minimum": 0, "maximum": external.MAX_QUARANTINE},
+                "seconds that an address rests between two jobs",
+            ),
+            "refused": _described({"enum": list(external.REFUSED)}, "what becomes of a job that cannot have one"),
+        },
+        external.KEYS,
+        ("pools", "rules"),
+    )
     uplink = {"type": "string", "pattern": f"^{switches.INTERFACE}$"}
     top = {
         "version": {"const": VERSION},
@@ -246,6 +285,7 @@ def schema() -> dict[str, Any]:
         ),
         "groups": _optional({"type": "object", "additionalProperties": groups, "maxProperties": 63}),
         "scitags": _optional(_described(fireflies, "who is told of marked flows")),
+        "external": _optional(_described(external_addresses, "addresses at which jobs are reached from outside")),
         "topology": _optional(_described(network_links, "links and what they carry, for admission control")),
     }
     return {

@@ -145,4 +145,4 @@ def as_now(job: Job, now: Job | None) -> Job:
     """A stored job in its present state; one that has ended in the store has ended."""
     if now is None or job.state is JobState.ENDED:
         return job
-    return replace(job, state=now.state, reason=now.reason)
+    return replace(job, state=now.state, reason=now.reason, external=now.external)

@@ -112,6 +112,11 @@ class Reconciler(LoopState):
         try:
             changes = self.pair.admit(job, old)
         except (RuleLimitError, UnsupportedError) as refusal:
+            if job.external:
+                # The job runs, or may: it is not to end for want of its address.
+                self.note_problem(job, f"the job's external address is in no switch: {refusal}")
+                self.put(replace(job, external=()))
+                return
             self.refuse(job, str(refusal))
             return
         if old is None:

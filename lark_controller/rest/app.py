@@ -19,6 +19,7 @@ from lark_controller.rest.resources import (
     audit,
     drops,
     explain,
+    external,
     groups,
     health,
     hosts,
@@ -106,7 +107,7 @@ def create_app(
     app.after_request(_finish)
     modules = (
         jobs, addresses, switches, policy, explain, groups, usage, drops, audit, hosts, overview, health, reservations,
-        network_map, joins, instances,
+        network_map, joins, instances, external,
     )  # fmt: skip
     api.register(app, tuple(module.blueprint for module in modules))
     app.register_blueprint(pages.blueprint())

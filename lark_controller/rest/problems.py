@@ -27,6 +27,7 @@ from lark_common.errors import (
     BusyError,
     CapacityError,
     ChangedError,
+    ExternalAddressError,
     LarkError,
     NotFoundError,
     PathError,
@@ -100,6 +101,8 @@ def of_error(error: LarkError) -> Problem:
             return Problem(422, _count(len(error.mistakes)), "policy", mistakes=mistakes(error.mistakes))
         case CapacityError():
             return Problem(409, str(error), "capacity", links=shortages(error.shortages), refused=_refused(error))
+        case ExternalAddressError():
+            return Problem(409, str(error), "external-address", refused=_refused(error))
         case PathError():
             return Problem(422, str(error), "topology", refused=_refused(error))
         case AmbiguousError():
@@ -224,6 +227,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "ad": "An ad cannot be accepted",
     "address": "The address cannot be used",
     "capacity": "The network has no room",
+    "external-address": "The job cannot have an external address",
     "topology": "The declared topology has no such path",
     "policy": "The policy has mistakes",
     "busy": "Too much is waiting already",

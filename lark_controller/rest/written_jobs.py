@@ -35,6 +35,7 @@ def job_members(job: Job) -> dict[str, Any]:
         "network_type": job.network_type.value,
         "address_type": job.address_type.value,
         "addresses": addresses,
+        "external_addresses": list(map(str, job.external_addresses)),
         "datapath": None if job.datapath is None else f"{job.datapath:016x}",
         "port": job.port,
         "mac": job.mac,

@@ -15,6 +15,7 @@ from lark_common.threads import StoppableThread
 from lark_controller.api.metrics import Metrics
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.services.attempts import Attempts
+from lark_controller.services.external import ExternalAddresses
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import Store
@@ -46,6 +47,7 @@ class Upkeep:
         store: Store,
         registration: Registration,
         reservations: Reservations,
+        external: ExternalAddresses,
         metrics: Metrics,
         *,
         lease_seconds: float,
@@ -57,6 +59,7 @@ class Upkeep:
         self._store = store
         self._registration = registration
         self._reservations = reservations
+        self._external = external
         self._metrics = metrics
         self._lease = lease_seconds
         self._check_every = check_seconds
@@ -144,6 +147,7 @@ class Upkeep:
             now = self._clock()
             self._attempts.succeed(partial(self._expire, now), "leases")
             self._attempts.succeed(partial(self._reservations.expire, now), "reservations")
+            self._attempts.succeed(partial(self._external.expire, now), "external addresses")
             if self._retention and now - pruned > PRUNE_EVERY:
                 pruned = now
                 self._attempts.succeed(partial(self._store.prune, now - self._retention), "old entries")

@@ -23,6 +23,17 @@ class Feed:
         self._put = put
         self._gone = gone
         self._open = True
+        self._complete: Callable[[Job], Job] = _as_it_is
+
+    def completed_by(self, complete: Callable[[Job], Job]) -> None:
+        """Let ``complete`` add to each job that is put what others than its ads say of it."""
+        self._complete = complete
+
+    def tell(self, job_id: str) -> None:
+        """Put a job again, if it lives, because what completes it has changed. The caller holds the lock."""
+        job = self.directory.by_id.get(job_id)
+        if job is not None and self._complete(job) != job:
+            self.put(job)
 
     def load(self, jobs: Iterable[tuple[Job, Standing]]) -> None:
         """Take live jobs in, with how far each is; from now on nothing is told until :meth:`open`."""
@@ -38,6 +49,7 @@ class Feed:
 
     def put(self, job: Job) -> None:
         """Put a live job that is new or changed. The caller holds the lock."""
+        job = self._complete(job)
         if job.state is not JobState.REGISTERING or job.reason:
             # The loop alone sets a live job's state.
             job = replace(job, state=JobState.REGISTERING, reason="")
@@ -68,3 +80,7 @@ class Feed:
             return self.directory.by_address.get(ip_address(text))
         except ValueError:
             return self.directory.by_id.get(text)
+
+
+def _as_it_is(job: Job) -> Job:
+    return job

@@ -8,11 +8,12 @@ from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
 
-from lark_common.errors import NotFoundError
+from lark_common.classads.ads import JobAd, MachineAd
+from lark_common.errors import AdError, ExternalAddressError, NotFoundError
 from lark_common.log import WARNING, event
 from lark_common.runs import Address, EndedBy
 from lark_common.turns import by_portions
-from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Renewed, Waiting
+from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Registered, Renewed, Waiting
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide, quarantined
 from lark_controller.policies.model import Decision
@@ -22,6 +23,7 @@ from lark_controller.reconcile.progress import as_now
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
 from lark_controller.services.account_writer import AccountWriter
+from lark_controller.services.external import ExternalAddresses
 from lark_controller.services.job_names import JobNames, names_of
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
@@ -41,10 +43,11 @@ class Jobs:
         unwritten: Mapping[str, Job],
         account_writer: AccountWriter,
         policy: PolicyInForce,
+        external: ExternalAddresses,
     ) -> None:
         self._store = store
         self._registration = registration
-        self.register = registration.register
+        self._external = external
         self._openflow = openflow
         self._loop = LoopCalls(openflow)
         self._reconciler = reconciler
@@ -52,6 +55,25 @@ class Jobs:
         self._account_writer = account_writer
         self._policy = policy
         self._names = JobNames(store.runs, self._now)
+
+    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
+        """Register a run, or update it by a second post, with the external address that its ad asks for.
+
+        Raises as :meth:`Registration.register` does, and ExternalAddressError where the run cannot have that address
+        and is not to run without; it has ended then.
+        """
+        registered = self._registration.register(job_ad, machine_ad, actor)
+        job = registered.job
+        if not job_ad.external or not job.live or not job.addresses:
+            return registered
+        try:
+            reason = self._external.asked_in_ad(job, job_ad, actor)
+        except (AdError, ExternalAddressError) as error:
+            self._registration.end(job.id, "lark", str(error))
+            raise
+        if reason and registered.created:
+            self._store.trail.record(time.time(), "lark", "no external address", job.id, reason)
+        return registered
 
     def named(self, word: str, owner: str | None = None) -> str:
         """The id of the job (of this owner) that a word names, live or ended. Raises NotFoundError, AmbiguousError."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -71,8 +71,13 @@ def _decided(decider: Decider, jobs: Iterable[Job], pace: planning.Pace) -> Iter
         yield job.owner, decider.of(job)
 
 
+def _nothing(_: Policy) -> None:
+    """Follow no policy."""
+
+
 class PolicyInForce:
-    """One policy at a time: ``version`` as it was put, ``policy`` as it was read. Thread-safe."""
+    """One policy at a time: ``version`` as it was put, ``policy`` as it was read; ``follow`` is told of each that comes
+    into force after the first. Thread-safe."""
 
     def __init__(
         self,
@@ -84,6 +89,8 @@ class PolicyInForce:
         registration: Registration,
         metrics: Metrics,
         scitags: RegistryFile,
+        *,
+        follow: Callable[[Policy], None] = _nothing,
     ) -> None:
         self.version = version
         self.policy = policy
@@ -92,6 +99,7 @@ class PolicyInForce:
         self._loop = LoopCalls(openflow)
         self._reconciler = reconciler
         self._registration = registration
+        self._follow = follow
         self._metrics = metrics
         self._scitags = scitags
         self._lock = threading.Lock()
@@ -227,6 +235,7 @@ class PolicyInForce:
                 # The store has it, and the switches follow it, whatever else went wrong.
                 self.policy, self.version = policy, version
                 self._registration.use(policy, names)
+                self._follow(policy)
             event("policy in force", version=version.version, actor=actor, flows=sent)
             return version
 

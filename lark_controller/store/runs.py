@@ -12,7 +12,7 @@ from lark_common.errors import AddressError, NotFoundError
 from lark_common.runs import Address
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.qos.reservation import Booking
-from lark_controller.store import reservations
+from lark_controller.store import external_addresses, reservations
 from lark_controller.store.audit_and_policies import record
 from lark_controller.store.rows import JOB_COLUMNS, columns_of, job_from
 from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, leases, run_ads, runs
@@ -138,6 +138,7 @@ def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str
     keep_exit_ad(connection, job.number, exit_ad)
     record(connection, now, actor, ending_action(why), job.id, detail or why)
     reservations.release_of_jobs(connection, [job.id])
+    external_addresses.release_of_jobs(connection, [job.id], now)
     return replace(job, state=JobState.ENDED, reason=why)
 
 

@@ -51,6 +51,8 @@ _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 # Bare text, because SQLite uses a partial index only for a query that repeats the index's condition word for word.
 LIVE: Final[TextClause] = text("live")
 HOLDS_ADDRESS: Final[TextClause] = text("live AND network_type IN ('ovs_bridge', 'bridge')")
+HELD: Final[TextClause] = text("held")
+NOT_RELEASED: Final[TextClause] = text("released_at IS NULL")
 IS_OF_JOB: Final[TextClause] = text("kind = 'job'")
 
 runs: Final = Table(
@@ -198,6 +200,39 @@ reserved: Final = Table(
     Column("channel", PlainText, primary_key=True),
     Column("kbps", BigInteger, nullable=False),
     CheckConstraint("kbps >= 0", name="reserved_kbps_not_negative"),
+)
+
+# A row for each time that an address was a job's. ``held`` is true from then until the address may be given again, so
+# the database itself refuses to give one twice; a job has one of each family.
+external_addresses: Final = Table(
+    "external_addresses",
+    metadata,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("id", PlainText, nullable=False),
+    Column("address", PlainText, nullable=False),
+    Column("family", Integer, nullable=False),
+    Column("pool", PlainText, nullable=False),
+    Column("job", PlainText, nullable=False),
+    Column("owner", PlainText, nullable=False),
+    Column("group_name", PlainText, nullable=False),
+    Column("openings", PlainText, nullable=False),
+    Column("quarantine", Float(53), nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("until", Float(53)),
+    Column("released_at", Float(53)),
+    Column("free_at", Float(53)),
+    Column("held", Boolean, nullable=False),
+    Column("why", PlainText, nullable=False),
+    Column("actor", PlainText, nullable=False),
+    CheckConstraint("held OR released_at IS NOT NULL", name="external_addresses_free_once_released"),
+    Index("external_addresses_id", "id", unique=True),
+    Index("external_addresses_held", "address", unique=True, sqlite_where=HELD, postgresql_where=HELD),
+    Index(
+        "external_addresses_job", "job", "family", unique=True, sqlite_where=NOT_RELEASED, postgresql_where=NOT_RELEASED
+    ),
+    Index("external_addresses_of_job", "job"),
+    Index("external_addresses_pool", "pool", "number"),
+    sqlite_autoincrement=True,
 )
 
 worker_links: Final = Table(

@@ -10,7 +10,18 @@ from sqlalchemy import Connection, text
 
 from lark_common.errors import StoreError
 from lark_controller.store import audit_and_policies as trail
-from lark_controller.store import instances, joins, migrate, queries, replication, reservations, runs, together, usage
+from lark_controller.store import (
+    external_addresses,
+    instances,
+    joins,
+    migrate,
+    queries,
+    replication,
+    reservations,
+    runs,
+    together,
+    usage,
+)
 from lark_controller.store import run_updates as updates
 from lark_controller.store.database import Database, connect
 from lark_controller.store.membership import Instances
@@ -70,6 +81,17 @@ class Reservations(Subject):
     use = Reads(reservations.use)
     worker_capacities = Reads(reservations.worker_capacities)
     set_worker_capacity = Writes(reservations.set_worker_capacity)
+
+
+class ExternalAddresses(Subject):
+    """Addresses outside of the site that jobs have, or had a while ago."""
+
+    associate = Writes(external_addresses.associate)
+    release = Writes(external_addresses.release)
+    expire = Writes(external_addresses.expire)
+    held = Reads(external_addresses.held)
+    find = Reads(external_addresses.find)
+    had = Reads(external_addresses.had)
 
 
 class UsageHistory(Subject):
@@ -132,6 +154,7 @@ class Store:
         self._database = database
         self.runs = Runs(database)
         self.reservations = Reservations(database)
+        self.external_addresses = ExternalAddresses(database)
         self.usage = UsageHistory(database)
         self.trail = Trail(database)
         self.joins = Joins(database)
@@ -209,6 +232,8 @@ class Store:
     def prune(self, before: float) -> Pruned:
         """Remove ended runs with their ads, and lines of the audit trail, that are older than ``before``. In batches.
         Policy versions stay."""
+        while self._database.write(partial(external_addresses.prune, before=before, limit=BATCH)):
+            pass
         removed = Pruned(0, 0)
         while True:
             batch = self._database.write(

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from lark_common.errors import LarkError
 from lark_controller.jobs.job import Job, JobState
-from lark_controller.store import reservations, runs
+from lark_controller.store import external_addresses, reservations, runs
 from lark_controller.store.audit_and_policies import entry, record_all
 from lark_controller.store.rows import columns_of, job_from
 from lark_controller.store.runs import Post, StoredRun
@@ -173,6 +173,7 @@ def _finish(
     if exit_ads:
         connection.execute(_EXIT_AD, exit_ads)
     reservations.release_of_jobs(connection, sorted(seen))
+    external_addresses.release_of_jobs(connection, sorted(seen), max(finish.now for _, finish in ended))
 
 
 def _register(

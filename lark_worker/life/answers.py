@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from typing import Final
 
 from lark_common import hook_answer
@@ -29,7 +29,9 @@ def lines(record: Record) -> str:
     )
     if record.network_type == "none":
         return hook_answer.lines(job)
-    return hook_answer.lines(job, {"LarkInnerMacAddress": record.mac, "LarkExternalInterface": record.port})
+    external = {hook_answer.name_of(ip_address(text)): text for text in record.external}
+    more = {"LarkInnerMacAddress": record.mac, "LarkExternalInterface": record.port, **external}
+    return hook_answer.lines(job, more)
 
 
 def repeated(record: Record, settings: Settings) -> str:

@@ -19,8 +19,9 @@ class Record:
     """One job. ``pending`` are the operations that have not reached the controller, in order: ``register``, ``end``.
 
     ``starter`` and ``started`` (clock ticks since boot) with ``boot`` name the starter's process for all time.
-    ``number`` is the order of admission. ``body`` is the post's; ``addresses`` are with prefix length.
-    ``machine`` is the worker's name at the controller. ``bridge`` and ``vlan`` are of a bridge job.
+    ``number`` is the order of admission. ``body`` is the post's; ``addresses`` are with prefix length. ``external`` are
+    its external addresses by the controller's last answer to its posts. ``machine`` is the worker's name at the
+    controller. ``bridge`` and ``vlan`` are of a bridge job.
     ``counted`` are the counters that are reported with its end, and ``moved`` is what its transfers have moved.
     ``made``: its network stands; ``over``: the job has ended here; ``accounted``: its network use is reported to
     HTCondor; ``scripted``: the site's program was run at its start, and is to be run at its end.
@@ -42,6 +43,7 @@ class Record:
     address_type: str
     body: str
     addresses: tuple[str, ...] = ()
+    external: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     exit_ad: str = ""
     ended_by: str = EndedBy.HOOK.value
@@ -101,9 +103,11 @@ class Records:
 def _read(path: Path) -> Record | None:
     try:
         given: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        lists = {name: tuple(given[name]) for name in ("addresses", "pending")}
+        # A record of before external addresses has none.
+        listed = ("addresses", "pending", *({"external"} & given.keys()))
+        lists = {name: tuple(given[name]) for name in listed}
         record = Record(**{name: value for name, value in given.items() if name in _FIELDS} | lists)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     whole = all(_FITS[kind](getattr(record, name)) for name, kind in _FIELDS.items())
     return record if whole and record.id == path.stem else None

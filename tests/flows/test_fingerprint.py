@@ -22,10 +22,11 @@ from lark_controller.flows.marker import MARKERS, MOST_RULES, Marker, read_marke
 from lark_controller.flows.model import Program
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import Transition
+from lark_controller.jobs.external import External, Opening
 from lark_controller.jobs.job import Facts, Job, JobState
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Decision, SliceKey, SwitchRole
+from lark_controller.policies.model import Decision, NamedScitag, SliceKey, SwitchRole
 from lark_controller.qos.worker_queues import Claim
 from tests.flows.test_desired import EDGES, FULL, OPEN, POLICIES, TO_HOST, TO_WAN, a_job, a_switch, apply, jobs, steps
 from tests.flows.test_transition import VARIANTS, play
@@ -108,10 +109,11 @@ JOB: dict[str, Any] = {
     "datapath": 2, "port": "p9", "mac": "02:00:00:00:00:99", "vlan": 9, "bandwidth": 9.0, "inbound": False,
     "outbound": False, "state": JobState.PENDING, "reason": "why", "lease_until": 9.0, "created": 9.0,
     "facts": Facts((("owner", '"bob"'),)), "quarantine": "why", "vouched": True, "reserved": (TO_WAN,),
+    "external": (External(IPv4Address("198.51.100.1"), (Opening("any"),)),),
 }  # fmt: skip
 DECISION: dict[str, Any] = {
     "blocked": True, "slice": SliceKey(2, "other"), "wan": 1, "group": "cms", "inbound": False, "outbound": False,
-    "quarantine": "why", "accounted": False, "because": (), "bandwidth": None,
+    "quarantine": "why", "accounted": False, "because": (), "bandwidth": None, "scitag": NamedScitag(9, 9),
 }  # fmt: skip
 SWITCH: dict[str, Any] = {
     "datapath": 1, "name": "another", "role": SwitchRole.EDGE, "ports": MappingProxyType({"p7": 999, "uplink": 1}),

@@ -159,7 +159,7 @@ def test_tables_have_names() -> None:
     assert table_name(SwitchRole.EDGE, Edge.SLICE_FROM) == "slice-from"
     assert table_name(SwitchRole.CORE, 1) == "wan"
     assert table_name(SwitchRole.EDGE, 4) == "wan"
-    assert table_name(SwitchRole.CORE, 6) == "6"
+    assert table_name(SwitchRole.CORE, 7) == "7"
 
 
 def test_bits_hold_what_fits() -> None:

@@ -13,6 +13,7 @@ from lark_controller.policies import (
     bandwidth,
     block,
     connectivity,
+    external,
     file,
     group,
     predicate,
@@ -48,6 +49,7 @@ EXAMPLES = [text for text in INDENTED if text.lstrip().startswith(("policies", "
         | {*switches.KEYS, *switches.PORT_KEYS, *connectivity.REACHES, *InboundShares, *wan.ACTIONS, *file.KINDS}
         | {*topology.KEYS, *topology.LINK_KEYS, *topology.HOST_KEYS, *topology.RESERVES, *topology.REFUSED}
         | {*bandwidth.KEYS, *bandwidth.MODES, *scitags.KEYS, *scitags.SECTION_KEYS, *scitags.FLOWS}
+        | {*external.KEYS, *external.RULE_KEYS, *external.REFUSED}
     ),
 )
 def test_every_key_is_described(key: str) -> None:

@@ -45,6 +45,12 @@ def reserved(api: Api, job: str) -> Any:
     return answer.json
 
 
+def associated(api: Api, job: str) -> Any:
+    answer = api.client.post("/v1/external-addresses", json={"job": job}, headers=bearer("operate"))
+    assert answer.status_code == 201, answer.text
+    return answer.json
+
+
 COUNTERS = {"bytes_in": 1, "bytes_out": 1, "packets_in": 1, "packets_out": 1, "final": False}
 # A request of each operation of a hook, and what becomes of it with a token for the job's own host.
 ASKED: dict[tuple[str, str], tuple[dict[str, Any], int]] = {
@@ -71,6 +77,10 @@ ASKED: dict[tuple[str, str], tuple[dict[str, Any], int]] = {
     ("get", "/v1/reservations/{reservation_id}"): ({}, 200),
     ("patch", "/v1/reservations/{reservation_id}"): ({"json": {"rate": 5}}, 200),
     ("delete", "/v1/reservations/{reservation_id}"): ({}, 200),
+    # The job has one already.
+    ("post", "/v1/external-addresses"): ({"json": {"job": "JOB", "open": []}}, 200),
+    ("get", "/v1/external-addresses/{association_id}"): ({}, 200),
+    ("delete", "/v1/external-addresses/{association_id}"): ({}, 200),
 }
 
 
@@ -88,7 +98,8 @@ def test_every_operation_of_a_hook_is_among_those_that_are_tried(api: Api) -> No
 @pytest.mark.parametrize(("method", "path"), ASKED)
 def test_a_token_is_good_for_its_hosts_alone(api: Api, method: str, path: str) -> None:
     job = api.register(address="10.64.0.9")["id"]
-    where = path.format(job_id=job, host="worker1.example", reservation_id=reserved(api, job)["id"])
+    ids = {"reservation_id": reserved(api, job)["id"], "association_id": associated(api, job)["id"]}
+    where = path.format(job_id=job, host="worker1.example", **ids)
     given, status = ASKED[(method, path)]
     text = json.dumps(given["json"]).replace("JOB", job) if "json" in given else ""
     request = {"data": text, "content_type": "application/json"} if text else given

@@ -19,6 +19,7 @@ from lark_controller.jobs.job import Directory, JobState
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.services.background import GATHER, Upkeep
+from lark_controller.services.external import ExternalAddresses
 from lark_controller.services.feed import Feed
 from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.registration import Registration
@@ -53,8 +54,8 @@ def kept_up(
     registration = Registration(store, 900, feed, none, clock=LeaseClock(clock))
     registration.use(load(POLICY), needed_attributes(load(POLICY)))
     upkeep = Upkeep(
-        store, registration, none, Metrics(), lease_seconds=lease, check_seconds=check_seconds, retention=0,
-        datapaths=datapaths, check=check,
+        store, registration, none, ExternalAddresses(store, feed), Metrics(), lease_seconds=lease,
+        check_seconds=check_seconds, retention=0, datapaths=datapaths, check=check,
     )  # fmt: skip
     upkeep.start()
     try:

@@ -48,7 +48,18 @@ def test_a_run_comes_back_as_it_was_registered(store: Store) -> None:
 def test_the_full_run_leaves_no_field_at_its_default() -> None:
     bare = Job(0, FULL.run, FULL.id, "", "", "", 0, 0, "")
     same = {item.name for item in fields(Job) if getattr(FULL, item.name) == getattr(bare, item.name)}
-    assert same == {"number", "run", "id", "network_type", "state", "created", "quarantine", "vouched", "reserved"}
+    assert same == {
+        "number",
+        "run",
+        "id",
+        "network_type",
+        "state",
+        "created",
+        "quarantine",
+        "vouched",
+        "reserved",
+        "external",
+    }
 
 
 def test_a_run_without_anything_optional_comes_back(store: Store) -> None:

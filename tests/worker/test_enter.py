@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import stat
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from lab.namespaces import Net, temporary_directory
+from lab.openvswitch import OpenVSwitch
 from tests.fixtures.full_queue import fill_queue
-from tests.worker.pool import NOBODY, Pool, Starter, eventually
+from tests.worker.pool import NOBODY, POLICY, Pool, Starter, a_pool, eventually
 
 pytestmark = pytest.mark.ovs
 
@@ -93,3 +96,40 @@ def test_a_program_that_cannot_be_started_is_no_failure_of_the_wrapper(pool: Poo
     status, said, note = enter(pool, starter, "/nonexistent")
     assert (status, note.exists(), mode(starter)) == (122, False, 0o700)
     assert "/nonexistent: No such file or directory" in said
+
+
+def test_a_job_has_its_external_address_in_its_environment_and_asks_for_another(ovs: OpenVSwitch) -> None:
+    section = (
+        "external: {pools: {public: [198.51.100.64/30]}, quarantine: 0, "
+        "rules: [{when: 'Owner == \"alice\"', pool: public, open: [tcp]}]}\n"
+    )
+    with temporary_directory() as folder, Net() as net, a_pool(Path(folder), ovs, net, POLICY + section) as pool:
+        alice, bob = pool.starter(1, "alice"), pool.starter(2, "bob")
+        said = pool.hook(alice, "start", "alice", 1, 'RequestExternalAddress = true\nExternalPorts = "tcp/80"')
+        assert 'LarkExternalAddressIPv4 = "198.51.100.64"' in said
+        assert "LarkExternalAddress" not in pool.hook(bob, "start", "bob", 2)
+        assert "LARK_EXTERNAL_ADDRESS=198.51.100.64" in enter(pool, alice, "/usr/bin/env")[1]
+        assert "LARK_EXTERNAL_ADDRESS" not in enter(pool, bob, "/usr/bin/env")[1]
+
+        def ask(starter: Starter, method: str, path: str = "", body: object = None) -> tuple[int, dict[str, object]]:
+            data = "" if body is None else f" -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+            url = f"http://lark/v1/external-addresses{path}"
+            command = f"curl -s -w '|%{{http_code}}' --unix-socket {pool.socket} -X {method}{data} {url}"
+            answer, _, status = starter.as_user(command)[1].strip().rpartition("|")
+            return int(status), json.loads(answer)
+
+        status, has = ask(alice, "POST")
+        assert (status, has["address"], has["open"]) == (200, "198.51.100.64", ["tcp/80"])
+        path = f"/{has['id']}"
+        for method in ("GET", "DELETE"):
+            assert ask(bob, method, path)[0] == 404
+        status, refused = ask(bob, "POST", body={"open": ["tcp/80"]})
+        assert (status, refused["type"]) == (409, "urn:lark:problem:external-address")
+        assert ask(alice, "POST", body={"open": "tcp/80"})[0] == 422
+        assert ask(alice, "POST", body={"job": "another"})[0] == 422
+        assert ask(alice, "DELETE", path)[1]["why"] == "released"
+        assert ask(alice, "DELETE", path)[0] == 200
+        assert ask(alice, "POST", body={"open": ["tcp/81"], "seconds": 60})[1]["open"] == ["tcp/81"]
+        held = pool.hook(pool.starter(3, "bob"), "start", "bob", 3, "RequestExternalAddress = true")
+        assert "HookStatusCode = 10" in held
+        assert "no rule of the policy" in held

@@ -155,6 +155,9 @@ class JobSchema(Schema):
     addresses = fields.List(
         fields.Nested(AddressSchema), required=True, attribute="blocks", metadata=meta("Its addresses, IPv4 first")
     )
+    external_addresses = fields.List(
+        fields.String(), required=True, metadata=meta("Its addresses outside of the site, while they are its own")
+    )
     datapath = Datapath("The worker's bridge", allow_none=True)
     port = maybe_text("The job's port on that bridge")
     mac = maybe_text("The MAC address inside the job")

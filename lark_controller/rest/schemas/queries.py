@@ -154,6 +154,12 @@ class ReservationQuery(PageQuery):
     job = fields.String(validate=WORD, metadata=meta("Any name of a job: its own, and flows that go to it"))
 
 
+class ExternalQuery(Schema):
+    """A choice of external addresses."""
+
+    job = fields.String(validate=WORD, metadata=meta("Any name of a job"))
+
+
 class DifferenceQuery(Schema):
     """Two versions of the policy."""
 

@@ -1,0 +1,49 @@
+"""External addresses, as REST takes and shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lark_controller.jobs.external import Association, Opening, PoolState
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalWish:
+    """A request for an external address: the job's id, the openings (empty: all that the policy lets it have), and for
+    how many seconds (None: as long as the policy lets it)."""
+
+    job: str
+    openings: tuple[Opening, ...] = ()
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The answer to a request: the job's external address, and whether this request made it (False: the job had it)."""
+
+    association: Association
+    created: bool
+
+
+class ExternalControls(Protocol):
+    """Operations on external addresses. Thread-safe; every call raises StoreError where the database is away."""
+
+    def associate(self, wish: ExternalWish, actor: str) -> Given:
+        """Give a live job an external address; it keeps the one that it has.
+
+        Raises ExternalAddressError where it cannot have one, StateError where it has one on other terms, NotFoundError.
+        """
+
+    def release(self, association_id: str, actor: str) -> Association:
+        """End an association; one that is over stays as it is. Raises NotFoundError where there never was one."""
+
+    def find(self, association_id: str) -> Association:
+        """An association, also one that is over. Raises NotFoundError."""
+
+    def held(self, job: str | None = None, owner: str | None = None) -> tuple[Association, ...]:
+        """The associations that are not over, of all, of one job or of one user's jobs, in the order in which they were
+        made."""
+
+    def pools(self) -> tuple[PoolState, ...]:
+        """The state of each pool of the policy."""

@@ -1,0 +1,103 @@
+"""External addresses on a core switch: 1:1 translation by set-field, without any state of connections. Pure.
+
+A packet from the WAN for an external address gets the job's own as its destination, where protocol and port are open,
+and goes on through all tables as any packet to the job; everything else for the pools is dropped. What the job sends
+from an open port gets the external address as its source, behind all tables that look at the job's own. Nobody inside
+or outside sends with an address of the pools. ARP requests from the WAN are answered by the switch itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from ipaddress import IPv4Address
+from typing import Final
+
+from lark_controller.flows import tables as t
+from lark_controller.flows.build import BROADCAST, ICMP, SWITCH, TCP, UDP, Fields, flow
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.model import ETH_ARP, ETH_IPV4, PORT_IN_PORT, Flow, Output, SetField
+from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.tables import Core, combine
+from lark_controller.flows.wan import ip_fields, local_networks
+from lark_controller.jobs.external import Opening
+from lark_controller.policies.model import Policy
+
+_ARP_REQUEST, _ARP_REPLY = 1, 2
+_PROTOCOLS: Final = {"tcp": TCP, "udp": UDP, "icmp": ICMP}
+_CLOSED: Final = cookie(Category.EXTERNAL)
+
+
+def pool_flows(policy: Policy) -> Iterator[Flow]:
+    """The frame: nothing passes by addresses that are no job's, and nobody has one as a source."""
+    yield flow(Core.EXTERNAL, t.P_MISS, {}, SWITCH, goto=Core.LEARN)
+    if policy.external is None:
+        return
+    for networks in policy.external.pools.values():
+        for network in networks:
+            value = int(network.network_address), int(network.netmask)
+            yield flow(Core.CLASSIFY, t.P_EXACT, ip_fields(network, "src"), _CLOSED)
+            yield flow(Core.CLASSIFY, t.P_EXACT, {"eth_type": ETH_ARP, "arp_spa": value}, _CLOSED)
+            yield flow(Core.CLASSIFY, t.P_REACTIVE, ip_fields(network, "dst"), _CLOSED)
+            yield flow(Core.CLASSIFY, t.P_REACTIVE, {"eth_type": ETH_ARP, "arp_tpa": value}, _CLOSED)
+    for network in local_networks(policy):
+        yield flow(Core.EXTERNAL, t.P_GUARD, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
+
+
+def external_flows(placed: Placed | None, switch: Switch, dropping: Collection[int]) -> Iterator[Flow]:
+    """The flows of a job's external addresses on a core; ``dropping`` are the WAN rules that drop."""
+    if placed is None or not placed.job.external or placed.decision.isolated:
+        return
+    own, mac = placed.job.ipv4, placed.mac
+    if own is None or mac is None:
+        return
+    mark = cookie(Category.EXTERNAL, placed.job.number)
+    metadata = None
+    if (rule := placed.decision.wan) in dropping:
+        # As the flow of its prefix has it, which the packet does not meet any more.
+        metadata = combine(t.TO_JOB.put(1), t.TO_WAN.put(rule))
+    for each in placed.job.external:
+        if not isinstance(each.address, IPv4Address):
+            continue
+        address = int(each.address)
+        inward = SetField("ipv4_dst", int(own)), SetField("eth_dst", mac)
+        for wan in switch.wan:
+            yield _arp_answer(address, mac, wan.number, wan.next_hop, mark)
+            for fields in _opened(each.openings, "dst"):
+                fields |= {"in_port": wan.number, "ipv4_dst": address}
+                yield flow(Core.CLASSIFY, t.P_GUARD, fields, mark, goto=Core.WAN, actions=inward, metadata=metadata)
+        outward = (SetField("ipv4_src", address),)
+        for fields in _opened(each.openings, "src"):
+            fields |= {"ipv4_src": int(own)}
+            yield flow(Core.EXTERNAL, t.P_ALLOW, fields, mark, goto=Core.LEARN, actions=outward)
+
+
+def _opened(openings: Collection[Opening], side: str) -> Iterator[Fields]:
+    """The match fields of openings, by the ports on the job's side."""
+    for each in openings:
+        fields: Fields = {"eth_type": ETH_IPV4}
+        if each.protocol in _PROTOCOLS:
+            fields["ip_proto"] = _PROTOCOLS[each.protocol]
+        ports = list(each.matches())
+        for value in ports:
+            yield {**fields, f"{each.protocol}_{side}": value}
+        if not ports:
+            yield fields
+
+
+def _arp_answer(address: int, mac: int, port: int, next_hop: int | None, mark: int) -> Flow:
+    """The answer to whoever asks from the WAN for the address.
+
+    OpenFlow 1.3 copies no field, so the asker's address cannot be written into it: sender and target are both the
+    external address, as in an announcement (RFC 5227, section 3), which completes an entry that is being asked for.
+    """
+    fields: Fields = {"in_port": port, "eth_type": ETH_ARP, "arp_op": _ARP_REQUEST, "arp_tpa": address}
+    answer = (
+        SetField("eth_dst", BROADCAST if next_hop is None else next_hop),
+        SetField("eth_src", mac),
+        SetField("arp_op", _ARP_REPLY),
+        SetField("arp_sha", mac),
+        SetField("arp_spa", address),
+        SetField("arp_tha", mac if next_hop is None else next_hop),
+        Output(PORT_IN_PORT),
+    )
+    return flow(Core.CLASSIFY, t.P_GUARD, fields, mark, actions=answer)

@@ -1,0 +1,171 @@
+"""External addresses of jobs: the openings that are asked for, the choice of an address, and who holds which. Pure.
+
+An external address belongs to one job at a time. Packets for it reach the job, and what the job sends in answer leaves
+with it, on the protocols and ports that are open; nothing else is translated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, NamedTuple
+
+from lark_common.runs import Address, Network
+
+MAX_PORT: Final = 65535
+# A request's openings, and the matches that all of them take: each is two flows on each core.
+MOST_OPENINGS: Final = 16
+MOST_MATCHES: Final = 64
+# Addresses of one pool; all of them may be looked at for each request.
+MOST_ADDRESSES: Final = 65536
+# Protocols with ports, and those without.
+WITH_PORTS: Final = ("tcp", "udp")
+WITHOUT_PORTS: Final = ("icmp", "any")
+ACCEPTED: Final = "tcp/PORT, udp/PORT, tcp/FIRST-LAST, tcp, udp, icmp or any"
+
+_OPENING: Final = re.compile(r"([a-z]{1,8})(?:/([0-9]{1,5})(?:-([0-9]{1,5}))?)?")
+
+
+class Opening(NamedTuple):
+    """A protocol with its ports ``first`` to ``last``; without ports both are 0 (``any``: whatever IP carries)."""
+
+    protocol: str
+    first: int = 0
+    last: int = 0
+
+    def __str__(self) -> str:
+        if self.protocol not in WITH_PORTS or (self.first, self.last) == (1, MAX_PORT):
+            return self.protocol
+        return f"{self.protocol}/{self.first}" + ("" if self.first == self.last else f"-{self.last}")
+
+    def covers(self, other: Opening) -> bool:
+        """True where everything of ``other`` is open by this one."""
+        if self.protocol == "any":
+            return True
+        return self.protocol == other.protocol and self.first <= other.first and other.last <= self.last
+
+    def matches(self) -> Iterator[tuple[int, int]]:
+        """Values and masks that match the ports, as few as there can be; none where all are open or the protocol has
+        none."""
+        if self.protocol not in WITH_PORTS or (self.first, self.last) == (1, MAX_PORT):
+            return
+        start, end = self.first, self.last + 1
+        while start < end:
+            size = start & -start
+            while size > end - start:
+                size >>= 1
+            yield start, MAX_PORT & ~(size - 1)
+            start += size
+
+
+def opening(text: str) -> Opening:
+    """An opening out of its word. Raises ValueError with what is wrong."""
+    found = _OPENING.fullmatch(text.strip().lower())
+    protocol = found[1] if found is not None else ""
+    if found is None or protocol not in (*WITH_PORTS, *WITHOUT_PORTS):
+        raise ValueError(f"{text[:40]!r} is no protocol with ports; accepted: {ACCEPTED}")
+    if found[2] is None:
+        return Opening(protocol, 1, MAX_PORT) if protocol in WITH_PORTS else Opening(protocol)
+    first, last = int(found[2]), int(found[3] or found[2])
+    if protocol not in WITH_PORTS or not 1 <= first <= last <= MAX_PORT:
+        raise ValueError(f"{text[:40]!r}: ports are 1 to {MAX_PORT}, of tcp or udp")
+    return Opening(protocol, first, last)
+
+
+def openings(words: Sequence[str]) -> tuple[Opening, ...]:
+    """Openings out of their words, each once, in order. Raises ValueError."""
+    if len(words) > MOST_OPENINGS:
+        raise ValueError(f"{len(words)} openings; at most {MOST_OPENINGS} are accepted")
+    found = tuple(sorted({opening(word) for word in words}))
+    count = sum(len(list(each.matches())) or 1 for each in found)
+    if count > MOST_MATCHES:
+        raise ValueError(f"these ports take {count} matches of a switch; at most {MOST_MATCHES} are accepted")
+    return found
+
+
+def listed(text: str) -> tuple[Opening, ...]:
+    """Openings of a text, separated by commas or spaces. Raises ValueError."""
+    return openings(text.replace(",", " ").split()[: MOST_OPENINGS + 1])
+
+
+def refused(wanted: Collection[Opening], allowed: Collection[Opening]) -> tuple[Opening, ...]:
+    """The wanted openings that no allowed one covers."""
+    return tuple(each for each in wanted if not any(one.covers(each) for one in allowed))
+
+
+class External(NamedTuple):
+    """An external address as switches need it: the address, and its openings."""
+
+    address: Address
+    openings: tuple[Opening, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Association:
+    """An external address of a job. Times are seconds since 1970.
+
+    It ends with the job, at ``until`` (None: with the job alone), or by a release; ``released`` is when it did, and
+    ``free`` when the address may be given to the next job. ``number`` is the store's; ``id`` 16 hexadecimal digits.
+    """
+
+    number: int
+    id: str
+    address: Address
+    pool: str
+    job: str
+    owner: str
+    group: str
+    openings: tuple[Opening, ...]
+    created: float
+    until: float | None = None
+    released: float | None = None
+    free: float | None = None
+    why: str = ""
+    actor: str = ""
+
+    def live(self, now: float) -> bool:
+        """True while packets are to pass by it."""
+        return self.released is None and (self.until is None or now < self.until)
+
+    @property
+    def external(self) -> External:
+        """The part that switches need."""
+        return External(self.address, self.openings)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """A pool: its addresses, those that are jobs', and those that rest between two jobs."""
+
+    name: str
+    total: int
+    used: int
+    quarantined: int
+
+    @property
+    def free(self) -> int:
+        """Addresses that the next job may get."""
+        return max(0, self.total - self.used - self.quarantined)
+
+
+def size(networks: Sequence[Network]) -> int:
+    """The addresses of a pool."""
+    return sum(network.num_addresses for network in networks)
+
+
+def choose(networks: Sequence[Network], held: Collection[Address], last: Address | None = None) -> Address | None:
+    """The next address that nobody holds, after the ``last`` one given and then from the start; None: all are held.
+
+    So an address rests as long as there are others.
+    """
+    position = next((place for place, network in enumerate(networks) if last is not None and last in network), None)
+    if position is not None and last is not None:
+        network = networks[position]
+        offset = int(last) - int(network.network_address) + 1
+        rest = (network[at] for at in range(offset, network.num_addresses))
+        for address in chain(rest, *(networks[position + 1 :])):
+            if address not in held:
+                return address
+    return next((address for network in networks for address in network if address not in held), None)

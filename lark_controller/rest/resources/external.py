@@ -1,0 +1,218 @@
+"""``/v1/external-addresses``: addresses at which jobs are reached from outside of the site."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from flask import Response, jsonify, url_for
+from marshmallow import Schema, fields, validate
+
+from lark_controller.api.external import ExternalWish
+from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
+from lark_controller.rest.api import operation, resource
+from lark_controller.rest.auth import is_bound, require_host_of
+from lark_controller.rest.bodies import read_json
+from lark_controller.rest.context import actor, current
+from lark_controller.rest.job_words import job_among, named_job
+from lark_controller.rest.own_jobs import is_own, own_user
+from lark_controller.rest.problems import Problem
+from lark_controller.rest.resources.jobs import check_wait, confirm
+from lark_controller.rest.schemas.members import meta
+from lark_controller.rest.schemas.queries import ExternalQuery, WaitQuery
+from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.tokens import Scope
+
+blueprint = resource("external-addresses", "Addresses at which jobs are reached from outside of the site.")
+
+# Bytes of a body.
+MAX_BODY: Final = 4096
+MAX_SECONDS: Final = 100 * 365.25 * 86400
+_SECONDS: Final = validate.Range(1, MAX_SECONDS, error="{min} to {max} seconds are accepted")
+
+
+class ExternalWishSchema(Schema):
+    """A request for an external address."""
+
+    job = fields.String(
+        required=True, validate=validate.Length(1, 255), metadata=meta("The job: its id, or another word for it")
+    )
+    open = fields.List(
+        fields.String(validate=validate.Length(1, 32)),
+        load_default=list,
+        validate=validate.Length(max=MOST_OPENINGS),
+        metadata=meta(f"What shall be open, empty for all that the policy opens; each {ACCEPTED}"),
+    )
+    seconds = fields.Float(
+        load_default=None,
+        allow_none=True,
+        validate=_SECONDS,
+        metadata=meta("Seconds; without it as long as the policy lets it, and never longer than the job lives"),
+    )
+
+
+class ExternalAddressSchema(Schema):
+    """An external address of a job."""
+
+    id = fields.String(required=True, metadata=meta("The id of this association, 16 hexadecimal digits"))
+    address = fields.String(required=True, metadata=meta("The external address"))
+    pool = fields.String(required=True, metadata=meta("Its pool"))
+    job = fields.String(required=True, metadata=meta("The id of the job whose it is"))
+    job_name = fields.String(required=True, allow_none=True, metadata=meta("That job's CLUSTER.PROC"))
+    owner = fields.String(required=True, metadata=meta("That job's owner"))
+    group = fields.String(required=True, metadata=meta("That job's accounting group"))
+    open = fields.List(fields.String(), required=True, metadata=meta("The protocols and ports that are open"))
+    created = Time("Time when it was given")
+    until = Time("Time when it ends, null where the job ends it", allow_none=True)
+    released = Time("Time when it has ended, null where it has not", allow_none=True)
+    free = Time("Time from which another job may get the address, null where it has not ended", allow_none=True)
+    why = fields.String(required=True, metadata=meta("The reason for its end"))
+    actor = fields.String(required=True, metadata=meta("Name of the token that asked for it"))
+
+
+class ExternalPoolSchema(Schema):
+    """A pool of external addresses."""
+
+    name = fields.String(required=True, metadata=meta("Its name in the policy"))
+    total = fields.Integer(required=True, metadata=meta("All of its addresses"))
+    used = fields.Integer(required=True, metadata=meta("Those of jobs"))
+    quarantined = fields.Integer(required=True, metadata=meta("Those that rest after a job"))
+    free = fields.Integer(required=True, metadata=meta("Those that jobs may get now"))
+
+
+class ExternalListSchema(Schema):
+    """External addresses of live jobs, and the pools."""
+
+    addresses = fields.List(
+        fields.Nested(ExternalAddressSchema), required=True, metadata=meta("The addresses, the oldest first")
+    )
+    pools = fields.List(fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy"))
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/external-addresses",
+    name="associate_external_address",
+    scopes=(Scope.HOOK, Scope.OPERATE),
+    query=WaitQuery,
+    bodies={"application/json": ExternalWishSchema},
+    answers={201: ExternalAddressSchema, 200: ExternalAddressSchema},
+    problems=(400, 404, 409, 413, 415, 422),
+)
+def associate(query: dict[str, Any]) -> Response:
+    """Give a live job an external address.
+
+    A job that has one keeps it, and the answer is 200. ``wait`` waits until the switches have it.
+    """
+    check_wait(query)
+    body = read_json(MAX_BODY, ExternalWishSchema())
+    job_id = named_job(body["job"])
+    require_host_of(current(), job_id)
+    wish = ExternalWish(job_id, _openings(body["open"]), body["seconds"])
+    given = current().controls.external.associate(wish, actor())
+    if query["wait"]:
+        # As with reservations: those who ask must leave places to the hooks of jobs that start.
+        with current().reserves.place() as free:
+            confirm(job_id, query["wait"] if free else 0.0)
+    response = jsonify(ExternalAddressSchema().dump(_shown([given.association])[0]))
+    response.status_code = 201 if given.created else 200
+    response.headers["Location"] = url_for("external-addresses.show", association_id=given.association.id)
+    return response
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/external-addresses",
+    name="list_external_addresses",
+    scopes=(Scope.READ, Scope.SELF),
+    query=ExternalQuery,
+    answers={200: ExternalListSchema},
+    problems=(404, 409, 422),
+)
+def index(query: dict[str, Any]) -> dict[str, object]:
+    """List the external addresses of live jobs, and the state of each pool."""
+    controls = current().controls.external
+    found = controls.held(job_among(query), own_user())
+    return {"addresses": _shown(found), "pools": [_pool(each) for each in controls.pools()]}
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/external-addresses/<association_id>",
+    name="show_external_address",
+    scopes=(Scope.HOOK, Scope.READ, Scope.SELF),
+    answers={200: ExternalAddressSchema},
+    problems=(404,),
+)
+def show(association_id: str) -> dict[str, object]:
+    """Show an association, also one that is over."""
+    return _shown([_own(association_id)])[0]
+
+
+@operation(
+    blueprint,
+    "DELETE",
+    "/external-addresses/<association_id>",
+    name="release_external_address",
+    scopes=(Scope.HOOK, Scope.OPERATE),
+    answers={200: ExternalAddressSchema},
+    problems=(404,),
+)
+def release(association_id: str) -> dict[str, object]:
+    """Release an external address. One that is released may be released again."""
+    _own(association_id)
+    return _shown([current().controls.external.release(association_id, actor())])[0]
+
+
+def _openings(words: list[str]) -> tuple[Opening, ...]:
+    try:
+        return openings(words)
+    except ValueError as error:
+        wrong = {"parameter": "open", "problem": str(error)}
+        raise Problem(422, f"open: {error}", "parameters", errors=[wrong]) from None
+
+
+def _own(association_id: str) -> Association:
+    """An association that the token may use. Raises Problem 403, 404, NotFoundError."""
+    found = current().controls.external.find(association_id)
+    if not is_own(found.job):
+        raise Problem(404, f"no external address was given under the id {association_id}")
+    if is_bound():
+        require_host_of(current(), found.job)
+    return found
+
+
+def _shown(found: Collection[Association]) -> list[dict[str, object]]:
+    names = current().controls.jobs.names({each.job for each in found})
+    return [
+        {
+            "id": each.id,
+            "address": str(each.address),
+            "pool": each.pool,
+            "job": each.job,
+            "job_name": names.get(each.job),
+            "owner": each.owner,
+            "group": each.group,
+            "open": [str(one) for one in each.openings],
+            "created": each.created,
+            "until": each.until,
+            "released": each.released,
+            "free": each.free,
+            "why": each.why,
+            "actor": each.actor,
+        }
+        for each in found
+    ]
+
+
+def _pool(pool: PoolState) -> dict[str, object]:
+    return {
+        "name": pool.name,
+        "total": pool.total,
+        "used": pool.used,
+        "quarantined": pool.quarantined,
+        "free": pool.free,
+    }

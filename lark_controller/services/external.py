@@ -1,0 +1,249 @@
+"""External addresses: from a wish to an address in the network, and the addresses of live jobs in memory.
+
+The feed's lock keeps store, memory and loop in one order in this process; that no address is given twice, and no limit
+exceeded, is the store's doing, for all processes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from lark_common.classads.ads import JobAd
+from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
+from lark_common.log import WARNING, event
+from lark_common.runs import NetworkType
+from lark_controller.api.external import ExternalWish, Given
+from lark_controller.jobs.external import Association, Opening, PoolState, listed, refused, size
+from lark_controller.jobs.job import Job
+from lark_controller.policies.decide import decide, quarantined
+from lark_controller.policies.external import rule_of
+from lark_controller.policies.model import ExternalRule, ExternalSpec, Policy, RuleKind, WithoutExternal
+from lark_controller.services.feed import Feed
+from lark_controller.store import Store
+from lark_controller.store.external_addresses import Claim
+
+PORTS = "ExternalPorts"
+NO_POOLS = "the policy has no external addresses"
+
+
+class ExternalAddresses:
+    """External addresses of this controller's jobs; thread-safe. They are part of the live jobs in ``feed``."""
+
+    def __init__(self, store: Store, feed: Feed) -> None:
+        self._store = store.external_addresses
+        self._feed = feed
+        self._lock = feed.lock
+        self._policy: Policy | None = None
+        # Those of live jobs that are not over, by the job's id.
+        self._of_job: dict[str, Association] = {}
+        feed.completed_by(self.with_external)
+
+    def load(self) -> None:
+        """Take over what the store has, before live jobs are told to the loop. Raises StoreError."""
+        now = time.time()
+        self._store.expire(now)
+        with self._lock:
+            self._of_job = {each.job: each for each in self._store.held() if each.live(now)}
+            for job_id in self._of_job:
+                self._feed.tell(job_id)
+
+    def use(self, policy: Policy) -> None:
+        """Go over to a policy. What it gives its job no more ends; where the database is away, with the next call of
+        :meth:`expire`."""
+        with self._lock:
+            self._policy = policy
+            try:
+                self._release_refused()
+            except StoreError as error:
+                event("external addresses are compared with the policy later", level=WARNING, error=str(error))
+
+    def with_external(self, job: Job) -> Job:
+        """The job with its external address; the caller holds the lock."""
+        has = self._of_job.get(job.id)
+        found = () if has is None else (has.external,)
+        return job if found == job.external else replace(job, external=found)
+
+    def associate(self, wish: ExternalWish, actor: str) -> Given:
+        """Give a live job an external address; it keeps the one that it has. Raises ExternalAddressError, StateError,
+        NotFoundError, StoreError."""
+        now = time.time()
+        with self._lock:
+            job = self._feed.directory.by_id.get(wish.job)
+            if job is None:
+                raise NotFoundError(f"no live job has the id {wish.job}")
+            if (has := self._of_job.get(job.id)) is not None and has.live(now):
+                if wish.openings and wish.openings != has.openings:
+                    opened = ", ".join(map(str, has.openings))
+                    raise StateError(f"job {job.called} has {has.address} with {opened}; release that first")
+                return Given(has, False)
+            self._forget_past(now)
+            try:
+                claim = self._claim(job, wish, now)
+                made = self._store.associate(claim, now, actor)
+            except ExternalAddressError as error:
+                error.idle = self._without() is WithoutExternal.IDLE
+                event("no external address", level=WARNING, job=job.id, owner=job.owner, reason=str(error))
+                raise
+            self._of_job[job.id] = made
+            self._feed.tell(job.id)
+        event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
+        return Given(made, made.created == now)
+
+    def asked_in_ad(self, job: Job, job_ad: JobAd, actor: str) -> str:
+        """Give a job the external address that its ad asks for, once; returns the reason why it runs without
+        (``""``: it does not).
+
+        Raises ExternalAddressError where the site lets it not run without, AdError, StoreError.
+        """
+        if not job_ad.external or job.id in self._of_job or self._store.had(job.id):
+            return ""
+        try:
+            openings = listed(job_ad.external_ports or "")
+        except ValueError as error:
+            raise AdError(PORTS, str(error)) from None
+        try:
+            self.associate(ExternalWish(job.id, openings), actor)
+        except ExternalAddressError as error:
+            if self._without() is not WithoutExternal.RUN:
+                raise
+            return str(error)
+        except NotFoundError:
+            return "the job has ended"
+        return ""
+
+    def release(self, association_id: str, actor: str, why: str = "released") -> Association:
+        """End an association; one that is over stays as it is. Raises NotFoundError, StoreError."""
+        with self._lock:
+            found = self._store.release(association_id, time.time(), why, actor)
+            if found is None:
+                raise _missing(association_id)
+            self._forget(found)
+        return found
+
+    def find(self, association_id: str) -> Association:
+        """An association, also one that is over. Raises NotFoundError, StoreError."""
+        found = self._store.find(association_id)
+        if found is None:
+            raise _missing(association_id)
+        return found
+
+    def held(self, job: str | None = None, owner: str | None = None) -> tuple[Association, ...]:
+        """The associations that are not over."""
+        now = time.time()
+        with self._lock:
+            found = [each for each in self._of_job.values() if each.live(now)]
+        chosen = (each for each in found if job in (None, each.job) and owner in (None, each.owner))
+        return tuple(sorted(chosen, key=lambda each: each.number))
+
+    def pools(self) -> tuple[PoolState, ...]:
+        """The state of each pool of the policy. Raises StoreError."""
+        spec, now = self._spec, time.time()
+        rows = self._store.held() if spec is not None else []
+        states = []
+        for name, networks in () if spec is None else spec.pools.items():
+            theirs = [each for each in rows if any(each.address in network for network in networks)]
+            used = sum(each.live(now) for each in theirs)
+            resting = sum(not each.live(now) and (each.free is None or each.free > now) for each in theirs)
+            states.append(PoolState(name, size(networks), used, resting))
+        return tuple(states)
+
+    def expire(self, now: float) -> int:
+        """End what is past its end, whose job has ended, or what the policy gives no more; returns how many. Raises
+        StoreError."""
+        with self._lock:
+            self._forget_past(now)
+            gone = [job_id for job_id in self._of_job if job_id not in self._feed.directory.by_id]
+            for job_id in gone:
+                del self._of_job[job_id]
+            return self._store.expire(now) + self._release_refused()
+
+    @property
+    def _spec(self) -> ExternalSpec | None:
+        return None if self._policy is None else self._policy.external
+
+    def _without(self) -> WithoutExternal:
+        return WithoutExternal.HOLD if self._spec is None else self._spec.refused
+
+    def _claim(self, job: Job, wish: ExternalWish, now: float) -> Claim:
+        """The terms of what a job asks for. Raises ExternalAddressError."""
+        policy, spec, rule = self._rule(job)
+        wanted = wish.openings or rule.openings
+        if closed := refused(wanted, rule.openings):
+            wanted_words, open_words = (", ".join(map(str, each)) for each in (closed, rule.openings))
+            raise ExternalAddressError(f"{wanted_words}: the policy opens {open_words} (line {rule.line})")
+        if reason := why_not(policy, job):
+            raise ExternalAddressError(reason)
+        seconds = min((each for each in (wish.seconds, rule.seconds) if each is not None), default=None)
+        return Claim(
+            job,
+            rule.pool,
+            spec.pools[rule.pool],
+            wanted,
+            rule.per_user,
+            rule.per_group,
+            None if seconds is None else now + seconds,
+            spec.quarantine,
+        )
+
+    def _rule(self, job: Job) -> tuple[Policy, ExternalSpec, ExternalRule]:
+        policy, spec = self._policy, self._spec
+        if policy is None or spec is None:
+            raise ExternalAddressError(NO_POOLS)
+        rule = rule_of(policy, job.facts)
+        if rule is None:
+            raise ExternalAddressError("no rule of the policy's section external gives this job an address")
+        return policy, spec, rule
+
+    def _release_refused(self) -> int:
+        """End what the policy gives its job no more; returns how many. The caller holds the lock. Raises StoreError."""
+        count = 0
+        for each in list(self._of_job.values()):
+            job = self._feed.directory.by_id.get(each.job)
+            if job is not None and (reason := self._why_over(job, each)):
+                self.release(each.id, "policy", reason)
+                count += 1
+        return count
+
+    def _why_over(self, job: Job, has: Association) -> str:
+        """The reason why the policy gives a job its address no more; ``""``: it does."""
+        try:
+            policy, spec, rule = self._rule(job)
+        except ExternalAddressError as error:
+            return str(error)
+        if not any(has.address in network for network in spec.pools[rule.pool]):
+            return f"{has.address} is not in pool {rule.pool}"
+        closed: tuple[Opening, ...] = refused(has.openings, rule.openings)
+        return f"the policy opens {', '.join(map(str, closed))} no more" if closed else why_not(policy, job)
+
+    def _forget_past(self, now: float) -> None:
+        """Take what is past its end out of the network, before the store may give it to the next job."""
+        for each in [each for each in self._of_job.values() if not each.live(now)]:
+            self._forget(each)
+
+    def _forget(self, over: Association) -> None:
+        """Take an association out of the network. The caller holds the lock."""
+        has = self._of_job.get(over.job)
+        if has is not None and has.id == over.id:
+            del self._of_job[over.job]
+            self._feed.tell(over.job)
+            event("external address over", job=over.job, address=over.address, why=over.why)
+
+
+def why_not(policy: Policy, job: Job) -> str:
+    """The reason why a job's own network cannot be reached by an external address; ``""``: it can."""
+    if job.network_type is not NetworkType.OVS_BRIDGE:
+        return f"network type {job.network_type}: external addresses are for jobs of type ovs_bridge"
+    if job.ipv4 is None or job.mac is None:
+        return "the job has no IPv4 address of its own yet"
+    decision = quarantined(decide(job.facts, policy), job)
+    if decision.isolated:
+        return "nothing of the job may pass"
+    if not decision.inbound:
+        lines = [each.line for each in decision.because if each.kind is RuleKind.CONNECTIVITY]
+        return f"nobody may call the job: its inbound connectivity is closed (policy line {lines[0] if lines else 0})"
+    return ""
+
+
+def _missing(association_id: str) -> NotFoundError:
+    return NotFoundError(f"no external address was given under the id {association_id}")

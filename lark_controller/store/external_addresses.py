@@ -1,0 +1,206 @@
+"""External addresses: given, released and given again, in the transaction of whatever they belong to.
+
+Whoever gives one holds one lock until the transaction ends (PostgreSQL: an advisory lock; SQLite: the database's write
+lock), so that limits hold in every order. That an address is given once is the database's own rule (``held``).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+
+from lark_common.errors import ExternalAddressError, NotFoundError
+from lark_common.runs import Network
+from lark_controller.jobs.external import Association, Opening, choose, listed, size
+from lark_controller.jobs.job import Job
+from lark_controller.store.audit_and_policies import record
+from lark_controller.store.schema import LIVE, NOT_RELEASED, runs
+from lark_controller.store.schema import external_addresses as table
+
+# The key of the advisory lock of PostgreSQL: "extn" in ASCII.
+_ADVISORY_KEY: Final = 0x6578746E
+_BATCH: Final = 1_000
+JOB_ENDED: Final = "the job has ended"
+
+# Asked at each end of a job, and mostly answered with no: made once.
+_OF_JOBS: Final = select(*table.c).where(NOT_RELEASED, table.c.job.in_(bindparam("jobs", expanding=True)))
+_ANY_HELD: Final = select(table.c.number).where(table.c.held).limit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The terms on which a job may have an address: from which networks of which pool, how many its user's and its
+    group's jobs may have (None: no limit), until when, and the seconds that the address rests afterwards."""
+
+    job: Job
+    pool: str
+    networks: tuple[Network, ...]
+    openings: tuple[Opening, ...]
+    per_user: int
+    per_group: int | None
+    until: float | None
+    quarantine: float
+
+
+def associate(connection: Connection, claim: Claim, now: float, actor: str) -> Association:
+    """Give a job an address; it keeps the one that it has. Raises ExternalAddressError where there is none for it, and
+    NotFoundError where the job has ended."""
+    job = claim.job
+    # It does not end before the transaction does, so that its end finds the address.
+    live = select(runs.c.number).where(runs.c.id == job.id, LIVE).with_for_update()
+    if connection.execute(live).first() is None:
+        raise NotFoundError(f"no live job has the id {job.id}")
+    _lock(connection)
+    _expire(connection, now)
+    for has in _found(connection, select(*table.c).where(NOT_RELEASED, table.c.job == job.id)):
+        return has
+    _check_counts(connection, claim)
+    connection.execute(update(table).where(table.c.held, table.c.free_at <= now).values(held=False))
+    held = {ip_address(text) for text in connection.execute(select(table.c.address).where(table.c.held)).scalars()}
+    last = connection.execute(
+        select(table.c.address).where(table.c.pool == claim.pool).order_by(table.c.number.desc()).limit(1)
+    ).scalar()
+    address = choose(claim.networks, held, None if last is None else ip_address(last))
+    if address is None:
+        raise ExternalAddressError(
+            f"pool {claim.pool} has no address left: all {size(claim.networks)} are given or rest"
+        )
+    values = {
+        "id": secrets.token_hex(8),
+        "address": str(address),
+        "family": address.version,
+        "pool": claim.pool,
+        "job": job.id,
+        "owner": job.owner,
+        "group_name": job.group,
+        "openings": " ".join(map(str, claim.openings)),
+        "quarantine": claim.quarantine,
+        "created_at": now,
+        "until": claim.until,
+        "held": True,
+        "why": "",
+        "actor": actor,
+    }
+    made = _association(connection.execute(insert(table).values(values).returning(*table.c)).one())
+    record(connection, now, actor, "associate", job.id, f"{address} of pool {claim.pool}: {values['openings']}")
+    return made
+
+
+def release(connection: Connection, association_id: str, now: float, why: str, actor: str) -> Association | None:
+    """Release an association; one that is released stays as it is. None where there never was one."""
+    _lock(connection)
+    found = _one(connection, association_id)
+    if found is None or found.released is not None:
+        return found
+    _release(connection, [found], now, why, actor)
+    return _one(connection, association_id)
+
+
+def release_of_jobs(connection: Connection, job_ids: Collection[str], now: float, actor: str = "lark") -> None:
+    """Release what these jobs have, because they have ended."""
+    chosen = list(job_ids)
+    for start in range(0, len(chosen), _BATCH):
+        rows = connection.execute(_OF_JOBS, {"jobs": chosen[start : start + _BATCH]})
+        if theirs := [_association(row) for row in rows]:
+            _release(connection, theirs, now, JOB_ENDED, actor)
+
+
+def expire(connection: Connection, now: float) -> int:
+    """Release what is past its end, and free what has rested; returns how many were released."""
+    if connection.execute(_ANY_HELD).first() is None:
+        return 0
+    _lock(connection)
+    count = _expire(connection, now)
+    connection.execute(update(table).where(table.c.held, table.c.free_at <= now).values(held=False))
+    return count
+
+
+def held(connection: Connection) -> list[Association]:
+    """Every address that is a job's or rests, in order of number."""
+    return _found(connection, select(*table.c).where(table.c.held).order_by(table.c.number))
+
+
+def find(connection: Connection, association_id: str) -> Association | None:
+    """An association, also one that is over."""
+    return _one(connection, association_id)
+
+
+def had(connection: Connection, job_id: str) -> bool:
+    """True if a job has or had an external address."""
+    return connection.execute(select(table.c.number).where(table.c.job == job_id).limit(1)).first() is not None
+
+
+def prune(connection: Connection, before: float, limit: int) -> int:
+    """Remove associations that are over since ``before``, at most ``limit``; returns how many."""
+    old = select(table.c.number).where(~table.c.held, table.c.released_at < before).limit(limit)
+    return connection.execute(delete(table).where(table.c.number.in_(old))).rowcount
+
+
+def _check_counts(connection: Connection, claim: Claim) -> None:
+    job = claim.job
+
+    def count(whose: Any) -> int:
+        return int(connection.execute(select(func.count()).select_from(table).where(NOT_RELEASED, whose)).scalar_one())
+
+    if (has := count(table.c.owner == job.owner)) >= claim.per_user:
+        raise ExternalAddressError(f"the jobs of {job.owner} have {has} external addresses; at most {claim.per_user}")
+    if claim.per_group is None:
+        return
+    if (has := count(table.c.group_name == job.group)) >= claim.per_group:
+        group = job.group or "no group"
+        raise ExternalAddressError(f"the jobs of {group} have {has} external addresses; at most {claim.per_group}")
+
+
+def _expire(connection: Connection, now: float) -> int:
+    past = _found(connection, select(*table.c).where(NOT_RELEASED, table.c.until <= now))
+    _release(connection, past, now, "its time is over", "lark")
+    # A run that a switch refused ends by its state alone.
+    lives = select(runs.c.number).where(runs.c.id == table.c.job, LIVE).exists()
+    over = _found(connection, select(*table.c).where(NOT_RELEASED, ~lives))
+    _release(connection, over, now, JOB_ENDED, "lark")
+    return len(past) + len(over)
+
+
+def _release(connection: Connection, gone: Collection[Association], now: float, why: str, actor: str) -> None:
+    for each in gone:
+        query = update(table).where(table.c.number == each.number, NOT_RELEASED)
+        connection.execute(query.values(released_at=now, free_at=table.c.quarantine + now, why=why))
+        record(connection, now, actor, "dissociate", each.job, f"{each.address} of pool {each.pool}: {why}")
+
+
+def _lock(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
+
+
+def _one(connection: Connection, association_id: str) -> Association | None:
+    found = _found(connection, select(*table.c).where(table.c.id == association_id))
+    return found[0] if found else None
+
+
+def _found(connection: Connection, query: Any) -> list[Association]:
+    return [_association(row) for row in connection.execute(query)]
+
+
+def _association(row: Row[Any]) -> Association:
+    return Association(
+        number=row.number,
+        id=row.id,
+        address=ip_address(row.address),
+        pool=row.pool,
+        job=row.job,
+        owner=row.owner,
+        group=row.group_name,
+        openings=listed(row.openings),
+        created=row.created_at,
+        until=row.until,
+        released=row.released_at,
+        free=row.free_at,
+        why=row.why,
+        actor=row.actor,
+    )

@@ -1,0 +1,197 @@
+"""External addresses in a core's tables: what passes, as what, and that changes add up to the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.desired import Desired
+from lark_controller.flows.model import ETH_ARP, Program
+from lark_controller.flows.origins import origin
+from lark_controller.flows.placement import place_switch
+from lark_controller.flows.simulation.simulate import PortView, Result, Tables, run
+from lark_controller.flows.transition import Transition
+from lark_controller.jobs.external import External, listed
+from lark_controller.jobs.job import Job
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.file import load
+from tests.fixtures import frames
+from tests.flows.test_pipeline import CORE, a_job, mac
+
+LAN, OUT = 1, 2
+ROUTER, OUTSIDE, FIRST, OTHER = "02:00:00:00:ff:02", "192.0.2.7", "198.51.100.65", "198.51.100.66"
+POLICY = """
+version: 1
+networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
+switches:
+  core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: {port: 2, next_hop: "02:00:00:00:ff:02"}}}
+policies:
+  - wan: {when: 'Owner == "bob"', action: drop, except: [192.0.2.8]}
+  - block: {when: 'Owner == "mallory"'}
+external:
+  pools: {public: [198.51.100.64/28]}
+  rules: [{pool: public, open: [any]}]
+"""
+PLAIN = POLICY[: POLICY.index("external:")]
+OPENINGS = ("tcp/80", "tcp/8000-8100 udp", "icmp", "any")
+
+
+def a_core(desired: Desired) -> None:
+    ports = {"p1": LAN, "p2": OUT}
+    desired.set_switch(place_switch(desired.policy, CORE, ports, normal=True, tracks=True, max_meter=0))
+
+
+def mapped(number: int, owner: str, opened: str, address: str = FIRST) -> Job:
+    return replace(a_job(number, owner), external=(External(ip_address(address), listed(opened)),))
+
+
+def tables(*jobs: Job, text: str = POLICY) -> Tables:
+    desired = Desired(load(text))
+    a_core(desired)
+    for job in jobs:
+        desired.put(job, Decider(desired.policy).of(job))
+    return Tables(desired.build(CORE))
+
+
+def passed(found: Tables, port: int, frame: bytes) -> Result:
+    return run(found, port, frame, PortView.of((LAN, OUT)))
+
+
+def inwards(job: Job, port: int, source: str = OUTSIDE, address: str = FIRST) -> bytes:
+    return frames.tcp(ROUTER, mac(job), source, address, 40000, port)
+
+
+@pytest.mark.parametrize(
+    ("opened", "port", "expected"),
+    [
+        ("tcp/80", 80, True),
+        ("tcp/80", 81, False),
+        ("udp/80", 80, False),
+        ("icmp", 80, False),
+        ("tcp", 81, True),
+        ("any", 81, True),
+        ("tcp/8000-8100", 8100, True),
+        ("tcp/8000-8100", 8101, False),
+    ],
+)
+def test_what_is_open_passes_in_both_directions(opened: str, port: int, expected: bool) -> None:
+    job = mapped(1, "alice", opened)
+    found = tables(job)
+    came = passed(found, OUT, inwards(job, port))
+    assert came.ports == ((LAN,) if expected else ())
+    if expected:
+        assert came.headers[0]["ipv4_dst"] == int(job.ipv4 or 0)
+        assert came.headers[0]["ipv4_src"] == int(ip_address(OUTSIDE))
+    answer = frames.tcp(mac(job), ROUTER, str(job.ipv4), OUTSIDE, port, 40000)
+    left = passed(found, LAN, answer)
+    assert left.ports == (OUT,)
+    assert left.headers[0]["ipv4_src"] == int(ip_address(FIRST) if expected else job.ipv4 or 0)
+    # Inside of the site it is itself.
+    inside = passed(found, LAN, frames.tcp(mac(job), ROUTER, str(job.ipv4), "10.1.0.1", port, 40000))
+    assert inside.headers[0]["ipv4_src"] == int(job.ipv4 or 0)
+
+
+def test_the_policy_sees_the_job_behind_the_address() -> None:
+    bob, mallory = mapped(1, "bob", "any"), mapped(2, "mallory", "any", OTHER)
+    found = tables(bob, mallory)
+    assert passed(found, OUT, inwards(bob, 80)).dropped
+    assert passed(found, OUT, inwards(bob, 80, "192.0.2.8")).ports == (LAN,)
+    assert passed(found, OUT, inwards(mallory, 80, address=OTHER)).dropped
+    assert passed(found, LAN, frames.tcp(mac(bob), ROUTER, str(bob.ipv4), OUTSIDE, 80, 40000)).dropped
+
+
+@pytest.mark.parametrize("source", [FIRST, OTHER, "198.51.100.79"])
+@pytest.mark.parametrize("port", [LAN, OUT])
+def test_nobody_sends_with_an_external_address(source: str, port: int) -> None:
+    job = mapped(1, "alice", "any")
+    found = tables(job)
+    for destination in (FIRST, OUTSIDE, str(job.ipv4)):
+        assert passed(found, port, frames.tcp(ROUTER, mac(job), source, destination, 40000, 80)).dropped
+    assert passed(found, port, frames.arp(ROUTER, ROUTER, source, "00:00:00:00:00:00", "10.64.255.3")).dropped
+
+
+def test_no_job_address_comes_from_outside_behind_an_external_one() -> None:
+    job = mapped(1, "alice", "any")
+    assert passed(tables(job), OUT, inwards(job, 80, "10.64.0.9")).dropped
+
+
+def test_an_address_is_asked_for_outside_and_only_a_jobs_is_answered() -> None:
+    job = mapped(1, "alice", "tcp/80")
+    found = tables(job)
+    asked = frames.arp(ROUTER, ROUTER, "192.0.2.254", "00:00:00:00:00:00", FIRST)
+    (fields,) = passed(found, OUT, asked).headers
+    assert passed(found, OUT, asked).ports == (OUT,)
+    assert (fields["eth_type"], fields["arp_op"], fields["eth_dst"]) == (ETH_ARP, 2, int(ROUTER.replace(":", ""), 16))
+    assert (fields["arp_spa"], fields["arp_tpa"]) == (int(ip_address(FIRST)), int(ip_address(FIRST)))
+    assert fields["arp_sha"] == fields["eth_src"] == int(mac(job).replace(":", ""), 16)
+    assert passed(found, OUT, frames.arp(ROUTER, ROUTER, "192.0.2.254", "00:00:00:00:00:00", OTHER)).dropped
+    assert passed(found, LAN, asked).dropped
+
+
+def test_a_policy_without_the_section_has_no_more_than_a_table_to_pass() -> None:
+    desired = Desired(load(PLAIN))
+    a_core(desired)
+    assert not [
+        data for data in desired.build(CORE).flows.values() if data.cookie >> 40 == cookie(Category.EXTERNAL) >> 40
+    ]
+
+
+def test_flows_say_whose_they_are() -> None:
+    desired = Desired(load(POLICY))
+    a_core(desired)
+    desired.put(mapped(1, "alice", "tcp/80"), Decider(desired.policy).decide(a_job(1, "alice").facts))
+    said = {origin(desired, {}, data).text for data in desired.build(CORE).flows.values()}
+    assert any(text.startswith(f"external address {FIRST} of job 1.0 of alice") for text in said), said
+    assert "external addresses that are closed" in said
+
+
+histories = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "bare", "remove"]),
+        st.integers(1, 4),
+        st.sampled_from(["alice", "bob", "mallory"]),
+        st.sampled_from(OPENINGS),
+        st.sampled_from([FIRST, OTHER, "198.51.100.70", "198.51.100.71"]),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories, st.booleans())
+def test_changes_add_up_to_the_whole_and_policies_follow_each_other(history: list[Any], plain: bool) -> None:
+    desired = Desired(load(POLICY))
+    a_core(desired)
+    decider, program = Decider(desired.policy), desired.program(CORE)
+    live: dict[int, Job] = {}
+    for what, number, owner, opened, address in history:
+        if what == "remove":
+            live.pop(number, None)
+            changes = desired.remove(number)
+        else:
+            others = {str(each.address) for job in live.values() if job.number != number for each in job.external}
+            if what == "put" and address in others:
+                # The store gives no address to two.
+                continue
+            job = mapped(number, owner, opened, address) if what == "put" else a_job(number, owner)
+            live[number] = job
+            changes = desired.put(job, decider.of(job))
+        if change := changes.get(CORE):
+            flows = {key: data for key, data in program.flows.items() if key not in set(change.flows_gone)}
+            program = Program(flows | {flow.key: flow.data for flow in change.flows_set})
+        assert program.flows == desired.build(CORE).flows
+        assert desired.rules[CORE] == len(program.flows)
+    after = Desired.following(load(PLAIN if plain else POLICY.replace("192.0.2.8", "192.0.2.9")), desired)
+    decider = Decider(after.policy)
+    for number, job in live.items():
+        after.decide_anew(number, decider.of(job))
+    list(after.move_labels())
+    change = Transition(desired, after).changes(CORE)
+    flows = {key: data for key, data in program.flows.items() if key not in set(change.flows_gone)}
+    assert flows | {flow.key: flow.data for flow in change.flows_set} == after.build(CORE).flows

@@ -1,0 +1,101 @@
+"""``/v1/external-addresses``: over HTTP, from Python and from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lark_common.client import Client
+from lark_controller.cli import main as cli
+from tests.cli.test_commands import served as over_socket
+from tests.common.test_client import served
+from tests.fixtures.fake_controls import TOKENS, bearer, post_body
+from tests.fixtures.rest_app import Api, make_api
+
+__all__ = ["over_socket", "served"]
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Api:
+    return make_api(tmp_path)
+
+
+def ask(api: Api, method: str, path: str, body: object = None, scope: str = "operate") -> Any:
+    return api.client.open(path, method=method, json=body, headers=bearer(scope))
+
+
+def a_job(api: Api, number: int = 1, owner: str = "alice") -> str:
+    made = api.client.post("/v1/jobs", data=post_body(number, owner), content_type="text/plain", headers=bearer("hook"))
+    found: Any = made.json
+    return str(found["id"])
+
+
+def test_an_external_address_from_begin_to_end(api: Api) -> None:
+    job = a_job(api)
+    made = ask(api, "POST", "/v1/external-addresses", {"job": job, "open": ["tcp/80", "udp/1-3"], "seconds": 60})
+    assert made.status_code == 201
+    assert (made.json["address"], made.json["open"], made.json["job"]) == ("198.51.100.64", ["tcp/80", "udp/1-3"], job)
+    where = made.headers["Location"]
+    again = ask(api, "POST", "/v1/external-addresses?wait=1", {"job": job})
+    assert (again.status_code, again.json) == (200, made.json)
+    assert api.get(where).json == made.json
+    listed = api.get(f"/v1/external-addresses?job={job}").json
+    assert listed["addresses"] == [made.json]
+    assert listed["pools"] == [{"name": "public", "total": 2, "used": 1, "quarantined": 0, "free": 1}]
+    over = ask(api, "DELETE", where)
+    assert (over.status_code, over.json["why"]) == (200, "released")
+    assert ask(api, "DELETE", where).json == over.json
+    assert api.get("/v1/external-addresses").json["addresses"] == []
+
+
+def test_what_cannot_be_given_says_why(api: Api) -> None:
+    for number in (1, 2):
+        ask(api, "POST", "/v1/external-addresses", {"job": a_job(api, number)})
+    refused = ask(api, "POST", "/v1/external-addresses", {"job": a_job(api, 3)})
+    assert (refused.status_code, refused.json["type"]) == (409, "urn:lark:problem:external-address")
+    assert (refused.json["refused"], refused.json["detail"]) == ("hold", "pool public has no address left")
+    wrong = ask(api, "POST", "/v1/external-addresses", {"job": a_job(api), "open": ["http"]})
+    assert (wrong.status_code, wrong.json["errors"][0]["parameter"]) == (422, "open")
+    assert ask(api, "POST", "/v1/external-addresses", {"open": []}).status_code == 422
+    assert ask(api, "POST", "/v1/external-addresses", {"job": "0" * 16}).status_code == 404
+    assert ask(api, "GET", "/v1/external-addresses/1").status_code in (403, 404)
+
+
+@pytest.mark.parametrize(
+    ("scope", "method", "status"), [("read", "POST", 403), ("read", "DELETE", 403), ("hook", "POST", 201)]
+)
+def test_who_may(api: Api, scope: str, method: str, status: int) -> None:
+    job = a_job(api)
+    path = "/v1/external-addresses"
+    if method == "DELETE":
+        path += "/" + ask(api, "POST", path, {"job": job}).json["id"]
+    assert ask(api, method, path, {"job": job} if method == "POST" else None, scope).status_code == status
+
+
+def test_from_python(served: tuple[Api, str]) -> None:
+    api, url = served
+    job, client = a_job(api), Client(url, TOKENS["operate"])
+    made = client.associate_external_address(job, ["tcp/80"], 60)
+    assert client.associate_external_address(job) == client.external_address(made["id"]) == made
+    assert client.external_addresses(job)["addresses"] == client.external_addresses()["addresses"] == [made]
+    assert client.release_external_address(made["id"])["released"] is not None
+
+
+def test_from_the_command_line(over_socket: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str, code: int = cli.OK) -> str:
+        assert cli.main(["external", *words]) == code
+        captured = capsys.readouterr()
+        return captured.out + captured.err
+
+    job = a_job(over_socket)
+    made = json.loads(run("add", job, "tcp/80", "icmp", "--seconds", "60", "--json"))
+    assert run("add", job).splitlines()[1].split()[:2] == [made["id"], "198.51.100.64"]
+    listed = run("list").splitlines()
+    assert "icmp tcp/80" in listed[1]
+    assert listed[-1].split() == ["public", "2", "1", "0", "1"]
+    assert json.loads(run("list", "--job", job, "--json"))["addresses"] == [made]
+    assert "over: released" in run("release", made["id"])
+    assert "over: released" in run("show", made["id"])

@@ -1,0 +1,180 @@
+"""External addresses in the database: none is two jobs', whoever asks in whatever order, and limits hold."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from lark_common.errors import ExternalAddressError, NotFoundError
+from lark_controller.jobs.external import Association, listed
+from lark_controller.jobs.job import Job, JobState
+from lark_controller.store import Store
+from lark_controller.store.database import connect
+from lark_controller.store.external_addresses import Claim
+from lark_controller.store.schema import external_addresses as table
+from tests.fixtures.databases import NOW, a_run
+
+NETWORKS = (ip_network("198.51.100.0/31"),)
+QUARANTINE = 60.0
+
+
+def claim(job: Job, **changes: Any) -> Claim:
+    return replace(Claim(job, "public", NETWORKS, listed("tcp/80"), 9, None, None, QUARANTINE), **changes)
+
+
+def run(store: Store, number: int, **changes: Any) -> Job:
+    return store.runs.register(a_run(number, **changes), "", "", "hook", NOW).job
+
+
+def test_an_address_is_given_kept_released_and_rests(store: Store, store_url: str) -> None:
+    job, external = run(store, 1), store.external_addresses
+    made = external.associate(claim(job, until=NOW + 900), NOW, "ops")
+    assert (made.address, made.job, made.owner, made.group) == (
+        ip_address("198.51.100.0"),
+        job.id,
+        job.owner,
+        job.group,
+    )
+    assert (made.openings, made.until, made.released, made.live(NOW)) == (listed("tcp/80"), NOW + 900, None, True)
+    assert external.associate(claim(job), NOW + 1, "other") == made
+    assert (external.find(made.id), external.held(), external.had(job.id)) == (made, [made], True)
+    store.close()
+    again = Store.open(store_url).external_addresses
+    over = again.release(made.id, NOW + 5, "released", "ops")
+    assert over is not None
+    assert (over.released, over.free, over.why) == (NOW + 5, NOW + 5 + QUARANTINE, "released")
+    assert again.release(made.id, NOW + 6, "again", "ops") == over
+    assert again.release("0" * 16, NOW, "", "ops") is None
+    assert again.held() == [over]
+    assert again.associate(claim(job), NOW + 6, "ops").address == ip_address("198.51.100.1")
+    again.database.close()
+
+
+def test_none_is_left_until_one_has_rested(store: Store) -> None:
+    external = store.external_addresses
+    first, second, third = (run(store, number) for number in (1, 2, 3))
+    made = [external.associate(claim(job), NOW, "ops") for job in (first, second)]
+    with pytest.raises(ExternalAddressError, match="pool public has no address left: all 2 are given or rest"):
+        external.associate(claim(third), NOW, "ops")
+    assert not external.had(third.id)
+    external.release(made[1].id, NOW, "released", "ops")
+    with pytest.raises(ExternalAddressError):
+        external.associate(claim(third), NOW + QUARANTINE - 1, "ops")
+    assert external.associate(claim(third), NOW + QUARANTINE, "ops").address == made[1].address
+    actions = [entry.action for entry in store.trail.page(second.id, None, 10).entries]
+    assert actions == ["dissociate", "associate", "register"]
+
+
+def test_a_job_that_has_ended_has_none(store: Store) -> None:
+    external = store.external_addresses
+    ended, refused, past = (run(store, number) for number in (1, 2, 3))
+    more = (ip_network("198.51.100.0/28"),)
+    made = [external.associate(claim(each, networks=more), NOW, "ops") for each in (ended, refused)]
+    late = external.associate(claim(past, networks=more, until=NOW + 10), NOW, "ops")
+    store.runs.end(ended.id, NOW + 1, "ended", "", "hook")
+    store.runs.set_states([(refused.id, JobState.REFUSED, "no room")])
+    assert external.expire(NOW + 10) == 2
+    found = {each.id: each.why for each in external.held()}
+    assert found == {made[0].id: "the job has ended", made[1].id: "the job has ended", late.id: "its time is over"}
+    with pytest.raises(NotFoundError):
+        external.associate(claim(ended), NOW, "ops")
+    assert external.expire(NOW + 10 + QUARANTINE) == 0
+    assert external.held() == []
+    store.prune(NOW + 1000)
+    assert external.find(late.id) is None
+
+
+def test_users_and_groups_have_so_many(store: Store) -> None:
+    more = (ip_network("198.51.100.0/28"),)
+    jobs = [run(store, number, owner=owner, group="cms") for number, owner in enumerate("aab", 1)]
+    store.external_addresses.associate(claim(jobs[0], networks=more, per_user=1, per_group=2), NOW, "ops")
+    with pytest.raises(ExternalAddressError, match="the jobs of a have 1 external addresses; at most 1"):
+        store.external_addresses.associate(claim(jobs[1], networks=more, per_user=1, per_group=2), NOW, "ops")
+    with pytest.raises(ExternalAddressError, match="the jobs of cms have 1 external addresses; at most 1"):
+        store.external_addresses.associate(claim(jobs[2], networks=more, per_user=1, per_group=1), NOW, "ops")
+    store.external_addresses.associate(claim(jobs[2], networks=more, per_user=1, per_group=2), NOW, "ops")
+
+
+def test_many_at_once_get_each_address_once_and_no_more_than_they_may(store: Store) -> None:
+    jobs = [run(store, number, owner="alice" if number % 2 else "bob") for number in range(1, 21)]
+    pool = (ip_network("198.51.100.0/29"),)
+
+    def ask(job: Job) -> Association | None:
+        try:
+            return store.external_addresses.associate(claim(job, networks=pool, per_user=3), NOW, "ops")
+        except ExternalAddressError:
+            return None
+
+    with ThreadPoolExecutor(10) as executor:
+        made = [each for each in executor.map(ask, jobs) if each is not None]
+    assert len({each.address for each in made}) == len(made) == 6
+    assert sorted(each.owner for each in made) == ["alice"] * 3 + ["bob"] * 3
+
+
+def test_the_database_itself_gives_no_address_twice(store: Store, store_url: str) -> None:
+    made = store.external_addresses.associate(claim(run(store, 1)), NOW, "ops")
+    database = connect(store_url)
+    with database.engine.begin() as connection:
+        (row,) = connection.execute(select(table)).mappings().all()
+    for changes in ({"job": "another"}, {"address": "198.51.100.1"}):
+        values = {name: value for name, value in row.items() if name != "number"} | {"id": "f" * 16} | changes
+        with pytest.raises(IntegrityError), database.engine.begin() as connection:
+            connection.execute(insert(table).values(values))
+    with pytest.raises(IntegrityError), database.engine.begin() as connection:
+        connection.execute(update(table).where(table.c.id == made.id).values(held=False))
+    database.close()
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["ask", "release", "end", "expire", "wait"]), st.integers(1, 6), st.integers(0, 90)),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_no_order_of_steps_gives_an_address_to_two_or_before_it_has_rested(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
+    path: Path = tmp_path_factory.mktemp("external") / "lark.db"
+    store = Store.open(f"sqlite:///{path}")
+    store.migrate()
+    external, now = store.external_addresses, NOW
+    jobs = {number: run(store, number) for number in range(1, 7)}
+    last: dict[object, Association] = {}
+    holds: dict[int, Association] = {}
+    for step, number, seconds in steps:
+        job = jobs[number]
+        if step == "wait":
+            now += seconds
+        elif step == "expire":
+            external.expire(now)
+        elif step == "end":
+            store.runs.end(job.id, now, "ended", "", "hook")
+        elif step == "release" and number in holds:
+            external.release(holds[number].id, now, "released", "ops")
+        elif step == "ask":
+            try:
+                made = external.associate(claim(job, until=now + 30 if seconds % 2 else None), now, "ops")
+            except (ExternalAddressError, NotFoundError):
+                continue
+            holds[number] = made
+            before = last.get(made.address)
+            if before is not None and before.id != made.id:
+                was = external.find(before.id)
+                assert was is not None
+                assert was.free is not None
+                assert was.free <= now
+            last[made.address] = made
+        held = external.held()
+        assert len({each.address for each in held}) == len(held)
+    store.close()
