@@ -208,7 +208,7 @@ class Client:
         body = json.dumps({"at": at, "queues": list(queues)})
         return self._json("POST", f"/v1/hosts/{_part(host)}/delivered", None, body, "application/json")
 
-    def transfers(self, host: str, moved: Mapping[str, Mapping[str, int]]) -> Answer:
+    def transfers(self, host: str, moved: Mapping[str, Mapping[str, Any]]) -> Answer:
         """Report what the transfers of a worker's jobs have moved since each job's start, by the job's id and the names
         of the reference."""
         body = json.dumps({"jobs": [{"job": job_id, **counts} for job_id, counts in moved.items()]})

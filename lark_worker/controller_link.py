@@ -23,6 +23,7 @@ from lark_common.errors import SettingError
 from lark_common.runs import Address, EndedBy, Network
 from lark_common.scitags import Marks
 from lark_common.scitags import from_json as marks_from_json
+from lark_common.transfers import Treatment, treatment_of
 from lark_common.worker_rules import WorkerRules, from_json
 from lark_worker.errors import AwayError, RefusedError
 from lark_worker.queues.shaping import Seen
@@ -77,10 +78,12 @@ class Advised:
 @dataclass(frozen=True, slots=True)
 class Noted:
     """The controller's answer to a report of transfers: the jobs that it does not know, what is not the WAN, and the
-    revision of jobs' marks (empty: nobody is told of flows)."""
+    treatments of the report's jobs by id (None: the policy has no rule of transfers, or the controller is older).
+    ``scitags`` is the revision of jobs' marks, empty where nobody is told of flows."""
 
     missing: frozenset[str]
     local: tuple[Network, ...]
+    treatments: Mapping[str, Treatment] | None = None
     scitags: str = ""
 
 
@@ -212,16 +215,19 @@ class ControllerLink:
         with contextlib.suppress(_UnknownError):
             self._ask(lambda client: client.counters(job_id, counted, final))
 
-    def transfers(self, host: str, moved: Mapping[str, Mapping[str, int]]) -> Noted | None:
+    def transfers(self, host: str, moved: Mapping[str, Mapping[str, Any]]) -> Noted | None:
         """Report what jobs' transfers have moved since the job's start, by the job's id; None where the controller is
         an older one. Raises RefusedError."""
         try:
             answer = self._ask(lambda client: client.transfers(host, moved))
             local = tuple(map(ip_network, answer["local"]))
-            return Noted(frozenset(map(str, answer["missing"])), local, str(answer.get("scitags", "")))
+            given = answer.get("treatments")
+            treatments = None if given is None else {str(job): treatment_of(each) for job, each in given.items()}
+            missing, revision = frozenset(map(str, answer["missing"])), str(answer.get("scitags", ""))
+            return Noted(missing, local, treatments, revision)
         except _UnknownError:
             return None
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise AwayError(f"{self._settings.url} does not answer as a Lark controller does") from None
 
     def marks(self, host: str, job_ids: Sequence[str]) -> Marks:

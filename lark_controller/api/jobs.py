@@ -49,8 +49,19 @@ class Confirmation:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferState:
+    """The state of the terms of a job's transfers: in place by its worker's word, or not, with the reason."""
+
+    enforced: Annotated[bool, "Its worker has said that it has them in place, as they are now"]
+    reason: Annotated[str, "Why not, empty where it has"] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobDetail:
-    """A job with the policy's decision, the switches' confirmations, and the ads as they were posted (old syntax)."""
+    """A job with the policy's decision, the switches' confirmations, and the ads as they were posted (old syntax).
+
+    ``transfers`` is None where no rule is about what HTCondor moves for it.
+    """
 
     job: Job
     decision: Decision
@@ -59,6 +70,7 @@ class JobDetail:
     machine_ad: str = ""
     ended: float | None = None
     usage: JobUsage | None = None
+    transfers: TransferState | None = None
 
 
 @dataclass(frozen=True, slots=True)

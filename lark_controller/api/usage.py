@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol
 
 from lark_common.runs import Network
+from lark_common.transfers import Treatment
 from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.readings import TransferCounts, WorkerCounts
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
@@ -88,19 +89,23 @@ class GroupStatus:
 
 class TransferReport(NamedTuple):
     """A worker's sums of a job's transfers, all that is new of which came in the last ``within`` seconds (None: since
-    the job's beginning)."""
+    the job's beginning); the treatment that it has in place, or ``trouble``, why it has none."""
 
     counts: TransferCounts
     within: float | None = None
+    treatment: Treatment | None = None
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TransfersNoted:
-    """The jobs of a report that have no open account on that worker, and the networks that are not the WAN. ``scitags``
-    is the revision of jobs' marks, empty where nobody is told of flows."""
+    """The jobs of a report that have no open account on that worker, the networks that are not the WAN, and the
+    treatments of the report's live jobs that the policy has rules for; None where it has no rule of transfers.
+    ``scitags`` is the revision of jobs' marks, empty where nobody is told of flows."""
 
     missing: frozenset[str]
     local: tuple[Network, ...]
+    treatments: Mapping[str, Treatment] | None = None
     scitags: str = ""
 
 

@@ -100,6 +100,7 @@ def job(found: Answer) -> None:
         ("policy", _decision(decision)),
         ("used", _used(found["usage"])),
         *_transferred(found["usage"]),
+        *_moved_under(found),
         ("confirmed by", " ".join(found["confirmed"]) or "no switch"),
     ]
     pairs += [("waits for", f"{each['datapath']}: {each['reason']}") for each in found["waiting"]]
@@ -119,6 +120,15 @@ def _used(usage: Answer | None) -> str:
     dropped = usage["policy_drops_in"] + usage["policy_drops_out"] + usage["rate_drops_in"] + usage["rate_drops_out"]
     now = "" if usage["final"] else f"; now {usage['rate']['outward']:.1f} out, {usage['rate']['inward']:.1f} in Mb/s"
     return f"{', '.join(parts)}, {dropped} packets dropped{now}"
+
+
+def _moved_under(found: Answer) -> list[tuple[str, str]]:
+    """The terms of a job's transfers, and why they are not in place where they are not."""
+    terms, state = found["decision"].get("transfers"), found.get("transfers")
+    if not terms:
+        return []
+    pending = "" if state is None or state["enforced"] else f"; pending: {state['reason']}"
+    return [("transfer rule", f"{terms['words']}{pending}")]
 
 
 def _transferred(usage: Answer | None) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from lark_controller.jobs.job import Facts, Job
-from lark_controller.policies import accounting, bandwidth, block, connectivity, group, scitags, wan
+from lark_controller.policies import accounting, bandwidth, block, connectivity, group, scitags, transfers, wan
 from lark_controller.policies import slice as slices
 from lark_controller.policies.model import Accounting, BandwidthMode, Decision, Policy
 from lark_controller.policies.predicate import ads_of, references
@@ -41,6 +41,7 @@ def _expressions(policy: Policy) -> Iterable[str]:
         *(rule.when for rule in policy.wans),
         *(rule.when for rule in policy.connectivities),
         *(rule.when for rule in policy.bandwidths),
+        *(rule.when for rule in policy.transfers),
         *(rule.when for rule in policy.scitags),
         *(spec.when for spec in policy.groups),
         *(rule.when for rule in (() if policy.external is None else policy.external.rules)),
@@ -58,6 +59,7 @@ def decide(facts: Facts, policy: Policy) -> Decision:
     inbound, outbound, because_connectivity = connectivity.decide(policy.connectivities, ads)
     name, because_group = group.decide(policy.groups, ads)
     share, because_bandwidth = bandwidth.decide(policy.bandwidths, ads)
+    terms, because_transfers = transfers.decide(policy.transfers, name, ads)
     scitag, because_scitags = scitags.decide(policy.scitags, ads)
     reasons = (
         because_block,
@@ -66,6 +68,7 @@ def decide(facts: Facts, policy: Policy) -> Decision:
         because_connectivity,
         because_group,
         because_bandwidth,
+        because_transfers,
         because_scitags,
     )
     return Decision(
@@ -76,6 +79,7 @@ def decide(facts: Facts, policy: Policy) -> Decision:
         outbound=outbound,
         group=name,
         bandwidth=share,
+        transfers=terms,
         accounted=accounting.decide(policy.accounting, ads),
         because=tuple(reason for reason in reasons if reason is not None),
         scitag=scitag,

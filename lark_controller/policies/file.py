@@ -20,6 +20,7 @@ from lark_controller.policies import (
     scitags,
     switches,
     topology,
+    transfers,
     wan,
 )
 from lark_controller.policies import slice as slices
@@ -36,6 +37,7 @@ from lark_controller.policies.model import (
     RuleKind,
     ScitagsRule,
     SliceRule,
+    TransferRule,
     WanRule,
 )
 from lark_controller.policies.yaml_nodes import FileEntry, compose
@@ -65,13 +67,14 @@ KINDS: Final = (
     RuleKind.WAN.value,
     RuleKind.CONNECTIVITY.value,
     RuleKind.BANDWIDTH.value,
+    RuleKind.TRANSFERS.value,
     RuleKind.SCITAGS.value,
 )
 BLOCK_PREFIXES: Final = (26, 122)
 # Shorter than this, a block would be a larger network than any pool's.
 SHORTEST_BLOCKS: Final = (8, 16)
 
-Rule = TypeVar("Rule", BlockRule, SliceRule, WanRule, ConnectivityRule, BandwidthRule, ScitagsRule)
+Rule = TypeVar("Rule", BlockRule, SliceRule, WanRule, ConnectivityRule, BandwidthRule, TransferRule, ScitagsRule)
 
 
 def load(text: str, source: str = "policy.yaml") -> Policy:
@@ -121,13 +124,13 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         inbound = InboundShares(chosen) if chosen else inbound
     declared = switches.parse(fields["switches"]) if "switches" in fields else {}
     ports = switches.wan_ports(declared)
-    rules = _rules(fields["policies"], ports) if "policies" in fields else Rules()
+    named = fields["groups"].mapping(None) if "groups" in fields else {}
+    rules = _rules(fields["policies"], ports, frozenset(named)) if "policies" in fields else Rules()
     groups = []
-    if "groups" in fields:
-        for name, entry in fields["groups"].mapping(None).items():
-            spec = group.parse(name, entry, ports)
-            if spec is not None:
-                groups.append((spec, entry))
+    for name, entry in named.items():
+        spec = group.parse(name, entry, ports)
+        if spec is not None:
+            groups.append((spec, entry))
     if not mistakes:
         group.check_rates(groups, declared)
     return Policy(
@@ -146,6 +149,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         wans=tuple(rules.wans),
         connectivities=tuple(rules.connectivities),
         bandwidths=tuple(rules.bandwidths),
+        transfers=tuple(rules.transfers),
         groups=group.number(groups),
         accounting=accounting.parse(fields["accounting"]) if "accounting" in fields else Accounting.ALL,
         topology=topology.parse(fields["topology"], declared) if "topology" in fields else None,
@@ -164,10 +168,11 @@ class Rules:
     wans: list[WanRule] = field(default_factory=list)
     connectivities: list[ConnectivityRule] = field(default_factory=list)
     bandwidths: list[BandwidthRule] = field(default_factory=list)
+    transfers: list[TransferRule] = field(default_factory=list)
     scitags: list[ScitagsRule] = field(default_factory=list)
 
 
-def _rules(entry: FileEntry, ports: frozenset[str]) -> Rules:
+def _rules(entry: FileEntry, ports: frozenset[str], groups: frozenset[str]) -> Rules:
     rules = Rules()
     counts = dict.fromkeys(KINDS, 0)
     for item in entry.items():
@@ -188,6 +193,8 @@ def _rules(entry: FileEntry, ports: frozenset[str]) -> Rules:
                 _keep(rules.connectivities, connectivity.parse(member, position))
             elif kind == RuleKind.BANDWIDTH:
                 _keep(rules.bandwidths, bandwidth.parse(member, position))
+            elif kind == RuleKind.TRANSFERS:
+                _keep(rules.transfers, transfers.parse(member, position, groups))
             elif kind == RuleKind.SCITAGS:
                 _keep(rules.scitags, scitags.parse(member, position))
             else:

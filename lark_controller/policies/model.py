@@ -1,8 +1,8 @@
 """A policy once it is read, and its decisions for a job. Frozen; reading and deciding stand elsewhere.
 
-The kinds, in the order in which a packet meets them: block, slice, wan, connectivity; a job's group and its bandwidth
-on its worker are decided beside them. Within a kind the first rule whose ``when`` is true decides, and the rest of that
-kind is not looked at.
+The kinds, in the order in which a packet meets them: block, slice, wan, connectivity; a job's group, its bandwidth on
+its worker, and what HTCondor moves for it there are decided beside them. Within a kind the first rule whose ``when`` is
+true decides, and the rest of that kind is not looked at.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class RuleKind(StrEnum):
     WAN = "wan"
     CONNECTIVITY = "connectivity"
     BANDWIDTH = "bandwidth"
+    TRANSFERS = "transfers"
     SCITAGS = "scitags"
     GROUP = "group"
 
@@ -174,6 +175,22 @@ class BandwidthRule:
     default: float | None = None
     maximum: float | None = None
     ceiling: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRule:
+    """The treatment of what HTCondor moves for a job on its worker, outside of the job's network.
+
+    ``group`` is the one whose mark the packets have (None: the job's own), ``rate`` the most of all connections
+    together in each direction, Mb/s of IP packets (None: no limit). With ``block`` nothing passes.
+    """
+
+    position: int
+    line: int
+    when: str | None = None
+    group: str | None = None
+    rate: float | None = None
+    block: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +380,7 @@ class Policy:
     wans: tuple[WanRule, ...] = ()
     connectivities: tuple[ConnectivityRule, ...] = ()
     bandwidths: tuple[BandwidthRule, ...] = ()
+    transfers: tuple[TransferRule, ...] = ()
     groups: tuple[GroupSpec, ...] = ()
     accounting: Accounting = Accounting.ALL
     topology: TopologySpec | None = None
@@ -401,6 +419,24 @@ class HostBandwidth:
         return f"{self.mode} ({rates} Mb/s)" if rates else str(self.mode)
 
 
+@dataclass(frozen=True, slots=True)
+class TransferTerms:
+    """The terms of a job's transfers: the group whose mark they have (``""``: none), and the rest as in
+    :class:`TransferRule`."""
+
+    group: str = ""
+    rate: float | None = None
+    block: bool = False
+
+    @property
+    def words(self) -> str:
+        """The terms in words, for plans and tables: ``at most 100 Mb/s, group cms``."""
+        if self.block:
+            return "blocked"
+        limit = "no limit" if self.rate is None else f"at most {self.rate:g} Mb/s"
+        return f"{limit}, group {self.group}" if self.group else limit
+
+
 class SliceKey(NamedTuple):
     """A slice: the rule's position and the value of its ``by`` expression (as ClassAd text)."""
 
@@ -427,10 +463,10 @@ class Decision:
 
     ``wan`` is the position of the WAN rule that applies (0: none). ``inbound`` and ``outbound`` are true where the job
     accepts connections and may open them; both False is no network at all. ``group`` is the name of its GroupSpec,
-    ``""`` where the policy has no groups that take it. ``bandwidth`` is None where RequestBandwidth is not enforced.
-    ``accounted`` is true where its use of the network is counted. ``because`` explains each, in the order in which they
-    are met. ``scitag`` is the mark of its flows. ``quarantine`` is no policy's: the pool's contradiction of the job,
-    whose port then passes nothing.
+    ``""`` where the policy has no groups that take it. ``bandwidth`` is None where RequestBandwidth is not enforced,
+    ``transfers`` where no rule is about what HTCondor moves for it. ``accounted`` is true where its use of the network
+    is counted. ``because`` explains each, in the order in which they are met. ``scitag`` is the mark of its flows.
+    ``quarantine`` is no policy's: the pool's contradiction of the job, whose port then passes nothing.
     """
 
     blocked: bool = False
@@ -440,6 +476,7 @@ class Decision:
     outbound: bool = True
     group: str = ""
     bandwidth: HostBandwidth | None = None
+    transfers: TransferTerms | None = None
     accounted: bool = True
     because: tuple[Because, ...] = ()
     quarantine: str = ""

@@ -22,6 +22,7 @@ from lark_controller.policies import (
     scitags,
     switches,
     topology,
+    transfers,
     wan,
 )
 from lark_controller.policies import slice as slices
@@ -38,6 +39,7 @@ _RATE: Final[dict[str, Any]] = {
     "maximum": 1_000_000,
     "pattern": f"^{MEGABITS.replace('(kbit|Mbit|Gbit)', _UNIT)}$",
 }
+_TRANSFER_RATE: Final[dict[str, Any]] = {**_RATE, "maximum": transfers.MOST_RATE}
 _NETWORK: Final[dict[str, Any]] = {"type": "string", "pattern": "^[0-9a-fA-F:.]+/[0-9]{1,3}$"}
 _HOST: Final[dict[str, Any]] = {"type": "string", "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$"}
 _COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": external.MAX_COUNT}
@@ -132,6 +134,21 @@ def schema() -> dict[str, Any]:
             ),
             "what RequestBandwidth means on the worker",
         ),
+        "transfers": {
+            **_described(
+                _record(
+                    {
+                        "when": when,
+                        "group": _described(_NAME, "whose mark they have; without it the job's own"),
+                        "rate": _described(_TRANSFER_RATE, "the most in each direction"),
+                        "block": {"type": "boolean"},
+                    },
+                    transfers.KEYS,
+                ),
+                "what HTCondor moves for a job on its worker",
+            ),
+            "not": {"properties": {"block": {"const": True}}, "required": ["block", "rate"]},
+        },
         "scitags": _described(
             _record(
                 {

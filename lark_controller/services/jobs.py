@@ -27,6 +27,7 @@ from lark_controller.services.external import ExternalAddresses
 from lark_controller.services.job_names import JobNames, names_of
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
+from lark_controller.services.treatments import Treatments
 from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -55,6 +56,8 @@ class Jobs:
         self._account_writer = account_writer
         self._policy = policy
         self._names = JobNames(store.runs, self._now)
+        # The words of workers on their jobs' transfers.
+        self.treatments = Treatments(lambda number: number in reconciler.desired.placed)
 
     def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
         """Register a run, or update it by a second post, with the external address that its ad asks for.
@@ -170,7 +173,8 @@ class Jobs:
         decision = self.decision(job)
         usage = self._account_writer.of_jobs([confirmation.job]).get(job.number)
         at = None if ending is None else ending.at
-        return JobDetail(confirmation.job, decision, confirmation, job_ad, machine_ad, at, usage)
+        moving = self.treatments.state(job.number, decision.transfers, self._policy.policy) if job.live else None
+        return JobDetail(confirmation.job, decision, confirmation, job_ad, machine_ad, at, usage, moving)
 
     def decision(self, job: Job) -> Decision:
         """The decision for a live or ended job, by the policy in force."""

@@ -167,6 +167,11 @@ def _differences(old: Decision, new: Decision, policy: Policy) -> Iterable[str]:
             yield f"{direction} connections become {'open' if will else 'closed'}"
     if old.bandwidth != new.bandwidth:
         yield f"bandwidth {_enforced(old)} becomes {_enforced(new)}"
+    if old.transfers != new.transfers:
+        was_moved, is_moved = (
+            "under no rule" if each is None else each.words for each in (old.transfers, new.transfers)
+        )
+        yield f"transfers {was_moved} become {is_moved}"
     if old.group != new.group:
         yield f"group {old.group or 'none'} becomes {new.group or 'none'}"
     if old.scitag != new.scitag:

@@ -22,6 +22,7 @@ from lark_controller.services.account_writer import AccountWriter
 from lark_controller.services.jobs import Jobs
 from lark_controller.services.reservations import Reservations
 from lark_controller.services.scitags import Scitags
+from lark_controller.services.treatments import Said, treatment
 from lark_controller.store import Store
 
 
@@ -80,16 +81,25 @@ class Accounts:
     def transferred(self, host: str, moved: Mapping[str, TransferReport]) -> TransfersNoted:
         """Take what HTCondor has moved for a worker's jobs. Raises SwitchError where the loop does not answer."""
         # A worker may be quicker than the loop, which opens a job's account.
-        policy = self._loop.call(lambda: self._reconciler.desired.policy)
+        desired = self._loop.call(lambda: self._reconciler.desired)
+        policy = desired.policy
         at = time.time()
-        missing = frozenset(
+        own = {id_: job for id_ in moved if (job := self._jobs.live(id_)) is not None and job.host == host}
+        counted = {
             job_id
-            for job_id, report in moved.items()
-            if (job := self._jobs.live(job_id)) is None
-            or job.host != host
-            or not self._ledger.transferred(job.number, at, *report)
-        )
-        return TransfersNoted(missing, local_networks(policy), self._scitags.revision)
+            for job_id, job in own.items()
+            if self._ledger.transferred(job.number, at, moved[job_id].counts, moved[job_id].within)
+        }
+        treatments = None
+        if policy.transfers:
+            # Decided when the job was placed: a post costs no evaluation of predicates.
+            placed = ((job_id, desired.placed.get(job.number)) for job_id, job in own.items())
+            terms = {job_id: each.decision.transfers for job_id, each in placed if each is not None}
+            treatments = {job_id: treatment(each, policy) for job_id, each in terms.items() if each is not None}
+            said = {own[id_].number: Said(moved[id_].treatment, moved[id_].trouble) for id_ in treatments}
+            self._jobs.treatments.note(said)
+        missing = frozenset(moved.keys() - counted)
+        return TransfersNoted(missing, local_networks(policy), treatments, self._scitags.revision)
 
     def recent(self, job_id: str) -> Sequence[tuple[float, Rate]]:
         """A live job's rates at its last readings. Raises NotFoundError for an id never seen, StoreError."""

@@ -92,7 +92,9 @@ def _fill(desired: Table, before: Table, where: str) -> Iterator[str]:
         if held == each.elements:
             continue
         if each.keyed and held != UNREAD:
-            gone, come = set(held) - set(each.elements), [text for text in each.elements if text not in set(held)]
+            known_elements = set(held)
+            gone = known_elements - set(each.elements)
+            come = [text for text in each.elements if text not in known_elements]
             if gone:
                 yield f"delete element {where} {name} {{ {', '.join(sorted(gone))} }}"
         else:

@@ -82,7 +82,8 @@ class _Followed:
     absent: int = 0
     since: float = 0.0
     again: bool = False
-    last: Connection | None = None
+    # As it was read last; of one that a service before this one followed, not before the first look.
+    connection: Connection | None = None
 
 
 @dataclass(slots=True)
@@ -138,7 +139,7 @@ class Book:
 
     def flows(self) -> list[Flow]:
         """The flows that are followed now."""
-        return [_flow(each, each.last) for each in self._followed.values() if each.last is not None]
+        return [_flow(each, each.connection) for each in self._followed.values() if each.connection is not None]
 
     def sums(self, key: Key) -> Sums:
         """The counts of a starter's transfers so far."""
@@ -179,6 +180,14 @@ class Book:
             for key in busy:
                 self._add(key, Sums(millis=round(1000 * (at - self._at))))
         self._at = at
+
+    def connections(self, keys: Collection[Key]) -> list[tuple[Key, Connection]]:
+        """The connections that are followed now of these starters."""
+        return [
+            (each.key, each.connection)
+            for each in self._followed.values()
+            if each.key in keys and each.connection is not None
+        ]
 
     def rest(self) -> None:
         """No files are moved: the time until the next look belongs to no transfer, and connections that begin and end
@@ -267,19 +276,19 @@ class Book:
     def _forget(self, cookie: int) -> None:
         known = self._followed.pop(cookie)
         key = known.key
-        if known.last is not None:
-            self._turns.over.append(_flow(known, known.last))
+        if known.connection is not None:
+            self._turns.over.append(_flow(known, known.connection))
         self._of[key] -= 1
         if not self._of[key]:
             del self._of[key]
 
     def _count(self, known: _Followed, each: Connection, at: float) -> None:
         """Count what is new of a connection, whose counts go on from its beginning."""
-        if known.last is None:
+        if known.connection is None:
             # Stored by a service that kept no times.
             known.since = known.since or at
             self._turns.found.append(_flow(known, each))
-        known.last = each
+        known.connection = each
         received, sent = max(0, each.received - known.received), max(0, each.sent - known.sent)
         known.received, known.sent = known.received + received, known.sent + sent
         if not received and not sent:

@@ -209,7 +209,7 @@ class Fireflies:
             with self._lock:
                 for each, mark in self._lives.marked(self._mark):
                     if each.remote.version == each.local.version == 6 and len(marked) < MOST_LABELS:
-                        marked[each.local, each.local_port, each.remote, each.remote_port] = mark
+                        marked[each.local, each.ports[0], each.remote, each.ports[1]] = mark
         now = time.monotonic()
         if now < self._label_again:
             return

@@ -50,8 +50,8 @@ def datagram(state: State, mark: Scitag, connection: Connection, times: Times) -
             "src-ip": str(connection.local),
             "dst-ip": str(connection.remote),
             "protocol": "tcp",
-            "src-port": connection.local_port,
-            "dst-port": connection.remote_port,
+            "src-port": connection.ports[0],
+            "dst-port": connection.ports[1],
         },
         "usage": {"received": connection.received, "sent": connection.sent},
         "context": {

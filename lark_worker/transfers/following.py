@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,11 +14,14 @@ from lark_common import log
 from lark_common.runs import Network
 from lark_common.systemd import boot_id
 from lark_common.threads import StoppableThread
+from lark_common.transfers import UNTREATED, Treatment, treatment_of
 from lark_worker.identity.processes import Programs
 from lark_worker.records.atomic_file import write_atomically
 from lark_worker.records.known_jobs import Key
 from lark_worker.settings import Settings
 from lark_worker.transfers.book import NOTHING, Book, Flow, Missed, Sums, Turns
+from lark_worker.transfers.enforcement import Enforcement
+from lark_worker.transfers.inet_diag import Connection
 from lark_worker.transfers.sockets import Sockets
 from lark_worker.transfers.starters import Starters
 
@@ -61,17 +64,22 @@ class Transfers:
         self._begun = self._done = 0
         self._changed = False
         self._wake = threading.Event()
+        # The treatment of each starter's transfers, as the controller said last.
+        self._treatments: dict[Key, Treatment] = {}
+        self._enforcement = Enforcement(f"{settings.prefix}_transfers", self._wake.set)
         self._thread = StoppableThread("transfers", self._run, self._wake.set)
 
     def start(self) -> None:
         """Go on from the accounts of the service before this one, and follow transfers."""
         with self._lock:
             self._load()
+        self._enforcement.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Write the accounts, and follow nothing more."""
         self._thread.stop()
+        self._enforcement.stop()
         with self._lock:
             self._write()
             if self._sockets is not None:
@@ -136,6 +144,24 @@ class Transfers:
             self._changed = True
             return self._book.close(key)
 
+    def treat(self, treatments: Mapping[Key, Treatment | None]) -> None:
+        """Treat the transfers of these starters so from now on (None: no rule is about them); others as before."""
+        with self._lock:
+            before = dict(self._treatments)
+            for key, treatment in treatments.items():
+                if treatment is None:
+                    self._treatments.pop(key, None)
+                else:
+                    self._treatments[key] = treatment
+            if self._treatments == before:
+                return
+            self._changed = True
+        self._wake.set()
+
+    def in_place(self, key: Key) -> tuple[Treatment | None, str]:
+        """The treatment that a starter's transfers have in the kernel, and the reason why none can be."""
+        return self._enforcement.in_place(key), self._enforcement.trouble
+
     def _run(self) -> None:
         written = time.monotonic()
         pause = 0.0
@@ -145,6 +171,7 @@ class Transfers:
             began = time.monotonic()
             try:
                 busy = self._look()
+                self._enforce()
                 if began - written >= WRITE_SECONDS:
                     written = began
                     with self._lock:
@@ -179,15 +206,32 @@ class Transfers:
                 self._note(self._book.turns(), at)
             else:
                 self._book.rest()
-            self._book.keep(starters.union(self._live()))
+            kept = starters.union(self._live())
+            self._book.keep(kept)
+            self._treatments = {key: each for key, each in self._treatments.items() if key in kept}
             self._done = self._begun
             self._lock.notify_all()
             return busy
 
+    def _enforce(self) -> None:
+        """Bring the treatments into the kernel. Without the lock: a program is run for it."""
+        with self._lock:
+            treatments = dict(self._treatments)
+            connections = self._book.connections({key for key, each in treatments.items() if each != UNTREATED})
+        self._enforcement.apply(treatments, connections, self._destroy)
+
+    def _destroy(self, connection: Connection) -> None:
+        with self._lock:
+            if self._sockets is not None:
+                self._sockets.destroy(connection)
+
     def _load(self) -> None:
         try:
             stored = json.loads(self._path.read_text("utf-8"))
-            self._book.restore(stored, stored["boot"] == self._boot)
+            same = stored["boot"] == self._boot
+            self._book.restore(stored, same)
+            for pid, started, treatment in stored.get("treatments", ()) if same else ():
+                self._treatments[int(pid), int(started)] = treatment_of(treatment)
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -198,7 +242,9 @@ class Transfers:
         if not self._changed:
             return
         try:
-            write_atomically(self._path, json.dumps({"boot": self._boot, **self._book.stored()}))
+            treatments = [[*key, each.to_json()] for key, each in self._treatments.items()]
+            stored = {"boot": self._boot, **self._book.stored(), "treatments": treatments}
+            write_atomically(self._path, json.dumps(stored))
             self._changed = False
         except OSError as error:
             log.failure("the transfers' accounts cannot be kept on disk", error, path=self._path)

@@ -17,23 +17,26 @@ from lark_common.runs import Address
 
 # SOCK_DIAG_BY_FAMILY, which dumps and notices of ended connections have.
 BY_FAMILY: Final = 20
+DESTROY: Final = 21
 DONE: Final = 3
 ERROR: Final = 2
 # The multicast groups with a message for each TCP connection that ends (SKNLGRP_INET_TCP_DESTROY, the same of IPv6).
 DESTROY_GROUPS: Final = 1 << 0 | 1 << 2
 _REQUEST_AND_DUMP: Final = 0x301
+_REQUEST_AND_ANSWER: Final = 0x5
 _INFO: Final = 2
 # Connections that are made, established or being closed. Listening sockets and those in TIME_WAIT count nothing.
 _STATES: Final = sum(1 << state for state in (1, 2, 4, 5, 8, 9, 11))
 _HEADER: Final = struct.Struct("=IHHII")
 _REQUEST: Final = struct.Struct("=BBBBI48x")
+_ASKED: Final = struct.Struct("=BBBBI")
 # inet_diag_msg: family, state, two timers; ports, addresses, interface, cookie; five numbers, the last one the inode.
 _MESSAGE: Final = struct.Struct("=BBBB2s2s16s16sIII5I")
-_ANY: Final = IPv4Address(0)
 _ATTRIBUTE: Final = struct.Struct("=HH")
 # tcp_info: bytes_acked and bytes_received, behind 8 bytes, 24 numbers of 32 bits and two of 64 (since Linux 4.2).
 _COUNTS: Final = struct.Struct("=QQ")
 _COUNTS_AT: Final = 120
+NOWHERE: Final = IPv4Address(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,8 @@ class Connection:
     """A TCP connection of this network namespace.
 
     ``cookie`` names it for all time of this boot. ``inode`` is 0 once no process holds it. ``received`` and ``sent``
-    are bytes of payload since its beginning, those sent as far as the peer has confirmed them. ``local`` and the ports
-    complete what packets tell of it.
+    are bytes of payload since its beginning, those sent as far as the peer has confirmed them. ``local`` is the
+    worker's address; ``ports`` are those of both ends, the worker's first.
     """
 
     cookie: int
@@ -50,15 +53,28 @@ class Connection:
     remote: Address
     received: int
     sent: int
-    local: Address = _ANY
-    local_port: int = 0
-    remote_port: int = 0
+    local: Address = NOWHERE
+    ports: tuple[int, int] = (0, 0)
+    family: int = socket.AF_INET
 
 
 def dump_request(family: socket.AddressFamily, sequence: int) -> bytes:
     """A request for all TCP connections of a family, with their counts."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, _STATES)
     return _HEADER.pack(_HEADER.size + len(body), BY_FAMILY, _REQUEST_AND_DUMP, sequence, 0) + body
+
+
+def destroy_request(connection: Connection, sequence: int) -> bytes:
+    """A request to end a connection, on both sides and whatever it still has to send."""
+    ends = struct.pack(">HH", *connection.ports)
+    for address in (connection.local, connection.remote):
+        raw = address.packed
+        if connection.family == socket.AF_INET6 and address.version == 4:
+            raw = IPv6Address(f"::ffff:{address}").packed
+        ends += raw.ljust(16, b"\0")
+    ends += struct.pack("=III", 0, connection.cookie & 0xFFFFFFFF, connection.cookie >> 32)
+    body = _ASKED.pack(connection.family, socket.IPPROTO_TCP, 0, 0, _STATES) + ends
+    return _HEADER.pack(_HEADER.size + len(body), DESTROY, _REQUEST_AND_ANSWER, sequence, 0) + body
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -76,20 +92,13 @@ def connection(content: bytes) -> Connection | None:
     """The connection of a message; None where it has no counts, or is cut short."""
     if len(content) < _MESSAGE.size:
         return None
-    family, _, _, _, from_port, to_port, local, remote, _, low, high, *rest = _MESSAGE.unpack_from(content)
+    family, _, _, _, here, there, local, remote, _, low, high, *rest = _MESSAGE.unpack_from(content)
     counts = _counts(content)
     if counts is None or family not in (socket.AF_INET, socket.AF_INET6):
         return None
-    return Connection(
-        low | high << 32,
-        rest[4],
-        _address(family, remote),
-        counts[1],
-        counts[0],
-        _address(family, local),
-        int.from_bytes(from_port, "big"),
-        int.from_bytes(to_port, "big"),
-    )
+    ports = int.from_bytes(here), int.from_bytes(there)
+    ends = _address(family, remote), _address(family, local)
+    return Connection(low | high << 32, rest[4], ends[0], counts[1], counts[0], ends[1], ports, family)
 
 
 def _address(family: int, raw: bytes) -> Address:

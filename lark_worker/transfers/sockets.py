@@ -70,6 +70,19 @@ class Sockets:
                     found.append(each)
         return found
 
+    def destroy(self, connection: Connection) -> None:
+        """End a connection at once. Raises OSError, EOPNOTSUPP where the kernel cannot (CONFIG_INET_DIAG_DESTROY)."""
+        self._sequence += 1
+        with _netlink(0) as asking:
+            asking.settimeout(_PATIENCE)
+            asking.send(inet_diag.destroy_request(connection, self._sequence))
+            for kind, sequence, content in inet_diag.messages(asking.recv(_READ)):
+                if (kind, sequence) == (inet_diag.ERROR, self._sequence):
+                    code = -int.from_bytes(content[:4], "little", signed=True)
+                    # One that has ended meanwhile is what was asked for.
+                    if code not in (0, errno.ENOENT):
+                        raise OSError(code, os.strerror(code))
+
     def _dump(self, family: socket.AddressFamily) -> list[Connection]:
         self._sequence += 1
         found: list[Connection] = []

@@ -17,9 +17,11 @@ import pytest
 from lark_controller import settings as table
 from lark_controller.accounting.readings import TransferCounts
 from lark_controller.accounting.usage import JobUsage, Peak, Usage
+from lark_controller.api.jobs import TransferState
 from lark_controller.api.usage import TransferReport
 from lark_controller.cli import main as cli
 from lark_controller.cli import printing
+from lark_controller.policies.model import TransferTerms
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
 from lark_controller.settings import Settings
@@ -180,6 +182,27 @@ def test_a_job_shows_what_was_moved_for_it_and_together_with_its_own(
     shown = " ".join(capsys.readouterr().out.split())
     assert "transfers out 2.0 MB (0 B WAN), in 4.0 MB (1.0 MB WAN), in 3 s; now 0.0 out, 0.0 in Mb/s" in shown
     assert "together 2.0 MB out, 4.0 MB in" in shown
+
+
+def test_a_job_shows_the_rule_of_its_transfers_and_why_it_is_not_in_place(
+    served: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = served.register()["id"]
+    assert cli.main(["jobs", job]) == cli.OK
+    assert "transfer rule" not in capsys.readouterr().out
+    terms = TransferTerms("bulk", 50.0)
+    for state, shown in (
+        (TransferState(True), "at most 50 Mb/s, group bulk"),
+        (TransferState(False, "no nf_tables"), "at most 50 Mb/s, group bulk; pending: no nf_tables"),
+    ):
+        served.controls.jobs.terms = terms, state
+        assert cli.main(["jobs", job]) == cli.OK
+        assert re.search(rf"^transfer rule +{re.escape(shown)}$", capsys.readouterr().out, re.MULTILINE)
+        found = served.get(f"/v1/jobs/{job}").json
+        assert found["transfers"] == {"enforced": state.enforced, "reason": state.reason}
+        assert found["decision"]["transfers"] == {
+            "group": "bulk", "rate": 50.0, "block": False, "words": "at most 50 Mb/s, group bulk",
+        }  # fmt: skip
 
 
 def test_a_job_says_what_it_used(served: Api, capsys: pytest.CaptureFixture[str]) -> None:

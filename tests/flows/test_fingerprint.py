@@ -26,7 +26,7 @@ from lark_controller.jobs.external import External, Opening
 from lark_controller.jobs.job import Facts, Job, JobState
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Decision, NamedScitag, SliceKey, SwitchRole
+from lark_controller.policies.model import Decision, NamedScitag, SliceKey, SwitchRole, TransferTerms
 from lark_controller.qos.worker_queues import Claim
 from tests.flows.test_desired import EDGES, FULL, OPEN, POLICIES, TO_HOST, TO_WAN, a_job, a_switch, apply, jobs, steps
 from tests.flows.test_transition import VARIANTS, play
@@ -114,6 +114,7 @@ JOB: dict[str, Any] = {
 DECISION: dict[str, Any] = {
     "blocked": True, "slice": SliceKey(2, "other"), "wan": 1, "group": "cms", "inbound": False, "outbound": False,
     "quarantine": "why", "accounted": False, "because": (), "bandwidth": None, "scitag": NamedScitag(9, 9),
+    "transfers": TransferTerms(rate=9.0),
 }  # fmt: skip
 SWITCH: dict[str, Any] = {
     "datapath": 1, "name": "another", "role": SwitchRole.EDGE, "ports": MappingProxyType({"p7": 999, "uplink": 1}),

@@ -60,6 +60,11 @@ IN, OUT = ("InboundConnectivity", "false"), ("OutboundConnectivity", "true")
             ["bandwidth: {mode: requested, when: 'JobPrio > 6'}"],
             Because(RuleKind.BANDWIDTH, 1, 4, "JobPrio > 6", (PRIO, ("BandwidthMode", '"guarantee"'))),
         ),
+        (["transfers: {}"], Because(RuleKind.TRANSFERS, 1, 4, "true", ())),
+        (
+            ["transfers: {when: 'JobPrio > 9'}", "transfers: {rate: 5, when: 'JobPrio > 6'}"],
+            Because(RuleKind.TRANSFERS, 2, 5, "JobPrio > 6", (PRIO,)),
+        ),
     ],
 )
 def test_a_rule_that_decides_is_named(rules: list[str], because: Because) -> None:
@@ -115,6 +120,7 @@ def test_the_first_rule_of_a_kind_decides() -> None:
         ("accounting: none", set(), set()),
         ("policies: [{bandwidth: {mode: requested}}]", {"bandwidthmode"}, set()),
         ("policies: [{bandwidth: {mode: guarantee, when: 'MY.a'}}]", {"a"}, {"a"}),
+        ("policies: [{transfers: {when: 'MY.i'}}]", {"i"}, {"i"}),
         ("policies: [{block: {when: 'TARGET.b'}}]", set(), {"b"}),
         ("policies: [{slice: {by: c, when: 'MY.d'}}]", {"c", "d"}, {"c", "d"}),
         ("policies: [{wan: {action: drop, when: 'MY.e'}}]", {"e"}, {"e"}),

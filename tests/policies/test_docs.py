@@ -20,6 +20,7 @@ from lark_controller.policies import (
     scitags,
     switches,
     topology,
+    transfers,
     wan,
 )
 from lark_controller.policies import slice as slices
@@ -48,7 +49,8 @@ EXAMPLES = [text for text in INDENTED if text.lstrip().startswith(("policies", "
         }
         | {*switches.KEYS, *switches.PORT_KEYS, *connectivity.REACHES, *InboundShares, *wan.ACTIONS, *file.KINDS}
         | {*topology.KEYS, *topology.LINK_KEYS, *topology.HOST_KEYS, *topology.RESERVES, *topology.REFUSED}
-        | {*bandwidth.KEYS, *bandwidth.MODES, *scitags.KEYS, *scitags.SECTION_KEYS, *scitags.FLOWS}
+        | {*bandwidth.KEYS, *bandwidth.MODES, *transfers.KEYS}
+        | {*scitags.KEYS, *scitags.SECTION_KEYS, *scitags.FLOWS}
         | {*external.KEYS, *external.RULE_KEYS, *external.REFUSED}
     ),
 )

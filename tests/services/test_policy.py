@@ -192,6 +192,19 @@ def test_a_plan_says_what_becomes_of_a_jobs_bandwidth_and_its_accounts(tmp_path:
         ]
 
 
+def test_a_plan_says_what_becomes_of_a_jobs_transfers(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        post(controller, 1, "alice")
+        limited = POLICY + "  - transfers: {rate: 50}\n"
+        told = controller.policy.plan(limited).effects
+        assert [each.changes for each in told] == [("transfers under no rule become at most 50 Mb/s",)]
+        controller.policy.put(limited, "ops")
+        told = controller.policy.plan(POLICY + "  - transfers: {block: true}\n").effects
+        assert [each.changes for each in told] == [("transfers at most 50 Mb/s become blocked",)]
+        # No switch has anything to do with it.
+        assert controller.policy.plan(POLICY).switches == ()
+
+
 def test_one_plan_and_two_checks_are_made_at_a_time(
     tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

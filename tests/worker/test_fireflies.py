@@ -52,7 +52,7 @@ HERE, FAR, FAR6 = ip_address("10.0.0.5"), ip_address("192.0.2.1"), ip_address("3
 
 
 def a_connection(cookie: int = 1, received: int = 0, sent: int = 0, remote: str = "192.0.2.1") -> Connection:
-    return Connection(cookie, 9, ip_address(remote), received, sent, HERE, 40000, 9618)
+    return Connection(cookie, 9, ip_address(remote), received, sent, HERE, (40000, 9618))
 
 
 def read(data: bytes) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_a_datagram_is_what_the_schema_describes_and_fits_into_any_path(
 ) -> None:
     remote = ip_address(int(address) & 0xFFFFFFFF) if four else address
     local = ip_address("192.0.2.5") if four else ip_address("3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
-    connection = Connection(7, 9, remote, count, count, local, port, 9618)
+    connection = Connection(7, 9, remote, count, count, local, (port, 9618))
     data = datagram(state, Scitag(experiment, activity), connection, Times(at, at + 60))
     found = read(data)
     # IPv6's least MTU, less the headers.
@@ -464,10 +464,10 @@ def test_real_transfers_are_told_from_their_start_to_their_end(pool: Pool, addre
         server.second_half.set()
         if address == "::1":
             marked = Scitag(3, 15).label
-            wait(lambda: marked in {each & LABEL_MASK for each in capture.labels(connection.local_port)})
+            wait(lambda: marked in {each & LABEL_MASK for each in capture.labels(connection.ports[0])})
             # Neither bob's packets nor the server's are marked.
             ports = {each[0] for each in capture.seen if each[2] & LABEL_MASK == marked}
-            assert ports == {connection.local_port}
+            assert ports == {connection.ports[0]}
         server.release.set()
         starter.run("wait $copy")
         wait(lambda: collector.states() == ["start", "ongoing", "end"])
@@ -499,7 +499,7 @@ for line in sys.stdin:
 
 
 def test_the_scitags_projects_own_daemon_reads_them() -> None:
-    connection = Connection(1, 9, FAR6, 7, 8, ip_address("3fff::2"), 40000, 9618)
+    connection = Connection(1, 9, FAR6, 7, 8, ip_address("3fff::2"), (40000, 9618))
     sent = [datagram(state, CMS, connection, Times(1e9, 1e9 + 60)).hex() for state in State]
     done = subprocess.run(
         [sys.executable, "-c", FLOWD], input="\n".join(sent), capture_output=True, text=True, timeout=60, check=True

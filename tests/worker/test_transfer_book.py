@@ -55,7 +55,8 @@ def test_a_connection_is_read_as_the_kernel_wrote_it(
     assert [(kind, sequence) for kind, sequence, _ in inet_diag.messages(data)] == [(20, 5), (3, 5)]
     found = [inet_diag.connection(each) for kind, _, each in inet_diag.messages(data) if kind == 20]
     here = IPv4Address("127.0.0.1") if remote.version == 4 else IPv6Address("7f00:1::")
-    assert found == [Connection(cookie, inode, expected, received, sent, here, 40000, 9618)]
+    family = socket.AF_INET if remote.version == 4 else socket.AF_INET6
+    assert found == [Connection(cookie, inode, expected, received, sent, here, (40000, 9618), family)]
 
 
 @given(st.data())

@@ -7,6 +7,7 @@ from typing import Any
 from flask import Response
 
 from lark_common.scitags import to_json as marks_to_json
+from lark_common.transfers import Treatment
 from lark_common.worker_rules import to_json
 from lark_controller.accounting.readings import TransferCounts
 from lark_controller.api.usage import TransferReport
@@ -180,9 +181,11 @@ def transfers(host: str) -> dict[str, object]:
     sent = read_json(context.settings.max_ads_bytes, TransfersSchema())
     moved = {each["job"]: _transfer(each) for each in sent["jobs"]}
     answer = context.controls.usage.transferred(host, moved)
+    treatments = answer.treatments
     return {
         "missing": sorted(answer.missing),
         "local": [str(network) for network in answer.local],
+        "treatments": None if treatments is None else {job: each.to_json() for job, each in treatments.items()},
         "scitags": answer.scitags,
     }
 
@@ -208,9 +211,11 @@ def marks(host: str) -> dict[str, object]:
     return marks_to_json(context.controls.workers.marks(host, sent["jobs"]))
 
 
-def _transfer(sent: dict[str, int]) -> TransferReport:
+def _transfer(sent: dict[str, Any]) -> TransferReport:
     within = sent["within"] / 1000 if "within" in sent else None
-    return TransferReport(TransferCounts(*(sent[name] for name in TransferCounts._fields)), within)
+    counts = TransferCounts(*(sent[name] for name in TransferCounts._fields))
+    treatment = None if sent["treatment"] is None else Treatment(**sent["treatment"])
+    return TransferReport(counts, within, treatment, sent["trouble"])
 
 
 def _answer(status: WorkerStatus) -> dict[str, object]:

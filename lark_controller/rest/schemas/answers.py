@@ -13,7 +13,7 @@ from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.audit import AuditEntry
 from lark_controller.api.drops import Drop
 from lark_controller.api.health import Readiness
-from lark_controller.api.jobs import Waiting
+from lark_controller.api.jobs import TransferState, Waiting
 from lark_controller.api.policy import Effect, JobChange, PastPolicy, Plan, PolicyVersion, SwitchPlan
 from lark_controller.api.switches import (
     Explanation,
@@ -236,6 +236,15 @@ class EnforcedBandwidthSchema(Schema):
     ceiling = maybe_float("The most that a guaranteed job may borrow up to, Mb/s, null for the link")
 
 
+class TransferTermsSchema(Schema):
+    """The terms of what HTCondor moves for a job on its worker."""
+
+    group = a_text("The group whose mark its packets have, empty for none")
+    rate = maybe_float("The most in each direction, Mb/s of IP packets, null for no limit")
+    block = a_flag("Nothing passes")
+    words = a_text("The terms in words")
+
+
 class ScitagSchema(Schema):
     """The mark of a job's flows."""
 
@@ -259,6 +268,12 @@ class DecisionSchema(Schema):
         allow_none=True,
         metadata=meta("The enforcement of its RequestBandwidth, null where there is none"),
     )
+    transfers = fields.Nested(
+        TransferTermsSchema,
+        required=True,
+        allow_none=True,
+        metadata=meta("The terms of what HTCondor moves for it, null where no rule is about that"),
+    )
     group = a_text("Its group of the policy")
     quarantine = a_text("The objection of the pool; the job then passes nothing")
     accounted = a_flag("Its use of the network is counted")
@@ -278,6 +293,9 @@ class ListedJobSchema(JobSchema):
     usage = fields.Nested(JobUsageSchema, required=True, allow_none=True, metadata=meta(_USED))
 
 
+TransferStateSchema = schema_of(TransferState, "TransferState")
+
+
 class JobDetailSchema(RegisteredSchema):
     """A job with the policy's decision, the switches' confirmations, its use and its ads."""
 
@@ -285,6 +303,12 @@ class JobDetailSchema(RegisteredSchema):
     decision = fields.Nested(DecisionSchema, required=True, metadata=meta("The policy's decision for it"))
     job_ad = a_text("The job ad, in old syntax")
     machine_ad = a_text("The machine ad, in old syntax")
+    transfers = fields.Nested(
+        TransferStateSchema,
+        required=True,
+        allow_none=True,
+        metadata=meta("The state of its transfers' terms while it lives, null where no rule is about them"),
+    )
     usage = fields.Nested(JobUsageSchema, required=True, allow_none=True, metadata=meta(_USED))
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import NetworkType
+from lark_common.transfers import MOST_BITS
 from lark_controller.rest.schemas.members import Count, a_flag, a_number, a_text, maybe_number, meta
 from lark_controller.rest.schemas.times import Time
 
@@ -169,6 +170,27 @@ class WorkerUseSchema(Schema):
     jobs = fields.List(fields.Nested(JobWanSchema), required=True, metadata=meta("The jobs that are accounted"))
 
 
+class WholeOrNull(fields.Integer):
+    """A whole number in bounds or null, and neither a text nor a truth that could be taken for one."""
+
+    def __init__(self, meaning: str, least: int, most: int) -> None:
+        super().__init__(required=True, allow_none=True, metadata=meta(meaning, minimum=least, maximum=most))
+        self._bounds = least, most
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
+        if type(value) is not int or not self._bounds[0] <= value <= self._bounds[1]:
+            raise ValidationError(f"null or a whole number from {self._bounds[0]} to {self._bounds[1]} is accepted")
+        return value
+
+
+class TreatmentSchema(Schema):
+    """The treatment of what HTCondor moves for one job on its worker."""
+
+    rate = WholeOrNull("The most in each direction, bits a second of IP packets, null for no limit", 1, MOST_BITS)
+    dscp = WholeOrNull("DSCP of what leaves the worker, null where the packets keep their own", 0, 63)
+    block = a_flag("Nothing passes")
+
+
 class TransferSchema(Schema):
     """The bytes that HTCondor has moved for one job outside of the job's network."""
 
@@ -179,6 +201,15 @@ class TransferSchema(Schema):
     wan_bytes_out = Count("The part of bytes_out that went to the WAN")
     millis = Count("Time with a transfer, milliseconds")
     within = Count("All that is new since the last post came in so many milliseconds", required=False)
+    treatment = fields.Nested(
+        TreatmentSchema,
+        load_default=None,
+        allow_none=True,
+        metadata=meta("The treatment that the worker has in place, null for none"),
+    )
+    trouble = fields.String(
+        load_default="", validate=validate.Length(max=MAX_REASON), metadata=meta("Why it has none in place")
+    )
 
 
 class TransfersSchema(Schema):
@@ -194,6 +225,13 @@ class TransfersAnswerSchema(Schema):
         fields.String, required=True, metadata=meta("Ids of the jobs that have no open account on this worker")
     )
     local = _prefixes("The addresses that are not the WAN")
+    treatments = fields.Dict(
+        keys=fields.String(),
+        values=fields.Nested(TreatmentSchema),
+        required=True,
+        allow_none=True,
+        metadata=meta("Treatments of the posted jobs by id; null where the policy has no rule of transfers"),
+    )
     scitags = a_text("The revision of jobs' marks; empty: nobody is told of flows")
 
 

@@ -11,7 +11,7 @@ import { reservationTable } from "./reservations.js";
 import { flowTable } from "./switch.js";
 import { used } from "./usage.js";
 
-const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Connectivity", bandwidth: "Bandwidth", scitags: "SciTags", group: "Group" };
+const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Connectivity", bandwidth: "Bandwidth", transfers: "Transfers", scitags: "SciTags", group: "Group" };
 
 export function open({ one, who, paint, say, live, signal }) {
   let pointed = null;
@@ -146,12 +146,13 @@ function about(job) {
 }
 
 function decision(job) {
-  const { blocked, slice, inbound, outbound, bandwidth, because } = job.decision;
+  const { blocked, slice, inbound, outbound, bandwidth, transfers, because } = job.decision;
   const words = blocked ? ["It is blocked: nothing passes."] : [
     slice ? ["It may exchange packets with jobs of the slice ", h("code", {}, slice.value), "."] : "It is in no slice.",
     inbound && outbound ? "It may call and be called." : inbound ? "It may be called, but not call." : outbound ? "It may call, but not be called."
       : "It may neither call nor be called.",
     bandwidth && (bandwidth.mode === "cap" ? "The bandwidth that it requests is the most that it gets." : "The bandwidth that it requests is guaranteed."),
+    transfers && `What HTCondor moves for it: ${transfers.words}${!job.transfers || job.transfers.enforced ? "" : ` (pending: ${job.transfers.reason})`}.`,
     job.decision.group && ["It is accounted to the group ", groupLink(job.decision.group), "."],
   ];
   return [

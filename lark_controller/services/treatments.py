@@ -1,0 +1,58 @@
+"""The treatment of jobs' transfers: what each worker is asked for, and what it has said to have in place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from lark_common.transfers import Treatment
+from lark_controller.api.jobs import TransferState
+from lark_controller.policies.model import Policy, TransferTerms
+
+UNHEARD: Final = "the worker has not said that it enforces this"
+# Jobs whose worker's word is kept before the ended ones among them are looked for.
+_MANY: Final = 1024
+
+
+class Said(NamedTuple):
+    """A worker's word on a job's transfers: the treatment in place, or why there is none."""
+
+    treatment: Treatment | None
+    trouble: str = ""
+
+
+class Treatments:
+    """The words of all workers, by the job's number; thread-safe. ``is_live`` tells live jobs by their numbers."""
+
+    def __init__(self, is_live: Callable[[int], bool]) -> None:
+        self._is_live = is_live
+        self._lock = threading.Lock()
+        self._said: dict[int, Said] = {}
+        self._most = _MANY
+
+    def note(self, said: Mapping[int, Said]) -> None:
+        """Keep what a worker says of its jobs."""
+        with self._lock:
+            self._said |= said
+            if len(self._said) > self._most:
+                self._said = {number: each for number, each in self._said.items() if self._is_live(number)}
+                # At most twice as many as live, so that each is looked at a bounded number of times.
+                self._most = max(_MANY, 2 * len(self._said))
+
+    def state(self, number: int, terms: TransferTerms | None, policy: Policy) -> TransferState | None:
+        """The state of a job's transfers under these terms; None where no rule is about them."""
+        if terms is None:
+            return None
+        with self._lock:
+            said = self._said.get(number, Said(None))
+        if said.treatment == treatment(terms, policy):
+            return TransferState(enforced=True)
+        return TransferState(enforced=False, reason=said.trouble or UNHEARD)
+
+
+def treatment(terms: TransferTerms, policy: Policy) -> Treatment:
+    """The treatment that a worker is asked for."""
+    dscp = next((group.dscp for group in policy.groups if group.name == terms.group), None)
+    rate = None if terms.rate is None else round(1_000_000 * terms.rate)
+    return Treatment(rate, dscp, terms.block)

@@ -1,0 +1,142 @@
+"""Rules of transfers: whose files are moved how, what a rule may not say, and what the worker's table makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lark_common.errors import PolicyError
+from lark_common.transfers import MOST_BITS, UNTREATED, Treatment, treatment_of
+from lark_controller.jobs.job import Facts
+from lark_controller.policies.decide import decide
+from lark_controller.policies.file import load
+from lark_controller.policies.model import Policy, TransferTerms
+from lark_controller.policies.transfers import LEAST_RATE, MOST_RATE
+from lark_controller.services.treatments import UNHEARD, Said, Treatments, treatment
+
+POLICY = """
+version: 1
+policies:
+  - transfers: {when: 'Owner == "mallory"', block: true}
+  - transfers: {when: 'Owner == "alice"', rate: 250Mbit, group: bulk}
+  - transfers: {when: 'Owner == "bob"', rate: 0.1}
+  - transfers: {when: 'Owner == "carol"', block: false}
+groups:
+  cms: {dscp: 11}
+  bulk: {dscp: 9}
+"""
+
+
+def facts(owner: str, group: str = "") -> Facts:
+    return Facts((("acctgroup", f'"{group}"'), ("owner", f'"{owner}"')))
+
+
+@pytest.mark.parametrize(
+    ("owner", "group", "terms", "words", "wanted"),
+    [
+        ("mallory", "cms", TransferTerms("cms", None, True), "blocked", Treatment(None, 11, True)),
+        (
+            "alice", "cms", TransferTerms("bulk", 250.0), "at most 250 Mb/s, group bulk", Treatment(250_000_000, 9),
+        ),
+        ("bob", "cms.prod", TransferTerms("cms", 0.1), "at most 0.1 Mb/s, group cms", Treatment(100_000, 11)),
+        ("bob", "", TransferTerms("", 0.1), "at most 0.1 Mb/s", Treatment(100_000)),
+        ("carol", "cms", TransferTerms("cms"), "no limit, group cms", Treatment(dscp=11)),
+        ("carol", "", TransferTerms(), "no limit", UNTREATED),
+    ],
+)  # fmt: skip
+def test_the_first_rule_decides_with_the_jobs_own_group_where_it_names_none(
+    owner: str, group: str, terms: TransferTerms, words: str, wanted: Treatment
+) -> None:
+    policy = load(POLICY)
+    found = decide(facts(owner, group), policy)
+    assert found.transfers == terms
+    assert terms.words == words
+    assert treatment(terms, policy) == wanted
+    # The group of the job itself, its accounts among others, stays as it is.
+    assert found.group == group.partition(".")[0]
+    assert found.because[-1].kind == "transfers"
+
+
+def test_no_rule_is_no_treatment() -> None:
+    assert decide(facts("dave", "cms"), load(POLICY)).transfers is None
+    assert decide(facts("mallory"), load("version: 1\npolicies: [{block: {when: true}}]\n")).transfers is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "problem"),
+    [
+        ("{port: wan}", ".port", "a WAN port: transfers leave by the worker's own address"),
+        ("{ceiling: 5}", ".ceiling", "a ceiling, which is a group's"),
+        ("{guarantee: 5}", ".guarantee", "a guarantee: the worker"),
+        ("{group: nobody}", ".group", "nobody is not accepted"),
+        ("{group: 9}", ".group", "'9' is not a string"),
+        ("{rate: 0}", ".rate", "'0' "),
+        ("{rate: 0.05}", ".rate", "a rate of 0.05 Mb/s"),
+        ("{rate: 101Gbit}", ".rate", "a rate of 101000 Mb/s"),
+        ("{rate: 5, block: true}", ".rate", "a rate beside block: true"),
+        ("{block: yes please}", ".block", "'yes please' is not a boolean"),
+        ("{when: 'Owner =='}", ".when", ""),
+        ("{speed: 5}", ".speed", "unknown key speed"),
+        ("[block]", "", "a list where a mapping is expected"),
+    ],
+)
+def test_what_a_rule_may_not_say(rule: str, key: str, problem: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        load(f"version: 1\ngroups: {{bulk: {{}}}}\npolicies:\n  - transfers: {rule}\n")
+    (mistake,) = caught.value.mistakes
+    assert (mistake.line, mistake.key) == (4, f"policies[0].transfers{key}")
+    assert problem in mistake.problem
+    assert mistake.accepted
+
+
+def test_a_group_may_stand_below_the_rules_and_block_may_stand_beside_rate() -> None:
+    policy = load("version: 1\npolicies: [{transfers: {rate: 5, block: false, group: b}}]\ngroups: {b: {}}\n")
+    assert (policy.transfers[0].rate, policy.transfers[0].block, policy.transfers[0].group) == (5.0, False, "b")
+
+
+@given(st.floats(LEAST_RATE, MOST_RATE), st.booleans())
+def test_every_rate_that_the_policy_takes_has_a_treatment_that_the_worker_takes(rate: float, block: bool) -> None:
+    made = treatment(TransferTerms("", None if block else rate, block), load("version: 1\n"))
+    assert treatment_of(made.to_json()) == made
+    assert made.rate is None or abs(made.rate - 1e6 * rate) <= 1
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["rate", "dscp", "block", "more"]),
+        st.none() | st.booleans() | st.integers(-5, 2 * MOST_BITS) | st.floats() | st.text(),
+    )
+)
+def test_what_is_no_treatment_is_refused_and_nothing_else(given_: dict[str, object]) -> None:
+    try:
+        found = treatment_of(given_)
+    except ValueError:
+        return
+    assert found.to_json() == {name: given_[name] for name in ("rate", "dscp", "block")}
+    assert found.rate is None or 1 <= found.rate <= MOST_BITS
+    assert found.dscp is None or 0 <= found.dscp <= 63
+
+
+def test_nothing_is_claimed_but_what_the_worker_said_of_the_terms_as_they_are_now() -> None:
+    policy, live = load(POLICY), set(range(3000))
+    words = Treatments(live.__contains__)
+    terms = TransferTerms("bulk", 250.0)
+
+    def state(number: int, asked: TransferTerms | None = terms, now: Policy = policy) -> tuple[bool, str] | None:
+        found = words.state(number, asked, now)
+        return None if found is None else (found.enforced, found.reason)
+
+    assert state(1, None) is None
+    assert state(1) == (False, UNHEARD)
+    words.note({1: Said(None, "no nf_tables"), 2: Said(treatment(terms, policy))})
+    assert (state(1), state(2)) == ((False, "no nf_tables"), (True, ""))
+    assert state(2, TransferTerms("bulk", 251.0)) == (False, UNHEARD)
+    # Another DSCP of the same group is another treatment.
+    assert state(2, now=load(POLICY.replace("dscp: 9", "dscp: 10"))) == (False, UNHEARD)
+    # Jobs that are over take no memory for ever.
+    for number in range(100_000):
+        live.add(number)
+        words.note({number: Said(None)})
+        live.discard(number - 100)
+    assert len(words._said) <= 2 * 3000
