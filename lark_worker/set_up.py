@@ -144,14 +144,16 @@ def _bridge(wish: Wish, settings: Settings, joined: Joined) -> Iterator[str]:
     files = (wish.place.key, wish.place.certificate, wish.place.authority)
     if not all(str(file) in run([*asked, "get-ssl"]) for file in files):
         run([*asked, "set-ssl", *map(str, files)])
-    target = f"ssl:{_bracketed(_address(wish))}:{joined.openflow_port}"
+    address = _address(wish)
+    target = f"ssl:{_bracketed(address)}:{joined.openflow_port}"
     if run([*asked, "get-controller", bridge]).split() != [target]:
         options = ("connection_mode=out-of-band", "max_backoff=1000", "inactivity_probe=5000")
         run([*asked, "set-controller", bridge, target, "--", "set", "controller", bridge, *options])
     yield f"{bridge} connects to {target}"
     _await_connection([*asked, "--format=json", "--columns=is_connected", "find", "controller", f'target="{target}"'])
     if joined.ovsdb_port is not None:
-        listens = f"pssl:{joined.ovsdb_port}"
+        # Without an address the database listens for IPv4 alone; the controller comes from where it is.
+        listens = f"pssl:{joined.ovsdb_port}" + (":[::]" if ":" in address else "")
         managers = run([*asked, "get-manager"]).split()
         if not any(each == listens or each.startswith(f"{listens}:") for each in managers):
             run([*asked, "set-manager", *managers, listens])

@@ -56,7 +56,9 @@ def test_a_worker_that_has_everything_lacks_nothing(pool: Pool, condor: HTCondor
     assert pool.bridge in by_subject["Open vSwitch"].words
     for subject in ("Open vSwitch", "controller", "HTCondor", "addresses", "service"):
         assert wrong(of(subject, settings, condor)) == [], subject
-    assert not [each for each in found(settings, condor) if each.state is State.MISSING and each.subject != "sudo"]
+    missing = [each for each in found(settings, condor) if each.state is State.MISSING and each.subject != "sudo"]
+    # The tests need no sudo, and a machine for them may have none.
+    assert {each.words for each in missing} <= {"not installed: sudo"}
 
 
 @pytest.mark.ovs
