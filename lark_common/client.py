@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
+from lark_common import munge
 from lark_common.controllers import Controllers, urls
 from lark_common.endpoint import Endpoint, ProblemError, UnreachableError
 from lark_common.errors import SettingError
@@ -36,9 +37,10 @@ class Client:
     ``cert`` is a certificate (PEM) to show over TLS, with its private key in ``key`` or in the same file.
     ``timeout`` is in seconds, for each step of a request, and with ``whole`` for the whole answer; a post with
     ``wait`` gets that much more. ``most`` is the longest answer in bytes. With ``unverified`` anybody may
-    answer. Every call raises UnreachableError where nothing answers, or not as a controller does, and ProblemError for
-    what the controller refuses. Of several controllers the one that answered last is asked first, and ``timeout`` is
-    for all together.
+    answer. Without a token, ``munge_socket`` is that of the munged whose credentials say who asks (``""``: where it
+    usually is). Every call raises UnreachableError where nothing answers, or not as a controller does, ProblemError for
+    what the controller refuses, and MungeError where no credential can be made. Of several controllers the one that
+    answered last is asked first, and ``timeout`` is for all together.
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class Client:
         whole: bool = False,
         most: int = MAX_ANSWER,
         unverified: bool = False,
+        munge_socket: str | None = None,
     ) -> None:
         if token is not None and not (token.isascii() and token.isprintable()):
             raise SettingError("The token has characters that no token has.")
         ends = (Endpoint(each, ca, cert, key, whole=whole, most=most, unverified=unverified) for each in urls(url))
         self._controllers = Controllers(list(ends))
         self._token = token
+        self._munge = munge_socket
         self._timeout = timeout
         self._ahead = 0.0
 
@@ -435,6 +439,10 @@ class Client:
         def ask(endpoint: Endpoint, seconds: float, held: float) -> Value:
             asked = (query or {}) if wait is None else {**(query or {}), "wait": held}
             target = path + (f"?{urlencode(asked)}" if asked else "")
+            if self._token is None and self._munge is not None:
+                # Each is for one request, and for one use.
+                made = munge.make(munge.words(method, target, content), self._munge)
+                headers["Authorization"] = f"{munge.SCHEME} {made}"
             reply = endpoint.ask(method, target, headers, content, seconds, poll=held > 0)
             self._ahead = reply.ahead
             try:

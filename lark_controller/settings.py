@@ -131,6 +131,13 @@ class Settings:
             "IDTOKENS), and what their claims allow; read again when it changes. Empty: none."
         ),
     ] = None
+    munge_socket: Annotated[
+        Path | None,
+        About(
+            "Socket of the munged of this host, whose credentials the API accepts from users beside tokens, for their "
+            "own jobs (`/run/munge/munge.socket.2`). Empty: none is accepted."
+        ),
+    ] = None
     scitags_registry: Annotated[
         Path | None,
         About(

@@ -29,6 +29,7 @@ need mmdebstrap mmdebstrap
 need systemd-container systemd-nspawn
 need shellcheck shellcheck
 need man-db man
+need munge munged munge unmunge
 need gcc gcc
 need make make
 need openmpi-bin mpiexec.openmpi

@@ -266,6 +266,10 @@ def _remote(subparsers: Any, name: str, run: Run, *, watched: bool = False) -> a
     made = _command(subparsers, name, run)
     made.add_argument("--url", default=os.environ.get("LARK_URL", DEFAULT_URL), help="the controller [LARK_URL]")
     made.add_argument("--token-file", type=Path, help="a file with the token [LARK_TOKEN_FILE; LARK_TOKEN]")
+    made.add_argument(
+        "--munge", action="store_true", default=bool(os.environ.get("LARK_MUNGE")),
+        help="a MUNGE credential instead of a token, for the own jobs [LARK_MUNGE]",
+    )  # fmt: skip
     made.add_argument("--ca", default=os.environ.get("LARK_CA"), help="CA certificates to trust [LARK_CA]")
     if watched:
         made.add_argument(

@@ -11,6 +11,7 @@ from lark_controller.api.controls import Controls
 from lark_controller.api.metrics import Metrics
 from lark_controller.rest import api, context, problems, standby
 from lark_controller.rest.identities.identities import Identities
+from lark_controller.rest.identities.munge import MungeUsers
 from lark_controller.rest.joins.joining import Joining
 from lark_controller.rest.json_portions import PortionedJson
 from lark_controller.rest.problems import Problem
@@ -88,6 +89,7 @@ def create_app(
         settings=settings,
         tokens=tokens,
         identities=identities,
+        munge=None if settings.munge_socket is None else MungeUsers(settings.munge_socket),
         joining=joining,
         metrics=counted,
         rates=Buckets(settings.rate_limit, settings.rate_burst),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import quote
 
 from flask import g, request
 
-from lark_common import log
+from lark_common import log, munge
 from lark_controller.rest.context import Context
 from lark_controller.rest.identities.identities import RefusedTokenError, known_callers
+from lark_controller.rest.identities.munge import MungeUsers, credential_in
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.tokens import LONGEST, Scope, Token, is_among, secret_in
 
@@ -24,6 +26,8 @@ _NAMED: Final = 5
 # A JWT has three parts.
 _DOTS: Final = 2
 _REALM = 'Bearer realm="lark"'
+# Bytes of a body that a MUNGE credential may be for.
+_MUNGED_BYTES: Final = 1 << 16
 
 
 def require(context: Context, accepted: tuple[Scope, ...]) -> None:
@@ -108,6 +112,8 @@ def _token(context: Context) -> Token:
     header = request.headers.get("Authorization")
     if header is None:
         raise Problem(401, "A bearer token is needed: Authorization: Bearer ….", "token", {"WWW-Authenticate": _REALM})
+    if context.munge is not None and (credential := credential_in(header)) is not None:
+        return _munged(context, context.munge, credential)
     secret = secret_in(header)
     if secret is None:
         raise _refused(context, "Only bearer tokens are accepted: Authorization: Bearer ….", "no bearer token")
@@ -122,6 +128,17 @@ def _token(context: Context) -> Token:
     if context.tokens.expired(token):
         raise _refused(context, f"The token {token.name} has expired.", "expired token")
     return token
+
+
+def _munged(context: Context, users: MungeUsers, credential: str) -> Token:
+    """The rights by a MUNGE credential, which is for this request alone."""
+    if (request.content_length or 0) > _MUNGED_BYTES:
+        raise Problem(413, f"The body is larger than {_MUNGED_BYTES} bytes, the most with a MUNGE credential.")
+    target = f"{quote(request.path)}?{request.query_string.decode('latin-1')}".removesuffix("?")
+    try:
+        return users.token(credential, munge.words(request.method, target, request.get_data()))
+    except RefusedTokenError as error:
+        raise _refused(context, f"The MUNGE credential is not accepted: {error}.", f"MUNGE: {error}") from None
 
 
 def _refused(context: Context, detail: str, reason: str) -> Problem:

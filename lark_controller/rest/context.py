@@ -14,6 +14,7 @@ from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
 from lark_controller.api.metrics import Metrics
 from lark_controller.rest.identities.identities import Identities
+from lark_controller.rest.identities.munge import MungeUsers
 from lark_controller.rest.joins.joining import Joining
 from lark_controller.rest.tokens import Token, Tokens
 from lark_controller.settings import Settings
@@ -32,6 +33,7 @@ class Context:
     settings: Settings
     tokens: Tokens
     identities: Identities | None
+    munge: MungeUsers | None
     joining: Joining | None
     metrics: Metrics
     rates: Buckets

@@ -45,6 +45,8 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "reserve": lambda client: client.reserve(ID, "wan", 1.0),
     "change_reservation": lambda client: client.change_reservation("1", rate=2.0),
     "release": lambda client: client.release("1"),
+    "associate_external_address": lambda client: client.associate_external_address(ID),
+    "release_external_address": lambda client: client.release_external_address(ID),
     "add_join_token": lambda client: client.add_join_token(["host"], 60.0),
     "remove_join_token": lambda client: client.remove_join_token("1"),
     "revoke_joined_worker": lambda client: client.revoke_joined_worker("worker1"),

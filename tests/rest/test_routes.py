@@ -22,70 +22,10 @@ from lark_common.worker_rules import from_json
 from lark_controller.rest.problems import CONTENT_TYPE
 from tests.fixtures.fake_controls import DPID, bearer, post_body
 from tests.fixtures.rest_app import Api, make_api
+from tests.rest.guarded import GUARDED, JOB, PUBLIC
 
-JOB = "0123456789abcdef"
+
 # Every operation that needs a token: method, path, the scopes that may.
-GUARDED = [
-    ("POST", "/v1/jobs", {"hook"}),
-    ("GET", "/v1/jobs", {"read", "operate", "self"}),
-    ("GET", f"/v1/jobs/{JOB}", {"hook", "read", "operate", "self"}),
-    ("POST", f"/v1/jobs/{JOB}/renew", {"hook"}),
-    ("POST", f"/v1/jobs/{JOB}/forgery", {"hook"}),
-    ("POST", f"/v1/jobs/{JOB}/limited", {"hook"}),
-    ("DELETE", f"/v1/jobs/{JOB}/quarantine", {"operate"}),
-    ("POST", f"/v1/jobs/{JOB}/counters", {"hook"}),
-    ("GET", f"/v1/jobs/{JOB}/rates", {"read", "operate", "self"}),
-    ("DELETE", f"/v1/jobs/{JOB}", {"hook"}),
-    ("GET", "/v1/addresses/10.64.0.1", {"read", "operate", "self"}),
-    ("GET", "/v1/switches", {"read", "operate"}),
-    ("GET", f"/v1/switches/{DPID}", {"read", "operate"}),
-    ("GET", f"/v1/switches/{DPID}/flows", {"read", "operate"}),
-    ("GET", "/v1/hosts/worker1/rules", {"hook", "read", "operate"}),
-    ("GET", "/v1/hosts/worker1/paths", {"hook", "read", "operate"}),
-    ("PUT", "/v1/hosts/worker1/rules", {"hook"}),
-    ("POST", "/v1/hosts/worker1/delivered", {"hook"}),
-    ("POST", "/v1/hosts/worker1/transfers", {"hook"}),
-    ("POST", "/v1/hosts/worker1/scitags", {"hook"}),
-    ("POST", "/v1/hosts/worker1/leases", {"hook"}),
-    ("POST", "/v1/hosts/worker1/use", {"hook"}),
-    ("GET", "/v1/policy", {"read", "operate"}),
-    ("PUT", "/v1/policy", {"operate"}),
-    ("GET", "/v1/policy/versions", {"read", "operate"}),
-    ("GET", "/v1/policy/versions/1", {"read", "operate"}),
-    ("GET", "/v1/policy/difference?old=1", {"read", "operate"}),
-    ("POST", "/v1/policy/versions/1/restore", {"operate"}),
-    ("POST", "/v1/policy/check", {"read", "operate"}),
-    ("POST", "/v1/policy/plan", {"read", "operate"}),
-    ("GET", "/v1/policy/schema", {"read", "operate"}),
-    ("GET", "/v1/explain?src=10.0.0.1&dst=10.0.0.2", {"read", "operate", "self"}),
-    ("GET", "/v1/groups", {"hook", "read", "operate"}),
-    ("GET", "/v1/usage?by=user", {"read", "operate", "self"}),
-    ("GET", "/v1/rates?by=user", {"read", "operate"}),
-    ("GET", f"/v1/jobs/{JOB}/advice", {"hook", "read", "operate", "self"}),
-    ("GET", "/v1/drops", {"read", "operate", "self"}),
-    ("GET", "/v1/audit", {"read", "operate", "self"}),
-    ("POST", "/v1/joins", {"operate"}),
-    ("GET", "/v1/joins", {"operate"}),
-    ("DELETE", "/v1/joins/1", {"operate"}),
-    ("GET", "/v1/joined", {"operate"}),
-    ("DELETE", "/v1/joined/worker1", {"operate"}),
-    ("POST", "/v1/reservations", {"hook", "operate"}),
-    ("GET", "/v1/reservations", {"read", "operate", "self"}),
-    ("GET", f"/v1/reservations/{JOB}", {"hook", "read", "operate", "self"}),
-    ("PATCH", f"/v1/reservations/{JOB}", {"hook", "operate"}),
-    ("DELETE", f"/v1/reservations/{JOB}", {"hook", "operate"}),
-    ("GET", "/v1/links", {"hook", "read", "operate"}),
-    ("GET", "/v1/overview", {"read", "operate"}),
-    ("GET", "/v1/instances", {"read", "operate"}),
-    ("POST", "/v1/instances/ctl-a/drain", {"operate"}),
-    ("GET", "/v1/map", {"read", "operate"}),
-    ("GET", "/v1/token", {"hook", "read", "operate", "self"}),
-    ("GET", "/metrics", {"read", "operate"}),
-]
-# The pages are the same for everybody; what they show they ask of the API, with a token.
-PUBLIC = ["/healthz", "/readyz", "/openapi.json", "/", "/pages/", "/pages/*"]
-
-
 @pytest.fixture
 def api(tmp_path: Path) -> Api:
     return make_api(tmp_path)

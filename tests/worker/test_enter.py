@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.namespaces import Net, temporary_directory
+from lab.namespaces import temporary_directory
 from lab.openvswitch import OpenVSwitch
 from tests.fixtures.full_queue import fill_queue
+from tests.fixtures.ovs import a_net
 from tests.worker.pool import NOBODY, POLICY, Pool, Starter, a_pool, eventually
 
 pytestmark = pytest.mark.ovs
@@ -103,7 +104,7 @@ def test_a_job_has_its_external_address_in_its_environment_and_asks_for_another(
         "external: {pools: {public: [198.51.100.64/30]}, quarantine: 0, "
         "rules: [{when: 'Owner == \"alice\"', pool: public, open: [tcp]}]}\n"
     )
-    with temporary_directory() as folder, Net() as net, a_pool(Path(folder), ovs, net, POLICY + section) as pool:
+    with temporary_directory() as folder, a_net(ovs) as net, a_pool(Path(folder), ovs, net, POLICY + section) as pool:
         alice, bob = pool.starter(1, "alice"), pool.starter(2, "bob")
         said = pool.hook(alice, "start", "alice", 1, 'RequestExternalAddress = true\nExternalPorts = "tcp/80"')
         assert 'LarkExternalAddressIPv4 = "198.51.100.64"' in said

@@ -16,6 +16,7 @@ from lab.openvswitch import OpenVSwitch
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import NETNS
 from lark_worker.network.ovs_bridge import Bridge
+from tests.fixtures.ovs import a_net
 from tests.worker.pool import POLICY, Pool, Starter, a_pool, eventually
 
 pytestmark = pytest.mark.ovs
@@ -254,7 +255,7 @@ def test_a_site_script_has_the_last_word(ovs: OpenVSwitch, net: Net) -> None:
 @pytest.mark.parametrize(("choice", "code"), [("hold", "10"), ("idle", "310")])
 def test_a_job_without_room_does_not_start_and_its_user_reads_why(ovs: OpenVSwitch, choice: str, code: str) -> None:
     topology = f"topology: {{refused: {choice}, hosts: {{default: {{switch: s, capacity: 100}}}}}}\n"
-    with temporary_directory() as folder, Net() as net, a_pool(Path(folder), ovs, net, POLICY + topology) as pool:
+    with temporary_directory() as folder, a_net(ovs) as net, a_pool(Path(folder), ovs, net, POLICY + topology) as pool:
         first, second = pool.starter(1, "alice"), pool.starter(2, "bob")
         assert value(pool.hook(first, "start", "alice", 1, "RequestBandwidth = 60\n"), "LarkState") == "enforced"
         for _ in range(2):
@@ -291,7 +292,7 @@ def test_a_job_reserves_what_it_sends_itself_and_nothing_else(ovs: OpenVSwitch) 
         "topology: {hosts: {files: {switch: s, capacity: 100, addresses: [10.0.0.5]}, "
         "default: {switch: s, capacity: 100}}}\n"
     )
-    with temporary_directory() as folder, Net() as net, a_pool(Path(folder), ovs, net, POLICY + topology) as pool:
+    with temporary_directory() as folder, a_net(ovs) as net, a_pool(Path(folder), ovs, net, POLICY + topology) as pool:
         alice, bob = pool.starter(1, "alice"), pool.starter(2, "bob")
         mine = value(pool.hook(alice, "start", "alice", 1), "LarkJobId")
         other = value(pool.hook(bob, "start", "bob", 2), "LarkJobId")
