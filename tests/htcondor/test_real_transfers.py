@@ -46,7 +46,22 @@ class RealPool:
         www = folder / "www"
         www.mkdir()
         (www / "data").write_bytes(bytes(URL))
-        net.start(far, ["python3", "-m", "http.server", "--directory", str(www), "--bind", ACCESS_POINT, str(HTTP)])
+        net.start(
+            far,
+            [
+                "setpriv",
+                "--pdeathsig",
+                "KILL",
+                "python3",
+                "-m",
+                "http.server",
+                "--directory",
+                str(www),
+                "--bind",
+                ACCESS_POINT,
+                str(HTTP),
+            ],
+        )
         self.machines: list[Machine] = []
         lark.folder.chmod(0o755)
         (lark.folder / "lark-start").symlink_to("starter_hook.sh")
