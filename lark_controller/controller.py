@@ -133,7 +133,7 @@ class Controller:
             self.policy,
             self.external,
         )
-        self.switches = Switches(self._openflow, self._reconciler)
+        self.switches = Switches(self._openflow, self._reconciler, self.jobs.treatments.state)
         scitags = Scitags(registry, lambda: self.policy.policy, self.jobs.live)
         self.workers = Workers(self._loop, self._reconciler, self._guarantees, store.trail, scitags)
         self.usage = Accounts(

@@ -125,12 +125,13 @@ class FlowPage:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of an explanation: where (a switch and table, or ``directory``, ``pool``, ``policy``), what, the proof.
+    """One step of an explanation: where (a switch and table, or ``directory``, ``pool``, ``policy``, ``transfers``),
+    what, the proof.
 
     ``flow`` is the flow in words, ``packets`` and ``bytes`` its counters where they could be read.
     """
 
-    where: Annotated[str, "A switch and table, or directory or policy"]
+    where: Annotated[str, "A switch and table, or directory, pool, policy or transfers"]
     text: Annotated[str, "The result there, in words"]
     flow: Annotated[str, "The flow"] = ""
     packets: Annotated[int | None, "Packets that it matched"] = None

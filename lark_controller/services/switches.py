@@ -33,17 +33,19 @@ from lark_controller.services.explain import (
     explain,
 )
 from lark_controller.services.explain_own import explained_to, require_end_of
+from lark_controller.services.explain_transfers import StateOf, transfer_steps
 from lark_controller.switches.openflow.link import Dump
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 
 class Switches:
-    """Read-only operations on switches. Thread-safe."""
+    """Read-only operations on switches. Thread-safe. ``transfers_of`` has the state of jobs' transfers."""
 
-    def __init__(self, openflow: OpenFlow, reconciler: Reconciler) -> None:
+    def __init__(self, openflow: OpenFlow, reconciler: Reconciler, transfers_of: StateOf) -> None:
         self._openflow = openflow
         self._loop = LoopCalls(openflow)
         self._reconciler = reconciler
+        self._transfers_of = transfers_of
 
     def all(self) -> tuple[SwitchStatus, ...]:
         """All switches that are declared or have been connected, by datapath id."""
@@ -119,7 +121,9 @@ class Switches:
         desired, ends, tables = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
         next_turn()
         whole = explain(desired, ends, tables)
-        return whole if owner is None else explained_to(owner, ends, whole)
+        moved = tuple(transfer_steps(ends, desired.policy, self._transfers_of, owner))
+        found = whole if owner is None else explained_to(owner, ends, whole)
+        return replace(found, steps=(*found.steps, *moved))
 
 
 def _found(loop: Reconciler, text: str) -> int:

@@ -64,7 +64,7 @@ def test_examples_are_valid(text: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
 
 
 def test_ads_example_is_accepted() -> None:

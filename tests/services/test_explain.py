@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from fake_switch.switch import FakeNetwork
+from lark_common.transfers import Treatment
+from lark_controller.services.treatments import Said
 from tests.fixtures.controllers import (
     POLICY,
     a_core,
@@ -57,3 +59,51 @@ def test_explain_names_the_rule_that_takes_all_network_away(
             (zoe,) = (step.text for step in found.steps if "10.64.0.3 is job 3.0 " in step.text)
             assert zoe.endswith(", blocked")
             assert any(step.text.startswith(f"job 3.0: {kind} rule ") for step in found.steps)
+
+
+def test_explain_tells_the_treatment_of_what_htcondor_moves_and_whether_it_is_in_place(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    rules = (
+        "  - transfers: {when: 'Owner == \"alice\"', rate: 8Mbit, group: bulk}\n"
+        "  - transfers: {when: 'Owner == \"bob\"', block: true}\n"
+        "groups:\n  default: {}\n  bulk: {dscp: 9}\n"
+    )
+    with running(tmp_path, POLICY + rules) as controller:
+        connect(network, controller, an_edge())
+        connect(network, controller, a_core())
+        alice, bob, _ = (post(controller, number, owner).job for number, owner in enumerate(("alice", "bob", "zoe"), 1))
+
+        def told(src: str, dst: str, owner: str | None = None) -> list[str]:
+            steps = controller.switches.explain(src, dst, 20, owner).steps
+            return [step.text for step in steps if step.where == "transfers"]
+
+        here = "what HTCondor moves for job"
+        unheard = "not in place on worker worker1: the worker has not said that it enforces this"
+        assert told("10.64.0.1", "10.64.0.2") == [
+            f"{here} 1.0: at most 8 Mb/s, group bulk; {unheard}", f"{here} 2.0: blocked; {unheard}",
+        ]  # fmt: skip
+        trouble = "its kernel does not take the rules"
+        controller.jobs.treatments.note({alice.number: Said(Treatment(8_000_000, 9)), bob.number: Said(None, trouble)})
+        in_place = (
+            f"{here} 1.0: at most 8 Mb/s, group bulk; in place on worker worker1, "
+            "the rate in both directions, the group's mark in what leaves it"
+        )
+        refused = f"{here} 2.0: blocked; not in place on worker worker1: {trouble}"
+        assert told("10.64.0.1", "10.64.0.2") == [in_place, refused]
+        # Another user's is nobody's business; a job at both ends is told of once.
+        assert told("10.64.0.1", "10.64.0.2", "bob") == [refused]
+        assert told("10.64.0.1", "10.64.0.1") == [in_place]
+        assert told("10.64.0.3", "192.0.2.1") == [f"{here} 3.0: under no rule"]
+        # The rule itself is among those that apply.
+        steps = controller.switches.explain("10.64.0.1", "192.0.2.1", 20).steps
+        assert any(step.text.startswith("job 1.0: transfers rule 1 (policy line") for step in steps)
+
+
+def test_explain_says_nothing_of_transfers_where_no_rule_is_about_them(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        connect(network, controller, a_core())
+        post(controller, 1, "alice")
+        steps = controller.switches.explain("10.64.0.1", "192.0.2.1", 20).steps
+        assert not any(step.where == "transfers" for step in steps)

@@ -1,0 +1,44 @@
+"""Explains the treatment of what HTCondor itself moves for the jobs at both ends of a question. Pure.
+
+Transfers pass no job's port, so a packet's way through the switches says nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from lark_controller.api.jobs import TransferState
+from lark_controller.api.switches import Step
+from lark_controller.policies.model import Policy, TransferTerms
+from lark_controller.services.explain import Ends
+
+# The state of a job's transfers, by the job's number and their terms.
+StateOf = Callable[[int, TransferTerms | None, Policy], TransferState | None]
+
+
+def transfer_steps(ends: Ends, policy: Policy, state_of: StateOf, owner: str | None = None) -> Iterator[Step]:
+    """A step for each job (of this owner) at an end, where the policy has rules of transfers; the rules themselves are
+    among the others that apply to the job."""
+    if not policy.transfers:
+        return
+    placed = {each.job.number: each for each in (ends.src_job, ends.dst_job) if each is not None}
+    for number, each in placed.items():
+        job, terms = each.job, each.decision.transfers
+        if owner is not None and job.owner != owner:
+            continue
+        state = state_of(number, terms, policy)
+        if terms is None or state is None:
+            words = "under no rule"
+        elif state.enforced:
+            words = f"{terms.words}; in place on worker {job.host}, {_reach(terms)}"
+        else:
+            words = f"{terms.words}; not in place on worker {job.host}: {state.reason}"
+        yield Step("transfers", f"what HTCondor moves for job {job.called}: {words}")
+
+
+def _reach(terms: TransferTerms) -> str:
+    """The directions and places in which the terms hold."""
+    if terms.block or not terms.group:
+        return "in both directions"
+    rate = "" if terms.rate is None else "the rate in both directions, "
+    return f"{rate}the group's mark in what leaves it"

@@ -1,0 +1,239 @@
+"""A small pool of the real HTCondor, out of the lab's root file system: an access point in a namespace of its own, and
+one worker in the tests' own network, where the worker service looks for starters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from lab import rootfs
+from lab.__main__ import NO_MIRROR
+from lab.settings import from_environment
+from tests.fixtures import own_network
+
+PORT = 9618
+# Every user of the root file system, so that no test needs a token: the pool is in namespaces of its own.
+_CONFIG = """\
+CONDOR_HOST = {central}
+COLLECTOR_HOST = {central}:{port}
+NETWORK_INTERFACE = {address}
+NETWORK_HOSTNAME = {name}.test
+DEFAULT_DOMAIN_NAME = test
+UID_DOMAIN = test
+TRUST_UID_DOMAIN = True
+FILESYSTEM_DOMAIN = {name}.test
+NO_DNS = True
+ENABLE_IPV6 = False
+USE_SHARED_PORT = False
+DAEMON_LIST = {daemons}
+COLLECTOR = /usr/sbin/condor_collector
+NEGOTIATOR = /usr/sbin/condor_negotiator
+LIBEXEC = /usr/libexec/condor
+SBIN = /usr/sbin
+BIN = /usr/bin
+LIB = /usr/lib/condor
+STARTER = /usr/sbin/condor_starter
+STARTER_LIST = STARTER
+SHADOW = /usr/sbin/condor_shadow
+LOCAL_DIR = /tmp/condor
+LOG = /tmp/condor/log
+SPOOL = /tmp/condor/spool
+LOCK = /tmp/condor/lock
+RUN = /tmp/condor/run
+EXECUTE = /tmp/condor/execute
+CONDOR_IDS = 0.0
+USE_PROCD = False
+BASE_CGROUP =
+DISCARD_SESSION_KEYRING_ON_STARTUP = False
+SEC_DEFAULT_AUTHENTICATION = OPTIONAL
+SEC_DEFAULT_AUTHENTICATION_METHODS = FS, CLAIMTOBE
+ALLOW_READ = *
+ALLOW_WRITE = *
+ALLOW_DAEMON = *
+ALLOW_NEGOTIATOR = *
+ALLOW_ADMINISTRATOR = *
+ALLOW_ADVERTISE_MASTER = *
+ALLOW_ADVERTISE_STARTD = *
+ALLOW_ADVERTISE_SCHEDD = *
+NEGOTIATOR_INTERVAL = 2
+NEGOTIATOR_CYCLE_DELAY = 1
+NEGOTIATOR_MIN_INTERVAL = 1
+SCHEDD_INTERVAL = 2
+UPDATE_INTERVAL = 5
+JOB_START_DELAY = 0
+START = True
+SUSPEND = False
+PREEMPT = False
+KILL = False
+NUM_CPUS = 8
+MEMORY = 8000
+SLOT_TYPE_1 = 100%
+SLOT_TYPE_1_PARTITIONABLE = True
+NUM_SLOTS_TYPE_1 = 1
+RunBenchmarks = False
+STARTD_CRON_JOBLIST =
+STARTD_JOB_ATTRS = Owner User AcctGroup AccountingGroup GlobalJobId JobCurrentStartDate
+CHIRP_DELAYED_UPDATE_PREFIX = Chirp*, Network*, Bandwidth*, LarkAdvice, LarkAdvisedBandwidth, LarkTransfer*
+STARTER_JOB_HOOK_KEYWORD = LARK
+LARK_HOOK_PREPARE_JOB_BEFORE_TRANSFER = /pool/lark-start
+"""
+# Everything that is mounted goes with the mount namespace.
+_START = """\
+set -e
+mount -t tmpfs tmp "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay root -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mount --rbind /proc "$1/root/proc"
+mount --rbind /sys "$1/root/sys"
+mount --rbind /dev "$1/root/dev"
+mount -t tmpfs -o mode=1777 tmp "$1/root/tmp"
+mkdir "$1/root/pool"
+mount --bind "$3" "$1/root/pool"
+mkdir -p "$1/root/etc/lark" "$1/root/tmp/condor"
+# HTCondor's plugin for URLs aborts where the machine's own name has no address.
+hostname "$4"
+echo "127.0.0.1 localhost $4" >"$1/root/etc/hosts"
+cd "$1/root/tmp/condor"
+mkdir log spool lock run execute
+chmod 755 . spool execute
+echo 'LARK_SOCKET=/pool/worker.sock' >"$1/root/etc/lark/hook.conf"
+cat >"$1/root/etc/condor/pool.conf"
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin CONDOR_CONFIG=/etc/condor/pool.conf chroot "$1/root" condor_master -f
+"""
+
+
+class Machine:
+    """One machine of the pool; ``shared`` is seen as ``/pool`` in it. ``namespace`` "" is the tests' own network."""
+
+    def __init__(self, folder: Path, shared: Path, name: str, address: str, central: str, namespace: str) -> None:
+        self.name, self.folder = name, folder
+        folder.mkdir(mode=0o755)
+        daemons = "MASTER, COLLECTOR, NEGOTIATOR, SCHEDD" if address == central else "MASTER, STARTD"
+        config = _CONFIG.format(central=central, port=PORT, address=address, name=name, daemons=daemons)
+        enter = ["ip", "netns", "exec", namespace] if namespace else []
+        # All of these become the master: it ends its daemons when the tests are killed.
+        ending = ["setpriv", "--pdeathsig", "QUIT"]
+        command = [
+            *ending,
+            *enter,
+            "unshare",
+            "--mount",
+            "--uts",
+            "sh",
+            "-c",
+            _START,
+            "start",
+            folder,
+            _system(),
+            shared,
+            name,
+        ]
+        self._master = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=(shared / f"{name}.err").open("a"),
+            text=True,
+        )
+        assert self._master.stdin is not None
+        self._master.stdin.write(config)
+        self._master.stdin.close()
+
+    def program(self, name: str) -> str:
+        """A program of HTCondor's, as the machine's processes are seen to run it."""
+        return f"{self.folder}/root/usr/sbin/{name}"
+
+    def run(self, command: str, user: str = "root", check: bool = True) -> str:
+        """The output of a shell command on this machine."""
+        enter = ["nsenter", f"--target={self._master.pid}", "--mount", "--net", "--root", "--wd"]
+        who = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+        environment = ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CONDOR_CONFIG=/etc/condor/pool.conf"]
+        done = subprocess.run(
+            [*enter, *who, *environment, "sh", "-c", command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0 or not check, done.stdout + self.logs()
+        return done.stdout.strip()
+
+    def logs(self) -> str:
+        """The ends of HTCondor's own logs."""
+        return "\n".join(
+            f"== {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-25:])
+            for path in sorted(Path(f"/proc/{self._master.pid}/root/tmp/condor/log").glob("*Log*"))
+        )
+
+    def close(self) -> None:
+        """End every process of this machine."""
+        self._master.send_signal(signal.SIGQUIT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._master.wait(15)
+        deadline = time.monotonic() + 20
+        while left := self._processes():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._master.poll()
+            assert time.monotonic() < deadline, f"processes of {self.name} do not end: {left}"
+            time.sleep(0.1)
+
+    def _processes(self) -> list[int]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if str((path / "root").readlink()) == f"{self.folder}/root":
+                    found.append(int(path.name))
+        return found
+
+
+class Jobs:
+    """Submits to an access point, and says what has become of a job."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def submit(self, user: str, program: str, lines: Mapping[str, str]) -> int:
+        """Submit a job that runs this shell text, and return its cluster."""
+        home = f"/home/{user}"
+        text = "\n".join(f"{name} = {value}" for name, value in lines.items())
+        made = self._machine.run(
+            f"mkdir -p {home} && cd {home} && printf '#!/bin/sh\\n%s\\n' '{program}' >run && chmod 755 run &&"
+            f" printf '%s\\nqueue\\n' '{text}' >job.sub && condor_submit -terse job.sub",
+            user,
+        )
+        return int(made.splitlines()[-1].split(".")[0])
+
+    def wait(self, cluster: int, seconds: float = 120) -> None:
+        """Wait until a job has left the queue."""
+        deadline = time.monotonic() + seconds
+        while self._machine.run(f"condor_q {cluster} -af ClusterId"):
+            assert time.monotonic() < deadline, self.state(cluster) + self._machine.logs()
+            time.sleep(0.5)
+
+    def state(self, cluster: int) -> str:
+        """JobStatus and the reason for a hold."""
+        return self._machine.run(f"condor_q {cluster} -af JobStatus NumShadowStarts HoldReason")
+
+    def attribute(self, cluster: int, name: str) -> str:
+        """An attribute of a job that has left the queue."""
+        return self._machine.run(f"condor_history {cluster} -limit 1 -af {name}")
+
+
+def _system() -> Path:
+    # The root comes from a mirror, and the tests' own network leads nowhere.
+    done = own_network.run_outside([sys.executable, "-m", "lab", "build"])
+    if done.returncode == NO_MIRROR:
+        pytest.skip(f"A REAL POOL DID NOT RUN, the lab's root file system is not built: {done.stdout}")
+    assert done.returncode == 0, done.stdout
+    return rootfs.build(from_environment()).layers[-1]

@@ -1,0 +1,202 @@
+"""Files that a real HTCondor moves, by its own protocol and by its plugin for URLs, are accounted, limited, blocked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.namespaces import Net, temporary_directory
+from lab.openvswitch import OpenVSwitch
+from lark_worker.identity.startd import LocalStartd
+from lark_worker.network.commands import run
+from tests.fixtures.service import wait
+from tests.htcondor.real_pool import Jobs, Machine
+from tests.worker.pool import Pool, a_pool
+
+pytestmark = pytest.mark.ovs
+
+MEGA = 1_000_000
+SANDBOX, URL, OUTPUT = 12 * MEGA, 8 * MEGA, 10 * MEGA
+WORKER, ACCESS_POINT, HTTP = "10.77.0.1", "10.77.0.2", 8099
+# Mb/s of the link, and of the rule.
+LINK, RATE = 100, 16
+POLICY = f"""\
+version: 1
+networks: {{jobs: [10.64.0.0/16, "2001:db8:64::/48"], local: [10.0.0.0/8]}}
+policies:
+  - transfers: {{when: 'Owner == "mallory"', block: true}}
+  - transfers: {{when: 'Owner == "bob"', rate: {RATE}Mbit}}
+"""
+
+
+class RealPool:
+    """A worker with Lark and the real HTCondor, and an access point with an HTTP server behind a link of LINK Mb/s."""
+
+    def __init__(self, lark: Pool, net: Net, folder: Path) -> None:
+        self.lark = lark
+        far = net.host("ap", addresses=[f"{ACCESS_POINT}/24"])
+        run(["ip", "addr", "add", f"{WORKER}/24", "dev", far.port])
+        shape = f"root tbf rate {LINK}mbit burst 64k latency 50ms".split()
+        run(["tc", "qdisc", "add", "dev", far.port, *shape])
+        run(["ip", "netns", "exec", far.namespace, "tc", "qdisc", "add", "dev", far.device, *shape])
+        www = folder / "www"
+        www.mkdir()
+        (www / "data").write_bytes(bytes(URL))
+        net.start(
+            far,
+            [
+                "setpriv",
+                "--pdeathsig",
+                "KILL",
+                "python3",
+                "-m",
+                "http.server",
+                "--directory",
+                str(www),
+                "--bind",
+                ACCESS_POINT,
+                str(HTTP),
+            ],
+        )
+        self.machines: list[Machine] = []
+        lark.folder.chmod(0o755)
+        (lark.folder / "lark-start").symlink_to("starter_hook.sh")
+        for name, address, namespace in (("ap", ACCESS_POINT, far.namespace), ("worker1", WORKER, "")):
+            made = Machine(folder / name, lark.folder, name, address, ACCESS_POINT, namespace)
+            self.machines.append(made)
+        self.jobs = Jobs(self.machines[0])
+
+    def start(self) -> None:
+        """Wait for the pool, and have the worker service look at its starters and ask its startd."""
+        access, worker = self.machines
+        wait(lambda: worker.name in access.run("condor_status -af Machine", check=False), limit=90)
+        worker.run("cp $(condor_config_val STARTD_ADDRESS_FILE) /pool/startd_address")
+        lark = self.lark
+        lark.stop_service()
+        lark.startd = LocalStartd(lark.folder / "startd_address")  # type: ignore[assignment]  # the real one
+        lark.environment |= {
+            "LARK_WORKER_STARTERS": worker.program("condor_starter"),
+            "LARK_WORKER_STARTDS": worker.program("condor_startd"),
+        }
+        lark.start_service()
+
+    def close(self) -> None:
+        for machine in self.machines:
+            machine.close()
+
+
+@pytest.fixture(scope="module")
+def pool(ovs: OpenVSwitch) -> Iterator[RealPool]:
+    with temporary_directory() as name, Net() as net:
+        folder = Path(name)
+        (folder / "lark").mkdir()
+        with a_pool(
+            folder / "lark", ovs, net, POLICY,
+            NETWORK_TYPE="none", COUNTER_SECONDS="0.5", USAGE_INTERVAL="1",
+        ) as lark:  # fmt: skip
+            made = RealPool(lark, net, folder)
+            try:
+                made.start()
+                yield made
+            finally:
+                made.close()
+        ovs.vsctl("--if-exists", "del-br", lark.bridge)
+
+
+@pytest.fixture(scope="module")
+def moved(pool: RealPool) -> dict[str, dict[str, Any]]:
+    """What was moved for a job of alice's, which is under no rule, and then for one of bob's, which is."""
+    found = {}
+    for user in ("alice", "bob"):
+        cluster = submit(pool, user)
+        pool.jobs.wait(cluster)
+        names = ("LarkTransferBytesIn", "LarkTransferBytesOut", "ExitCode")
+        ad = {name: pool.jobs.attribute(cluster, name) for name in names}
+        found[user] = {"ad": ad, **used(pool, cluster)}
+    return found
+
+
+def submit(pool: RealPool, user: str, sandbox: int = SANDBOX) -> int:
+    """Submit a job that has a sandbox and a URL moved in, and a file out; its cluster."""
+    access = pool.machines[0]
+    access.run(f"head -c {sandbox} /dev/urandom >/home/{user}/sandbox; chown {user} /home/{user}/sandbox")
+    return pool.jobs.submit(
+        user,
+        # What is in the ad was moved until the program's end; the service says it each second.
+        f"[ $(cat sandbox data | wc -c) = {sandbox + URL} ] || exit 1; head -c {OUTPUT} /dev/urandom >result; sleep 4",
+        {
+            "universe": "vanilla", "executable": "run", "request_memory": "64", "request_disk": "100000",
+            "should_transfer_files": "YES", "when_to_transfer_output": "ON_EXIT",
+            "output": "out", "error": "err", "log": "log", "transfer_output_files": "result",
+            "transfer_input_files": f"sandbox, http://{ACCESS_POINT}:{HTTP}/data",
+        },
+    )  # fmt: skip
+
+
+def used(pool: RealPool, cluster: int) -> dict[str, Any]:
+    """A job's use, once its last counts are in."""
+    found: dict[str, Any] = {}
+
+    def is_final() -> bool:
+        nonlocal found
+        found = pool.lark.client.job(f"{cluster}.0")["usage"] or {}
+        return bool(found.get("final"))
+
+    wait(is_final, limit=60)
+    return found
+
+
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_both_ways_of_moving_files_are_accounted_in_lark_and_in_the_job_s_ad(
+    moved: dict[str, dict[str, Any]], user: str
+) -> None:
+    found = moved[user]
+    assert found["ad"]["ExitCode"] == "0", found
+    # Payload, the words of both protocols, and encryption: less than a fiftieth.
+    assert 0 <= found["transfer_bytes_in"] - SANDBOX - URL < (SANDBOX + URL) // 50, found
+    assert 0 <= found["transfer_bytes_out"] - OUTPUT < OUTPUT // 50, found
+    # The access point and the server are of the site.
+    assert found["transfer_wan_bytes_in"] == 0, found
+    assert 0 <= found["transfer_bytes_in"] - int(found["ad"]["LarkTransferBytesIn"]) < 100_000, found
+    assert 0 <= int(found["ad"]["LarkTransferBytesOut"]) <= found["transfer_bytes_out"], found
+
+
+def test_a_rule_s_rate_holds_beside_a_job_that_has_none(moved: dict[str, dict[str, Any]]) -> None:
+    print({user: {name: moved[user][name] for name in moved[user] if name.startswith("transfer")} for user in moved})
+    free, limited = (moved[user]["transfer_seconds"] for user in ("alice", "bob"))
+    # One bucket each in and out, of a second's rate and 512 KiB, and half a second until each connection is known, on a
+    # link of LINK.
+    beyond = 2 * (RATE + 4.2 + 0.5 * LINK)
+    least = 8 * (SANDBOX + URL + OUTPUT) / MEGA
+    assert limited >= (least - beyond) / RATE, moved
+    assert free < limited, moved
+
+
+def test_nothing_is_moved_for_a_job_that_is_blocked(pool: RealPool) -> None:
+    # More than passes until the worker knows the connection, on a machine that does something else as well.
+    cluster = submit(pool, "mallory", 4 * SANDBOX)
+    try:
+        wait(lambda: shown(pool, cluster) == ("blocked", True), limit=60)
+        # HTCondor begins again and again with the input (event 40), and the program never runs (event 1).
+        wait(lambda: log(pool).count("Started transferring input files") >= 3, limit=120)
+        assert re.search("^001", log(pool), re.MULTILINE) is None, log(pool)
+    finally:
+        pool.machines[0].run(f"condor_rm {cluster}")
+
+
+def shown(pool: RealPool, cluster: int) -> tuple[str, bool]:
+    """The terms of a live job's transfers, and whether its worker has them in place."""
+    for each in pool.lark.client.jobs(owner="mallory", state="live"):
+        found = pool.lark.client.job(each["id"])
+        if f"#{cluster}.0#" in each["global_job_id"]:
+            return found["decision"]["transfers"]["words"], found["transfers"]["enforced"]
+    return "", False
+
+
+def log(pool: RealPool) -> str:
+    """The event log of the blocked job."""
+    return pool.machines[0].run("cat /home/mallory/log", check=False)
