@@ -1,17 +1,17 @@
-"""The worker service as a process of its own, to be killed: ``python -m tests.worker.service_process ADS [N]``.
+"""The worker service as a process of its own, to be killed: ``python -m tests.worker.service_process ADS COUNT``.
 
-ADS is a file with the slots' ads by process id of the starter, in JSON, in the startd's place. N: it kills itself
-before the Nth program that it would run once it listens.
+ADS is a file with the slots' ads by process id of the starter, in JSON, in the startd's place. While there is a file
+COUNT with a number N, the service kills itself before the Nth program that it would run.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +46,21 @@ class KilledBefore:
 
     TimeoutExpired = subprocess.TimeoutExpired
 
-    def __init__(self, number: int, socket: Path) -> None:
-        self._number = number
-        self._socket = socket
-        self._count = itertools.count(1)
+    def __init__(self, count: Path) -> None:
+        self._file = count
+        self._lock = threading.Lock()
 
     def run(self, *arguments: Any, **options: Any) -> Any:
-        if self._socket.exists() and next(self._count) == self._number:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with self._lock:
+            if self._file.exists():
+                left = int(self._file.read_text()) - 1
+                self._file.write_text(str(left))
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
         return subprocess.run(*arguments, **options)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        killed = KilledBefore(int(sys.argv[2]), Path(os.environ["LARK_WORKER_SOCKET"]))
-        setattr(commands, "subprocess", killed)  # noqa: B010  # a module's own name is no attribute for the type checker
+    killed = KilledBefore(Path(sys.argv[2]))
+    setattr(commands, "subprocess", killed)  # noqa: B010  # a module's own name is no attribute for the type checker
     sys.exit(run(load(os.environ), FileStartd(Path(sys.argv[1]))))

@@ -1,0 +1,46 @@
+"""All tests, in shares side by side: ``python -m tests [PYTEST'S ARGUMENTS]``.
+
+Arguments that name no file are for the pytest of each share. With one that does, a single pytest runs what is named.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from tests.fixtures import own_network
+from tests.shares import ROOT, STAGES, SharesError, divide
+from tests.side_by_side import Share, run
+
+MARKS: Final = ("-m", "not lab and not install")
+
+
+def names_files(arguments: Sequence[str]) -> bool:
+    """Whether an argument is a file or folder of tests, or a test in one."""
+    tests = ROOT / "tests"
+    paths = [ROOT / argument.partition("::")[0] for argument in arguments if not argument.startswith("-")]
+    return any(path.exists() and path.resolve().is_relative_to(tests) for path in paths)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run as a program."""
+    os.chdir(ROOT)
+    if names_files(arguments):
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", *MARKS, *arguments])
+    try:
+        files = divide()
+    except SharesError as error:
+        print(error, file=sys.stderr)
+        return 4
+    # Several shares need it, and one is to build it. Where it cannot be built, the tests that need it say so.
+    built = own_network.run_outside([sys.executable, "-m", "lab", "build"])
+    print(built.stdout, end="", flush=True)
+    named = {name: tuple(str(path.relative_to(ROOT)) for path in paths) for name, paths in files.items()}
+    stages = [[Share(name, named[name]) for name in stage] for stage in STAGES]
+    return run(stages, [*MARKS, *arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

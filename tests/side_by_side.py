@@ -1,0 +1,262 @@
+"""Several pytest processes side by side, each with tests of its own, and one result of them all.
+
+Every line that a process prints has its share's name before it. What pytest says at its end (tracebacks, the list of
+failures) is printed in one piece when the process has ended. One summary of all processes ends the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from tests.fixtures.again import AT_MOST
+
+GRACE_SECONDS: Final = 30.0
+"""Until a pytest that was interrupted is killed: it takes its switches, servers and pools down."""
+SLOWEST: Final = 15
+
+_NONE_CHOSEN: Final = 5
+_STOPPED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# A heading of pytest's that is not its first one: from here on it tells its results.
+_RESULTS = re.compile(r"^([=!])\1+ (?!test session starts).*[=!]+$")
+# Pytest's own last line; the sums of all shares take its place.
+_CLOSING = re.compile(r"^(=+ )?(\d+ \w+.*|no tests ran) in [\d.]+s( \([\d:]+\))?( =+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The tests of one process: what its lines begin with, and pytest's arguments that choose them."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of tests."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    bad: list[str] = field(default_factory=list)
+    """Each failure, as ``FAILED test`` or ``ERROR test``."""
+    again: list[str] = field(default_factory=list)
+    seconds: Counter[str] = field(default_factory=Counter)
+    """By test, its fixtures included."""
+    within: str | None = None
+    """The test that had begun and not ended."""
+
+    def add(self, other: Outcome) -> None:
+        """Take in what became of others."""
+        self.counts.update(other.counts)
+        self.bad += other.bad
+        self.again += other.again
+        self.seconds.update(other.seconds)
+
+
+def read(lines: Sequence[str]) -> Outcome:
+    """What became of the tests that wrote ``lines`` (:mod:`tests.fixtures.outcomes`); a last line may be torn."""
+    found = Outcome()
+    for text in lines:
+        if not text.endswith("\n"):
+            break
+        line = json.loads(text)
+        test, phase, outcome = line["test"], line["phase"], line.get("outcome")
+        if phase == "start":
+            found.within = test
+            continue
+        found.seconds[test] += line["seconds"]
+        if phase == "teardown":
+            found.within = None
+        if outcome == "rerun":
+            found.again.append(test)
+        elif outcome == "failed":
+            kind = "failed" if phase == "call" else "error"
+            found.counts[kind] += 1
+            found.bad.append(f"{kind.upper()} {test}")
+        elif outcome == "skipped" or phase == "call":
+            found.counts[outcome] += 1
+    return found
+
+
+def run(stages: Sequence[Sequence[Share]], arguments: Sequence[str] = ()) -> int:
+    """Run the shares of each stage side by side, a stage after the other; the exit status, as pytest's.
+
+    SIGINT, SIGTERM and SIGHUP end every process: as Ctrl-C would, and by force after :data:`GRACE_SECONDS` or at the
+    second signal. Its processes end, too, where this one is killed.
+    """
+    began = time.monotonic()
+    total, troubles = Outcome(), list[str]()
+    print_lock = threading.Lock()
+    with tempfile.TemporaryDirectory(prefix="lark-tests-") as folder, _signals() as stop:
+        for stage in stages:
+            width = max(len(share.name) for share in stage) + 1
+            processes = [_Process(share, arguments, Path(folder), width, print_lock) for share in stage]
+            _wait(processes, stop)
+            for process in processes:
+                outcome = process.outcome()
+                total.add(outcome)
+                troubles += process.troubles(outcome)
+            if stop:
+                break
+    if stop:
+        troubles.append(f"stopped by {stop[0].name}")
+    return _close(total, troubles, time.monotonic() - began, stopped=bool(stop))
+
+
+class _Process:
+    """A running pytest, and the thread that prints its lines."""
+
+    def __init__(
+        self, share: Share, arguments: Sequence[str], folder: Path, width: int, print_lock: threading.Lock
+    ) -> None:
+        self.share = share
+        self._file = folder / f"{share.name}.jsonl"
+        self._prefix = f"{share.name + ':':{width}} "
+        self._print_lock = print_lock
+        self._began = time.monotonic()
+        self._status: int | None = None
+        # The kernel interrupts it when this process dies, were it by SIGKILL.
+        command = [
+            "setpriv", "--pdeathsig", "INT", sys.executable, "-u", "-m", "pytest",
+            "-p", "tests.fixtures.outcomes", f"--outcomes={self._file}", "-o", f"cache_dir=.pytest_cache/{share.name}",
+            *arguments, *share.arguments,
+        ]  # fmt: skip
+        # In a process group of its own: a terminal's Ctrl-C reaches this process alone, which passes it on once.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", process_group=0,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._copy, daemon=True)
+        self._reader.start()
+
+    def ended(self) -> bool:
+        """True once it has ended, and all it printed is told."""
+        if self._status is None and self._process.poll() is not None:
+            # What pytest started and left may hold its output open.
+            self._reader.join(10)
+            self._status = self._process.returncode
+            outcome = self.outcome()
+            minutes, seconds = divmod(round(time.monotonic() - self._began), 60)
+            self._say([f"{len(outcome.seconds)} tests in {minutes} min {seconds} s, exit status {self._status}"])
+        return self._status is not None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Interrupt pytest, which ends what it has started, or kill its whole process group."""
+        if self._process.poll() is not None:
+            return
+        if number == signal.SIGKILL:
+            os.killpg(self._process.pid, number)
+        else:
+            self._process.send_signal(number)
+
+    def outcome(self) -> Outcome:
+        """What became of its tests so far."""
+        if not self._file.exists():
+            return Outcome()
+        with self._file.open() as lines:
+            return read(list(lines))
+
+    def troubles(self, outcome: Outcome) -> Iterator[str]:
+        """What is wrong beside the tests that failed."""
+        if self._status not in (0, 1, _NONE_CHOSEN):
+            within = f" in {outcome.within}" if outcome.within else ""
+            yield f"{self.share.name}: pytest ended with status {self._status}{within}"
+        elif self._status == 1 and not outcome.bad and len(outcome.again) <= AT_MOST:
+            yield f"{self.share.name}: pytest ended with status 1, and no test failed"
+
+    def _copy(self) -> None:
+        """Print lines as they come, and those that tell results at the end."""
+        assert self._process.stdout is not None
+        results: list[str] = []
+        for line in self._process.stdout:
+            text = line.rstrip("\n")
+            if results or _RESULTS.match(text):
+                results.append(text)
+            elif not _CLOSING.match(text):
+                self._say([text])
+        while results and (_CLOSING.match(results[-1]) or not results[-1]):
+            results.pop()
+        self._say(results)
+
+    def _say(self, lines: Sequence[str]) -> None:
+        with self._print_lock:
+            for line in lines:
+                print(f"{self._prefix}{line}".rstrip())
+            sys.stdout.flush()
+
+
+@contextmanager
+def _signals() -> Iterator[list[signal.Signals]]:
+    """The signals to stop that have come, in a list that grows."""
+    come: list[signal.Signals] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        come.append(signal.Signals(number))
+
+    before = {number: signal.signal(number, note) for number in _STOPPED}
+    try:
+        yield come
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(processes: Sequence[_Process], stop: Sequence[signal.Signals]) -> None:
+    """Return when all have ended, which they are made to do once ``stop`` has a signal."""
+    deadline = 0.0
+    running = list(processes)
+    while running := [process for process in running if not process.ended()]:
+        if stop and not deadline:
+            deadline = time.monotonic() + GRACE_SECONDS
+            for process in running:
+                process.signal(signal.SIGINT)
+        if deadline and (len(stop) > 1 or time.monotonic() > deadline):
+            for process in running:
+                process.signal(signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _close(total: Outcome, troubles: Sequence[str], seconds: float, *, stopped: bool) -> int:
+    """Print the summary of all, and answer the exit status."""
+    # By the file's name, which is all before the first colons.
+    files = Counter[str]()
+    for test, took in total.seconds.items():
+        files[test.partition("::")[0]] += took
+    _list(f"slowest {SLOWEST} tests", (f"{took:8.2f}s {test}" for test, took in total.seconds.most_common(SLOWEST)))
+    _list(f"slowest {SLOWEST} files", (f"{took:8.2f}s {file}" for file, took in files.most_common(SLOWEST)))
+    if total.again:
+        _list(f"tried again: {len(total.again)}, at most {AT_MOST} in a run", total.again)
+    late = len(total.again) > AT_MOST
+    failed = total.counts["failed"] + total.counts["error"]
+    if total.bad or troubles or late:
+        more = [f"more than {AT_MOST} tests were tried again"] if late else []
+        _list("what failed", [*total.bad, *more, *troubles])
+    counted: Mapping[str, int] = {**total.counts, "rerun": len(total.again)}
+    order = ("failed", "passed", "skipped", "error", "rerun")
+    said = ", ".join(f"{counted[kind]} {kind}" for kind in order if counted.get(kind)) or "no tests ran"
+    print(f"{total.counts['passed']} passed, {failed} failed")
+    clock = f" ({round(seconds) // 3600}:{round(seconds) // 60 % 60:02}:{round(seconds) % 60:02})"
+    print(f" {said} in {seconds:.2f}s{clock} ".center(100, "="), flush=True)
+    if stopped:
+        return 2
+    if failed or troubles or late:
+        return 1
+    return 0 if total.seconds else _NONE_CHOSEN
+
+
+def _list(heading: str, lines: Sequence[str] | Iterator[str]) -> None:
+    print(f" {heading} ".center(100, "="))
+    print(*lines, sep="\n")
