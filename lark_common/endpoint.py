@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import io
 import json
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from lark_common.errors import LarkError, SettingError
@@ -42,6 +43,28 @@ class ProblemError(LarkError):
         """The mistakes of a policy that was refused."""
         found = self.problem.get("mistakes")
         return found if isinstance(found, list) else []
+
+
+# OpenSSL's numbers of what is wrong with a certificate (X509_V_ERR_…).
+_ANOTHER_AUTHORITY: Final = (
+    "this machine does not trust the authority of its certificate; name the site's, ca.pem on the controller's host, "
+    "by LARK_CA (a worker's service: LARK_WORKER_CA_FILE)"
+)
+_ANOTHER_NAME: Final = "take a name that its certificate has, or make one with this name (lark setup --name … --renew)"
+_CERTIFICATES: Final = {
+    9: "compare this machine's clock with the controller's",
+    10: "renew it on the controller's host (lark setup … --renew), and restart the controller",
+    62: _ANOTHER_NAME,
+    64: _ANOTHER_NAME,
+}
+_TLS: Final = {
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": (
+        "it refuses this machine's own certificate, which has expired; a worker joins anew (lark join add, lark-worker "
+        "setup --join)"
+    ),
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority of this machine's own certificate",
+    "WRONG_VERSION_NUMBER": "no TLS is spoken there; is it http://… instead of https://…?",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +165,9 @@ class Endpoint:
             if answer.length and len(data) <= self._most:
                 raise http.client.IncompleteRead(data, answer.length)
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise UnreachableError(f"{self.url} cannot be reached: {reason}.", asked) from None
+            raise UnreachableError(
+                f"{self.url} cannot be reached: {reason_of(error, self._tls is not None)}", asked
+            ) from None
         finally:
             if poll:
                 with self._lock:
@@ -176,6 +200,26 @@ class Endpoint:
         if self._tls is not None:
             return http.client.HTTPSConnection(host, self._port, timeout=timeout, context=self._tls)
         return http.client.HTTPConnection(host, self._port, timeout=timeout)
+
+
+def reason_of(error: Exception, tls: bool) -> str:
+    """A failed request's reason in a sentence, with what to do where that is known."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        words = error.verify_message.rstrip(".")
+        return f"{words}: {_CERTIFICATES.get(error.verify_code, _ANOTHER_AUTHORITY)}."
+    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, ssl.SSLError):
+        return f"{_TLS.get(error.reason or '', words)}."
+    if isinstance(error, ConnectionError) and error.errno == errno.ECONNREFUSED:
+        running = "Is the controller running (on its host: systemctl status lark-controller)?"
+        return f"{words}: nothing listens there. {running}"
+    if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError | http.client.BadStatusLine) and not tls:
+        return f"{words}. Does it speak TLS (https://…)?"
+    if isinstance(error, socket.gaierror):
+        return f"{words}: this machine does not know the name."
+    if isinstance(error, TimeoutError):
+        return f"{words}: no answer in time. Is its host up, and does a packet filter let this machine through?"
+    return f"{words}."
 
 
 def _ahead(date: str | None, sent_at: float) -> float:

@@ -6,7 +6,7 @@
 #   ROOT    the directory that stands for / (it is added to)
 #   SITE    a directory of Python packages for that Python, made by site.sh; without it the tree has our own files alone
 #
-# LARK_MANUALS, in the environment, is the directory of the manual pages (scripts/manpages.sh).
+# LARK_MANUALS, in the environment, is the directory of manual pages and completions (scripts/manpages.sh).
 #
 # Both kinds of packages have this one layout. Files of etc/ and scripts/ name the places of an installation by hand, and
 # get those of a package here. What is in /etc is links into /usr/share, so that it goes when the package is removed:
@@ -61,6 +61,11 @@ case $role in
         share=/usr/share/lark-controller
         program lark-controller lark lark_controller.cli.main
         manual lark 1
+        place 644 "${LARK_MANUALS:?}/lark.bash" /usr/share/bash-completion/completions/lark
+        place 644 "$LARK_MANUALS/lark.zsh" /usr/share/zsh/site-functions/_lark
+        # Debian's zsh looks here.
+        link ../site-functions/_lark /usr/share/zsh/vendor-completions/_lark
+        place 644 "$LARK_MANUALS/lark.fish" /usr/share/fish/vendor_completions.d/lark.fish
         place 644 etc/systemd/lark-controller.service /usr/lib/systemd/system/lark-controller.service
         place 644 packaging/files/controller.sysusers /usr/lib/sysusers.d/lark-controller.conf
         place 644 packaging/files/controller.tmpfiles /usr/lib/tmpfiles.d/lark-controller.conf

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Write the manual pages into a directory: manpages.sh DIR. Those of lark and lark-worker are made from the commands' own
-# parsers, with what the exit codes mean.
+# parsers, with what the exit codes mean. Beside them is what completes lark in bash, zsh and fish.
 set -eu
 cd "$(dirname "$0")/.."
 into=$1
@@ -14,3 +14,6 @@ page lark 1 lark_controller.cli.parser "the network of an HTCondor pool: control
 page lark-worker 8 lark_worker.cli "the worker service of Lark, and commands to look after it"
 # A shell script, which has no parser.
 install -m 644 packaging/man/lark-base-flows.8 "$into/lark-base-flows.8"
+for shell in bash zsh fish; do
+    .venv/bin/python -m lark_controller.cli.main completion "$shell" >"$into/lark.$shell"
+done

@@ -37,6 +37,10 @@ need libopenmpi-dev mpicc.openmpi
 need mpich mpiexec.mpich
 need libmpich-dev mpicc.mpich
 need prometheus promtool
+need dnf dnf
+need zsh zsh
+need fish fish
+need haproxy haproxy
 has_postgres || missing="$missing postgresql"
 # With what it needs to start containers in a network: these are recommended alone.
 has podman || missing="$missing podman conmon crun netavark aardvark-dns uidmap"

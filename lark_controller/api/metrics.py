@@ -95,7 +95,12 @@ class Metrics:
             "Jobs that were ended because their lease ran out.",
             registry=self.registry,
         )
-
+        self.certificate_ends = Gauge(
+            "lark_certificate_end_timestamp_seconds",
+            "End of the certificates that a setting named at the start, seconds since 1970.",
+            ("setting",),
+            registry=self.registry,
+        )
         self.takeovers = Counter(
             "lark_instance_takeovers",
             "Takeovers by this instance since it started, by reason.",

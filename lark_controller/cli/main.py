@@ -65,9 +65,21 @@ def _answer(arguments: argparse.Namespace) -> int:
     except ProblemError as error:
         for mistake in error.mistakes:
             print(printing.mistake(mistake, "policy"), file=sys.stderr)
-        return _print_error(str(error), NO)
+        return _print_error(f"{error}{_token_hint(arguments) if error.status == 401 else ''}", NO)
     except LarkError as error:
         return _print_error(str(error), NO)
+
+
+def _token_hint(arguments: argparse.Namespace) -> str:
+    """Where the token came from that was refused, or where one is to be given."""
+    if arguments.munge and arguments.token_file is None:
+        return ""
+    if arguments.token_file is not None:
+        return f" It is that of {arguments.token_file}."
+    for name in ("LARK_TOKEN", "LARK_TOKEN_FILE"):
+        if os.environ.get(name):
+            return f" It is that of {name}."
+    return " Set LARK_TOKEN_FILE, or --token-file, to a file with your token."
 
 
 def _print_error(text: str, code: int) -> int:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -32,6 +33,7 @@ from lark_controller.cluster.controls import MemberControls
 from lark_controller.cluster.member import Member
 from lark_controller.controller import Controller
 from lark_controller.htcondor.watch import PoolOptions
+from lark_controller.rest import certificate_ends
 from lark_controller.rest.app import create_app
 from lark_controller.rest.identities.identities import Identities, known_callers
 from lark_controller.rest.joins.former_files import FormerFiles
@@ -142,6 +144,7 @@ class Service:
         try:
             self.store.claim()
             _warn_of_shared_keys(settings)
+            certificate_ends.note(settings, self.metrics, datetime.now(UTC))
             self.joined = JoinedWorkers(self.store.joins)
             joining = self._former_files = None
             if settings.join_settings is not None:

@@ -3,47 +3,78 @@
 from __future__ import annotations
 
 import os
-import shutil
+import pty
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from lark_controller import settings as table
 from lark_controller.cli import main as cli
 from lark_controller.cli import values
+from lark_controller.rest.server.waitress_server import Server
+from tests.fixtures.rest_app import make_api
 
 WORDS = Path(sys.executable).parent
 
 
-def completed(line: str) -> set[str]:
-    """The words that bash would offer at the end of ``line``."""
-    script = f"""
-        source <(lark completion bash)
-        COMP_LINE={line!r} COMP_POINT={len(line)} COMP_TYPE=9 COMP_WORDS=({line}) COMP_CWORD={len(line.split())}
-        _python_argcomplete lark
-        printf '%s\\n' "${{COMPREPLY[@]}}"
-    """
-    environment = {**os.environ, "PATH": f"{WORDS}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=environment)
-    return {word.strip() for word in done.stdout.split("\n")} - {""}
+BASH = """
+source <(lark completion bash)
+COMP_LINE={line!r} COMP_POINT={length} COMP_TYPE=9 COMP_WORDS=({line}) COMP_CWORD={words}
+_python_argcomplete lark
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+FISH = "lark completion fish | source; complete -C {line!r}"
+COMPLETED = [("lark swi", "switches"), ("lark reserve re", "release"), ("lark top --by gr", "group")]
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [("lark swi", {"switches"}), ("lark reserve re", {"release"}), ("lark top --by gr", {"group"})],
-)
-def test_bash_completes_commands_options_and_values(line: str, offered: set[str]) -> None:
-    assert completed(line) == offered
+def environment() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{WORDS}:{os.environ['PATH']}", "TERM": "dumb"}
+
+
+@pytest.mark.parametrize(("line", "offered"), COMPLETED)
+@pytest.mark.parametrize(("shell", "script"), [(["bash", "-c"], BASH), (["fish", "--no-config", "-c"], FISH)])
+def test_bash_and_fish_complete_commands_options_and_values(
+    shell: list[str], script: str, line: str, offered: str
+) -> None:
+    filled = script.format(line=line, length=len(line), words=len(line.split()))
+    done = subprocess.run([*shell, filled], capture_output=True, text=True, check=True, env=environment())
+    assert {word.partition("\t")[0].strip() for word in done.stdout.splitlines()} == {offered}, done.stderr
+
+
+def test_zsh_completes_commands_options_and_values() -> None:
+    """At a terminal of its own, since it completes nowhere else."""
+    ours, its = pty.openpty()
+    with subprocess.Popen(["zsh", "-f", "-i"], stdin=its, stdout=its, stderr=its, env=environment()) as shell:
+        seen = ""
+
+        def shows(words: str) -> None:
+            nonlocal seen
+            deadline = time.monotonic() + 60
+            while words not in seen:
+                assert time.monotonic() < deadline, seen
+                if select.select([ours], [], [], 0.2)[0]:
+                    seen += os.read(ours, 4096).decode(errors="replace")
+            seen = ""
+
+        # What is typed is shown as well, so that the word is not typed as it is printed.
+        os.write(ours, b"autoload -U compinit; compinit -u -D; source <(lark completion zsh); print rea''dy\n")
+        shows("ready")
+        for line, offered in COMPLETED:
+            os.write(ours, f"\x15{line}\t".encode())
+            shows(line.rpartition(" ")[0] + f" {offered}")
+        shell.kill()
+    os.close(ours)
+    os.close(its)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_takes_what_is_printed_for_it(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == cli.OK
-    printed = capsys.readouterr().out
-    assert "lark" in printed
-    if program := shutil.which(shell):
-        subprocess.run([program, "-n"], input=printed, text=True, check=True)
+    subprocess.run([shell, "-n"], input=capsys.readouterr().out, text=True, check=True)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +115,28 @@ def test_without_a_controller_the_error_has_what_to_set(
     assert "Set LARK_URL, or --url" in capsys.readouterr().err
     assert cli.main(["jobs", "--url", "http://127.0.0.1:2"]) == cli.UNREACHABLE
     assert "Set LARK_URL" not in capsys.readouterr().err
+
+
+def test_a_token_that_is_missing_or_refused_is_said_with_where_it_is_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    api = make_api(tmp_path)
+    server = Server(api.app, table.load({}, {"rest_listen": f"unix:{tmp_path}/rest.sock"}))
+    server.start()
+    for name in ("LARK_TOKEN", "LARK_TOKEN_FILE", "LARK_MUNGE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "token").write_text("lark_nonsense")
+    asked = ["jobs", "--url", f"unix:{tmp_path}/rest.sock"]
+    try:
+        assert cli.main(asked) == cli.NO
+        assert "Set LARK_TOKEN_FILE, or --token-file, to a file with your token." in capsys.readouterr().err
+        assert cli.main([*asked, "--token-file", str(tmp_path / "token")]) == cli.NO
+        assert f"It is that of {tmp_path}/token." in capsys.readouterr().err
+        monkeypatch.setenv("LARK_TOKEN", "lark_nonsense")
+        assert cli.main(asked) == cli.NO
+        assert "It is that of LARK_TOKEN." in capsys.readouterr().err
+    finally:
+        server.stop()
 
 
 def test_a_watched_table_goes_on_while_the_controller_is_away() -> None:

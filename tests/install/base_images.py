@@ -52,6 +52,10 @@ test -d /etc/grafana/provisioning/dashboards
 cd /var/lib/grafana/dashboards
 exec python3 -m http.server 3000
 """
+# The published image's own entry point is a shell script as well; its settings are where it looks for them.
+_HAPROXY: Final = """#!/bin/sh
+exec haproxy -W -db -f /usr/local/etc/haproxy/haproxy.cfg
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class Base:
 BASES: Final = (
     Base("docker.io/library/python:3.12-slim-bookworm", ("ca-certificates", "python3", "python3-venv"), ("/bin/sh",)),
     Base("docker.io/library/postgres:17-bookworm", ("postgresql", "util-linux"), ("/entry",), _POSTGRES),
+    Base("docker.io/library/haproxy:3.2", ("haproxy",), ("/entry",), _HAPROXY),
     Base("docker.io/prom/prometheus:v3.5.0", ("prometheus", "ca-certificates"), ("/usr/bin/prometheus",)),
     Base("docker.io/grafana/grafana:12.1.1", ("python3",), ("/entry",), _GRAFANA),
 )

@@ -1,6 +1,6 @@
 """docker-compose.yml, started: a program that prints what the services answer, as JSON on its last line.
 
-It runs with a network and processes of its own, which end with it.
+It runs with a network and processes of its own, which end with it. With the profile "several" it asks two controllers.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import shutil
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Any, Final
 
 from tests.fixtures.fake_controls import post_body
 from tests.install.engine import ROOT, Engine
 
-CONTROLLER = "http://127.0.0.1:8080"
+CONTROLLER: Final = "http://127.0.0.1:8080"
+# Of the profile "several".
+SECOND: Final = "http://127.0.0.1:8081"
+PROXY: Final = "http://127.0.0.1:8090"
 
 
 def answer(url: str, token: str = "", body: str | None = None) -> Any:
@@ -50,40 +51,93 @@ def secrets_commands() -> str:
     return "\n".join(lines[: next(place for place, line in enumerate(lines) if "compose up" in line)])
 
 
+class Started:
+    """The services of docker-compose.yml, those of ``profiles`` among them, in a copy of the files."""
+
+    def __init__(self, engine: Engine, *profiles: str) -> None:
+        self.engine = engine
+        self.place = engine.folder / "site"
+        self._compose = [sys.executable, "-m", "podman_compose"]
+        for profile in profiles:
+            self._compose += ["--profile", profile]
+
+    def __enter__(self) -> Started:
+        shutil.copytree(ROOT / "etc", self.place / "etc")
+        for name in ("docker-compose.yml", "Dockerfile"):
+            shutil.copy(ROOT / name, self.place)
+        self.engine.run(["ip", "link", "set", "lo", "up"])
+        self.engine.run(["sh", "-ec", secrets_commands()], cwd=self.place)
+        self.run("up", "--no-build", "--detach")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run("down", "--volumes", check=False)
+
+    def run(self, *words: str, check: bool = True) -> str:
+        """What compose prints."""
+        return self.engine.run([*self._compose, *words], cwd=self.place, check=check).stdout
+
+    def token(self, name: str, scope: str) -> str:
+        """A token, by the command of the file's first lines."""
+        return self.run("exec", "-T", "controller", "lark", "token", name, "--scope", scope).strip().splitlines()[-1]
+
+    def runs(self) -> str:
+        """The number of runs in the database."""
+        return self.run("exec", "-T", "postgres", "psql", "-U", "lark", "-Atc", "SELECT count(*) FROM runs").strip()
+
+
+def one(started: Started) -> Iterator[tuple[str, Any]]:
+    """What the services of one controller answer."""
+    yield "readyz", until(lambda: answer(f"{CONTROLLER}/readyz"), 90)
+    yield "healthz", answer(f"{CONTROLLER}/healthz")
+    (started.place / "secrets/prometheus_token").write_text(started.token("prometheus", "read"))
+    yield "job", answer(f"{CONTROLLER}/v1/jobs", started.token("worker", "hook"), post_body())
+    yield "health", started.engine.run(["podman", "healthcheck", "run", "lark_controller_1"], check=False).returncode
+    asked = "http://127.0.0.1:9090/api/v1/query?query=up%7Bjob%3D%22lark%22%7D%3D%3D1"
+    yield "up", until(lambda: (answer(asked) or {}).get("data", {}).get("result"), 90)
+    yield "grafana", until(lambda: answer("http://127.0.0.1:3000/lark.json"), 30)
+    yield "runs", started.runs()
+
+
+def two(started: Started) -> Iterator[tuple[str, Any]]:
+    """What the proxy of two controllers answers, before and after the active one is stopped."""
+    both = {"controller": CONTROLLER, "controller2": SECOND}
+
+    def ready() -> list[str]:
+        return [name for name, url in both.items() if (answer(f"{url}/readyz") or {}).get("ready")]
+
+    def listed(token: str) -> dict[str, str]:
+        found = (answer(f"{PROXY}/v1/instances", token) or {}).get("instances", [])
+        return {each["name"]: each["state"] for each in found}
+
+    active = until(ready, 90)
+    yield "active", active
+    yield "proxy", until(lambda: answer(f"{PROXY}/readyz"), 30)
+    reader, hook = started.token("reader", "read"), started.token("worker", "hook")
+    yield "instances", until(lambda: len(found := listed(reader)) == len(both) and found, 30)
+    yield "job", answer(f"{PROXY}/v1/jobs", hook, post_body())
+    started.run("stop", *active)
+    yield "taken", until(ready, 60)
+    yield "kept", until(lambda: answer(f"{PROXY}/v1/jobs", reader), 30)
+    yield "afterwards", listed(reader)
+    yield "runs", started.runs()
+
+
 def main() -> None:
-    """Start the services, ask them, end them."""
-    engine = Engine(Path(sys.argv[1]))
-    place = engine.folder / "site"
-    shutil.copytree(ROOT / "etc", place / "etc")
-    for name in ("docker-compose.yml", "Dockerfile"):
-        shutil.copy(ROOT / name, place)
-    services = list(yaml.safe_load((place / "docker-compose.yml").read_text())["services"])
-    compose = [sys.executable, "-m", "podman_compose"]
-
-    def token(name: str, scope: str) -> str:
-        made = engine.run([*compose, "exec", "-T", "controller", "lark", "token", name, "--scope", scope], cwd=place)
-        return made.stdout.strip().splitlines()[-1]
-
-    engine.run(["ip", "link", "set", "lo", "up"])
-    engine.run(["sh", "-ec", secrets_commands()], cwd=place)
+    """Start the services, ask them, end them: composed.py FOLDER [PROFILE]."""
+    folder, *profiles = sys.argv[1:]
     said: dict[str, Any] = {}
-    try:
-        engine.run([*compose, "up", "--no-build", "--detach", *services], cwd=place)
-        said["readyz"] = until(lambda: answer(f"{CONTROLLER}/readyz"), 90)
-        said["healthz"] = answer(f"{CONTROLLER}/healthz")
-        (place / "secrets/prometheus_token").write_text(token("prometheus", "read"))
-        said["job"] = answer(f"{CONTROLLER}/v1/jobs", token("worker", "hook"), post_body())
-        said["health"] = engine.run(["podman", "healthcheck", "run", "lark_controller_1"], check=False).returncode
-        asked = "http://127.0.0.1:9090/api/v1/query?query=up%7Bjob%3D%22lark%22%7D%3D%3D1"
-        said["up"] = until(lambda: (answer(asked) or {}).get("data", {}).get("result"), 90)
-        said["grafana"] = until(lambda: answer("http://127.0.0.1:3000/lark.json"), 30)
-        kept = engine.run(
-            [*compose, "exec", "-T", "postgres", "psql", "-U", "lark", "-Atc", "SELECT count(*) FROM runs"], cwd=place
-        )
-        said["runs"] = kept.stdout.strip()
-    finally:
-        said["log"] = engine.run([*compose, "logs", "controller"], cwd=place, check=False).stdout[-2000:]
-        engine.run([*compose, "down", "--volumes"], cwd=place, check=False)
+    with Started(Engine(Path(folder)), *profiles) as started:
+        try:
+            for name, found in two(started) if profiles else one(started):
+                said[name] = found
+        finally:
+            logs = (
+                started.run("logs", each, check=False)[-2000:]
+                for each in ("controller", *["controller2"] * len(profiles))
+            )
+            said["log"] = "\n".join(logs)
+            print(said["log"], file=sys.stderr)
     print(json.dumps(said))
 
 

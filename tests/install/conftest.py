@@ -15,30 +15,43 @@ from tests.fixtures import own_network
 from tests.install.site import Site, running
 
 ROOT = Path(__file__).parents[2]
+# Fixtures that build, download or start whole systems.
+NEEDS = {"site", "composed", "rpms"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test of this room that needs the site."""
+    """Marks every test of this room that is not for each run."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and {"site", "composed"} & set(getattr(item, "fixturenames", ())):
+        if item.path.parent == Path(__file__).parent and NEEDS & set(getattr(item, "fixturenames", ())):
             item.add_marker("install")
 
 
 @pytest.fixture(scope="session")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Directories of the packages' first build and of the second; ``INSTALL_BUILDS`` keeps both for the next run."""
+    return built(tmp_path_factory, "debian12")["debian12"]
+
+
+@pytest.fixture(scope="session")
+def rpms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """The same of RPMs, by distribution."""
+    return built(tmp_path_factory, "el9", "el10")
+
+
+def built(tmp_path_factory: pytest.TempPathFactory, *distributions: str) -> dict[str, tuple[Path, Path]]:
+    """Build packages as a site does, twice."""
     kept = os.environ.get("INSTALL_BUILDS")
     folder = Path(kept) if kept else tmp_path_factory.mktemp("builds")
     # The first comes last, and stays in dist/.
     for revision in ("2", "1"):
-        if (folder / revision).is_dir():
+        if all((folder / name / revision).is_dir() for name in distributions):
             continue
-        done = own_network.run_outside(
-            ["env", "-C", str(ROOT), f"REVISION={revision}", "make", "packages", "DISTRIBUTIONS=debian12"]
-        )
+        chosen = f"DISTRIBUTIONS={' '.join(distributions)}"
+        done = own_network.run_outside(["env", "-C", str(ROOT), f"REVISION={revision}", "make", "packages", chosen])
         assert done.returncode == 0, done.stdout
-        shutil.copytree(ROOT / "dist/debian12", folder / revision)
-    return folder / "1", folder / "2"
+        for name in distributions:
+            shutil.copytree(ROOT / "dist" / name, folder / name / revision, dirs_exist_ok=True)
+    return {name: (folder / name / "1", folder / name / "2") for name in distributions}
 
 
 @pytest.fixture(scope="session")

@@ -96,8 +96,11 @@ def test_a_wheel_brings_units_hooks_and_configuration_as_they_stand_here(
         assert content == source.read_bytes(), name
         assert starts == bool(source.stat().st_mode & 0o100), name
     # Everything that the packages lay out, but for what these have of their own.
-    staged = set(re.findall(r"(?:etc|scripts)/[\w./$-]+", (ROOT / "packaging/stage.sh").read_text()))
+    script = (ROOT / "packaging/stage.sh").read_text()
+    staged = set(re.findall(r"(?:etc|scripts)/[\w./$-]+", script))
+    lists = " ".join(re.findall(r"(?m)^        for \w+ in (.*); do$", script)).split()
     named = {Path(each).name for each in staged if "$" not in each} - {"lark", "manpages.sh"}
+    named |= {Path(each).name for each in lists if "." in each}
     assert named <= set(beside(wheels["lark_controller"])) | set(beside(wheels["lark_worker"])), named
     units = {name for name in found if name.endswith(".service")}
     wanted = {"controller": {"lark-controller.service"}}
