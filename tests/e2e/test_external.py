@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +24,8 @@ from tests.fixtures.wires import Wire, open_socket
 
 pytestmark = pytest.mark.ovs
 
+# linux/in.h; the socket module lacks them.
+IP_MTU_DISCOVER, IP_RECVERR, IP_MTU, IP_PMTUDISC_DO = 10, 11, 14, 2
 POOL = "198.51.100.64/30"
 FIRST = "198.51.100.64"
 OUTSIDE = WAN[0]
@@ -246,6 +250,59 @@ def test_a_restart_changes_nothing(site: Site, lark: Lark) -> None:
     assert reaches(site, "a", FIRST, 80)
     lark.request("DELETE", f"/v1/external-addresses/{given['id']}")
     wait(lambda: site.flows(CORE, Category.EXTERNAL) == closed(site))
+
+
+BEYOND = "203.0.113.9"
+
+
+def test_path_mtu_and_traceroute_work_through_the_translation(site: Site, lark: Lark) -> None:
+    ask(lark, site.run(lark, "a", "alice"), "udp/5000-5003")
+    gateway = site["gw"]
+    run(["ip", "netns", "exec", gateway.namespace, "sysctl", "-qw", "net.ipv4.ip_forward=1"])
+    run(["ip", "-n", gateway.namespace, "link", "add", "narrow", "mtu", "1280", "type", "veth", "peer", "name", "end"])
+    try:
+        for device in ("narrow", "end"):
+            run(["ip", "-n", gateway.namespace, "link", "set", device, "up"])
+        run(["ip", "-n", gateway.namespace, "route", "add", f"{BEYOND}/32", "dev", "narrow"])
+        site.settle()
+        with open_socket(site["a"], socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.bind((site["a"].ipv4, 5001))
+            client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+            client.connect((BEYOND, 9))
+            assert client.getsockopt(socket.IPPROTO_IP, IP_MTU) == 1500
+
+            def narrower() -> bool:
+                # Once the message is there, what is sent is refused.
+                with suppress(OSError):
+                    client.send(bytes(1400))
+                return client.getsockopt(socket.IPPROTO_IP, IP_MTU) == 1280
+
+            wait(narrower)
+        with open_socket(site["a"], socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.bind((site["a"].ipv4, 5002))
+            client.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
+            client.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+            client.connect((BEYOND, 33434))
+            wait(lambda: told(client) == errno.EHOSTUNREACH)
+    finally:
+        run(["ip", "-n", gateway.namespace, "link", "del", "narrow"])
+
+
+def test_the_outside_hears_that_nobody_listens_at_an_open_port(site: Site, lark: Lark) -> None:
+    ask(lark, site.run(lark, "a", "alice"), "udp/5000-5003")
+    site.settle()
+    with open_socket(site["gw"], socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.bind((OUTSIDE, 0))
+        client.connect((FIRST, 5003))
+        wait(lambda: told(client) == errno.ECONNREFUSED)
+
+
+def told(client: socket.socket) -> int:
+    """The error that a socket has heard by ICMP after what it has sent; 0 for none."""
+    with suppress(OSError):
+        client.send(b"hi")
+    time.sleep(0.05)
+    return client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 OPENS = """external:

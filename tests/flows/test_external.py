@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.cookies import Category, cookie, parse
 from lark_controller.flows.desired import Desired
-from lark_controller.flows.model import ETH_ARP, Program
+from lark_controller.flows.icmp_errors import inward, outward
+from lark_controller.flows.model import ETH_ARP, PORT_CONTROLLER, Program
 from lark_controller.flows.origins import origin
 from lark_controller.flows.placement import place_switch
 from lark_controller.flows.simulation.simulate import PortView, Result, Tables, run
+from lark_controller.flows.tables import Core
 from lark_controller.flows.tracked import tracked
 from lark_controller.flows.transition import Transition
 from lark_controller.jobs.external import External, listed
@@ -133,6 +135,28 @@ def test_an_address_is_asked_for_outside_and_only_a_jobs_is_answered() -> None:
     assert fields["arp_sha"] == fields["eth_src"] == int(mac(job).replace(":", ""), 16)
     assert passed(found, OUT, frames.arp(ROUTER, ROUTER, "192.0.2.254", "00:00:00:00:00:00", OTHER)).dropped
     assert passed(found, LAN, asked).dropped
+
+
+def test_icmp_errors_are_translated_by_the_controller_and_go_on_through_the_tables() -> None:
+    job = mapped(1, "alice", "tcp/80")
+    found, external = tables(job), mapped(1, "alice", "tcp/80").external[0]
+    about = frames.ip(FIRST, OUTSIDE, 6, frames.tcp_payload(FIRST, OUTSIDE, 80, 40000, frames.SYN))[1]
+    came = frames.icmp(ROUTER, mac(job), "203.0.113.1", FIRST, 3, 4, rest=b"\0\0\5\0" + about)
+    (asked,) = passed(found, OUT, came).to_controller
+    assert (asked.table, parse(asked.cookie).number) == (Core.CLASSIFY, job.number)
+    assert job.ipv4 is not None
+    inside = inward(came, external, IPv4Address(job.ipv4), 2 << 40 | job.number)
+    assert inside is not None
+    assert passed(found, OUT, inside).ports == (LAN,)
+    # The job's own error leaves as the external address, though nobody may send with that.
+    about = frames.ip(OUTSIDE, str(job.ipv4), 6, frames.tcp_payload(OUTSIDE, str(job.ipv4), 40000, 80, frames.SYN))[1]
+    left = frames.icmp(mac(job), ROUTER, str(job.ipv4), OUTSIDE, 3, 3, rest=bytes(4) + about)
+    (asked,) = passed(found, LAN, left).to_controller
+    assert (asked.table, parse(asked.cookie).number) == (Core.EXTERNAL, job.number)
+    outside = outward(left, external, IPv4Address(job.ipv4))
+    assert outside is not None
+    assert passed(found, LAN, outside).dropped
+    assert OUT in passed(found, PORT_CONTROLLER, outside).ports
 
 
 OPENS = """
