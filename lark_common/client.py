@@ -270,11 +270,18 @@ class Client:
         return self._json("DELETE", f"/v1/reservations/{_part(reservation_id)}")
 
     def associate_external_address(
-        self, job: str, opened: Sequence[str] = (), seconds: float | None = None, wait: float = 0.0
+        self,
+        job: str,
+        opened: Sequence[str] = (),
+        seconds: float | None = None,
+        wait: float = 0.0,
+        family: str | None = None,
     ) -> Answer:
         """Give a live job an external address with these protocols and ports open (none: all that the policy opens),
-        for so many seconds (None: as long as the policy lets it). A job that has one keeps it."""
-        body = json.dumps({"job": job, "open": list(opened), "seconds": seconds})
+        for so many seconds (None: as long as the policy lets it), of a ``family``: ``ipv4``, or ``ipv6``, which opens
+        its own (None: IPv4 where the policy gives that). A job that has one keeps it."""
+        wish = {"job": job, "open": list(opened), "seconds": seconds}
+        body = json.dumps(wish if family is None else {**wish, "family": family})
         return self._json("POST", "/v1/external-addresses", None, body, "application/json", wait=wait)
 
     def external_addresses(self, job: str | None = None) -> Answer:

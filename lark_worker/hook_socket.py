@@ -345,7 +345,8 @@ class _Handler(BaseHTTPRequestHandler):
         resolv = resolv_conf(record.namespace)
         usage = "counted" if record.accounted else "not counted"
         more = [f"resolv {resolv}\n"] if resolv else []
-        more += [f"external {address}\n" for address in record.external]
+        more += [f"external {address}\n" for address in record.external[:1]]
+        more += [f"external_ipv6 {address}\n" for address in record.external if ":" in address]
         return f"namespace {record.namespace}\nusage {usage}\n" + "".join(more)
 
     def _own(self) -> Record:

@@ -10,12 +10,13 @@ from lark_controller.jobs.external import Association, Opening, PoolState
 
 @dataclass(frozen=True, slots=True)
 class ExternalWish:
-    """A request for an external address: the job's id, the openings (empty: all that the policy lets it have), and for
-    how many seconds (None: as long as the policy lets it)."""
+    """A request for an external address: the job's id, the openings (empty: all that the policy lets it have), for how
+    many seconds (None: as long as the policy lets it), and the family, 4 or 6 (None: IPv4 where a rule gives that)."""
 
     job: str
     openings: tuple[Opening, ...] = ()
     seconds: float | None = None
+    family: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from lark_controller.cli.commands import OK, connected
 def add(arguments: argparse.Namespace) -> int:
     """Give a job an external address; it keeps the one that it has."""
     client = connected(arguments)
-    found = client.associate_external_address(arguments.job, arguments.open, arguments.seconds)
+    found = client.associate_external_address(arguments.job, arguments.open, arguments.seconds, family=arguments.family)
     return _one(arguments, found)
 
 

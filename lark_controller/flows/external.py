@@ -15,7 +15,8 @@ from typing import Final
 from lark_controller.flows import tables as t
 from lark_controller.flows.build import BROADCAST, ICMP, SWITCH, TCP, UDP, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
-from lark_controller.flows.model import ETH_ARP, ETH_IPV4, PORT_IN_PORT, Flow, Output, SetField
+from lark_controller.flows.icmp_errors import ERROR_TYPES, MOST_BYTES
+from lark_controller.flows.model import ETH_ARP, ETH_IPV4, PORT_CONTROLLER, PORT_IN_PORT, Flow, Output, SetField
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.tables import Core, combine
 from lark_controller.flows.wan import ip_fields, local_networks
@@ -60,6 +61,7 @@ def external_flows(placed: Placed | None, switch: Switch, dropping: Collection[i
             continue
         address = int(each.address)
         inward = SetField("ipv4_dst", int(own)), SetField("eth_dst", mac)
+        yield from _error_flows(address, placed, switch, mark)
         for wan in switch.wan:
             yield _arp_answer(address, mac, wan.number, wan.next_hop, mark)
             for fields in _opened(each.openings, "dst"):
@@ -69,6 +71,25 @@ def external_flows(placed: Placed | None, switch: Switch, dropping: Collection[i
         for fields in _opened(each.openings, "src"):
             fields |= {"ipv4_src": int(own)}
             yield flow(Core.EXTERNAL, t.P_ALLOW, fields, mark, goto=Core.LEARN, actions=outward)
+
+
+def _error_flows(address: int, placed: Placed, switch: Switch, mark: int) -> Iterator[Flow]:
+    """ICMP errors quote a packet with an address that no set-field reaches: the controller translates them, some at a
+    time (:mod:`.icmp_errors`). What it gives back for the outside has been through the tables before *external*."""
+    own, rule = int(placed.job.ipv4 or 0), placed.decision.wan
+    ask = (Output(PORT_CONTROLLER, MOST_BYTES),)
+    for kind in ERROR_TYPES:
+        error: Fields = {"eth_type": ETH_IPV4, "ip_proto": ICMP, "icmpv4_type": kind}
+        for wan in switch.wan:
+            fields = {**error, "in_port": wan.number, "ipv4_dst": address}
+            yield flow(Core.CLASSIFY, t.P_GUARD + 1, fields, mark, actions=ask)
+        yield flow(Core.EXTERNAL, t.P_ALLOW + 1, {**error, "ipv4_src": own}, mark, actions=ask)
+    back: Fields = {"in_port": PORT_CONTROLLER, "eth_type": ETH_IPV4, "ip_proto": ICMP}
+    metadata = combine(t.FROM_JOB.put(1), t.FROM_WAN.put(rule), t.STEERED.put(1)) if rule else None
+    for source in (address, own):
+        yield flow(
+            Core.CLASSIFY, t.P_EXACT + 20, {**back, "ipv4_src": source}, mark, goto=Core.FORWARD, metadata=metadata
+        )
 
 
 def _opened(openings: Collection[Opening], side: str) -> Iterator[Fields]:

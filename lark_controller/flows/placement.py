@@ -113,9 +113,19 @@ class Placed:
         return None if self.job.mac is None else mac_number(self.job.mac)
 
     @property
+    def tracked(self) -> bool:
+        """True where the job's edge must track its connections."""
+        return needs_tracking(self.job, self.decision)
+
+    @property
     def link_local(self) -> int | None:
         """The job's IPv6 link-local address as an integer."""
         return None if self.job.mac is None else link_local_number(mac_number(self.job.mac))
+
+
+def needs_tracking(job: Job, decision: Decision) -> bool:
+    """True where answers to a job must be told from calls: one direction is open, or only some ports are."""
+    return decision.one_way or (job.opened is not None and not decision.isolated)
 
 
 def same_for_switches(old: Job, new: Job) -> bool:

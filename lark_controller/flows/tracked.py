@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
 
 from lark_common.runs import Address
 from lark_controller.flows import tables as t
 from lark_controller.flows.cookies import Category, parse
-from lark_controller.flows.model import Program
+from lark_controller.flows.model import Match, Program
 from lark_controller.flows.tables import Edge
 
 
-def tracked(program: Program) -> frozenset[tuple[int, Address]]:
-    """The number and address of each job with one-way connectivity, in the program of an edge."""
+class Tracked(NamedTuple):
+    """An address of which connections are tracked, with the number of its job, and what is open there."""
+
+    number: int
+    address: Address
+    opened: frozenset[Match] = frozenset()
+
+
+def tracked(program: Program) -> frozenset[Tracked]:
+    """The addresses of jobs whose connections are tracked, in the program of an edge."""
     found: set[tuple[int, Address]] = set()
+    opened: dict[int, set[Match]] = {}
     for key, data in program.flows.items():
+        if key.table == Edge.CONNECT:
+            if (whose := parse(data.cookie)).category == Category.JOB:
+                opened.setdefault(whose.number, set()).add(key.match)
+            continue
         if key.table != Edge.ADMIT or key.priority != t.P_ALLOW or data.metadata is None:
             continue
         whose = parse(data.cookie)
@@ -25,4 +39,7 @@ def tracked(program: Program) -> frozenset[tuple[int, Address]]:
                 found.add((whose.number, IPv4Address(term.value)))
             elif term.name == "ipv6_src":
                 found.add((whose.number, IPv6Address(term.value)))
-    return frozenset(found)
+    return frozenset(
+        Tracked(number, address, frozenset(opened.get(number, ()) if address.version == 6 else ()))
+        for number, address in found
+    )

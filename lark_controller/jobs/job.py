@@ -120,6 +120,11 @@ class Job:
         return tuple(pairs)
 
     @property
+    def opened(self) -> External | None:
+        """The job's own IPv6 address with what is open there to the WAN; None where that was not asked for."""
+        return next((each for each in self.external if each.address.version == 6), None) if self.external else None
+
+    @property
     def external_addresses(self) -> tuple[Address, ...]:
         """Its addresses outside of the site."""
         return tuple(each.address for each in self.external)

@@ -9,12 +9,13 @@ from lark_common.runs import Network
 from lark_controller.jobs.external import ACCEPTED, MOST_ADDRESSES, Opening, openings, size
 from lark_controller.jobs.job import Facts
 from lark_controller.policies.cover import Cover
-from lark_controller.policies.model import ExternalRule, ExternalSpec, Policy, WithoutExternal
+from lark_controller.policies.model import OWN_POOL, ExternalRule, ExternalSpec, Policy, WithoutExternal
 from lark_controller.policies.predicate import ads_of, holds
 from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS: Final = ("pools", "rules", "quarantine", "refused")
-RULE_KEYS: Final = ("when", "pool", "open", "per_user", "per_group", "seconds")
+RULE_KEYS: Final = ("when", "family", "pool", "open", "per_user", "per_group", "seconds")
+FAMILIES: Final = {"ipv4": 4, "ipv6": 6}
 REFUSED: Final = tuple(each.value for each in WithoutExternal)
 NAME: Final = r"[A-Za-z0-9_.-]{1,64}"
 MAX_COUNT: Final = 65536
@@ -25,7 +26,7 @@ MAX_QUARANTINE: Final = 86400
 
 def parse(entry: FileEntry, jobs: tuple[Network, ...]) -> ExternalSpec | None:
     """The section out of its mapping; ``jobs`` are the job networks. None where it is no mapping."""
-    fields = entry.mapping(KEYS, required=("pools", "rules"))
+    fields = entry.mapping(KEYS, required=("rules",))
     if not entry.is_mapping:
         return None
     pools = _pools(fields["pools"], jobs) if "pools" in fields else {}
@@ -50,6 +51,9 @@ def _pools(entry: FileEntry, jobs: tuple[Network, ...]) -> dict[str, tuple[Netwo
         taken.add(each)
     found: dict[str, tuple[Network, ...]] = {}
     for name, member in entry.mapping(None).items():
+        if name == OWN_POOL:
+            member.mistake(f"the name {OWN_POOL} stands for jobs' own IPv6 addresses", "another name")
+            continue
         networks: list[Network] = []
         for item in member.items():
             network = item.network(hosts=True)
@@ -74,16 +78,30 @@ def _pools(entry: FileEntry, jobs: tuple[Network, ...]) -> dict[str, tuple[Netwo
 
 
 def _rule(entry: FileEntry, position: int, pools: frozenset[str]) -> ExternalRule | None:
-    fields = entry.mapping(RULE_KEYS, required=("pool", "open"))
+    fields = entry.mapping(RULE_KEYS, required=("open",))
+    named = fields["family"].choice(tuple(FAMILIES)) if "family" in fields else "ipv4"
+    family = FAMILIES.get(named or "", 4)
     when = fields["when"].predicate() if "when" in fields else None
-    pool = fields["pool"].choice(pools, "a pool of external.pools") if "pool" in fields else None
+    pool = _pool(entry, fields.get("pool"), family, pools)
     allowed = _openings(fields["open"]) if "open" in fields else None
     per_user = fields["per_user"].integer(0, MAX_COUNT) if "per_user" in fields else 1
     per_group = fields["per_group"].integer(0, MAX_COUNT) if "per_group" in fields else None
     seconds = fields["seconds"].integer(1, MAX_SECONDS) if "seconds" in fields else None
     if pool is None or allowed is None or per_user is None:
         return None
-    return ExternalRule(position, entry.line, pool, allowed, when, per_user, per_group, seconds)
+    return ExternalRule(position, entry.line, pool, allowed, when, per_user, per_group, seconds, family)
+
+
+def _pool(entry: FileEntry, named: FileEntry | None, family: int, pools: frozenset[str]) -> str | None:
+    if family == 6:
+        if named is not None:
+            named.mistake("a pool of family ipv6", "no pool: jobs' own IPv6 addresses are opened")
+        return OWN_POOL
+    if named is None:
+        if entry.is_mapping:
+            entry.mistake("pool is missing", "a pool of external.pools, or family: ipv6")
+        return None
+    return named.choice(pools, "a pool of external.pools")
 
 
 def _openings(entry: FileEntry) -> tuple[Opening, ...] | None:
@@ -101,9 +119,16 @@ def _openings(entry: FileEntry) -> tuple[Opening, ...] | None:
     return found
 
 
-def rule_of(policy: Policy, facts: Facts) -> ExternalRule | None:
-    """The first rule that gives a job with these facts an external address; None: none does."""
+def rule_of(policy: Policy, facts: Facts, family: int | None = None) -> ExternalRule | None:
+    """The first rule that gives a job with these facts an external address; None: none does.
+
+    Without a ``family`` it is one of IPv4, or where none gives that, one of IPv6.
+    """
     if policy.external is None:
         return None
     ads = ads_of(facts)
-    return next((rule for rule in policy.external.rules if holds(rule.when, ads)), None)
+    for version in (4, 6) if family is None else (family,):
+        for rule in policy.external.rules:
+            if rule.family == version and holds(rule.when, ads):
+                return rule
+    return None

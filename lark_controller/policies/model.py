@@ -319,10 +319,16 @@ class WithoutExternal(StrEnum):
     RUN = "run"
 
 
+# The pool's name where a job's own IPv6 address is opened.
+OWN_POOL: Final = "own"
+
+
 @dataclass(frozen=True, slots=True)
 class ExternalRule:
     """The external addresses of the jobs for which ``when`` is true: from which pool, with which openings, how many for
-    each user and each group (None: no limit), and for how many seconds (None: as long as the job lives)."""
+    each user and each group (None: no limit), and for how many seconds (None: as long as the job lives).
+
+    Of ``family`` 6 it is the job's own address that is opened, and ``pool`` is :data:`OWN_POOL`."""
 
     position: int
     line: int
@@ -332,6 +338,7 @@ class ExternalRule:
     per_user: int = 1
     per_group: int | None = None
     seconds: float | None = None
+    family: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +350,11 @@ class ExternalSpec:
     rules: tuple[ExternalRule, ...]
     quarantine: float
     refused: WithoutExternal = WithoutExternal.HOLD
+
+    @property
+    def opens(self) -> bool:
+        """True where a rule opens jobs' own IPv6 addresses."""
+        return any(rule.family == 6 for rule in self.rules)
 
 
 class Accounting(StrEnum):

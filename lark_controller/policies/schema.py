@@ -269,14 +269,15 @@ def schema() -> dict[str, Any]:
                 _record(
                     {
                         "when": when,
-                        "pool": _described(_NAME, "a pool of external.pools"),
+                        "family": _described({"enum": list(external.FAMILIES)}, "ipv4; ipv6 opens jobs' own addresses"),
+                        "pool": _described(_NAME, "a pool of external.pools, for ipv4"),
                         "open": _described(_listed({"type": "string"}), f"what may be open: {ACCEPTED}"),
                         "per_user": _described(_COUNT, "external addresses of a user's jobs together; 1"),
                         "per_group": _described(_COUNT, "of a group's jobs together"),
                         "seconds": {"type": "integer", "minimum": 1, "maximum": external.MAX_SECONDS},
                     },
                     external.RULE_KEYS,
-                    ("pool", "open"),
+                    ("open",),
                 )
             ),
             "quarantine": _described(
@@ -286,7 +287,7 @@ def schema() -> dict[str, Any]:
             "refused": _described({"enum": list(external.REFUSED)}, "what becomes of a job that cannot have one"),
         },
         external.KEYS,
-        ("pools", "rules"),
+        ("rules",),
     )
     uplink = {"type": "string", "pattern": f"^{switches.INTERFACE}$"}
     top = {

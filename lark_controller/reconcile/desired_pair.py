@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import Changes
-from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.placement import Placed, Switch, needs_tracking
 from lark_controller.flows.transition import places_alike
 from lark_controller.flows.worker_rules import unsupported
 from lark_controller.jobs.job import Job
@@ -148,6 +148,8 @@ def _check_support(desired: Desired, job: Job, decision: Decision) -> None:
         raise UnsupportedError(why)
     datapath = desired.datapath_of(job)
     switch = None if datapath is None else desired.switches.get(datapath)
+    if switch is not None and not decision.one_way and needs_tracking(job, decision) and not switch.tracks:
+        raise UnsupportedError(f"switch {switch.name} has no connection tracking, which an open IPv6 address needs")
     if switch is not None and decision.one_way and not switch.tracks:
         raise UnsupportedError(
             f"switch {switch.name} has no connection tracking, which one-way connectivity "
@@ -181,7 +183,7 @@ def _check_whole(desired: Desired, connected: Iterable[int]) -> None:
         if switch.tracks:
             continue
         for placed in desired.jobs_at(datapath):
-            if placed.decision.one_way:
+            if placed.tracked:
                 raise UnsupportedError(
                     f"switch {switch.name} has no connection tracking, which one-way connectivity of job "
                     f"{placed.job.id} needs"

@@ -1,4 +1,4 @@
-"""Answers to PacketIns, on the reconcile loop's thread: slice decisions among other hosts, and L2 learning.
+"""Answers to PacketIns, on the reconcile loop's thread: slice decisions among other hosts, L2 learning, ICMP errors.
 
 Every flow made here is remembered by the address that it concerns, so that it goes when a job starts or ends there: a
 later job with the same address inherits nothing.
@@ -22,6 +22,7 @@ from lark_controller.flows.simulation.packet import is_multicast, parse_fast_add
 from lark_controller.flows.tables import FROM_TAG, P_ASK, TO_TAG, Core, Edge
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import SliceKey
+from lark_controller.reconcile.icmp_errors import IcmpErrors
 from lark_controller.reconcile.state import LoopState
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.link import SwitchLink
@@ -69,6 +70,7 @@ class Reactions:
 
     def __init__(self, loop: LoopState) -> None:
         self._loop = loop
+        self._icmp_errors = IcmpErrors(loop)
         self._memory: dict[int, _Memory] = {}
         # Which switches hold a decision about an address, so that a change of one job does not ask all switches.
         self._holders: dict[tuple[int, int], set[int]] = {}
@@ -88,6 +90,8 @@ class Reactions:
             return
         if packet.table == (Edge.LEARN if switch.is_edge else Core.LEARN):
             self._learn(link, packet)
+        elif not switch.is_edge and packet.table in (Core.CLASSIFY, Core.EXTERNAL):
+            self._icmp_errors.packet_in(link, packet)
         elif switch.is_edge and packet.table in (Edge.SLICE_FROM, Edge.SLICE_TO):
             self._decide(link, packet, Edge(packet.table))
 

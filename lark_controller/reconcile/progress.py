@@ -105,7 +105,7 @@ class Progress:
         It has taken the place of one that could, or was away when the job was registered; it lets nothing of it pass.
         """
         placed = self._loop.desired.placed.get(number)
-        if placed is None or placed.datapath is None or not placed.decision.one_way:
+        if placed is None or placed.datapath is None or not placed.tracked:
             return {}
         if not self._loop.connected(placed.datapath) or self._loop.desired.switches[placed.datapath].tracks:
             return {}

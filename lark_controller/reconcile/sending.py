@@ -76,11 +76,14 @@ class Sending:
 
         No later job inherits them. A switch that is away gets the order when it returns.
         """
-        if before is None or before.datapath is None or not before.decision.one_way:
+        if before is None or before.datapath is None or not before.tracked:
             return
         now = self._loop.desired_of(before.datapath).placed.get(before.job.number)
-        stays = now is not None and now.datapath == before.datapath and now.decision.one_way
+        stays = now is not None and now.datapath == before.datapath and now.tracked
         gone = set(before.job.addresses).difference(now.job.addresses if now is not None and stays else ())
+        if (was := before.job.opened) is not None and (now is None or now.job.opened != was):
+            # What came in by what is open no longer ends with it.
+            gone.add(was.address)
         if (state := self._loop.switches.get(before.datapath)) is not None:
             self.forget_tracked(state, gone)
 

@@ -171,7 +171,7 @@ class SwitchEvents:
         gone, state.to_forget = state.to_forget, set()
         # Its flows may be of jobs that ended while another controller, or none, was in charge of it.
         if switch.is_edge and (there := tracked(dump.program)):
-            gone |= {address for _, address in there - tracked(program)}
+            gone |= {each.address for each in there - tracked(program)}
         self._sending.forget_tracked(state, gone)
 
     def _trust(self, state: SwitchState, link: SwitchLink) -> None:

@@ -7,7 +7,10 @@ exceeded, is the store's doing, for all processes.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 from lark_common.classads.ads import JobAd
 from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
@@ -19,11 +22,16 @@ from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import decide, quarantined
 from lark_controller.policies.external import rule_of
 from lark_controller.policies.model import ExternalRule, ExternalSpec, Policy, RuleKind, WithoutExternal
+from lark_controller.policies.predicate import ads_of, holds
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 from lark_controller.store.external_addresses import Claim
 
-PORTS = "ExternalPorts"
+PORTS, FAMILY = "ExternalPorts", "ExternalFamily"
+# The words of ExternalFamily with the families that they ask for; None is the one that the policy gives.
+FAMILIES: Final[Mapping[str | None, tuple[int | None, ...]]] = MappingProxyType(
+    {None: (None,), "ipv4": (4,), "ipv6": (6,), "both": (4, 6)}
+)
 NO_POOLS = "the policy has no external addresses"
 
 
@@ -35,8 +43,8 @@ class ExternalAddresses:
         self._feed = feed
         self._lock = feed.lock
         self._policy: Policy | None = None
-        # Those of live jobs that are not over, by the job's id.
-        self._of_job: dict[str, Association] = {}
+        # Those of live jobs that are not over, by the job's id and the family.
+        self._of_job: dict[tuple[str, int], Association] = {}
         feed.completed_by(self.with_external)
 
     def load(self) -> None:
@@ -44,8 +52,8 @@ class ExternalAddresses:
         now = time.time()
         self._store.expire(now)
         with self._lock:
-            self._of_job = {each.job: each for each in self._store.held() if each.live(now)}
-            for job_id in self._of_job:
+            self._of_job = {_place(each): each for each in self._store.held() if each.live(now)}
+            for job_id in {each.job for each in self._of_job.values()}:
                 self._feed.tell(job_id)
 
     def use(self, policy: Policy) -> None:
@@ -59,9 +67,9 @@ class ExternalAddresses:
                 event("external addresses are compared with the policy later", level=WARNING, error=str(error))
 
     def with_external(self, job: Job) -> Job:
-        """The job with its external address; the caller holds the lock."""
-        has = self._of_job.get(job.id)
-        found = () if has is None else (has.external,)
+        """The job with its external addresses; the caller holds the lock."""
+        has = (self._of_job.get((job.id, family)) for family in (4, 6))
+        found = tuple(each.external for each in has if each is not None)
         return job if found == job.external else replace(job, external=found)
 
     def associate(self, wish: ExternalWish, actor: str) -> Given:
@@ -72,38 +80,50 @@ class ExternalAddresses:
             job = self._feed.directory.by_id.get(wish.job)
             if job is None:
                 raise NotFoundError(f"no live job has the id {wish.job}")
-            if (has := self._of_job.get(job.id)) is not None and has.live(now):
+            family = wish.family or self._family(job)
+            if (has := self._of_job.get((job.id, family))) is not None and has.live(now):
                 if wish.openings and wish.openings != has.openings:
                     opened = ", ".join(map(str, has.openings))
                     raise StateError(f"job {job.called} has {has.address} with {opened}; release that first")
                 return Given(has, False)
             self._forget_past(now)
             try:
-                claim = self._claim(job, wish, now)
+                claim = self._claim(job, replace(wish, family=family), now)
                 made = self._store.associate(claim, now, actor)
             except ExternalAddressError as error:
                 error.idle = self._without() is WithoutExternal.IDLE
                 event("no external address", level=WARNING, job=job.id, owner=job.owner, reason=str(error))
                 raise
-            self._of_job[job.id] = made
+            self._of_job[_place(made)] = made
             self._feed.tell(job.id)
         event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
         return Given(made, made.created == now)
 
     def asked_in_ad(self, job: Job, job_ad: JobAd, actor: str) -> str:
-        """Give a job the external address that its ad asks for, once; returns the reason why it runs without
+        """Give a job the external addresses that its ad asks for, once; returns the reason why it runs without
         (``""``: it does not).
 
         Raises ExternalAddressError where the site lets it not run without, AdError, StoreError.
         """
-        if not job_ad.external or job.id in self._of_job or self._store.had(job.id):
+        if not job_ad.external:
             return ""
         try:
             openings = listed(job_ad.external_ports or "")
         except ValueError as error:
             raise AdError(PORTS, str(error)) from None
+        word = None if job_ad.external_family is None else job_ad.external_family.lower()
+        if word not in FAMILIES:
+            raise AdError(FAMILY, f"{word!a:.60} is no family; accepted: ipv4, ipv6, both")
+        reasons = (self._asked(job, ExternalWish(job.id, openings, family=each), actor) for each in FAMILIES[word])
+        return "; ".join(reason for reason in reasons if reason)
+
+    def _asked(self, job: Job, wish: ExternalWish, actor: str) -> str:
+        """As :meth:`asked_in_ad`, of one family."""
+        family = wish.family or self._family(job)
+        if (job.id, family) in self._of_job or self._store.had(job.id, family):
+            return ""
         try:
-            self.associate(ExternalWish(job.id, openings), actor)
+            self.associate(replace(wish, family=family), actor)
         except ExternalAddressError as error:
             if self._without() is not WithoutExternal.RUN:
                 raise
@@ -153,9 +173,9 @@ class ExternalAddresses:
         StoreError."""
         with self._lock:
             self._forget_past(now)
-            gone = [job_id for job_id in self._of_job if job_id not in self._feed.directory.by_id]
-            for job_id in gone:
-                del self._of_job[job_id]
+            gone = [place for place in self._of_job if place[0] not in self._feed.directory.by_id]
+            for place in gone:
+                del self._of_job[place]
             return self._store.expire(now) + self._release_refused()
 
     @property
@@ -165,34 +185,43 @@ class ExternalAddresses:
     def _without(self) -> WithoutExternal:
         return WithoutExternal.HOLD if self._spec is None else self._spec.refused
 
+    def _family(self, job: Job) -> int:
+        """The family that a job gets which names none: IPv4 where a rule gives that, else IPv6 where one does."""
+        rule = None if self._policy is None else rule_of(self._policy, job.facts)
+        return 4 if rule is None else rule.family
+
     def _claim(self, job: Job, wish: ExternalWish, now: float) -> Claim:
         """The terms of what a job asks for. Raises ExternalAddressError."""
-        policy, spec, rule = self._rule(job)
+        policy, spec, rule = self._rule(job, wish.family or 4)
         wanted = wish.openings or rule.openings
         if closed := refused(wanted, rule.openings):
             wanted_words, open_words = (", ".join(map(str, each)) for each in (closed, rule.openings))
             raise ExternalAddressError(f"{wanted_words}: the policy opens {open_words} (line {rule.line})")
-        if reason := why_not(policy, job):
+        if reason := why_not(policy, job, rule.family):
             raise ExternalAddressError(reason)
         seconds = min((each for each in (wish.seconds, rule.seconds) if each is not None), default=None)
+        own = job.ipv6 if rule.family == 6 else None
         return Claim(
             job,
             rule.pool,
-            spec.pools[rule.pool],
+            spec.pools.get(rule.pool, ()),
             wanted,
             rule.per_user,
             rule.per_group,
             None if seconds is None else now + seconds,
-            spec.quarantine,
+            # The address stays the job's, and then goes to whoever the site gives it.
+            spec.quarantine if own is None else 0.0,
+            own,
         )
 
-    def _rule(self, job: Job) -> tuple[Policy, ExternalSpec, ExternalRule]:
+    def _rule(self, job: Job, family: int) -> tuple[Policy, ExternalSpec, ExternalRule]:
         policy, spec = self._policy, self._spec
         if policy is None or spec is None:
             raise ExternalAddressError(NO_POOLS)
-        rule = rule_of(policy, job.facts)
+        rule = rule_of(policy, job.facts, family)
         if rule is None:
-            raise ExternalAddressError("no rule of the policy's section external gives this job an address")
+            what = "opens this job's IPv6 address" if family == 6 else "gives this job an IPv4 address"
+            raise ExternalAddressError(f"no rule of the policy's section external {what}")
         return policy, spec, rule
 
     def _release_refused(self) -> int:
@@ -208,13 +237,17 @@ class ExternalAddresses:
     def _why_over(self, job: Job, has: Association) -> str:
         """The reason why the policy gives a job its address no more; ``""``: it does."""
         try:
-            policy, spec, rule = self._rule(job)
+            policy, spec, rule = self._rule(job, has.address.version)
         except ExternalAddressError as error:
             return str(error)
-        if not any(has.address in network for network in spec.pools[rule.pool]):
+        if rule.family == 6 and has.address != job.ipv6:
+            return f"{has.address} is not the job's address any more"
+        if rule.family == 4 and not any(has.address in network for network in spec.pools[rule.pool]):
             return f"{has.address} is not in pool {rule.pool}"
         closed: tuple[Opening, ...] = refused(has.openings, rule.openings)
-        return f"the policy opens {', '.join(map(str, closed))} no more" if closed else why_not(policy, job)
+        return (
+            f"the policy opens {', '.join(map(str, closed))} no more" if closed else why_not(policy, job, rule.family)
+        )
 
     def _forget_past(self, now: float) -> None:
         """Take what is past its end out of the network, before the store may give it to the next job."""
@@ -223,26 +256,34 @@ class ExternalAddresses:
 
     def _forget(self, over: Association) -> None:
         """Take an association out of the network. The caller holds the lock."""
-        has = self._of_job.get(over.job)
+        has = self._of_job.get(_place(over))
         if has is not None and has.id == over.id:
-            del self._of_job[over.job]
+            del self._of_job[_place(over)]
             self._feed.tell(over.job)
             event("external address over", job=over.job, address=over.address, why=over.why)
 
 
-def why_not(policy: Policy, job: Job) -> str:
-    """The reason why a job's own network cannot be reached by an external address; ``""``: it can."""
+def why_not(policy: Policy, job: Job, family: int = 4) -> str:
+    """The reason why a job's own network cannot be reached by an external address of a family; ``""``: it can."""
     if job.network_type is not NetworkType.OVS_BRIDGE:
         return f"network type {job.network_type}: external addresses are for jobs of type ovs_bridge"
-    if job.ipv4 is None or job.mac is None:
-        return "the job has no IPv4 address of its own yet"
+    if job.mac is None or (job.ipv4 if family == 4 else job.ipv6) is None:
+        return f"the job has no IPv{family} address of its own yet"
     decision = quarantined(decide(job.facts, policy), job)
     if decision.isolated:
         return "nothing of the job may pass"
+    if family == 6 and not decision.inbound:
+        # What the site closes the rule opens; what the job itself has closed it does not.
+        closed = holds("MY.InboundConnectivity =?= false", ads_of(job.facts))
+        return "the job's own InboundConnectivity is false" if closed else ""
     if not decision.inbound:
         lines = [each.line for each in decision.because if each.kind is RuleKind.CONNECTIVITY]
         return f"nobody may call the job: its inbound connectivity is closed (policy line {lines[0] if lines else 0})"
     return ""
+
+
+def _place(of: Association) -> tuple[str, int]:
+    return of.job, of.address.version
 
 
 def _missing(association_id: str) -> NotFoundError:

@@ -89,7 +89,7 @@ def plan(
             refusals.append(
                 f"switch {switch.name} takes {switch.max_rules} rules; this policy needs {len(wanted.flows)}"
             )
-        if not switch.tracks and any(placed.decision.one_way for placed in after.jobs_at(switch.datapath)):
+        if not switch.tracks and any(placed.tracked for placed in after.jobs_at(switch.datapath)):
             refusals.append(
                 f"switch {switch.name} has no connection tracking, which one-way connectivity of its jobs needs"
             )

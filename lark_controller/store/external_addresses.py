@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from lark_common.errors import ExternalAddressError, NotFoundError
-from lark_common.runs import Network
+from lark_common.runs import Address, Network
 from lark_controller.jobs.external import Association, Opening, choose, listed, size
 from lark_controller.jobs.job import Job
 from lark_controller.store.audit_and_policies import record
@@ -35,7 +35,8 @@ _ANY_HELD: Final = select(table.c.number).where(table.c.held).limit(1)
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The terms on which a job may have an address: from which networks of which pool, how many its user's and its
-    group's jobs may have (None: no limit), until when, and the seconds that the address rests afterwards."""
+    group's jobs may have (None: no limit), until when, and the seconds that the address rests afterwards. ``own`` is
+    the job's own address that is opened instead."""
 
     job: Job
     pool: str
@@ -45,6 +46,12 @@ class Claim:
     per_group: int | None
     until: float | None
     quarantine: float
+    own: Address | None = None
+
+    @property
+    def family(self) -> int:
+        """The family of the address."""
+        return 4 if self.own is None else self.own.version
 
 
 def associate(connection: Connection, claim: Claim, now: float, actor: str) -> Association:
@@ -57,19 +64,12 @@ def associate(connection: Connection, claim: Claim, now: float, actor: str) -> A
         raise NotFoundError(f"no live job has the id {job.id}")
     _lock(connection)
     _expire(connection, now)
-    for has in _found(connection, select(*table.c).where(NOT_RELEASED, table.c.job == job.id)):
+    theirs = table.c.job == job.id, table.c.family == claim.family
+    for has in _found(connection, select(*table.c).where(NOT_RELEASED, *theirs)):
         return has
     _check_counts(connection, claim)
     connection.execute(update(table).where(table.c.held, table.c.free_at <= now).values(held=False))
-    held = {ip_address(text) for text in connection.execute(select(table.c.address).where(table.c.held)).scalars()}
-    last = connection.execute(
-        select(table.c.address).where(table.c.pool == claim.pool).order_by(table.c.number.desc()).limit(1)
-    ).scalar()
-    address = choose(claim.networks, held, None if last is None else ip_address(last))
-    if address is None:
-        raise ExternalAddressError(
-            f"pool {claim.pool} has no address left: all {size(claim.networks)} are given or rest"
-        )
+    address = _chosen(connection, claim)
     values = {
         "id": secrets.token_hex(8),
         "address": str(address),
@@ -130,9 +130,10 @@ def find(connection: Connection, association_id: str) -> Association | None:
     return _one(connection, association_id)
 
 
-def had(connection: Connection, job_id: str) -> bool:
-    """True if a job has or had an external address."""
-    return connection.execute(select(table.c.number).where(table.c.job == job_id).limit(1)).first() is not None
+def had(connection: Connection, job_id: str, family: int) -> bool:
+    """True if a job has or had an external address of a family."""
+    query = select(table.c.number).where(table.c.job == job_id, table.c.family == family).limit(1)
+    return connection.execute(query).first() is not None
 
 
 def prune(connection: Connection, before: float, limit: int) -> int:
@@ -141,11 +142,31 @@ def prune(connection: Connection, before: float, limit: int) -> int:
     return connection.execute(delete(table).where(table.c.number.in_(old))).rowcount
 
 
+def _chosen(connection: Connection, claim: Claim) -> Address:
+    """The address that a job gets: its own, or the pool's next. Raises ExternalAddressError."""
+    if claim.own is not None:
+        taken = select(table.c.job).where(table.c.held, table.c.address == str(claim.own)).limit(1)
+        if (whose := connection.execute(taken).scalar()) is not None:
+            raise ExternalAddressError(f"{claim.own} is open as the address of job {whose}")
+        return claim.own
+    held = {ip_address(text) for text in connection.execute(select(table.c.address).where(table.c.held)).scalars()}
+    last = connection.execute(
+        select(table.c.address).where(table.c.pool == claim.pool).order_by(table.c.number.desc()).limit(1)
+    ).scalar()
+    address = choose(claim.networks, held, None if last is None else ip_address(last))
+    if address is None:
+        raise ExternalAddressError(
+            f"pool {claim.pool} has no address left: all {size(claim.networks)} are given or rest"
+        )
+    return address
+
+
 def _check_counts(connection: Connection, claim: Claim) -> None:
     job = claim.job
 
     def count(whose: Any) -> int:
-        return int(connection.execute(select(func.count()).select_from(table).where(NOT_RELEASED, whose)).scalar_one())
+        theirs = NOT_RELEASED, table.c.family == claim.family, whose
+        return int(connection.execute(select(func.count()).select_from(table).where(*theirs)).scalar_one())
 
     if (has := count(table.c.owner == job.owner)) >= claim.per_user:
         raise ExternalAddressError(f"the jobs of {job.owner} have {has} external addresses; at most {claim.per_user}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +24,8 @@ from tests.fixtures.wires import Wire, open_socket
 
 pytestmark = pytest.mark.ovs
 
+# linux/in.h; the socket module lacks them.
+IP_MTU_DISCOVER, IP_RECVERR, IP_MTU, IP_PMTUDISC_DO = 10, 11, 14, 2
 POOL = "198.51.100.64/30"
 FIRST = "198.51.100.64"
 OUTSIDE = WAN[0]
@@ -246,6 +250,151 @@ def test_a_restart_changes_nothing(site: Site, lark: Lark) -> None:
     assert reaches(site, "a", FIRST, 80)
     lark.request("DELETE", f"/v1/external-addresses/{given['id']}")
     wait(lambda: site.flows(CORE, Category.EXTERNAL) == closed(site))
+
+
+BEYOND = "203.0.113.9"
+
+
+def test_path_mtu_and_traceroute_work_through_the_translation(site: Site, lark: Lark) -> None:
+    ask(lark, site.run(lark, "a", "alice"), "udp/5000-5003")
+    gateway = site["gw"]
+    run(["ip", "netns", "exec", gateway.namespace, "sysctl", "-qw", "net.ipv4.ip_forward=1"])
+    run(["ip", "-n", gateway.namespace, "link", "add", "narrow", "mtu", "1280", "type", "veth", "peer", "name", "end"])
+    try:
+        for device in ("narrow", "end"):
+            run(["ip", "-n", gateway.namespace, "link", "set", device, "up"])
+        run(["ip", "-n", gateway.namespace, "route", "add", f"{BEYOND}/32", "dev", "narrow"])
+        site.settle()
+        with open_socket(site["a"], socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.bind((site["a"].ipv4, 5001))
+            client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+            client.connect((BEYOND, 9))
+            assert client.getsockopt(socket.IPPROTO_IP, IP_MTU) == 1500
+
+            def narrower() -> bool:
+                # Once the message is there, what is sent is refused.
+                with suppress(OSError):
+                    client.send(bytes(1400))
+                return client.getsockopt(socket.IPPROTO_IP, IP_MTU) == 1280
+
+            wait(narrower)
+        with open_socket(site["a"], socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.bind((site["a"].ipv4, 5002))
+            client.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
+            client.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+            client.connect((BEYOND, 33434))
+            wait(lambda: told(client) == errno.EHOSTUNREACH)
+    finally:
+        run(["ip", "-n", gateway.namespace, "link", "del", "narrow"])
+
+
+def test_the_outside_hears_that_nobody_listens_at_an_open_port(site: Site, lark: Lark) -> None:
+    ask(lark, site.run(lark, "a", "alice"), "udp/5000-5003")
+    site.settle()
+    with open_socket(site["gw"], socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.bind((OUTSIDE, 0))
+        client.connect((FIRST, 5003))
+        wait(lambda: told(client) == errno.ECONNREFUSED)
+
+
+def told(client: socket.socket) -> int:
+    """The error that a socket has heard by ICMP after what it has sent; 0 for none."""
+    with suppress(OSError):
+        client.send(b"hi")
+    time.sleep(0.05)
+    return client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+OPENS = """external:
+  rules:
+    - {when: 'Owner == "alice"', family: ipv6, open: [tcp, udp], per_user: 1}
+"""
+
+
+def reaches6(site: Site, name: str, source: str, port: int) -> bool:
+    """True if a call from a router's address outside, or from another host of the site, is accepted by the job."""
+    site.settle()
+    with open_socket(site[name], socket.AF_INET6, socket.SOCK_STREAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((site[name].ipv6, port))
+        server.listen()
+        with open_socket(site["gw"], socket.AF_INET6, socket.SOCK_STREAM) as client:
+            client.bind((source, 0))
+            client.settimeout(2.0)
+            try:
+                client.connect((site[name].ipv6, port))
+            except (TimeoutError, OSError):
+                return False
+            return True
+
+
+@pytest.mark.parametrize("rules", [(), ("connectivity: {inbound: deny}",)], ids=["allow", "deny"])
+def test_a_jobs_own_ipv6_address_is_opened_to_the_wan(site: Site, lark: Lark, rules: tuple[str, ...]) -> None:
+    lark.put_policy(policy(site, *rules, section=OPENS))
+    outside, inside = WAN[2], site["gw"].ipv6
+    job = site.run(lark, "a", "alice")
+    # Until it is asked for, connectivity alone decides.
+    assert reaches6(site, "a", outside, 80) is not bool(rules)
+    given = ask(lark, job, "tcp/80", family="ipv6")
+    assert (given["address"], given["pool"], given["open"]) == (site["a"].ipv6, "own", ["tcp/80"])
+    assert ask(lark, job, status=200) == given
+    assert reaches6(site, "a", outside, 80)
+    assert not reaches6(site, "a", outside, 81)
+    assert reaches6(site, "a", inside, 81) is not bool(rules)
+    assert "at most 1" in ask(lark, site.run(lark, "b", "alice"), status=409)["detail"]
+    lark.request("DELETE", f"/v1/external-addresses/{given['id']}")
+    wait(lambda: reaches6(site, "a", outside, 80) is not bool(rules))
+
+
+def test_what_came_in_by_an_open_ipv6_port_ends_with_it(site: Site, lark: Lark) -> None:
+    lark.put_policy(policy(site, "connectivity: {inbound: deny}", section=OPENS))
+    given = ask(lark, site.run(lark, "a", "alice"), "tcp/80", family="ipv6")
+    site.settle()
+    with (
+        open_socket(site["a"], socket.AF_INET6, socket.SOCK_STREAM) as server,
+        open_socket(site["gw"], socket.AF_INET6, socket.SOCK_STREAM) as client,
+    ):
+        server.bind((site["a"].ipv6, 80))
+        server.listen()
+        client.bind((WAN[2], 0))
+        client.settimeout(10.0)
+        client.connect((site["a"].ipv6, 80))
+        with server.accept()[0] as called:
+            called.settimeout(1.0)
+            client.send(b"1")
+            assert called.recv(1) == b"1"
+            lark.request("DELETE", f"/v1/external-addresses/{given['id']}")
+            wait(lambda: "tp_dst=80" not in " ".join(site.flows(WORKER1)))
+            site.settle()
+            wait(lambda: not connections_of(site))
+            client.send(b"2")
+            with pytest.raises(TimeoutError):
+                called.recv(1)
+
+
+def connections_of(site: Site) -> list[str]:
+    """The connections of the job's IPv6 address that its switch tracks."""
+    return [line for line in site.ovs.appctl("dpctl/dump-conntrack").splitlines() if f"={site['a'].ipv6}," in line]
+
+
+def test_a_job_that_has_closed_itself_opens_no_ipv6_address(site: Site, lark: Lark) -> None:
+    lark.put_policy(policy(site, "connectivity: {inbound: requested}", section=OPENS))
+    job = site.run(lark, "a", "alice", job="InboundConnectivity=false")
+    assert "InboundConnectivity is false" in ask(lark, job, family="ipv6", status=409)["detail"]
+    assert "no rule" in ask(lark, job, family="ipv4", status=409)["detail"]
+    assert ask(lark, job, family="ipx", status=422)["errors"]
+
+
+def test_the_ad_asks_for_both_families(site: Site, lark: Lark) -> None:
+    both = SECTION + OPENS.partition("rules:\n")[2]
+    lark.put_policy(policy(site, section=both))
+    wish = 'RequestExternalAddress=true\nExternalPorts="tcp/80"\nExternalFamily="Both"'
+    job = site.run(lark, "a", "alice", job=wish)
+    assert job["external_addresses"] == [FIRST, site["a"].ipv6]
+    assert reaches(site, "a", FIRST, 80)
+    assert reaches6(site, "a", WAN[2], 80)
+    wrong = lark.post(site.ads("b", "alice", job='RequestExternalAddress=true\nExternalFamily="ipx"'))
+    assert (wrong.status, wrong.body["attribute"]) == (422, "ExternalFamily")
 
 
 def test_who_gets_none_hears_why(site: Site, lark: Lark) -> None:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.cookies import Category, cookie, parse
 from lark_controller.flows.desired import Desired
-from lark_controller.flows.model import ETH_ARP, Program
+from lark_controller.flows.icmp_errors import inward, outward
+from lark_controller.flows.model import ETH_ARP, PORT_CONTROLLER, Program
 from lark_controller.flows.origins import origin
 from lark_controller.flows.placement import place_switch
 from lark_controller.flows.simulation.simulate import PortView, Result, Tables, run
+from lark_controller.flows.tables import Core
+from lark_controller.flows.tracked import tracked
 from lark_controller.flows.transition import Transition
 from lark_controller.jobs.external import External, listed
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from tests.fixtures import frames
-from tests.flows.test_pipeline import CORE, a_job, mac
+from tests.flows.test_pipeline import CORE, EDGE, a_job, mac
 
 LAN, OUT = 1, 2
 ROUTER, OUTSIDE, FIRST, OTHER = "02:00:00:00:ff:02", "192.0.2.7", "198.51.100.65", "198.51.100.66"
@@ -132,6 +135,101 @@ def test_an_address_is_asked_for_outside_and_only_a_jobs_is_answered() -> None:
     assert fields["arp_sha"] == fields["eth_src"] == int(mac(job).replace(":", ""), 16)
     assert passed(found, OUT, frames.arp(ROUTER, ROUTER, "192.0.2.254", "00:00:00:00:00:00", OTHER)).dropped
     assert passed(found, LAN, asked).dropped
+
+
+def test_icmp_errors_are_translated_by_the_controller_and_go_on_through_the_tables() -> None:
+    job = mapped(1, "alice", "tcp/80")
+    found, external = tables(job), mapped(1, "alice", "tcp/80").external[0]
+    about = frames.ip(FIRST, OUTSIDE, 6, frames.tcp_payload(FIRST, OUTSIDE, 80, 40000, frames.SYN))[1]
+    came = frames.icmp(ROUTER, mac(job), "203.0.113.1", FIRST, 3, 4, rest=b"\0\0\5\0" + about)
+    (asked,) = passed(found, OUT, came).to_controller
+    assert (asked.table, parse(asked.cookie).number) == (Core.CLASSIFY, job.number)
+    assert job.ipv4 is not None
+    inside = inward(came, external, IPv4Address(job.ipv4), 2 << 40 | job.number)
+    assert inside is not None
+    assert passed(found, OUT, inside).ports == (LAN,)
+    # The job's own error leaves as the external address, though nobody may send with that.
+    about = frames.ip(OUTSIDE, str(job.ipv4), 6, frames.tcp_payload(OUTSIDE, str(job.ipv4), 40000, 80, frames.SYN))[1]
+    left = frames.icmp(mac(job), ROUTER, str(job.ipv4), OUTSIDE, 3, 3, rest=bytes(4) + about)
+    (asked,) = passed(found, LAN, left).to_controller
+    assert (asked.table, parse(asked.cookie).number) == (Core.EXTERNAL, job.number)
+    outside = outward(left, external, IPv4Address(job.ipv4))
+    assert outside is not None
+    assert passed(found, LAN, outside).dropped
+    assert OUT in passed(found, PORT_CONTROLLER, outside).ports
+
+
+OPENS = """
+version: 1
+networks: {{jobs: [10.64.0.0/16, "2001:db8:64::/64"], local: [10.0.0.0/8, "2001:db8:64::/48"]}}
+edge: {{uplinks: [up]}}
+policies: [{rule}]
+external: {{rules: [{{family: ipv6, open: [any]}}]}}
+"""
+FAR, NEAR = "2001:db8:ffff::7", "2001:db8:64:1::7"
+CONNECTIVITY = {"allow": "", "deny": "connectivity: {inbound: deny}"}
+
+
+def an_edge_with(opened: str, connectivity: str) -> tuple[Job, Program]:
+    rule = CONNECTIVITY[connectivity]
+    desired = Desired(load(OPENS.format(rule=f"{{{rule}}}" if rule else "")))
+    switch = place_switch(desired.policy, EDGE, {"up": 9, "p1": 11}, normal=True, tracks=True, max_meter=0)
+    desired.set_switch(switch)
+    job = a_job(1, "alice")
+    assert job.ipv6 is not None
+    job = replace(job, external=(External(job.ipv6, listed(opened)),)) if opened else job
+    desired.put(job, Decider(desired.policy).of(job))
+    return job, desired.build(EDGE)
+
+
+@pytest.mark.parametrize("connectivity", ["allow", "deny"])
+@pytest.mark.parametrize(
+    ("opened", "protocol", "port", "expected"),
+    [
+        ("tcp/80", "tcp", 80, True),
+        ("tcp/80", "tcp", 81, False),
+        ("tcp/80", "udp", 80, False),
+        ("tcp/80", "icmp", 0, False),
+        ("icmp", "icmp", 0, True),
+        ("udp/5000-5003", "udp", 5003, True),
+        ("udp/5000-5003", "udp", 5004, False),
+        ("any", "tcp", 81, True),
+        ("any", "icmp", 0, True),
+    ],
+)
+def test_an_own_address_is_open_to_the_wan_on_what_was_asked_for_alone(
+    opened: str, protocol: str, port: int, expected: bool, connectivity: str
+) -> None:
+    job, program = an_edge_with(opened, connectivity)
+    found = Tables(program)
+
+    def comes(source: str) -> bool:
+        ends = ROUTER, mac(job), source, str(job.ipv6)
+        if protocol == "icmp":
+            frame = frames.icmp(*ends, 128)
+        else:
+            frame = (frames.tcp if protocol == "tcp" else frames.udp)(*ends, 40000, port)
+        return run(found, 9, frame, PortView.of((9, 11))).ports == (11,)
+
+    assert comes(FAR) is expected
+    # The site's own hosts are connectivity's matter, whatever is open.
+    assert comes(NEAR) is (connectivity == "allow")
+    # What the job has begun itself is answered.
+    out = frames.tcp(mac(job), ROUTER, str(job.ipv6), FAR, 40000, 443)
+    assert run(found, 11, out, PortView.of((9, 11))).ports == (9,)
+
+
+@pytest.mark.parametrize("connectivity", ["allow", "deny"])
+def test_a_job_that_did_not_ask_is_as_connectivity_says(connectivity: str) -> None:
+    job, program = an_edge_with("", connectivity)
+    frame = frames.tcp(ROUTER, mac(job), FAR, str(job.ipv6), 40000, 80)
+    assert run(Tables(program), 9, frame, PortView.of((9, 11))).ports == ((11,) if connectivity == "allow" else ())
+
+
+def test_other_openings_are_told_apart_in_a_switchs_flows() -> None:
+    """So that a switch that was away forgets what came in by those that are over."""
+    was, other, none = (tracked(an_edge_with(opened, "deny")[1]) for opened in ("tcp/80", "tcp/81", ""))
+    assert {each.address for each in was - other} == {each.address for each in was - none} == {a_job(1, "alice").ipv6}
 
 
 def test_a_policy_without_the_section_has_no_more_than_a_table_to_pass() -> None:

@@ -307,7 +307,8 @@ def test_connections_by_ports_are_tracked_apart_from_others(version: int) -> Non
 def test_jobs_with_one_way_connectivity_are_read_back_from_the_flows() -> None:
     one_way = a_job(1, "alice", inbound=False), a_job(2, "alice", outbound=False, ipv6=None)
     site = Site(*one_way, a_job(3, "alice"), a_job(4, "alice", inbound=False, outbound=False))
-    assert tracked(site.desired.build(EDGE)) == {(job.number, address) for job in one_way for address in job.addresses}
+    found = {(each.number, each.address) for each in tracked(site.desired.build(EDGE))}
+    assert found == {(job.number, address) for job in one_way for address in job.addresses}
 
 
 @VERSIONS

@@ -46,7 +46,7 @@ def test_an_address_is_given_kept_released_and_rests(store: Store, store_url: st
     )
     assert (made.openings, made.until, made.released, made.live(NOW)) == (listed("tcp/80"), NOW + 900, None, True)
     assert external.associate(claim(job), NOW + 1, "other") == made
-    assert (external.find(made.id), external.held(), external.had(job.id)) == (made, [made], True)
+    assert (external.find(made.id), external.held(), external.had(job.id, 4)) == (made, [made], True)
     store.close()
     again = Store.open(store_url).external_addresses
     over = again.release(made.id, NOW + 5, "released", "ops")
@@ -65,7 +65,7 @@ def test_none_is_left_until_one_has_rested(store: Store) -> None:
     made = [external.associate(claim(job), NOW, "ops") for job in (first, second)]
     with pytest.raises(ExternalAddressError, match="pool public has no address left: all 2 are given or rest"):
         external.associate(claim(third), NOW, "ops")
-    assert not external.had(third.id)
+    assert not external.had(third.id, 4)
     external.release(made[1].id, NOW, "released", "ops")
     with pytest.raises(ExternalAddressError):
         external.associate(claim(third), NOW + QUARANTINE - 1, "ops")
@@ -102,6 +102,26 @@ def test_users_and_groups_have_so_many(store: Store) -> None:
     with pytest.raises(ExternalAddressError, match="the jobs of cms have 1 external addresses; at most 1"):
         store.external_addresses.associate(claim(jobs[2], networks=more, per_user=1, per_group=1), NOW, "ops")
     store.external_addresses.associate(claim(jobs[2], networks=more, per_user=1, per_group=2), NOW, "ops")
+
+
+def test_an_own_address_is_opened_beside_one_of_a_pool_counted_apart_and_does_not_rest(store: Store) -> None:
+    external, own = store.external_addresses, ip_address("2001:db8::7")
+    job, other = run(store, 1, owner="a"), run(store, 2, owner="a")
+
+    def opening(whose: Job) -> Claim:
+        return claim(whose, pool="own", networks=(), own=own, quarantine=0.0, per_user=1)
+
+    first = external.associate(claim(job, per_user=1), NOW, "ops")
+    opened = external.associate(opening(job), NOW, "ops")
+    assert (opened.address, opened.pool, external.had(job.id, 6)) == (own, "own", True)
+    assert external.associate(opening(job), NOW, "ops") == opened
+    assert external.associate(claim(job, per_user=1), NOW, "ops") == first
+    with pytest.raises(ExternalAddressError, match="at most 1"):
+        external.associate(opening(other), NOW, "ops")
+    with pytest.raises(ExternalAddressError, match=f"2001:db8::7 is open as the address of job {job.id}"):
+        external.associate(replace(opening(other), per_user=2), NOW, "ops")
+    external.release(opened.id, NOW + 1, "released", "ops")
+    assert external.associate(opening(other), NOW + 1, "ops").address == own
 
 
 def test_many_at_once_get_each_address_once_and_no_more_than_they_may(store: Store) -> None:

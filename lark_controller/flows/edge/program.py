@@ -17,6 +17,7 @@ from lark_controller.flows.counting import count_flows, dropping, split_flows
 from lark_controller.flows.edge.admit import _admit
 from lark_controller.flows.edge.connections import _connections, _untracked
 from lark_controller.flows.edge.delivery import _announce, _deliver, _to_job, forwarding
+from lark_controller.flows.edge.opened import opened_flows, opened_frame
 from lark_controller.flows.edge.slices import _slices
 from lark_controller.flows.model import (
     ETH_IPV4,
@@ -57,10 +58,13 @@ def rules(policy: Policy, *, tracks: bool) -> Iterator[Flow]:
     drops = dropping(policy)
     yield from _slices(policy, drops)
     yield from wan_flows(policy, Edge.WAN, Edge.TRACK, drops)
-    if policy.connectivities and tracks:
+    opens = policy.external is not None and policy.external.opens
+    if tracks and (policy.connectivities or opens):
         yield from _connections(drops)
-    elif policy.connectivities:
+    elif policy.connectivities or opens:
         yield from _untracked(drops)
+    if opens:
+        yield from opened_frame(policy, drops)
     yield from split_flows(policy)
     yield from _groups(policy)
 
@@ -113,6 +117,7 @@ def job_flows(placed: Placed, switch: Switch, marks: Marks, local: tuple[Network
     yield from _admit(placed, mark, _sender(placed, marks))
     yield from queue_flows(placed, local, mark, marks.dscp)
     yield from _receiver(placed, mark, marks)
+    yield from opened_flows(placed, mark)
     yield from _deliver(placed, mark)
     yield from _announce(placed, switch, mark)
 
@@ -161,7 +166,7 @@ def _sender(placed: Placed, marks: Marks) -> tuple[int, int]:
         t.FROM_TAG.put(marks.tag),
         t.FROM_SLICED.put(int(marks.tag != 0)),
         t.FROM_WAN.put(marks.wan),
-        t.FROM_TRACKED.put(int(decision.one_way)),
+        t.FROM_TRACKED.put(int(placed.tracked)),
         t.FROM_MUTE.put(int(not decision.outbound)),
         t.GROUP.put(marks.dscp or 0),
     )
@@ -175,7 +180,7 @@ def _receiver(placed: Placed, mark: int, marks: Marks) -> Iterator[Flow]:
         t.TO_TAG.put(marks.tag),
         t.TO_SLICED.put(int(marks.tag != 0)),
         t.TO_WAN.put(marks.wan),
-        t.TO_TRACKED.put(int(decision.one_way)),
+        t.TO_TRACKED.put(int(placed.tracked)),
         t.TO_MUTE.put(int(not decision.inbound)),
     )
     for fields in _to_job(placed):

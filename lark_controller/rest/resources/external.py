@@ -10,6 +10,7 @@ from marshmallow import Schema, fields, validate
 
 from lark_controller.api.external import ExternalWish
 from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
+from lark_controller.policies.external import FAMILIES
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host_of
 from lark_controller.rest.bodies import read_json
@@ -49,6 +50,12 @@ class ExternalWishSchema(Schema):
         validate=_SECONDS,
         metadata=meta("Seconds; without it as long as the policy lets it, and never longer than the job lives"),
     )
+    family = fields.String(
+        load_default=None,
+        allow_none=True,
+        validate=validate.OneOf(tuple(FAMILIES)),
+        metadata=meta("ipv4, or ipv6, which opens the job's own address; without it IPv4 where the policy gives that"),
+    )
 
 
 class ExternalAddressSchema(Schema):
@@ -56,7 +63,7 @@ class ExternalAddressSchema(Schema):
 
     id = fields.String(required=True, metadata=meta("The id of this association, 16 hexadecimal digits"))
     address = fields.String(required=True, metadata=meta("The external address"))
-    pool = fields.String(required=True, metadata=meta("Its pool"))
+    pool = fields.String(required=True, metadata=meta("Its pool; `own` where it is the job's own address"))
     job = fields.String(required=True, metadata=meta("The id of the job whose it is"))
     job_name = fields.String(required=True, allow_none=True, metadata=meta("That job's CLUSTER.PROC"))
     owner = fields.String(required=True, metadata=meta("That job's owner"))
@@ -109,7 +116,7 @@ def associate(query: dict[str, Any]) -> Response:
     body = read_json(MAX_BODY, ExternalWishSchema())
     job_id = named_job(body["job"])
     require_host_of(current(), job_id)
-    wish = ExternalWish(job_id, _openings(body["open"]), body["seconds"])
+    wish = ExternalWish(job_id, _openings(body["open"]), body["seconds"], FAMILIES.get(body["family"]))
     given = current().controls.external.associate(wish, actor())
     if query["wait"]:
         # As with reservations: those who ask must leave places to the hooks of jobs that start.
