@@ -40,6 +40,12 @@ class RunKey(NamedTuple):
         text = f"{self.global_job_id}\n{self.started}\n{self.slot}"
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
+    @property
+    def access_point(self) -> str:
+        """The access point that the GlobalJobId begins with; ``""`` where it names none."""
+        name, mark, _ = self.global_job_id.partition("#")
+        return name if mark else ""
+
 
 class EndedBy(StrEnum):
     """The event by which a job's end was noticed: its hook's call, the end of its ``condor_starter``, a restart of its

@@ -182,7 +182,8 @@ class TransferRule:
     """The treatment of what HTCondor moves for a job on its worker, outside of the job's network.
 
     ``group`` is the one whose mark the packets have (None: the job's own), ``rate`` the most of all connections
-    together in each direction, Mb/s of IP packets (None: no limit). With ``block`` nothing passes.
+    together in each direction, Mb/s of IP packets (None: no limit). With ``block`` nothing passes. ``group_rate`` and
+    ``access_point_rate`` are the most of all transfers of that group, and of that access point, on one worker.
     """
 
     position: int
@@ -191,6 +192,8 @@ class TransferRule:
     group: str | None = None
     rate: float | None = None
     block: bool = False
+    group_rate: float | None = None
+    access_point_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,14 +442,19 @@ class TransferTerms:
     group: str = ""
     rate: float | None = None
     block: bool = False
+    group_rate: float | None = None
+    access_point_rate: float | None = None
 
     @property
     def words(self) -> str:
         """The terms in words, for plans and tables: ``at most 100 Mb/s, group cms``."""
         if self.block:
             return "blocked"
-        limit = "no limit" if self.rate is None else f"at most {self.rate:g} Mb/s"
-        return f"{limit}, group {self.group}" if self.group else limit
+        shares = (("its group", self.group_rate), ("its access point", self.access_point_rate))
+        limits = [] if self.rate is None else [f"at most {self.rate:g} Mb/s"]
+        limits += [f"at most {rate:g} Mb/s with {other} on the worker" for other, rate in shares if rate is not None]
+        group = [f"group {self.group}"] if self.group else []
+        return ", ".join([*(limits or ["no limit"]), *group])
 
 
 class SliceKey(NamedTuple):

@@ -140,14 +140,22 @@ def schema() -> dict[str, Any]:
                     {
                         "when": when,
                         "group": _described(_NAME, "whose mark they have; without it the job's own"),
-                        "rate": _described(_TRANSFER_RATE, "the most in each direction"),
+                        "rate": _described(_TRANSFER_RATE, "the most of each job in each direction"),
+                        "group_rate": _described(_TRANSFER_RATE, "the most of all of the group on one worker"),
+                        "access_point_rate": _described(
+                            _TRANSFER_RATE, "the most of all of the job's access point on one worker"
+                        ),
                         "block": {"type": "boolean"},
                     },
                     transfers.KEYS,
                 ),
                 "what HTCondor moves for a job on its worker",
             ),
-            "not": {"properties": {"block": {"const": True}}, "required": ["block", "rate"]},
+            "not": {
+                "properties": {"block": {"const": True}},
+                "required": ["block"],
+                "anyOf": [{"required": [name]} for name in transfers.RATES],
+            },
         },
         "scitags": _described(
             _record(

@@ -10,7 +10,8 @@ from lark_controller.policies.model import Because, RuleKind, TransferRule, Tran
 from lark_controller.policies.predicate import Ads, holds, values_met
 from lark_controller.policies.yaml_nodes import FileEntry
 
-KEYS = ("when", "group", "rate", "block")
+RATES: Final = ("rate", "group_rate", "access_point_rate")
+KEYS = ("when", "group", *RATES, "block")
 # Mb/s. The kernel's limits (nft(8)) take no more than some 147 Gb/s, and a limit below a packet a second is none.
 MOST_RATE: Final = 100_000.0
 LEAST_RATE: Final = 0.1
@@ -20,7 +21,7 @@ _REFUSED: Final = {
         "a WAN port: transfers leave by the worker's own address, by which no core knows whose they are",
         "port of the group that group names",
     ),
-    "ceiling": ("a ceiling, which is a group's: a rule of transfers limits each job by itself", "rate"),
+    "ceiling": ("a ceiling, which is a group's on the WAN: a rule of transfers limits on workers", "rate, group_rate"),
     "guarantee": (
         "a guarantee: the worker knows nothing of the paths of its own traffic",
         "guarantee of the group that group names",
@@ -38,15 +39,20 @@ def parse(entry: FileEntry, position: int, groups: frozenset[str]) -> TransferRu
         return None
     for name in refused & fields.keys():
         fields[name].mistake(*_REFUSED[name])
-    rate = fields["rate"].megabits() if "rate" in fields else None
-    if rate is not None and not LEAST_RATE <= rate <= MOST_RATE:
-        fields["rate"].mistake(f"a rate of {rate:g} Mb/s", f"{LEAST_RATE:g} to {MOST_RATE:g} Mb/s")
     blocked = "block" in fields and fields["block"].boolean() is True
-    if blocked and "rate" in fields:
-        fields["rate"].mistake("a rate beside block: true, with which nothing passes", "one of rate and block")
+    rates = {name: _rate(fields[name], name, blocked) for name in RATES if name in fields}
     group = fields["group"].choice(groups, "a group of the section groups") if "group" in fields else None
     when = fields["when"].predicate() if "when" in fields else None
-    return TransferRule(position, entry.line, when, group, rate, blocked)
+    return TransferRule(position, entry.line, when, group, block=blocked, **rates)
+
+
+def _rate(field: FileEntry, name: str, blocked: bool) -> float | None:
+    rate = field.megabits()
+    if rate is not None and not LEAST_RATE <= rate <= MOST_RATE:
+        field.mistake(f"a rate of {rate:g} Mb/s", f"{LEAST_RATE:g} to {MOST_RATE:g} Mb/s")
+    if blocked:
+        field.mistake("a rate beside block: true, with which nothing passes", f"one of {name} and block")
+    return rate
 
 
 def decide(rules: tuple[TransferRule, ...], group: str, ads: Ads) -> tuple[TransferTerms | None, Because | None]:
@@ -57,5 +63,7 @@ def decide(rules: tuple[TransferRule, ...], group: str, ads: Ads) -> tuple[Trans
             because = Because(
                 RuleKind.TRANSFERS, rule.position, rule.line, rule.when or "true", values_met(rule.when, ads)
             )
-            return TransferTerms(group if rule.group is None else rule.group, rule.rate, rule.block), because
+            queue = group if rule.group is None else rule.group
+            terms = TransferTerms(queue, rule.rate, rule.block, rule.group_rate, rule.access_point_rate)
+            return terms, because
     return None, None

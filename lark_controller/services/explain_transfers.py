@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 
 from lark_controller.api.jobs import TransferState
 from lark_controller.api.switches import Step
+from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy, TransferTerms
 from lark_controller.services.explain import Ends
 
-# The state of a job's transfers, by the job's number and their terms.
-StateOf = Callable[[int, TransferTerms | None, Policy], TransferState | None]
+# The state of a job's transfers, by their terms.
+StateOf = Callable[[Job, TransferTerms | None, Policy], TransferState | None]
 
 
 def transfer_steps(ends: Ends, policy: Policy, state_of: StateOf, owner: str | None = None) -> Iterator[Step]:
@@ -22,11 +23,11 @@ def transfer_steps(ends: Ends, policy: Policy, state_of: StateOf, owner: str | N
     if not policy.transfers:
         return
     placed = {each.job.number: each for each in (ends.src_job, ends.dst_job) if each is not None}
-    for number, each in placed.items():
+    for each in placed.values():
         job, terms = each.job, each.decision.transfers
         if owner is not None and job.owner != owner:
             continue
-        state = state_of(number, terms, policy)
+        state = state_of(job, terms, policy)
         if terms is None or state is None:
             words = "under no rule"
         elif state.enforced:
@@ -40,5 +41,6 @@ def _reach(terms: TransferTerms) -> str:
     """The directions and places in which the terms hold."""
     if terms.block or not terms.group:
         return "in both directions"
-    rate = "" if terms.rate is None else "the rate in both directions, "
+    limited = any(each is not None for each in (terms.rate, terms.group_rate, terms.access_point_rate))
+    rate = "the rate in both directions, " if limited else ""
     return f"{rate}the group's mark in what leaves it"

@@ -99,5 +99,4 @@ def names_of(jobs: Iterable[Called]) -> dict[str, str]:
 
 def full_name(job: Job) -> str:
     """CLUSTER.PROC with the access point in front, as far as the GlobalJobId says it."""
-    access_point, mark, _ = job.run.global_job_id.partition("#")
-    return f"{access_point}#{job.called}" if mark else job.called
+    return f"{access_point}#{job.called}" if (access_point := job.run.access_point) else job.called

@@ -173,7 +173,7 @@ class Jobs:
         decision = self.decision(job)
         usage = self._account_writer.of_jobs([confirmation.job]).get(job.number)
         at = None if ending is None else ending.at
-        moving = self.treatments.state(job.number, decision.transfers, self._policy.policy) if job.live else None
+        moving = self.treatments.state(job, decision.transfers, self._policy.policy) if job.live else None
         return JobDetail(confirmation.job, decision, confirmation, job_ad, machine_ad, at, usage, moving)
 
     def decision(self, job: Job) -> Decision:

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from lark_common.transfers import Treatment
+from lark_common.transfers import MOST_NAME, SharedRate, Treatment
 from lark_controller.api.jobs import TransferState
+from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy, TransferTerms
 
 UNHEARD: Final = "the worker has not said that it enforces this"
@@ -40,19 +41,27 @@ class Treatments:
                 # At most twice as many as live, so that each is looked at a bounded number of times.
                 self._most = max(_MANY, 2 * len(self._said))
 
-    def state(self, number: int, terms: TransferTerms | None, policy: Policy) -> TransferState | None:
+    def state(self, job: Job, terms: TransferTerms | None, policy: Policy) -> TransferState | None:
         """The state of a job's transfers under these terms; None where no rule is about them."""
         if terms is None:
             return None
         with self._lock:
-            said = self._said.get(number, Said(None))
-        if said.treatment == treatment(terms, policy):
+            said = self._said.get(job.number, Said(None))
+        if said.treatment == treatment(terms, policy, job.run.access_point):
             return TransferState(enforced=True)
         return TransferState(enforced=False, reason=said.trouble or UNHEARD)
 
 
-def treatment(terms: TransferTerms, policy: Policy) -> Treatment:
-    """The treatment that a worker is asked for."""
+def treatment(terms: TransferTerms, policy: Policy, access_point: str) -> Treatment:
+    """The treatment that the worker of a job of this access point is asked for."""
     dscp = next((group.dscp for group in policy.groups if group.name == terms.group), None)
-    rate = None if terms.rate is None else round(1_000_000 * terms.rate)
-    return Treatment(rate, dscp, terms.block)
+    limits = (
+        (f"group {terms.group}", terms.group_rate),
+        (f"access point {access_point}", terms.access_point_rate),
+    )
+    shared = tuple(SharedRate(name[:MOST_NAME], _bits(rate)) for name, rate in limits if rate is not None)
+    return Treatment(None if terms.rate is None else _bits(terms.rate), dscp, terms.block, shared)
+
+
+def _bits(megabits: float) -> int:
+    return round(1_000_000 * megabits)

@@ -95,7 +95,11 @@ class Accounts:
             # Decided when the job was placed: a post costs no evaluation of predicates.
             placed = ((job_id, desired.placed.get(job.number)) for job_id, job in own.items())
             terms = {job_id: each.decision.transfers for job_id, each in placed if each is not None}
-            treatments = {job_id: treatment(each, policy) for job_id, each in terms.items() if each is not None}
+            treatments = {
+                job_id: treatment(each, policy, own[job_id].run.access_point)
+                for job_id, each in terms.items()
+                if each is not None
+            }
             said = {own[id_].number: Said(moved[id_].treatment, moved[id_].trouble) for id_ in treatments}
             self._jobs.treatments.note(said)
         missing = frozenset(moved.keys() - counted)

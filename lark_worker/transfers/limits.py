@@ -1,15 +1,17 @@
 """The packet filter's table that limits, marks and blocks jobs' transfers, by both ends of each connection. Pure.
 
 It stands at the hooks where the worker's own packets leave and arrive, so it needs no interface: whether the host's
-address is on a port, on a bridge or inside Open vSwitch changes nothing.
+address is on a port, on a bridge or inside Open vSwitch changes nothing. A limit that jobs share is a chain that their
+chains lead to: a rule is one bucket.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from lark_common.transfers import Treatment
+from lark_common.transfers import SharedRate, Treatment
 from lark_worker.records.known_jobs import Key
 from lark_worker.rules.table import Chain, Set, Table
 from lark_worker.transfers.inet_diag import Connection
@@ -30,6 +32,8 @@ def table(name: str, treatments: Mapping[Key, Treatment], connections: Iterable[
         for way, rules in (("o", _sent(treatment)), ("i", _taken(treatment))):
             if found := tuple(rules):
                 chains[_chain(way, key)] = Chain(found)
+                shared = () if treatment.block else treatment.shared
+                chains |= {_shared(way, each): Chain(tuple(_limit(each.rate))) for each in shared}
     elements: dict[str, list[str]] = {f"{way}{version}": [] for way in "oi" for version in _FIELDS}
     for key, each in connections:
         ends = f"{each.local} . {each.ports[0]} . {each.remote} . {each.ports[1]}"
@@ -62,6 +66,12 @@ def _chain(way: str, key: Key) -> str:
     return f"{way}_{key[0]}_{key[1]}"
 
 
+def _shared(way: str, limit: SharedRate) -> str:
+    """The chain of a shared limit: its name is of any characters, and a chain's is not."""
+    digest = hashlib.sha256(f"{limit.rate} {limit.name}".encode("utf-8", "surrogatepass")).hexdigest()
+    return f"s{way}_{digest[:24]}"
+
+
 def _sent(treatment: Treatment) -> Iterator[str]:
     if treatment.block:
         yield "drop"
@@ -69,16 +79,23 @@ def _sent(treatment: Treatment) -> Iterator[str]:
     if treatment.dscp is not None:
         yield f"ip dscp set {treatment.dscp}"
         yield f"ip6 dscp set {treatment.dscp}"
-    yield from _limited(treatment)
+    yield from _limited("o", treatment)
 
 
 def _taken(treatment: Treatment) -> Iterator[str]:
     if treatment.block:
         yield "drop"
         return
-    yield from _limited(treatment)
+    yield from _limited("i", treatment)
 
 
-def _limited(treatment: Treatment) -> Iterator[str]:
+def _limited(way: str, treatment: Treatment) -> Iterator[str]:
+    # Its own first: what is beyond that takes nothing of what others share.
     if treatment.rate is not None:
-        yield f"limit rate over {max(1, treatment.rate // 8)} bytes/second burst {BURST} bytes drop"
+        yield from _limit(treatment.rate)
+    for each in treatment.shared:
+        yield f"jump {_shared(way, each)}"
+
+
+def _limit(rate: int) -> Iterator[str]:
+    yield f"limit rate over {max(1, rate // 8)} bytes/second burst {BURST} bytes drop"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lark_common.errors import PolicyError
-from lark_common.transfers import MOST_BITS, UNTREATED, Treatment, treatment_of
+from lark_common.transfers import MOST_BITS, UNTREATED, SharedRate, Treatment, treatment_of
 from lark_controller.jobs.job import Facts
 from lark_controller.policies.decide import decide
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy, TransferTerms
 from lark_controller.policies.transfers import LEAST_RATE, MOST_RATE
 from lark_controller.services.treatments import UNHEARD, Said, Treatments, treatment
+from tests.fixtures.databases import a_run
 
 POLICY = """
 version: 1
@@ -22,6 +25,7 @@ policies:
   - transfers: {when: 'Owner == "alice"', rate: 250Mbit, group: bulk}
   - transfers: {when: 'Owner == "bob"', rate: 0.1}
   - transfers: {when: 'Owner == "carol"', block: false}
+  - transfers: {when: 'Owner == "erin"', rate: 5, group_rate: 2Gbit, access_point_rate: 9Gbit}
 groups:
   cms: {dscp: 11}
   bulk: {dscp: 9}
@@ -43,6 +47,22 @@ def facts(owner: str, group: str = "") -> Facts:
         ("bob", "", TransferTerms("", 0.1), "at most 0.1 Mb/s", Treatment(100_000)),
         ("carol", "cms", TransferTerms("cms"), "no limit, group cms", Treatment(dscp=11)),
         ("carol", "", TransferTerms(), "no limit", UNTREATED),
+        (
+            "erin", "cms", TransferTerms("cms", 5.0, False, 2000.0, 9000.0),
+            "at most 5 Mb/s, at most 2000 Mb/s with its group on the worker, "
+            "at most 9000 Mb/s with its access point on the worker, group cms",
+            Treatment(5_000_000, 11, False, (
+                SharedRate("group cms", 2_000_000_000), SharedRate("access point ap1.example", 9_000_000_000),
+            )),
+        ),
+        (
+            "erin", "", TransferTerms("", 5.0, False, 2000.0, 9000.0),
+            "at most 5 Mb/s, at most 2000 Mb/s with its group on the worker, "
+            "at most 9000 Mb/s with its access point on the worker",
+            Treatment(5_000_000, None, False, (
+                SharedRate("group ", 2_000_000_000), SharedRate("access point ap1.example", 9_000_000_000),
+            )),
+        ),
     ],
 )  # fmt: skip
 def test_the_first_rule_decides_with_the_jobs_own_group_where_it_names_none(
@@ -52,7 +72,7 @@ def test_the_first_rule_decides_with_the_jobs_own_group_where_it_names_none(
     found = decide(facts(owner, group), policy)
     assert found.transfers == terms
     assert terms.words == words
-    assert treatment(terms, policy) == wanted
+    assert treatment(terms, policy, "ap1.example") == wanted
     # The group of the job itself, its accounts among others, stays as it is.
     assert found.group == group.partition(".")[0]
     assert found.because[-1].kind == "transfers"
@@ -75,6 +95,10 @@ def test_no_rule_is_no_treatment() -> None:
         ("{rate: 0.05}", ".rate", "a rate of 0.05 Mb/s"),
         ("{rate: 101Gbit}", ".rate", "a rate of 101000 Mb/s"),
         ("{rate: 5, block: true}", ".rate", "a rate beside block: true"),
+        ("{group_rate: 5, block: true}", ".group_rate", "a rate beside block: true"),
+        ("{access_point_rate: 5, block: true}", ".access_point_rate", "a rate beside block: true"),
+        ("{group_rate: 0.05}", ".group_rate", "a rate of 0.05 Mb/s"),
+        ("{access_point_rate: fast}", ".access_point_rate", "'fast' "),
         ("{block: yes please}", ".block", "'yes please' is not a boolean"),
         ("{when: 'Owner =='}", ".when", ""),
         ("{speed: 5}", ".speed", "unknown key speed"),
@@ -95,17 +119,28 @@ def test_a_group_may_stand_below_the_rules_and_block_may_stand_beside_rate() -> 
     assert (policy.transfers[0].rate, policy.transfers[0].block, policy.transfers[0].group) == (5.0, False, "b")
 
 
-@given(st.floats(LEAST_RATE, MOST_RATE), st.booleans())
-def test_every_rate_that_the_policy_takes_has_a_treatment_that_the_worker_takes(rate: float, block: bool) -> None:
-    made = treatment(TransferTerms("", None if block else rate, block), load("version: 1\n"))
+@given(st.floats(LEAST_RATE, MOST_RATE), st.booleans(), st.text(max_size=2000))
+def test_every_rate_that_the_policy_takes_has_a_treatment_that_the_worker_takes(
+    rate: float, block: bool, name: str
+) -> None:
+    terms = TransferTerms("", None if block else rate, block, rate, rate)
+    made = treatment(terms, load("version: 1\n"), name)
     assert treatment_of(made.to_json()) == made
     assert made.rate is None or abs(made.rate - 1e6 * rate) <= 1
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["rate", "dscp", "block", "more"]),
-        st.none() | st.booleans() | st.integers(-5, 2 * MOST_BITS) | st.floats() | st.text(),
+        st.sampled_from(["rate", "dscp", "block", "shared", "more"]),
+        st.none()
+        | st.booleans()
+        | st.integers(-5, 2 * MOST_BITS)
+        | st.floats()
+        | st.text()
+        | st.lists(
+            st.none()
+            | st.fixed_dictionaries({"name": st.text() | st.none(), "rate": st.integers(-5, 2 * MOST_BITS) | st.none()})
+        ),
     )
 )
 def test_what_is_no_treatment_is_refused_and_nothing_else(given_: dict[str, object]) -> None:
@@ -113,7 +148,11 @@ def test_what_is_no_treatment_is_refused_and_nothing_else(given_: dict[str, obje
         found = treatment_of(given_)
     except ValueError:
         return
-    assert found.to_json() == {name: given_[name] for name in ("rate", "dscp", "block")}
+    assert found.to_json() == {"shared": []} | {
+        name: given_[name] for name in ("rate", "dscp", "block", "shared") if name in given_
+    }
+    assert len(found.shared) <= 2
+    assert all(1 <= each.rate <= MOST_BITS for each in found.shared)
     assert found.rate is None or 1 <= found.rate <= MOST_BITS
     assert found.dscp is None or 0 <= found.dscp <= 63
 
@@ -124,12 +163,12 @@ def test_nothing_is_claimed_but_what_the_worker_said_of_the_terms_as_they_are_no
     terms = TransferTerms("bulk", 250.0)
 
     def state(number: int, asked: TransferTerms | None = terms, now: Policy = policy) -> tuple[bool, str] | None:
-        found = words.state(number, asked, now)
+        found = words.state(replace(a_run(), number=number), asked, now)
         return None if found is None else (found.enforced, found.reason)
 
     assert state(1, None) is None
     assert state(1) == (False, UNHEARD)
-    words.note({1: Said(None, "no nf_tables"), 2: Said(treatment(terms, policy))})
+    words.note({1: Said(None, "no nf_tables"), 2: Said(treatment(terms, policy, "schedd.example"))})
     assert (state(1), state(2)) == ((False, "no nf_tables"), (True, ""))
     assert state(2, TransferTerms("bulk", 251.0)) == (False, UNHEARD)
     # Another DSCP of the same group is another treatment.

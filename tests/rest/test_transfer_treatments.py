@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lark_common.transfers import Treatment
+from lark_common.transfers import SharedRate, Treatment
 from tests.fixtures.fake_controls import post_body
 from tests.fixtures.rest_app import Api, make_api
 
@@ -34,10 +34,18 @@ def test_a_worker_is_answered_the_treatments_and_says_what_it_has_in_place(api: 
     assert (api.controls.usage.moved[job].treatment, api.controls.usage.moved[job].trouble) == (None, "")
     api.controls.usage.treatments = {job: Treatment(50_000_000, 9)}
     _, answer = post(api, treatment=None, trouble="no nf_tables")
-    assert answer.json["treatments"] == {job: {"rate": 50_000_000, "dscp": 9, "block": False}}
+    assert answer.json["treatments"] == {job: {"rate": 50_000_000, "dscp": 9, "block": False, "shared": []}}
     assert api.controls.usage.moved[job].trouble == "no nf_tables"
     _, answer = post(api, treatment=answer.json["treatments"][job])
     assert api.controls.usage.moved[job].treatment == Treatment(50_000_000, 9)
+    # A worker of an earlier release knows no shared limits, and says none.
+    _, answer = post(api, treatment={"rate": 5, "dscp": None, "block": False})
+    assert api.controls.usage.moved[job].treatment == Treatment(5)
+    shared = Treatment(shared=(SharedRate("group cms", 8), SharedRate("access point ap1", 9)))
+    api.controls.usage.treatments = {job: shared}
+    _, answer = post(api)
+    _, answer = post(api, treatment=answer.json["treatments"][job])
+    assert api.controls.usage.moved[job].treatment == shared
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,10 @@ def test_a_worker_is_answered_the_treatments_and_says_what_it_has_in_place(api: 
         {"rate": None, "dscp": 64, "block": False},
         {"rate": None, "dscp": True, "block": False},
         {"rate": None, "dscp": None},
+        {"rate": None, "dscp": None, "block": False, "shared": [{"name": "a", "rate": 0}]},
+        {"rate": None, "dscp": None, "block": False, "shared": [{"name": "a", "rate": None}]},
+        {"rate": None, "dscp": None, "block": False, "shared": [{"name": "a" * 2000, "rate": 1}]},
+        {"rate": None, "dscp": None, "block": False, "shared": 3 * [{"name": "a", "rate": 1}]},
         "block",
     ],
 )

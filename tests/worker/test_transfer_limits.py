@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lab.namespaces import Host, Net
-from lark_common.transfers import Treatment
+from lark_common.transfers import SharedRate, Treatment
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import inside, run
 from lark_worker.transfers import enforcement
@@ -156,6 +156,47 @@ def test_a_rate_is_each_jobs_own_and_others_have_none(site: Site, net: Net, kind
     assert many > 2 * more
     # Whatever the machine was busy with: no more than rate and bucket.
     assert limited < 1_000_000 * spent + buckets[0]
+
+
+@pytest.mark.parametrize(("version", "way"), [(4, "out"), (6, "in")])
+def test_jobs_share_a_limit_and_who_ends_or_comes_changes_nothing_of_it(
+    site: Site, net: Net, version: int, way: str
+) -> None:
+    far = attached(net, "interface")
+    group, point = SharedRate("group cms", 16_000_000), SharedRate("access point ap1", 32_000_000)
+    one, two, three, free = (site.starter() for _ in range(4))
+    site.transfers.treat({each.key: Treatment(shared=(group, point)) for each in (one, two)})
+    # Of another group, but of the same access point; and with a limit of its own besides.
+    site.transfers.treat({three.key: Treatment(rate=24_000_000, shared=(point,))})
+    with listening(far, version) as peer:
+        for starter in (one, two, three, free):
+            move(starter, peer, way)
+        wait(lambda: site.transfers.followed == 4)
+        wait(lambda: table().count("goto") == 6)
+        # The looks that saw what was sent before the table was there are over.
+        first = [moved(site, each) for each in (one, two, three)]
+        wait(lambda: all(moved(site, each) > was for each, was in zip((one, two, three), first, strict=True)))
+        began, start = time.monotonic(), [moved(site, each) for each in (one, two, three)]
+        # Until all buckets are empty: each holds a second's rate and the burst.
+        wait(lambda: moved(site, one) + moved(site, two) - start[0] - start[1] > 4_000_000 + 2 * BURST, limit=90)
+        wait(lambda: moved(site, free) > 20_000_000, limit=60)
+        kill([two])
+        wait(lambda: site.transfers.followed == 3)
+        second = [moved(site, each) for each in (one, three)]
+        wait(lambda: moved(site, one) > second[0] and moved(site, three) > second[1], limit=60)
+        grown = [moved(site, each) - was for each, was in zip((one, two, three), start, strict=True)]
+        spent = time.monotonic() - began
+        kill([one, three, free])
+    # No more than rate and bucket, each of the shared limits and the job's own, whatever the machine was busy with.
+    assert grown[0] + grown[1] < 2_000_000 * spent + 2_000_000 + BURST
+    assert sum(grown) < 4_000_000 * spent + 4_000_000 + BURST
+    assert grown[2] < 3_000_000 * spent + 3_000_000 + BURST
+    # While a job has the limit its bucket is there, with a chain a direction; after that there is none.
+    assert (table().count("chain so_"), table().count("chain si_")) == (2, 2)
+    site.transfers.treat({each.key: None for each in (one, two)})
+    wait(lambda: (table().count("chain so_"), table().count("chain si_")) == (1, 1))
+    site.transfers.treat({three.key: None})
+    wait(lambda: not table())
 
 
 def test_the_mark_of_the_group_is_in_what_leaves_and_in_no_others(site: Site, net: Net) -> None:

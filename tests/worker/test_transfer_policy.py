@@ -111,6 +111,6 @@ def test_a_kernel_without_the_means_makes_the_rule_pending_with_the_reason(
     pool.start_controller()
     wait(lambda: shown(pool, record.id) == ("blocked", True, ""), limit=30)
     stored = json.loads((pool.settings.state_dir / "transfers").read_text())
-    assert [each[2] for each in stored["treatments"]] == [{"rate": None, "dscp": 7, "block": True}]
+    assert [each[2] for each in stored["treatments"]] == [{"rate": None, "dscp": 7, "block": True, "shared": []}]
     starter.kill()
     wait(lambda: not pool.worker or not pool.worker.records())

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark_common.transfers import Treatment
+from lark_common.transfers import SharedRate, Treatment
 from lark_worker.records.known_jobs import Key
 from lark_worker.rules.table import Set, Table, change
 from lark_worker.transfers import inet_diag
@@ -17,8 +17,12 @@ from lark_worker.transfers.limits import table
 
 KEYS = [(100, 1), (200, 2), (300, 3)]
 treatments = st.builds(
-    Treatment, st.none() | st.integers(1, 10**11), st.none() | st.integers(0, 63), st.booleans()
-)  # fmt: skip
+    Treatment,
+    st.none() | st.integers(1, 10**11),
+    st.none() | st.integers(0, 63),
+    st.booleans(),
+    st.lists(st.builds(SharedRate, st.sampled_from("ab"), st.integers(8, 9)), max_size=2, unique=True).map(tuple),
+)
 ports = st.integers(1, 65535)
 
 
@@ -52,11 +56,20 @@ def test_each_connection_is_in_its_own_jobs_chains_and_in_no_others(
     for key, treatment in treated.items():
         inward = made.chains.get(f"i_{key[0]}_{key[1]}")
         outward = made.chains.get(f"o_{key[0]}_{key[1]}")
-        limited = treatment.block or treatment.rate is not None
+        limited = treatment.block or treatment.rate is not None or bool(treatment.shared)
         assert (inward is not None) == limited
         assert (outward is not None) == (limited or treatment.dscp is not None)
         if treatment.block:
             assert [each and each.rules for each in (inward, outward)] == [("drop",)] * 2
+            continue
+        for chain_ in (inward, outward):
+            jumps = [rule.removeprefix("jump ") for rule in (chain_.rules if chain_ else ()) if "jump" in rule]
+            assert len(jumps) == len(treatment.shared)
+            # A rule is a bucket, so each way has a chain of its own with one rule, and equal limits have the same.
+            assert all(len(made.chains[name].rules) == 1 for name in jumps)
+    open_ = [each for each in treated.values() if not each.block]
+    buckets = {limit for each in open_ for limit in each.shared}
+    assert sum(name.startswith(("so_", "si_")) for name in made.chains) == 2 * len(buckets)
     # All that a change names is gone again with the next one.
     assert change(made, made) == ""
     bare = table("t", {}, [])

@@ -7,7 +7,7 @@ from typing import Any
 from flask import Response
 
 from lark_common.scitags import to_json as marks_to_json
-from lark_common.transfers import Treatment
+from lark_common.transfers import treatment_of
 from lark_common.worker_rules import to_json
 from lark_controller.accounting.readings import TransferCounts
 from lark_controller.api.usage import TransferReport
@@ -214,7 +214,7 @@ def marks(host: str) -> dict[str, object]:
 def _transfer(sent: dict[str, Any]) -> TransferReport:
     within = sent["within"] / 1000 if "within" in sent else None
     counts = TransferCounts(*(sent[name] for name in TransferCounts._fields))
-    treatment = None if sent["treatment"] is None else Treatment(**sent["treatment"])
+    treatment = None if sent["treatment"] is None else treatment_of(sent["treatment"])
     return TransferReport(counts, within, treatment, sent["trouble"])
 
 

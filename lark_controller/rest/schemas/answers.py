@@ -241,6 +241,8 @@ class TransferTermsSchema(Schema):
 
     group = a_text("The group whose mark its packets have, empty for none")
     rate = maybe_float("The most in each direction, Mb/s of IP packets, null for no limit")
+    group_rate = maybe_float("The most of all transfers of the group on the worker together, null for no limit")
+    access_point_rate = maybe_float("The most of all transfers of the job's access point on the worker together")
     block = a_flag("Nothing passes")
     words = a_text("The terms in words")
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import NetworkType
-from lark_common.transfers import MOST_BITS
+from lark_common.transfers import MOST_BITS, MOST_NAME, MOST_SHARED
 from lark_controller.rest.schemas.members import Count, a_flag, a_number, a_text, maybe_number, meta
 from lark_controller.rest.schemas.times import Time
 
@@ -183,12 +183,30 @@ class WholeOrNull(fields.Integer):
         return value
 
 
+class SharedRateSchema(Schema):
+    """A limit that all transfers of a worker with the same name and rate share."""
+
+    name = a_text("Whose it is", validate=validate.Length(max=MOST_NAME))
+    rate = fields.Integer(
+        required=True,
+        strict=True,
+        validate=validate.Range(1, MOST_BITS),
+        metadata=meta("The most in each direction, bits a second of IP packets"),
+    )
+
+
 class TreatmentSchema(Schema):
     """The treatment of what HTCondor moves for one job on its worker."""
 
     rate = WholeOrNull("The most in each direction, bits a second of IP packets, null for no limit", 1, MOST_BITS)
     dscp = WholeOrNull("DSCP of what leaves the worker, null where the packets keep their own", 0, 63)
     block = a_flag("Nothing passes")
+    shared = fields.List(
+        fields.Nested(SharedRateSchema),
+        load_default=list,
+        validate=validate.Length(max=MOST_SHARED),
+        metadata=meta("Limits that hold beside it, each together with other jobs of the worker"),
+    )
 
 
 class TransferSchema(Schema):
