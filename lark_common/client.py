@@ -241,12 +241,22 @@ class Client:
         return self._json("GET", "/v1/token")
 
     def reserve(
-        self, source: str, destination: str, rate: float, duration: float | None = None, wait: float = 0.0
+        self,
+        source: str,
+        destination: str,
+        rate: float,
+        duration: float | None = None,
+        wait: float = 0.0,
+        *,
+        steady: bool = False,
     ) -> Answer:
         """Reserve ``rate`` Mb/s for what ``source`` sends to ``destination``, for so many seconds (None: as long as its
         jobs live). Each is a job's id or address, or a host of the topology; the destination also ``wan``, or an
-        address or network. ``wait`` is how many seconds to wait for the queue at the sender."""
+        address or network. ``wait`` is how many seconds to wait for the queue at the sender. ``steady``: the rate is
+        the most as well; else the flow may use what is free, too."""
         wish = {"source": source, "destination": destination, "rate": rate, "duration": duration}
+        if steady:
+            wish["steady"] = True
         body = json.dumps(wish)
         return self._json("POST", "/v1/reservations", None, body, "application/json", wait=wait, again=False)
 
@@ -260,7 +270,7 @@ class Client:
 
     def change_reservation(self, reservation_id: str, **change: float | None) -> Answer:
         """Give a reservation another ``rate`` (Mb/s), another ``duration`` (seconds from now, None: until its jobs
-        end), or both."""
+        end), or make it ``steady`` or not."""
         return self._json(
             "PATCH", f"/v1/reservations/{_part(reservation_id)}", None, json.dumps(change), "application/json"
         )

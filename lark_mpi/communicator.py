@@ -49,11 +49,13 @@ PACE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A request as the value of an attribute: a pattern with its rate in bytes a second, or this rank's own table."""
+    """A request as the value of an attribute: a pattern with its rate in bytes a second, or this rank's own table.
+    ``steady``: the rate is the most as well; else what is free may be used, too."""
 
     pattern: Pattern | str | Mapping[int, float]
     rate: float | None = None
     lease: float = LEASE
+    steady: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +155,9 @@ class Reservation:
             age=age,
         )
 
-    def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], lease: float, makes: bool) -> None:
+    def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], wish: Wish, makes: bool) -> None:
         """Take what is wanted, on every job or on none."""
-        self._flows.lease = lease
+        self._flows.lease, self._flows.steady = wish.lease, wish.steady
         refused = ""
         try:
             if makes:
@@ -203,16 +205,22 @@ class Comm(MPI.Intracomm):
 
 
 def reserve(
-    comm: MPI.Intracomm, pattern: Pattern | str | Mapping[int, float], rate: float | None = None, lease: float = LEASE
+    comm: MPI.Intracomm,
+    pattern: Pattern | str | Mapping[int, float],
+    rate: float | None = None,
+    lease: float = LEASE,
+    *,
+    steady: bool = False,
 ) -> Reservation:
     """Reserve a rate in bytes a second for each stream of a pattern, or change the communicator's reservation to that.
 
     Collective. ``pattern`` is ``all``, ``ring`` or ``neighbours``, with a ``rate``; or what this rank sends, bytes a
     second by destination rank. ``lease``: seconds for which it outlives a process that dies while its job lives on.
+    What is free may be used as well, unless it is ``steady``: then the rate is the most.
     Raises ReservationError, on every rank with the same reason; what was reserved before is then as it was.
     """
     fresh = reserved(comm) is None
-    made = _ask(comm, Wish(pattern, rate, lease))
+    made = _ask(comm, Wish(pattern, rate, lease, steady))
     if not made.admitted:
         if fresh:
             release(comm)
@@ -262,7 +270,7 @@ def _ask(comm: MPI.Intracomm, wish: Wish) -> Reservation:
         job: megabits(rate, _mtu(there[job]), uses_ipv6(here, there[job]))
         for job, rate in together(each for job, each in sums if job == here.job).items()
     }
-    found._agree(comm, wanted if makes else {}, wish.lease, makes)
+    found._agree(comm, wanted if makes else {}, wish, makes)
     return found
 
 

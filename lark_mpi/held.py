@@ -31,11 +31,13 @@ AWAY: Final = 503
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A reserved flow of this job: the controller's id, its rate in Mb/s. ``lost``: why it is not reserved any more."""
+    """A reserved flow of this job: the controller's id, its rate in Mb/s. ``lost``: why it is not reserved any more.
+    ``steady``: the rate is the most as well."""
 
     id: str
     rate: float
     lost: str = ""
+    steady: bool = False
 
 
 class Flows:
@@ -47,6 +49,8 @@ class Flows:
 
     def __init__(self, lease: float = LEASE) -> None:
         self.lease = lease
+        # Of what is prepared from now on.
+        self.steady = False
         self._lock = threading.Lock()
         self._made: dict[str, Flow] = {}
         self._wanted: Mapping[str, float] = {}
@@ -77,8 +81,8 @@ class Flows:
             rate = self._wanted.get(job)
             if rate is None:
                 self._give(job)
-            elif rate < flow.rate:
-                self._set(job, flow, rate)
+            elif rate < flow.rate or flow.steady != self.steady:
+                self._set(job, flow, rate, self.steady)
         self._taken = []
 
     def undo(self) -> None:
@@ -87,7 +91,7 @@ class Flows:
             if before is None:
                 self._give(job)
             else:
-                self._set(job, self.made()[job], before.rate)
+                self._set(job, self.made()[job], before.rate, before.steady)
         self._taken = []
 
     def release(self) -> None:
@@ -103,9 +107,7 @@ class Flows:
             if flow.lost:
                 continue
             try:
-                answer = ask(
-                    "PATCH", _target(flow), {"rate": flow.rate, "duration": self.lease}, patience=RENEWAL_PATIENCE
-                )
+                answer = ask("PATCH", _target(flow), self._terms(flow.rate, flow.steady), patience=RENEWAL_PATIENCE)
             except ReservationError:
                 continue
             if answer[0] == 404:
@@ -114,24 +116,28 @@ class Flows:
     def _take(self, job: str, rate: float, before: Flow | None, wait: float) -> None:
         if before is None or before.lost:
             # A share: another communicator of the same jobs may have its own.
-            wish = {"destination": job, "rate": rate, "duration": self.lease, "share": True}
+            wish = {"destination": job, "share": True, **self._terms(rate, self.steady)}
             answer = ask("POST", f"/v1/reservations?wait={wait:g}", wish, wait)
         else:
-            answer = ask("PATCH", _target(before), {"rate": rate, "duration": self.lease})
+            answer = ask("PATCH", _target(before), self._terms(rate, self.steady))
         status, document = answer
         if status not in (200, 201) or not isinstance(document.get("id"), str):
             raise ReservationError(reason(answer))
         with self._lock:
-            self._made[job] = Flow(document["id"], rate)
+            self._made[job] = Flow(document["id"], rate, steady=self.steady)
         self._taken.append((job, None if before is None or before.lost else before))
 
-    def _set(self, job: str, flow: Flow, rate: float) -> None:
-        """Lower a rate, which is never refused; where nobody answers, the flow's end does it."""
+    def _terms(self, rate: float, steady: bool) -> dict[str, float]:
+        return {"rate": rate, "duration": self.lease, "steady": steady}
+
+    def _set(self, job: str, flow: Flow, rate: float, steady: bool) -> None:
+        """Lower a rate, or make it steady or not, which is never refused; where nobody answers, the flow's end does
+        it."""
         with suppress(ReservationError):
-            ask("PATCH", _target(flow), {"rate": rate, "duration": self.lease})
+            ask("PATCH", _target(flow), self._terms(rate, steady))
         with self._lock:
             if job in self._made:
-                self._made[job] = replace(self._made[job], rate=rate)
+                self._made[job] = replace(self._made[job], rate=rate, steady=steady)
 
     def _give(self, job: str, answers: bool = True) -> bool:
         """Release a flow; False where nobody answers, or nobody ``answers`` as it is: its end does it then."""

@@ -52,22 +52,25 @@ class Seen(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A request for a reserved flow: from and to (a job id, an address, a host or a WAN of the topology), in Mb/s, for
-    so many seconds (None: as long as its jobs live)."""
+    so many seconds (None: as long as its jobs live). ``steady``: the rate is the most as well; else the flow may use
+    what is free, too."""
 
     source: str
     destination: str
     rate: float
     duration: float | None = None
+    steady: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a reservation: its rate (Mb/s, None: as it is), and its end: with ``reschedule`` it ends ``duration``
-    seconds from now (None: with its jobs)."""
+    """A change of a reservation: its rate (Mb/s, None: as it is), whether it is steady (None: as it is), and its end:
+    with ``reschedule`` it ends ``duration`` seconds from now (None: with its jobs)."""
 
     rate: float | None = None
     duration: float | None = None
     reschedule: bool = False
+    steady: bool | None = None
 
 
 class ReservationControls(Protocol):

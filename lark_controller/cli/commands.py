@@ -207,7 +207,9 @@ def network(arguments: Arguments) -> int:
 
 def reserve_add(arguments: Arguments) -> int:
     """Reserve bandwidth for what SRC sends to DST."""
-    found = connected(arguments).reserve(arguments.src, arguments.dst, arguments.rate, arguments.seconds)
+    found = connected(arguments).reserve(
+        arguments.src, arguments.dst, arguments.rate, arguments.seconds, steady=arguments.steady
+    )
     return _show(arguments, found, printing.reservation)
 
 
@@ -223,7 +225,7 @@ def reserve_show(arguments: Arguments) -> int:
 
 def reserve_change(arguments: Arguments) -> int:
     """Change a reservation; traffic is not interrupted."""
-    named = (("rate", arguments.rate), ("duration", arguments.seconds))
+    named = (("rate", arguments.rate), ("duration", arguments.seconds), ("steady", arguments.steady))
     change: dict[str, float | None] = {name: value for name, value in named if value is not None}
     if not change:
         raise SettingError("nothing is to change: lark reserve change RESERVATION --rate MBITS --seconds SECONDS")

@@ -192,6 +192,9 @@ def _reserve_commands(subparsers: Any) -> None:
     add.add_argument("dst", help="the same, or wan, or an address or network")
     add.add_argument("rate", type=rate, help="of L2 bytes: 250Mbit, 1.5Gbit, or a number of Mb/s")
     add.add_argument("--seconds", type=float, help="how long [as long as its jobs live]")
+    add.add_argument(
+        "--steady", action="store_true", help="the rate is the most as well [what is free may be used, too]"
+    )
     listed = _remote(actions, "list", commands.reserve_list, watched=True)
     listed.add_argument("--job", help=f"only those of {_JOB}, and flows that go to it")
     show = _remote(actions, "show", commands.reserve_show)
@@ -200,6 +203,8 @@ def _reserve_commands(subparsers: Any) -> None:
     change.add_argument("reservation")
     change.add_argument("--rate", type=rate, help="the new rate: 250Mbit, 1.5Gbit, or a number of Mb/s")
     change.add_argument("--seconds", type=float, help="it ends in so many seconds")
+    steady = argparse.BooleanOptionalAction
+    change.add_argument("--steady", action=steady, default=None, help="the rate is the most as well, or not")
     release = _remote(actions, "release", commands.reserve_release)
     release.add_argument("reservation")
     _remote(actions, "links", commands.reserve_links, watched=True)

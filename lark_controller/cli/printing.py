@@ -316,7 +316,7 @@ def reservation(found: Answer) -> None:
     pairs = [
         ("reservation", found["id"]),
         ("kind", found["kind"]),
-        ("rate", f"{found['rate']:g} Mb/s"),
+        ("rate", f"{found['rate']:g} Mb/s{', and no more' if found['steady'] else ''}"),
         ("from", found["source"] + (f", job {found['job_name'] or found['job']}" if found["job"] else "")),
         ("to", found["destination"] + (f", job {found['peer_name'] or found['peer']}" if found["peer"] else "")),
         ("addresses", " ".join(found["addresses"]) or "all"),

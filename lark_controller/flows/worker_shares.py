@@ -13,8 +13,7 @@ from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.model import InboundShares, Policy
 from lark_controller.qos.queues import DEFAULT_QUEUE, Queue
-from lark_controller.qos.topology import KILO
-from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, carried, worker_queue_plan
+from lark_controller.qos.worker_queues import Claim, QueueDemand, carried, flow_demand, worker_queue_plan
 
 # Jobs that are neither limited nor have anything reserved are in no class of their own.
 _NO_QUEUE: Final = 0
@@ -93,20 +92,20 @@ def _demands(present: Iterable[Placed], keys: list[str], *, shared: bool) -> Ite
     for placed in present:
         for each in placed.job.reserved:
             seen[each.number] = seen.get(each.number, 0) + 1
+    floors = any(not each.incoming and not each.steady for placed in present for each in placed.job.reserved)
     for placed in present:
         job = placed.job
         for each in job.reserved:
             if seen[each.number] > 1:
                 continue
-            way = Way.IN if each.incoming else Way.OUT
             number = _NO_QUEUE
             if not each.incoming:
                 keys.append(_key(job, each))
                 number = len(keys)
-            yield QueueDemand(Claim.of_flow(each.number), number, None, each.kbps / KILO, way=way)
+            yield flow_demand(job, each, number, placed.decision.bandwidth)
         rate, share, claim = _rate(placed), placed.decision.bandwidth, Claim.of_job(job.number)
         if rate is None or share is None:
-            if shared:
+            if shared or floors:
                 yield QueueDemand(claim, _NO_QUEUE, job.id)
             continue
         keys.append(job.id)

@@ -49,13 +49,15 @@ class ReservedFlow:
     """Bandwidth reserved for what a job sends to some addresses (empty: to the WAN), in kb/s of L2 bytes; or, where
     ``incoming``, for what is sent to the job.
 
-    ``number`` is the reservation's in the store.
+    ``number`` is the reservation's in the store. ``steady``: the job sends no more than that there; else it may use
+    what is free as well.
     """
 
     number: int
     kbps: int
     target: tuple[Network, ...] = ()
     incoming: bool = False
+    steady: bool = False
 
 
 @dataclass(frozen=True, slots=True)

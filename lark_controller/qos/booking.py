@@ -61,7 +61,9 @@ def _rate(job: Job, policy: Policy, decided: Deciding | None) -> int | None:
     return requested_rate(rate) if rate and job.network_type is not NetworkType.NONE else None
 
 
-def flow_booking(source: End, destination: End, rate: float, until: float | None, topology: Topology) -> Booking:
+def flow_booking(
+    source: End, destination: End, rate: float, until: float | None, topology: Topology, *, steady: bool = False
+) -> Booking:
     """The booking of a flow; ``rate`` is Mb/s. Raises PathError."""
     kbps = requested_rate(rate)
     return Booking(
@@ -74,6 +76,7 @@ def flow_booking(source: End, destination: End, rate: float, until: float | None
         peer=None if destination.job is None else destination.job.id,
         target=destination.networks,
         until=until,
+        steady=steady,
     )
 
 

@@ -32,7 +32,7 @@ class Booking:
     ``job`` is the id of the job whose reservation it is: its RequestBandwidth, or a flow that it sends; ``peer`` the id
     of the job that a flow goes to. The reservation ends with either. ``source`` and ``destination`` are nodes of the
     topology; ``target`` the destination's addresses, empty for the WAN. ``until`` is seconds since 1970, None for as
-    long as its jobs live. ``demand`` is what it would take.
+    long as its jobs live. ``steady``: the rate is the most as well. ``demand`` is what it would take.
     """
 
     kind: ReservationKind
@@ -44,6 +44,7 @@ class Booking:
     peer: str | None = None
     target: tuple[Network, ...] = ()
     until: float | None = None
+    steady: bool = False
 
     @property
     def what(self) -> str:
@@ -71,6 +72,7 @@ class Reservation:
     until: float | None = None
     created: float = 0.0
     actor: str = ""
+    steady: bool = False
 
     @property
     def rate(self) -> float:

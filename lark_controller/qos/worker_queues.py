@@ -2,8 +2,10 @@
 
 Away from the worker every limited job has a queue of its own at each uplink, and all others share the default queue:
 its rate is what is left, it may use what is idle, and it takes nothing that was requested. Towards a job its own port
-limits it. Nothing on a worker can queue what comes in before it came over the link; so the guarantees of others hold
-towards jobs because no other job gets more than the rest (policy: ``edge.inbound``).
+limits it. A reserved flow that is not steady gets its rate, and of what is left its job's even part; so a job that
+reserves is not worse off than one beside it that does not. Nothing on a worker can queue what comes in before it came
+over the link; so the guarantees of others hold towards jobs because no other job gets more than the rest (policy:
+``edge.inbound``).
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from lark_controller.policies.model import Duplex, InboundShares, Policy
+from lark_controller.jobs.job import Job, ReservedFlow
+from lark_controller.policies.model import Duplex, HostBandwidth, InboundShares, Policy
 from lark_controller.qos.queues import DEFAULT_QUEUE, PortQueues, Queue, bits
-from lark_controller.qos.topology import access_link
+from lark_controller.qos.topology import KILO, access_link
 
 # What the default queue has at least, as a share of the link: over it the worker talks to its pool and to the switch's
 # controller, and HTB serves a queue up to its own rate whatever the others do.
@@ -55,8 +58,8 @@ class QueueDemand:
 
     ``rate`` is in Mb/s, None for a job that is not limited. ``number`` is its queue at the uplinks, ``port`` the name
     of its own port (None: nothing is done towards it). ``borrows`` is True where ``rate`` is guaranteed and not the
-    limit; ``ceiling`` (Mb/s) then is the limit, None the link. The rate reserved for a flow (``way`` is not BOTH) is
-    its limit, too. Where the link cannot hold all, the last ``claim`` comes short.
+    limit; ``ceiling`` (Mb/s) then is the limit, None the link. ``job`` is the number of the job at this end of a flow
+    (``way`` is not BOTH). Where the link cannot hold all, the last ``claim`` comes short.
     """
 
     claim: Claim
@@ -66,6 +69,21 @@ class QueueDemand:
     borrows: bool = False
     ceiling: float | None = None
     way: Way = Way.BOTH
+    job: int | None = None
+
+
+def flow_demand(job: Job, flow: ReservedFlow, number: int, share: HostBandwidth | None) -> QueueDemand:
+    """The demand of a flow that is reserved from or to a job, in the queue of that number.
+
+    Unless it is steady it borrows, up to what the policy gives the job altogether (``share``): nothing more than its
+    rate where that is a limit.
+    """
+    rate = flow.kbps / KILO
+    borrows, ceiling = not flow.steady and not flow.incoming, None
+    if borrows and share is not None and share.rate(job.bandwidth) is not None:
+        borrows, ceiling = share.borrows, None if share.ceiling is None else max(share.ceiling, rate)
+    way = Way.IN if flow.incoming else Way.OUT
+    return QueueDemand(Claim.of_flow(flow.number), number, None, rate, borrows, ceiling, way, job.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +99,9 @@ def worker_queue_plan(
 ) -> QueuePlan:
     """The plan for a worker with these uplinks (name: speed in Mb/s, None where it is not known).
 
-    No queue stands at an uplink while no job is limited. A demand that the link cannot hold beside those before it is
-    limited to its rate, gets no guarantee, and is named in ``short``; so is every demand while a speed is not known.
+    No queue stands at an uplink while no job is limited. A demand that the link cannot hold beside those before it
+    gets no guarantee, is limited to its rate unless it is a flow that borrows, and is named in ``short``; so is every
+    demand while a speed is not known.
     """
     jobs = sorted(demands, key=lambda demand: demand.claim)
     limited = [(each, each.rate) for each in jobs if each.rate is not None and each.way is not Way.IN]
@@ -100,7 +119,7 @@ def worker_queue_plan(
             short[each.claim] = "the worker has no uplink as the policy describes them"
     for name, speed in uplinks.items():
         if speed is not None:
-            ports[name] = _uplink(limited, name, speed, short)
+            ports[name] = _uplink(jobs, limited, name, speed, short)
     # A job may use any uplink, so what comes in is promised by the slowest.
     link = min(known, default=None)
     ports |= _inbound(jobs, link, short, inbound)
@@ -122,8 +141,15 @@ def carried(
     return {name: most if speed is None else min(speed, most) for name, speed in speeds.items()}
 
 
-def _uplink(limited: list[tuple[QueueDemand, float]], name: str, speed: float, short: dict[Claim, str]) -> PortQueues:
+def _uplink(
+    jobs: Iterable[QueueDemand],
+    limited: list[tuple[QueueDemand, float]],
+    name: str,
+    speed: float,
+    short: dict[Claim, str],
+) -> PortQueues:
     link, promised = bits(speed), 0
+    borrowing: list[QueueDemand] = []
     queues: dict[int, Queue] = {}
     for each, rate in limited:
         wanted = bits(rate)
@@ -134,12 +160,38 @@ def _uplink(limited: list[tuple[QueueDemand, float]], name: str, speed: float, s
                 f"uplink {name} of {speed:g} Mb/s has {left:g} Mb/s left, and this job needs {rate:g}; it is limited "
                 f"to what it needs, without a guarantee"
             )
+            if _is_floor(each):
+                short[each.claim] = short[each.claim].partition(";")[0] + "; it has no guarantee"
         promised += wanted if fits else 0
-        most = wanted if not each.borrows or not fits else _most(each, link)
+        most = _most(each, link) if each.borrows and (fits or _is_floor(each)) else wanted
         queues[each.number] = Queue(wanted if fits else 0, min(most, link))
+        if _is_floor(each) and fits:
+            borrowing.append(each)
     rest = max(link - promised, round(link * LEAST_REST))
+    if borrowing:
+        for number, more in _even_parts(jobs, borrowing, link - promised).items():
+            before, most, _ = queues[number]
+            queues[number] = Queue(min(before + more, most), most)
+            rest -= queues[number].least - before
+        rest = max(rest, round(link * LEAST_REST))
     queues[DEFAULT_QUEUE] = Queue(rest, link)
     return PortQueues(link, MappingProxyType(queues))
+
+
+def _is_floor(demand: QueueDemand) -> bool:
+    return demand.way is Way.OUT and demand.borrows
+
+
+def _even_parts(jobs: Iterable[QueueDemand], borrowing: Iterable[QueueDemand], free: int) -> dict[int, int]:
+    """What each flow that borrows gets above its rate whenever it has packets, by its queue: an even part of what is
+    ``free`` for each job that sends such flows, as for each job that shares the rest; its flows divide it."""
+    flows: dict[int | None, list[int]] = {}
+    for each in borrowing:
+        flows.setdefault(each.job, []).append(each.number)
+    others = sum(each.way is Way.BOTH and each.rate is None for each in jobs if each.claim.number not in flows)
+    # The worker itself, where no job shares the rest with it.
+    part = max(free, 0) // (len(flows) + max(others, 1))
+    return {number: part // len(numbers) for numbers in flows.values() for number in numbers}
 
 
 def _most(demand: QueueDemand, link: int) -> int:
@@ -150,8 +202,12 @@ def _inbound(
     jobs: list[QueueDemand], link: float | None, short: Mapping[Claim, str], inbound: InboundShares
 ) -> dict[str, PortQueues]:
     """Each job's own port: a cap is its rate; a job that may exceed it gets an even part of the rate that no job has
-    requested."""
-    sharers = [each for each in jobs if each.rate is None or each.borrows]
+    requested. What is reserved for flows to the job comes on top."""
+    towards: dict[int | None, int] = {}
+    for each in jobs:
+        if each.way is Way.IN and each.rate is not None:
+            towards[each.job] = towards.get(each.job, 0) + bits(each.rate)
+    sharers = [each for each in jobs if each.way is Way.BOTH and (each.rate is None or each.borrows)]
     promised = sum(
         bits(each.rate)
         for each in jobs
@@ -162,6 +218,8 @@ def _inbound(
         part = max(bits(link) - promised, round(bits(link) * LEAST_REST)) // len(sharers)
     ports = {}
     for each in jobs:
+        if each.way is not Way.BOTH:
+            continue
         most: int | None = None
         if each.rate is not None and (not each.borrows or each.claim in short):
             most = bits(each.rate)
@@ -170,5 +228,7 @@ def _inbound(
         elif each.ceiling is not None and each.rate is not None:
             most = bits(each.ceiling)
         if most is not None and each.port is not None:
+            most += towards.get(each.claim.number, 0)
+            most = most if link is None else min(most, bits(link))
             ports[each.port] = PortQueues(most, MappingProxyType({DEFAULT_QUEUE: Queue(most, most)}))
     return ports

@@ -29,14 +29,16 @@ from lark_controller.qos.queues import (
     LAST_JOB_QUEUE,
     MAX_QUEUE,
     PortQueues,
+    Queue,
+    bits,
 )
-from lark_controller.qos.topology import KILO
 from lark_controller.qos.worker_queues import (
     Claim,
     QueueDemand,
     QueuePlan,
     Way,
     carried,
+    flow_demand,
     worker_queue_plan,
 )
 from lark_controller.reconcile.confirmations import QueuesAt
@@ -242,12 +244,15 @@ class Queues:
             for claim in _claims(placed.job)
             if claim in state.numbers
         }
+        # A flow that is not steady has more for certain than it was promised, and as much as there is at the time.
+        most = {each.number: bits(each.rate) for each in state.demands.values() if each.rate is not None}
         found = {}
         for port, held in state.report.ports.items():
             for number, queue in held.queues.items():
                 job, group = (jobs.get(number), None) if switch.is_edge else (None, groups.get(number))
                 if queue.least and number != DEFAULT_QUEUE and (job or group):
-                    found[port, number] = Promise(queue.least, job, group)
+                    least = min(queue.least, most.get(number, queue.least)) if job else queue.least
+                    found[port, number] = Promise(least, job, group)
         return found
 
     def waited(self, datapath: int) -> Mapping[tuple[str, int], float]:
@@ -333,8 +338,7 @@ class Queues:
                 if not each.incoming:
                     queue = state.numbers.get(claim) or _free(claim, set(state.numbers.values()))
                     state.numbers[claim] = queue
-                way = Way.IN if each.incoming else Way.OUT
-                demands[claim] = QueueDemand(claim, queue, None, each.kbps / KILO, way=way)
+                demands[claim] = flow_demand(placed.job, each, queue, placed.decision.bandwidth)
         return {claim: each for claim, each in demands.items() if claim not in inside}
 
     def _plan(self, datapath: int, state: _State) -> QueuePlan:
@@ -412,7 +416,7 @@ class Queues:
         for port, shares in _ports_of(demand, state.plan.ports):
             held = None if report.ports is None else report.ports.get(port)
             for number, queue in shares.queues.items():
-                if held is None or held.queues.get(number) != queue:
+                if held is None or not _serves(held.queues.get(number), queue, demand):
                     why = report.problems.get(port) or report.reason
                     return f"bandwidth: {why}" if why else BEING_MADE
         return ""
@@ -421,6 +425,14 @@ class Queues:
     def _queue_stands(state: _State, queue: int, ports: Mapping[str, PortQueues]) -> bool:
         at = [port for port, shares in state.plan.ports.items() if queue in shares.queues]
         return bool(at) and all(port in ports and queue in ports[port].queues for port in at)
+
+
+def _serves(held: Queue | None, queue: Queue, demand: QueueDemand) -> bool:
+    """True if a queue that stands does what the plan has it for. What a flow gets beyond its rate is another with each
+    job that starts, and nobody waits for that."""
+    if held is None or held == queue or demand.way is Way.BOTH or demand.rate is None:
+        return held == queue
+    return held.least >= min(queue.least, bits(demand.rate)) and held._replace(least=queue.least) == queue
 
 
 def _speeds(switch: Switch) -> dict[str, float | None]:

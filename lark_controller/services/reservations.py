@@ -193,7 +193,7 @@ class Reservations:
             self._check_new(source, destination)
             until = None if wish.duration is None else now + wish.duration
             made = self._store.reservations.admit(
-                flow_booking(source, destination, wish.rate, until, topology), now, actor
+                flow_booking(source, destination, wish.rate, until, topology, steady=wish.steady), now, actor
             )
             self._keep(made)
             self._flows_changed(made)
@@ -204,9 +204,9 @@ class Reservations:
         """Change rate, end or both. Raises CapacityError, PathError, NotFoundError, StoreError."""
         now = time.time()
 
-        def rebook(before: Reservation) -> tuple[int, float | None, Demand]:
+        def rebook(before: Reservation) -> tuple[int, float | None, bool, Demand]:
             _check_owner(before, of_job)
-            if change.reschedule and before.kind is ReservationKind.JOB:
+            if (change.reschedule or change.steady is not None) and before.kind is ReservationKind.JOB:
                 raise PathError("a job's RequestBandwidth ends with the job; only its rate can be changed")
             kbps = before.kbps if change.rate is None else requested_rate(change.rate)
             until = before.until
@@ -214,7 +214,8 @@ class Reservations:
                 until = None if change.duration is None else now + change.duration
                 if until is None and before.job is None and before.peer is None:
                     raise PathError("a reservation between hosts needs a duration: no job ends it")
-            return kbps, until, _demand_in(self._topology, before, kbps)
+            steady = before.steady if change.steady is None else change.steady
+            return kbps, until, steady, _demand_in(self._topology, before, kbps)
 
         with self._lock:
             self._go_over()
@@ -286,7 +287,7 @@ class Reservations:
         ids = self._of_job.get(job_id)
         found = sorted((self._flows[each] for each in ids), key=lambda each: each.number) if ids else []
         return tuple(
-            ReservedFlow(each.number, each.kbps, each.target)
+            ReservedFlow(each.number, each.kbps, each.target, steady=each.steady)
             if each.job == job_id
             else ReservedFlow(each.number, each.kbps, incoming=True)
             for each in found

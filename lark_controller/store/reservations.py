@@ -58,7 +58,7 @@ def admit(connection: Connection, booking: Booking, now: float, actor: str) -> R
     if booking.kind is ReservationKind.JOB:
         before = _one(connection, (reservations.c.kind == ReservationKind.JOB) & (reservations.c.job == booking.job))
     if before is not None:
-        return _replace(connection, before, booking.kbps, booking.until, booking.demand, now, actor)
+        return _replace(connection, before, booking.kbps, booking.until, booking.steady, booking.demand, now, actor)
     holds = _move(connection, booking.what, booking.demand)
     values = _values(booking, holds, now, actor)
     row = connection.execute(insert(reservations).values(values).returning(*reservations.c)).one()
@@ -71,12 +71,12 @@ def admit(connection: Connection, booking: Booking, now: float, actor: str) -> R
 def change(
     connection: Connection,
     reservation_id: str,
-    rebook: Callable[[Reservation], tuple[int, float | None, Demand]],
+    rebook: Callable[[Reservation], tuple[int, float | None, bool, Demand]],
     now: float,
     actor: str,
 ) -> Reservation | None:
-    """Give a reservation the rate (kb/s), end and demand that ``rebook`` makes of it; None where there is none (any
-    more). Raises CapacityError, and what ``rebook`` raises; then nothing has changed."""
+    """Give a reservation the rate (kb/s), end, steadiness and demand that ``rebook`` makes of it; None where there is
+    none (any more). Raises CapacityError, and what ``rebook`` raises; then nothing has changed."""
     _lock_job_of(connection, reservation_id)
     _lock(connection)
     before = _one(connection, (reservations.c.id == reservation_id) & _valid(now))
@@ -251,6 +251,7 @@ def _values(booking: Booking, holds: ChannelRates, now: float, actor: str) -> di
         "until": booking.until,
         "created_at": now,
         "actor": actor,
+        "steady": booking.steady,
     }
 
 
@@ -293,22 +294,27 @@ def _replace(
     before: Reservation,
     kbps: int,
     until: float | None,
+    steady: bool,
     demand: Demand,
     now: float,
     actor: str,
 ) -> Reservation:
-    after = replace(before, kbps=kbps, until=until)
+    after = replace(before, kbps=kbps, until=until, steady=steady)
     holds = _move(connection, words(after.kind, kbps, after.source, after.destination), demand, before.holds)
     after = replace(after, holds=holds)
     if after != before:
         connection.execute(
             update(reservations)
             .where(reservations.c.number == before.number)
-            .values(kbps=kbps, until=until, holds=_text(holds))
+            .values(kbps=kbps, until=until, steady=steady, holds=_text(holds))
         )
         if after.kind is ReservationKind.JOB and after.kbps != before.kbps:
             _resize(connection, after.job, after.rate)
-        detail = f"{before.rate:g} to {after.rate:g} Mb/s" if before.kbps != kbps else "when it ends"
+        detail = "when it ends"
+        if before.kbps != kbps:
+            detail = f"{before.rate:g} to {after.rate:g} Mb/s"
+        elif before.steady != steady:
+            detail = "steady" if steady else "not steady"
         record(connection, now, actor, "change", before.id, detail)
     return after
 
@@ -373,4 +379,5 @@ def _reservation(row: Row[Any]) -> Reservation:
         until=row.until,
         created=row.created_at,
         actor=row.actor,
+        steady=row.steady,
     )

@@ -477,13 +477,14 @@ static long long kilobits(double rate, const place *here, const place *there) {
 typedef struct {
     char id[ID]; /* empty: none */
     long long kbps;
+    int steady;
     char lost[TEXT];
 } flow;
 
 typedef struct reservation {
     lark_mpi_status status; /* first: what the attribute shows */
     double lease, due;
-    int makes, jobs, own;
+    int makes, jobs, own, steady;
     char version[VERSION]; /* of the paths as they were read last */
     place *places; /* of each job */
     flow *flows, *before;
@@ -525,14 +526,20 @@ typedef struct {
     char id[ID];
     double lease;
     long long kbps;
+    int steady;
 } due_flow;
 
+/* A request's rate, end and steadiness, as a JSON object. */
+static int terms(char *body, size_t size, long long kbps, double lease, int steady) {
+    return snprintf(body, size, "{\"rate\": %lld.%03lld, \"duration\": %lld, \"steady\": %s}", kbps / 1000, kbps % 1000,
+                    (long long)lease, steady ? "true" : "false");
+}
+
 static void renew(const due_flow *of) {
-    char target[96], body[96], reason[TEXT];
+    char target[96], body[128], reason[TEXT];
     answer found;
     snprintf(target, sizeof target, "/v1/reservations/%s", of->id);
-    snprintf(body, sizeof body, "{\"rate\": %lld.%03lld, \"duration\": %lld}", of->kbps / 1000, of->kbps % 1000,
-             (long long)of->lease);
+    terms(body, sizeof body, of->kbps, of->lease, of->steady);
     if (!ask("PATCH", target, body, 0, RENEWAL_PATIENCE, &found, reason)) return;
     if (found.status == 404) {
         say(&found, reason);
@@ -555,6 +562,7 @@ static due_flow *take_due(double time, int *count) {
             if (!made->id[0] || made->lost[0]) continue;
             found[*count].lease = each->lease;
             found[*count].kbps = made->kbps;
+            found[*count].steady = made->steady;
             memcpy(found[(*count)++].id, made->id, ID);
         }
     }
@@ -630,22 +638,22 @@ static int give(reservation *of, int job) {
 }
 
 /* Sets a flow's rate, or makes one where there is none. */
-static int take(reservation *of, int job, long long kbps, int last, char *reason) {
-    char target[96], body[192];
+static int take(reservation *of, int job, long long kbps, int steady, int last, char *reason) {
+    char target[96], body[256];
     answer found;
     flow made = flow_of(of, job);
     int is_new = !made.id[0] || made.lost[0];
     if (is_new) {
         snprintf(target, sizeof target, "/v1/reservations?wait=%d", last ? WAIT : 0);
-        snprintf(body, sizeof body, "{\"destination\": \"%s\", \"rate\": %lld.%03lld, \"duration\": %lld, \"share\": true}",
-                 of->places[job].job, kbps / 1000, kbps % 1000, (long long)of->lease);
+        int length = terms(body, sizeof body, kbps, of->lease, steady) - 1;
+        snprintf(body + length, sizeof body - (size_t)length, ", \"destination\": \"%s\", \"share\": true}",
+                 of->places[job].job);
     } else {
         snprintf(target, sizeof target, "/v1/reservations/%s", made.id);
-        snprintf(body, sizeof body, "{\"rate\": %lld.%03lld, \"duration\": %lld}", kbps / 1000, kbps % 1000,
-                 (long long)of->lease);
+        terms(body, sizeof body, kbps, of->lease, steady);
     }
     if (!ask(is_new ? "POST" : "PATCH", target, body, last ? WAIT : 0, PATIENCE, &found, reason)) return 0;
-    made = (flow){.kbps = kbps};
+    made = (flow){.kbps = kbps, .steady = steady};
     int good = (found.status == 200 || found.status == 201) && member_text(found.body, "id", made.id, ID) && is_id(made.id);
     if (!good) say(&found, reason);
     forget(&found);
@@ -664,7 +672,7 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     }
     for (int job = 0; job <= last; job++) {
         if (wanted[job] > of->before[job].kbps || (wanted[job] && of->before[job].lost[0])) {
-            if (!take(of, job, wanted[job], job == last, reason)) return 0;
+            if (!take(of, job, wanted[job], of->steady, job == last, reason)) return 0;
         }
     }
     if (!enlist(of)) {
@@ -674,15 +682,17 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     return 1;
 }
 
-/* Lowers every flow to a rate, or gives it back; neither is refused. */
+/* Lowers every flow to a rate, or gives it back, and makes it steady or not; nothing of this is refused. */
 static void lower(reservation *of, const long long *wanted) {
     char reason[TEXT];
     for (int job = 0; job < of->jobs; job++) {
         flow made = flow_of(of, job);
         if (!made.id[0]) continue;
         if (!wanted[job]) give(of, job);
-        else if (wanted[job] < made.kbps && !made.lost[0] && !take(of, job, wanted[job], 0, reason)) {
+        else if ((wanted[job] < made.kbps || of->steady != made.steady) && !made.lost[0] &&
+                 !take(of, job, wanted[job], of->steady, 0, reason)) {
             made.kbps = wanted[job];
+            made.steady = of->steady;
             keep(of, job, &made);
         }
     }
@@ -693,9 +703,9 @@ static void undo(reservation *of) {
     for (int job = 0; job < of->jobs; job++) {
         flow made = flow_of(of, job), was = of->before[job];
         long long wanted = was.lost[0] ? 0 : was.kbps;
-        if (!made.id[0] || made.kbps == wanted || made.lost[0]) continue;
+        if (!made.id[0] || (made.kbps == wanted && made.steady == was.steady) || made.lost[0]) continue;
         if (!wanted) give(of, job);
-        else if (!take(of, job, wanted, 0, reason)) keep(of, job, &was);
+        else if (!take(of, job, wanted, was.steady, 0, reason)) keep(of, job, &was);
     }
 }
 
@@ -1020,6 +1030,7 @@ static int request(MPI_Comm comm, const lark_mpi_wish *wish, reservation **out) 
     for (int i = 0; i < size; i++) to_jobs[job_of[i]] += sent[i];
     pthread_mutex_lock(&lock);
     (*out)->lease = wish->lease > 0 ? wish->lease : LEASE;
+    (*out)->steady = wish->steady != 0;
     pthread_mutex_unlock(&lock);
     result = agree(comm, *out, to_jobs);
 end:

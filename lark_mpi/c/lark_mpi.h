@@ -34,6 +34,7 @@ typedef struct {
     double rate;         /* bytes a second of each stream, as the application counts them */
     const double *table; /* LARK_MPI_TABLE: bytes a second that this rank sends to each rank of the communicator */
     double lease;        /* seconds that it outlives a process that dies while its job lives on; 0: 300 */
+    int steady;          /* the rate is the most as well; 0: what is free may be used, too */
 } lark_mpi_wish;
 
 /* The value of the attribute. */

@@ -16,8 +16,8 @@ from lark_worker.records.records import Record
 
 # The source by which a job names itself.
 SELF: Final = "self"
-WISH: Final = frozenset({"source", "destination", "rate", "duration"})
-CHANGE: Final = frozenset({"rate", "duration"})
+WISH: Final = frozenset({"source", "destination", "rate", "duration", "steady"})
+CHANGE: Final = frozenset({"rate", "duration", "steady"})
 
 # HTTP status and JSON document.
 ControllerAnswer = tuple[int, dict[str, Any]]
@@ -36,7 +36,12 @@ class OwnReservations:
             raise CallerError("a job reserves what it sends itself: leave source out, or write self")
         status, answer = self._link.passed(
             lambda client: client.reserve(
-                record.id, wish.get("destination", ""), wish.get("rate", 0), wish.get("duration"), wait
+                record.id,
+                wish.get("destination", ""),
+                wish.get("rate", 0),
+                wish.get("duration"),
+                wait,
+                steady=wish.get("steady", False),
             )
         )
         return (HTTPStatus.CREATED if status == HTTPStatus.OK else status), answer

@@ -3,6 +3,8 @@
 A packet takes one queue, so a job has one reservation to each receiver. Each share has a rate and an end of its own;
 one that is released, or that nobody renews, gives its rate back and leaves the others theirs.
 
+The reservation is steady where all its shares are: packets of one that is not may use what is free.
+
 Shares are in memory alone. After the service has started again, a renewal (with rate and duration) makes a share known
 as it was, and one that is released before that ends with the flow.
 """
@@ -14,7 +16,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
@@ -42,10 +44,11 @@ _FORGET_AT: Final = 256
 
 @dataclass(slots=True)
 class _Share:
-    """A share: Mb/s, and its end by the monotonic clock."""
+    """A share: Mb/s, its end by the monotonic clock, and whether the rate is the most as well."""
 
     rate: float
     until: float
+    steady: bool
 
 
 @dataclass(slots=True)
@@ -84,14 +87,15 @@ class Shares:
     def reserve(self, record: Record, wish: dict[str, Any], wait: float) -> ControllerAnswer:
         """Take a share: of the reservation to the same receiver, or of a new one."""
         rate, seconds, receiver = _rate(wish), _seconds(wish), wish.get("destination")
+        steady = _steady(wish) or False
         if rate is None or seconds is None or not isinstance(receiver, str) or not _JOB.fullmatch(receiver):
             raise AdError("", "a share needs rate, duration, and as destination the id of a job")
         with self._of(record):
             flow = self._known(record, receiver)
             found = None if flow is None else self._show(record, flow)
             if flow is None or found is None:
-                body = json.dumps({"destination": receiver, "rate": rate, "duration": seconds}).encode()
-                status, document = self._own.reserve(record, body, wait)
+                body = {"destination": receiver, "rate": rate, "duration": seconds, "steady": steady}
+                status, document = self._own.reserve(record, json.dumps(body).encode(), wait)
                 if status != HTTPStatus.CREATED:
                     return status, document
                 flow = _Flow(str(document["id"]), whole=True)
@@ -99,18 +103,18 @@ class Shares:
             else:
                 if len(flow.shares) >= MOST:
                     raise AdError("", f"the flow has {MOST} shares, and no more are accepted")
-                status, document = self._set(flow, found["rate"] + rate, seconds)
+                status, document = self._set(flow, found["rate"] + rate, seconds, more=(steady,))
                 if status != HTTPStatus.OK:
                     return status, document
             number = 1 + secrets.randbelow(_NUMBERS - 1)
             while number in flow.shares or number in flow.over:
                 number = 1 + secrets.randbelow(_NUMBERS - 1)
-            flow.shares[number] = _Share(rate, self._clock() + seconds)
+            flow.shares[number] = _Share(rate, self._clock() + seconds, steady)
             return HTTPStatus.CREATED, _shown(document, number, rate)
 
     def change(self, record: Record, share_id: str, change: dict[str, Any]) -> ControllerAnswer:
         """Give a share another rate, another end, or both."""
-        rate, seconds = _rate(change), _seconds(change)
+        rate, seconds, steady = _rate(change), _seconds(change), _steady(change)
         with self._of(record):
             flow, number, found = self._find(record, share_id)
             share = flow.shares.get(number)
@@ -118,12 +122,16 @@ class Shares:
                 if rate is None or seconds is None:
                     raise CallerError(f"no share has the id {share_id}; it may be over")
                 # The service has started since: the flow's rate has this share in it already.
-                share = flow.shares[number] = _Share(rate, self._clock() + seconds)
+                asked = bool(found.get("steady")) if steady is None else steady
+                share = flow.shares[number] = _Share(rate, self._clock() + seconds, asked)
             wanted = share.rate if rate is None else rate
             until = share.until if seconds is None else self._clock() + seconds
-            status, document = self._set(flow, found["rate"] + wanted - share.rate, until - self._clock())
+            steady = share.steady if steady is None else steady
+            status, document = self._set(
+                flow, found["rate"] + wanted - share.rate, until - self._clock(), but=(number,), more=(steady,)
+            )
             if status == HTTPStatus.OK:
-                share.rate, share.until = wanted, until
+                share.rate, share.until, share.steady = wanted, until, steady
                 document = _shown(document, number, wanted)
             return status, document
 
@@ -147,7 +155,7 @@ class Shares:
                 status, document = self._link.passed(lambda client: client.release(flow.id))
             else:
                 # The end is left as it is where all that is known goes, and others may not be known yet.
-                status, document = self._set(flow, rest, None if alone else 0.0)
+                status, document = self._set(flow, rest, None if alone else 0.0, but=(number,))
             if status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
                 flow.end(number)
             return status, _shown(document, number, share.rate) if status == HTTPStatus.OK else document
@@ -177,19 +185,31 @@ class Shares:
         past = [number for number, share in flow.shares.items() if share.until <= now][: len(flow.shares) - 1]
         if past:
             less = sum(flow.shares[number].rate for number in past)
-            status, document = self._set(flow, found["rate"] - less, 0.0)
+            status, document = self._set(flow, found["rate"] - less, 0.0, but=past)
             if status == HTTPStatus.OK:
                 found = document
                 for number in past:
                     flow.end(number)
         return found
 
-    def _set(self, flow: _Flow, rate: float, seconds: float | None) -> ControllerAnswer:
-        """Set the reservation's rate, and its end to that of the share that lasts longest (None: leave that)."""
+    def _set(
+        self,
+        flow: _Flow,
+        rate: float,
+        seconds: float | None,
+        but: Collection[int] = (),
+        more: Iterable[bool] = (),
+    ) -> ControllerAnswer:
+        """Set the reservation's rate, and its end to that of the share that lasts longest (None: leave that). It is
+        steady if all shares are: those here ``but`` for some, and ``more`` that are to be."""
         now = self._clock()
         change: dict[str, float] = {"rate": max(round(rate, 3), 0.001)}
         if seconds is not None:
             change["duration"] = max([1.0, seconds, *(share.until - now for share in flow.shares.values())])
+        told = [*(share.steady for number, share in flow.shares.items() if number not in but), *more]
+        # Of one of a former run of the service there may be shares that are not known yet.
+        if told and (flow.whole or not all(told)):
+            change["steady"] = all(told)
         return self._link.passed(lambda client: client.change_reservation(flow.id, **change))
 
     def _of(self, record: Record) -> threading.Lock:
@@ -227,6 +247,13 @@ def _rate(body: dict[str, Any]) -> float | None:
 
 def _seconds(body: dict[str, Any]) -> float | None:
     return _number(body, "duration", 1.0, LONGEST)
+
+
+def _steady(body: dict[str, Any]) -> bool | None:
+    given = body.get("steady")
+    if given is not None and not isinstance(given, bool):
+        raise AdError("", "steady: true or false is accepted")
+    return given
 
 
 def _number(body: dict[str, Any], name: str, least: float, most: float) -> float | None:

@@ -128,7 +128,8 @@ def test_a_reserved_flow_has_a_queue_from_its_reservation_to_its_end(
     uplink = site.net.name("ue1")
     job = post(site, lark, "a", "alice", number=7)
     assert (job["state"], queues(ovs)) == ("enforced", {})
-    made = ask(lark, "POST", "/v1/reservations", {"source": job["id"], "destination": "192.0.2.1", "rate": 50})
+    wish = {"source": job["id"], "destination": "192.0.2.1", "rate": 50, "steady": True}
+    made = ask(lark, "POST", "/v1/reservations", wish)
     assert made.status == 201, made
     wait(lambda: chosen(site))
     number = int(chosen(site)[0].split("set_queue:")[1].split(",")[0])
@@ -138,6 +139,14 @@ def test_a_reserved_flow_has_a_queue_from_its_reservation_to_its_end(
     before = {row["_uuid"][1] for row in rows(ovs, "queue")}
     path = f"/v1/reservations/{made.body['id']}"
     assert ask(lark, "PATCH", path, {"rate": 75}).status == 200
+    wait(lambda: queues(ovs) == {uplink: {0: (125, 200), number: (75, 75)}})
+    assert {row["_uuid"][1] for row in rows(ovs, "queue")} == before
+    # What is left is for both, and neither waits for the other's part.
+    assert ask(lark, "PATCH", path, {"rate": 80, "steady": False}).status == 200
+    wait(lambda: queues(ovs) == {uplink: {0: (60, 200), number: (140, 200)}})
+    other = post(site, lark, "b", "bob", number=8)
+    assert (other["state"], queues(ovs)) == ("enforced", {uplink: {0: (60, 200), number: (140, 200)}})
+    assert ask(lark, "PATCH", path, {"rate": 75, "steady": True}).status == 200
     wait(lambda: queues(ovs) == {uplink: {0: (125, 200), number: (75, 75)}})
     assert {row["_uuid"][1] for row in rows(ovs, "queue")} == before
     lark.stop()

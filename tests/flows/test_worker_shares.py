@@ -94,8 +94,34 @@ def table(desired: Desired, speeds: dict[str, float | None]) -> tuple[Table, dic
         (
             policy(""),
             [a_ruled_job(1, None, "alice", ReservedFlow(7, 20_000, (ip_network("10.0.0.5/32"),)))],
+            {"eth0": {"": (40, 100), "1/7": (60, 100)}},
+            {},
+        ),
+        (
+            policy(""),
+            [
+                a_ruled_job(1, None, "alice", ReservedFlow(7, 20_000, (ip_network("10.0.0.5/32"),), steady=True)),
+                a_ruled_job(2),
+            ],
             {"eth0": {"": (80, 100), "1/7": (20, 20)}},
             {},
+        ),
+        # Each job beside it has as much of what is free.
+        (
+            policy(""),
+            [
+                a_ruled_job(1, None, "alice", ReservedFlow(7, 20_000, (ip_network("10.0.0.5/32"),))),
+                *map(a_ruled_job, (2, 3, 4)),
+            ],
+            {"eth0": {"": (60, 100), "1/7": (40, 100)}},
+            {},
+        ),
+        # A job that the policy limits sends no more than its own rate and what it has reserved.
+        (
+            policy(),
+            [a_ruled_job(1, 30, "alice", ReservedFlow(7, 20_000, (ip_network("10.0.0.5/32"),))), a_ruled_job(2)],
+            {"eth0": {"": (50, 100), "1": (30, 30), "1/7": (20, 20)}},
+            {"1": 30},
         ),
         # Between two jobs of one worker no uplink is crossed.
         (

@@ -141,6 +141,7 @@ class Standin:
             "peer": peer,
             "rate": rate,
             "until": time.time() + body["duration"] if body.get("duration") else None,
+            "steady": body["steady"],
             "holds": [{"channel": channel, "rate": rate} for channel in channels],
         }
         self.reservations[made["id"]] = made
@@ -154,6 +155,7 @@ class Standin:
             return problem
         found["rate"] = rate
         found["holds"] = [{**each, "rate": rate} for each in found["holds"]]
+        found["steady"] = body["steady"]
         if body.get("duration"):
             found["until"] = time.time() + body["duration"]
         self._note()

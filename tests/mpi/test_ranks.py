@@ -72,6 +72,21 @@ def test_a_reservation_is_made_changed_refused_duplicated_and_freed(mpi: str, la
     assert sum(request == (0, "GET", "/v1/job") for request in standin.requests) <= 7
 
 
+@pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
+def test_a_reservation_is_steady_where_the_program_asks_for_that(mpi: str, language: str, folder: Path) -> None:
+    standin = Standin(folder, ["one", "two"])
+    process = start(mpi, folder, standin.sockets, program(language, mpi, "steadies"))
+    looks = {}
+    for name in ("steady", "refused", "free"):
+        eventually(lambda name=name: (folder / name).exists() or process.poll() is not None, 60)
+        looks[name] = [each["steady"] for each in standin.live().values()]
+        (folder / f"{name} seen").touch()
+    outcome = finish(process, folder)
+    standin.close()
+    assert outcome.status == 0, outcome.output
+    assert looks == {"steady": [True, True], "refused": [True, True], "free": [False, False]}
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("mpi", MPIS)
 def test_topologies_tables_and_mistakes(mpi: str, language: str, folder: Path) -> None:

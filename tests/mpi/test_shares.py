@@ -119,6 +119,29 @@ def test_shares_are_admitted_changed_and_released_one_by_one(jobs: Jobs) -> None
     assert jobs.ask("GET", "/v1/reservations/0123456789abcdefs1")[0] == 404
 
 
+def test_a_flow_is_steady_where_all_its_shares_are(jobs: Jobs) -> None:
+    def steady() -> list[bool]:
+        return [each["steady"] for each in jobs.pool.client.reservations() if each["job"] == jobs.ids[0]]
+
+    wish = {"destination": jobs.ids[1], "rate": 20, "duration": 60, "share": True}
+    one = f"/v1/reservations/{jobs.ask('POST', '/v1/reservations', {**wish, 'steady': True})[1]['id']}"
+    assert steady() == [True]
+    other = f"/v1/reservations/{jobs.ask('POST', '/v1/reservations', wish)[1]['id']}"
+    assert steady() == [False]
+    assert jobs.ask("PATCH", other, {"steady": True})[0] == 200
+    assert steady() == [True]
+    assert jobs.ask("PATCH", other, {"rate": 30, "steady": False})[0] == 200
+    # A service that has started since knows what it is told, and leaves the rest as it is.
+    jobs.pool.stop_service()
+    jobs.pool.start_service()
+    assert jobs.ask("PATCH", one, {"rate": 20, "duration": 60, "steady": True})[0] == 200
+    assert steady() == [False]
+    assert jobs.ask("PATCH", other, {"rate": 30, "duration": 60, "steady": False})[0] == 200
+    assert jobs.ask("PATCH", one, {"steady": "yes"})[0] == 422
+    assert jobs.ask("DELETE", other)[0] == 200
+    assert (jobs.rates(), jobs.ask("DELETE", one)[0]) == ([20.0], 200)
+
+
 def test_shares_live_on_where_the_service_starts_again(jobs: Jobs) -> None:
     wish = {"destination": jobs.ids[1], "rate": 20, "duration": 60, "share": True}
     paths = [f"/v1/reservations/{jobs.ask('POST', '/v1/reservations', wish)[1]['id']}" for _ in range(3)]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lark_controller.jobs.job import ReservedFlow
 from lark_controller.policies.file import load
-from lark_controller.policies.model import InboundShares
+from lark_controller.policies.model import HostBandwidth, InboundShares
 from lark_controller.qos.queues import DEFAULT_QUEUE
 from lark_controller.qos.worker_queues import (
     LEAST_REST,
@@ -18,8 +19,10 @@ from lark_controller.qos.worker_queues import (
     QueuePlan,
     Way,
     carried,
+    flow_demand,
     worker_queue_plan,
 )
+from tests.flows.test_desired import a_job
 
 UPLINK = {"eth0": 1000.0}
 SPLIT, OPEN = InboundShares.SPLIT, InboundShares.OPEN
@@ -104,6 +107,72 @@ def test_a_flow_counts_the_way_it_goes() -> None:
         "p2": {0: (600, 600)},
     }
     assert worker_queue_plan([into, demand(2)], UPLINK) == QueuePlan()
+
+
+def flow(number: int, rate: float, job: int, ceiling: float | None = None, way: Way = Way.OUT) -> QueueDemand:
+    return QueueDemand(Claim.of_flow(number), 100 + number, None, rate, way is Way.OUT, ceiling, way, job)
+
+
+@pytest.mark.parametrize(
+    ("demands", "uplink"),
+    [
+        # Alone: all of the link. The part of those who have nothing reserved stays theirs, also where there is none.
+        ([flow(1, 200, 1)], {0: (400, 1000), 101: (600, 1000)}),
+        ([flow(1, 200, 1), demand(1), demand(2)], {0: (400, 1000), 101: (600, 1000)}),
+        # A small promise is no worse than none: each job has an even part of what nobody was promised.
+        ([flow(1, 10, 1), demand(1), demand(2), demand(3)], {0: (660, 1000), 101: (340, 1000)}),
+        # Two flows of a job have one part between them.
+        (
+            [flow(1, 100, 1), flow(2, 200, 1), flow(3, 100, 2), demand(1), demand(2), demand(3)],
+            {0: (200, 1000), 101: (200, 1000), 102: (300, 1000), 103: (300, 1000)},
+        ),
+        # What the policy lets a job send is the most.
+        ([flow(1, 100, 1, 150), demand(1), demand(2)], {0: (850, 1000), 101: (150, 150)}),
+        # Where all is promised there is nothing to give.
+        ([flow(1, 1000, 1), demand(2)], {0: (10, 1000), 101: (1000, 1000)}),
+        # Without room it gets what is free, as if it had asked for nothing.
+        ([flow(1, 900, 1), flow(2, 200, 2)], {0: (50, 1000), 101: (950, 1000), 102: (0, 1000)}),
+    ],
+)  # fmt: skip
+def test_a_flow_that_is_not_steady_gets_an_even_part_of_what_is_free_as_well(
+    demands: Sequence[QueueDemand], uplink: dict[int, tuple[float, float]]
+) -> None:
+    plan = worker_queue_plan(demands, UPLINK, OPEN)
+    assert table(plan) == {"eth0": uplink}
+    assert [why.rpartition("; ")[2] for why in plan.short.values()] == ["it has no guarantee"] * len(plan.short)
+
+
+def test_a_jobs_own_port_has_room_for_what_is_reserved_towards_it() -> None:
+    into = flow(1, 300, 2, way=Way.IN)
+    plan = worker_queue_plan([demand(1, 100), demand(2), demand(3), into], UPLINK)
+    assert table(plan) == {
+        "eth0": {0: (900, 1000), 1: (100, 100)},
+        "p1": {0: (100, 100)},
+        "p2": {0: (600, 600)},
+        "p3": {0: (300, 300)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("steady", "share", "expected"),
+    [
+        (False, None, (True, None)),
+        (True, None, (False, None)),
+        (False, HostBandwidth(False), (True, None)),
+        (False, HostBandwidth(False, default=5), (False, None)),
+        (False, HostBandwidth(True, default=5, ceiling=50), (True, 50)),
+        (False, HostBandwidth(True, default=5, ceiling=10), (True, 20)),
+        (False, HostBandwidth(True, default=5), (True, None)),
+    ],
+)
+def test_a_flow_borrows_no_more_than_the_policy_lets_its_job(
+    steady: bool, share: HostBandwidth | None, expected: tuple[bool, float | None]
+) -> None:
+    job = a_job(3)
+    made = flow_demand(job, ReservedFlow(7, 20_000, steady=steady), 9, share)
+    assert (made.borrows, made.ceiling) == expected
+    assert (made.rate, made.way, made.job, made.number) == (20, Way.OUT, job.number, 9)
+    assert not flow_demand(job, ReservedFlow(7, 20_000, incoming=True), 0, share).borrows
 
 
 def test_what_comes_in_is_promised_by_the_slowest_uplink() -> None:

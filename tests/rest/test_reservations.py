@@ -42,6 +42,8 @@ def test_a_reservation_from_begin_to_end(api: Api) -> None:
     assert (changed.json["rate"], changed.json["until"]) == (100.0, None)
     internet = [each for each in api.get("/v1/links").json["links"] if each["name"] == "internet"]
     assert [(each["source"], each["best_effort"]) for each in internet] == [("core1", 0.0), ("wan", 100.0)]
+    assert (made.json["steady"], ask(api, "PATCH", where, {"steady": True}).json["steady"]) == (False, True)
+    assert ask(api, "PATCH", where, {"rate": 90}).json["steady"] is True
     assert ask(api, "DELETE", where).json["id"] == made.json["id"]
     assert ask(api, "DELETE", where).status_code == 404
     assert 'lark_link_capacity_bytes_per_second{link="bus",source="",target=""} 1.25e+07' in api.get("/metrics").text
@@ -88,6 +90,8 @@ def test_a_hook_reserves_for_jobs_alone(api: Api) -> None:
         ({**WISH, "duration": 1e300}, "duration"),
         ({**WISH, "destination": "a b"}, "destination"),
         ({**WISH, "more": 1}, "more"),
+        ({**WISH, "steady": None}, "steady"),
+        ({**WISH, "steady": "often"}, "steady"),
         ([], "body"),
     ],
 )
@@ -116,7 +120,10 @@ def test_from_python(served: tuple[Api, str]) -> None:
         client.reserve("worker1.example", "wan", 31.0, 30.0)
     assert caught.value.problem["links"][0]["available"] == 30.0
     assert client.links()[0]["reserved"] == 70.0
+    assert client.change_reservation(made["id"], steady=True)["steady"]
     client.release(made["id"])
+    assert client.reserve("worker1.example", "wan", 60.0, 30.0, steady=True)["steady"]
+    client.release(next(client.reservations())["id"])
     assert list(client.reservations()) == []
 
 

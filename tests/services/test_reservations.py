@@ -164,6 +164,28 @@ def test_where_a_flow_may_go(tmp_path: Path, destination: str, node: str, addres
         assert controller.reservations.page(None, None, 10).reservations == ()
 
 
+def test_a_flow_is_steady_where_its_job_asks_for_that_and_stays_so(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1)
+        until(lambda: len(controller._reconciler.directory) == 1)
+        made = controller.reservations.reserve(Wish(job.id, "wan", 50, steady=True), "hook", True)
+        assert [each.steady for each in flows(controller, job)] == [True]
+        controller.reservations.change(made.id, Change(rate=40), "hook", True)
+        assert [(each.kbps, each.steady) for each in flows(controller, job)] == [(40_000, True)]
+        controller.reservations.change(made.id, Change(steady=False), "hook", True)
+        assert [(each.kbps, each.steady) for each in flows(controller, job)] == [(40_000, False)]
+        assert not controller.reservations.find(made.id).steady
+        controller.reservations.change(made.id, Change(steady=True), "hook", True)
+        assert controller.reservations.find(made.id).steady
+    with running(tmp_path, POLICY) as controller:
+        assert [each.steady for each in flows(controller, job)] == [True]
+    with running(tmp_path, POLICY) as controller:
+        asks = start(controller, 2, rate=10)
+        (own,) = controller.reservations.page(asks.id, None, 10).reservations
+        with pytest.raises(PathError, match="only its rate can be changed"):
+            controller.reservations.change(own.id, Change(steady=True), "ops", False)
+
+
 def test_wishes_that_make_no_sense(tmp_path: Path) -> None:
     with running(tmp_path, POLICY) as controller:
         job = start(controller, 1)

@@ -59,6 +59,9 @@ class WishSchema(Schema):
         validate=_SECONDS,
         metadata=meta("Seconds; without it the reservation ends with its jobs"),
     )
+    steady = fields.Boolean(
+        load_default=False, metadata=meta("The rate is the most as well; else the flow may use what is free, too")
+    )
 
 
 class ReservationChangeSchema(Schema):
@@ -68,6 +71,7 @@ class ReservationChangeSchema(Schema):
     duration = fields.Float(
         allow_none=True, validate=_SECONDS, metadata=meta("Seconds from now on; null: until its jobs end")
     )
+    steady = fields.Boolean(metadata=meta("The rate is the most as well"))
 
 
 class HoldSchema(Schema):
@@ -83,6 +87,9 @@ class ReservationSchema(Schema):
     id = fields.String(required=True, metadata=meta("Its id, 16 hexadecimal digits"))
     kind = fields.String(required=True, metadata=meta("job: a job's RequestBandwidth; flow: one that was reserved"))
     rate = fields.Float(required=True, metadata=meta("Mb/s of L2 bytes"))
+    steady = fields.Boolean(
+        required=True, metadata=meta("The rate is the most as well; else the flow may use what is free, too")
+    )
     source = fields.String(required=True, metadata=meta("The sender's node in the topology"))
     destination = fields.String(required=True, metadata=meta("The receiver's node in the topology"))
     job = fields.String(required=True, allow_none=True, metadata=meta("The id of the job whose it is, or that sends"))
@@ -219,13 +226,13 @@ def show(reservation_id: str) -> dict[str, object]:
     problems=(400, 404, 409, 413, 415, 422),
 )
 def change(reservation_id: str) -> dict[str, object]:
-    """Change the rate of a reservation, its end, or both.
+    """Change the rate of a reservation, its end, or whether it is steady.
 
     It happens as a whole or not at all; traffic is not interrupted.
     """
     body = read_json(MAX_BODY, ReservationChangeSchema())
     _own(reservation_id)
-    wanted = Change(body.get("rate"), body.get("duration"), "duration" in body)
+    wanted = Change(body.get("rate"), body.get("duration"), "duration" in body, body.get("steady"))
     return shown(current().controls.reservations.change(reservation_id, wanted, actor(), _of_job()))
 
 
@@ -325,6 +332,7 @@ def _with_names(reservation: Reservation, names: Mapping[str, str]) -> dict[str,
         "id": reservation.id,
         "kind": str(reservation.kind),
         "rate": reservation.rate,
+        "steady": reservation.steady,
         "source": reservation.source,
         "destination": reservation.destination,
         "job": reservation.job,

@@ -219,6 +219,30 @@ static int changes(MPI_Comm comm, double seconds) {
 }
 
 /* Each rank waits for a change of what is free; the test makes one once it sees the file "waiting". */
+/* Lets the test look: rank 0 says where the ranks are, and all go on once it has seen that. */
+static void wait_for(const char *name) {
+    char path[4096], answer[64];
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        snprintf(path, sizeof path, "%s/%s", getenv("TOLD"), name);
+        FILE *file = fopen(path, "w");
+        if (!file || fclose(file)) exit(8);
+    }
+    snprintf(answer, sizeof answer, "%s seen", name);
+    hold(answer);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static void steadies(MPI_Comm comm) {
+    lark_mpi_status status;
+    if (lark_mpi_reserve(comm, &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = 1e6, .steady = 1}, &status)) exit(7);
+    wait_for("steady");
+    if (lark_mpi_reserve(comm, &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = 9e9}, &status) != LARK_MPI_REFUSED) exit(9);
+    wait_for("refused");
+    reserve(comm, LARK_MPI_RING, 1e6, &status);
+    wait_for("free");
+}
+
 static void adapts(MPI_Comm comm) {
     lark_mpi_status status;
     reserve(comm, LARK_MPI_RING, 1e6, &status);
@@ -271,6 +295,7 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "ring")) ring(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "refusal")) refusal(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "dies")) dies(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "steadies")) steadies(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "adapts")) adapts(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "twice")) twice(MPI_COMM_WORLD);
     fputs("}", told);

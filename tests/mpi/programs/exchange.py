@@ -93,6 +93,26 @@ def life(comm: MPI.Intracomm) -> None:
     tell(**seen)
 
 
+def steadies(comm: MPI.Intracomm) -> None:
+    """A steady reservation, refused as another one, then with what is free; the test looks between."""
+    lark_mpi.reserve(comm, "ring", 1e6, steady=True)
+    wait_for("steady")
+    refused(comm, "ring", 9e9)
+    wait_for("refused")
+    lark_mpi.reserve(comm, "ring", 1e6)
+    wait_for("free")
+
+
+def wait_for(name: str) -> None:
+    """Let the test look: rank 0 says where the ranks are, and all go on once it has seen that."""
+    comm = MPI.COMM_WORLD
+    comm.Barrier()
+    if comm.rank == 0:
+        (FOLDER / name).touch()
+    hold(f"{name} seen")
+    comm.Barrier()
+
+
 def shapes(comm: MPI.Intracomm) -> None:
     """Neighbours in the three kinds of topology, tables, and mistakes of one rank that all learn."""
     seen: dict[str, object] = {}
