@@ -1,8 +1,8 @@
 """The shares of the tests: each is a pytest process, and those of one stage run side by side.
 
 A room stands in one share with all its files, but for those that stand in a share by themselves. The shares of the
-first stage take about the same time where each has a processor's half: ``python -m tests`` ends with each share's time
-and the slowest files; move files when one share is done long before the others.
+first stage are to take about the same time: ``python -m tests`` prints each share's time, and at its end that of each
+room and of the slowest files. Move rooms or files when one share is done long before the others.
 """
 
 from __future__ import annotations

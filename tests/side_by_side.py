@@ -231,12 +231,14 @@ def _wait(processes: Sequence[_Process], stop: Sequence[signal.Signals]) -> None
 
 def _close(total: Outcome, troubles: Sequence[str], seconds: float, *, stopped: bool) -> int:
     """Print the summary of all, and answer the exit status."""
-    # By the file's name, which is all before the first colons.
-    files = Counter[str]()
+    files, rooms = Counter[str](), Counter[str]()
     for test, took in total.seconds.items():
-        files[test.partition("::")[0]] += took
-    _list(f"slowest {SLOWEST} tests", (f"{took:8.2f}s {test}" for test, took in total.seconds.most_common(SLOWEST)))
-    _list(f"slowest {SLOWEST} files", (f"{took:8.2f}s {file}" for file, took in files.most_common(SLOWEST)))
+        file = test.partition("::")[0]
+        files[file] += took
+        rooms[file.rpartition("/")[0]] += took
+    for kind, times in (("tests", total.seconds), ("files", files)):
+        _list(f"slowest {SLOWEST} {kind}", (f"{took:8.2f}s {name}" for name, took in times.most_common(SLOWEST)))
+    _list("time of each room", (f"{took:8.2f}s {name}" for name, took in rooms.most_common()))
     if total.again:
         _list(f"tried again: {len(total.again)}, at most {AT_MOST} in a run", total.again)
     late = len(total.again) > AT_MOST
