@@ -6,11 +6,11 @@ Arguments that name no file are for the pytest of each share. With one that does
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Final
 
-from tests.fixtures import own_network
 from tests.shares import ROOT, STAGES, SharesError, divide
 from tests.side_by_side import Share, run
 
@@ -35,8 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 4
     # Several shares need it, and one is to build it. Where it cannot be built, the tests that need it say so.
-    built = own_network.run_outside([sys.executable, "-m", "lab", "build"])
-    print(built.stdout, end="", flush=True)
+    subprocess.run([sys.executable, "-m", "lab", "build"], stdout=subprocess.DEVNULL)
     named = {name: tuple(str(path.relative_to(ROOT)) for path in paths) for name, paths in files.items()}
     stages = [[Share(name, named[name]) for name in stage] for stage in STAGES]
     return run(stages, [*MARKS, *arguments])

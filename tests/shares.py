@@ -1,8 +1,8 @@
 """The shares of the tests: each is a pytest process, and those of one stage run side by side.
 
 A room stands in one share with all its files, but for those that stand in a share by themselves. The shares of the
-first stage take about the same time where each has a processor's half: ``python -m tests`` ends with each share's time
-and the slowest files; move files when one share is done long before the others.
+first stage are to take about the same time: ``python -m tests`` prints each share's time, and at its end that of each
+room and of the slowest files. Move rooms or files when one share is done long before the others.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ ROOT: Final = Path(__file__).parents[1]
 STAGES: Final[Sequence[Mapping[str, Sequence[str]]]] = (
     {
         "workers": (
-            "worker", "accounting", "common", "jobs", "qos",
+            "worker",
         ),
         "switches": (
-            "e2e", "switches", "reconcile", "flows", "cluster", "htcondor", "lab/test_short_form.py", "lab_parts",
-            "mpi",
+            "switches", "reconcile", "flows", "e2e", "mpi", "htcondor", "lab/test_short_form.py", "lab_parts",
+            "accounting", "common", "jobs", "qos",
         ),
         "requests": (
-            "rest", "services", "store", "cli", "pages", "hooks", "policies", "packaging", "experiments",
+            "rest", "services", "store", "cluster", "pages", "cli", "hooks", "policies", "packaging", "experiments",
         ),
     },
-    # What the machine does beside them is all that these have to fear: faults by the clock, and processor time.
+    # These depend most on what the machine does beside them: faults by the clock, floods, rates, processor time.
     {
         "alone": (
-            "chaos", "bench", "fuzz", "mutation", "e2e/test_demo.py",
+            "chaos", "bench", "fuzz", "mutation", "e2e/test_demo.py", "switches/test_openflow_floods.py",
+            "worker/test_limits.py", "worker/test_shaping.py", "worker/test_advice.py",
         ),
     },
 )  # fmt: skip

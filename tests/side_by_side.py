@@ -53,6 +53,8 @@ class Outcome:
     bad: list[str] = field(default_factory=list)
     """Each failure, as ``FAILED test`` or ``ERROR test``."""
     again: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Each with its reason."""
     seconds: Counter[str] = field(default_factory=Counter)
     """By test, its fixtures included."""
     within: str | None = None
@@ -63,6 +65,7 @@ class Outcome:
         self.counts.update(other.counts)
         self.bad += other.bad
         self.again += other.again
+        self.skipped += other.skipped
         self.seconds.update(other.seconds)
 
 
@@ -86,7 +89,10 @@ def read(lines: Sequence[str]) -> Outcome:
             kind = "failed" if phase == "call" else "error"
             found.counts[kind] += 1
             found.bad.append(f"{kind.upper()} {test}")
-        elif outcome == "skipped" or phase == "call":
+        elif outcome == "skipped":
+            found.counts[outcome] += 1
+            found.skipped.append(f"{test}: {line['why']}")
+        elif phase == "call":
             found.counts[outcome] += 1
     return found
 
@@ -231,12 +237,16 @@ def _wait(processes: Sequence[_Process], stop: Sequence[signal.Signals]) -> None
 
 def _close(total: Outcome, troubles: Sequence[str], seconds: float, *, stopped: bool) -> int:
     """Print the summary of all, and answer the exit status."""
-    # By the file's name, which is all before the first colons.
-    files = Counter[str]()
+    files, rooms = Counter[str](), Counter[str]()
     for test, took in total.seconds.items():
-        files[test.partition("::")[0]] += took
-    _list(f"slowest {SLOWEST} tests", (f"{took:8.2f}s {test}" for test, took in total.seconds.most_common(SLOWEST)))
-    _list(f"slowest {SLOWEST} files", (f"{took:8.2f}s {file}" for file, took in files.most_common(SLOWEST)))
+        file = test.partition("::")[0]
+        files[file] += took
+        rooms[file.rpartition("/")[0]] += took
+    for kind, times in (("tests", total.seconds), ("files", files)):
+        _list(f"slowest {SLOWEST} {kind}", (f"{took:8.2f}s {name}" for name, took in times.most_common(SLOWEST)))
+    _list("time of each room", (f"{took:8.2f}s {name}" for name, took in rooms.most_common()))
+    if total.skipped:
+        _list("skipped", total.skipped)
     if total.again:
         _list(f"tried again: {len(total.again)}, at most {AT_MOST} in a run", total.again)
     late = len(total.again) > AT_MOST

@@ -174,6 +174,13 @@ def test_a_share_that_crashes_fails_the_run_and_names_its_test(tmp_path: Path) -
     assert "2 passed, 0 failed" in said
 
 
+def test_what_was_skipped_is_told_with_its_reason(tmp_path: Path) -> None:
+    skipped = "import pytest\n@pytest.fixture\ndef f(): pytest.skip('NO MIRROR')\ndef test_f(f): pass\n"
+    status, said = ran(tmp_path, [["one", "two"]], {"one": skipped, "two": GOOD})
+    assert (status, "1 passed, 0 failed" in said) == (0, True)
+    assert "one/test_one.py::test_f: Skipped: NO MIRROR" in said
+
+
 def test_arguments_reach_every_share_and_one_without_tests_is_no_failure(tmp_path: Path) -> None:
     tests = {"one": GOOD, "two": "def test_other(): pass\n"}
     status, said = ran(tmp_path, [["one", "two"]], tests, "-k", "other")

@@ -13,6 +13,7 @@ from lark_controller.api.joins import Joined, JoinedWorker
 from lark_controller.rest.joins.former_files import JOINS, TAKEN, WORKERS, FormerFiles
 from lark_controller.rest.joins.joined_workers import JoinedWorkers
 from lark_controller.store import Store
+from tests.fixtures.databases import sqlite_with_tables
 
 NOW = 1_700_000_000.0
 A, B, S = "a" * 64, "b" * 64, "5" * 64
@@ -34,8 +35,7 @@ worker9.example: {{sha256: {B}, scopes: [hook], hosts: [worker9.example]}}
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store.open(f"sqlite:///{tmp_path}/lark.db")
-    opened.migrate()
+    opened = Store.open(sqlite_with_tables(tmp_path / "lark.db"))
     yield opened
     opened.close()
 

@@ -27,6 +27,7 @@ from lark_controller.rest.tokens import Scope, Token, Tokens
 from lark_controller.settings import load
 from lark_controller.store import Store
 from tests.fixtures.controllers import until
+from tests.fixtures.databases import sqlite_with_tables
 from tests.fixtures.fake_controls import FakeControls
 from tests.fixtures.site import SetUp
 
@@ -81,8 +82,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def records(tmp_path: Path) -> Iterator[Counted]:
-    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
-    store.migrate()
+    store = Store.open(sqlite_with_tables(tmp_path / "lark.db"))
     yield Counted(store)
     store.close()
 

@@ -33,7 +33,7 @@ from tests.fixtures.controllers import (
     running,
     until,
 )
-from tests.fixtures.databases import a_run
+from tests.fixtures.databases import a_run, sqlite_with_tables
 from tests.store.test_runs import put
 
 
@@ -47,8 +47,7 @@ def kept_up(
     check_seconds: float = 0.2,
 ) -> Iterator[tuple[Store, Upkeep]]:
     """Upkeep of a store with two switches, each checked ten times a second."""
-    store = Store.open(f"sqlite:///{path}/lark.db")
-    store.migrate()
+    store = Store.open(sqlite_with_tables(path / "lark.db"))
     feed = Feed(Directory(), lambda job: None, lambda number: None)
     none = Reservations(store, feed)
     registration = Registration(store, 900, feed, none, clock=LeaseClock(clock))

@@ -16,7 +16,7 @@ from lark_controller.services.job_names import ACCEPTED, JobNames, names_of
 from lark_controller.store import Store
 from lark_controller.store.queries import Called
 from tests.fixtures.controllers import an_edge, connect, post, running
-from tests.fixtures.databases import NOW, a_run
+from tests.fixtures.databases import NOW, a_run, sqlite_with_tables
 
 # No two runs share an address or a slot.
 _SERIAL = count()
@@ -24,9 +24,7 @@ _SERIAL = count()
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
-    store.migrate()
-    return store
+    return Store.open(sqlite_with_tables(tmp_path / "lark.db"))
 
 
 def registered(

@@ -33,6 +33,7 @@ from tests.fixtures.controllers import (
     running,
     until,
 )
+from tests.fixtures.databases import sqlite_with_tables
 
 
 def test_two_jobs_cannot_have_one_address_or_one_port(tmp_path: Path) -> None:
@@ -135,8 +136,7 @@ def ahead() -> list[float]:
 @pytest.fixture
 def registered(tmp_path: Path, ahead: list[float]) -> Iterator[tuple[Store, Registration, Job]]:
     """A registration without switches, and a job of it."""
-    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
-    store.migrate()
+    store = Store.open(sqlite_with_tables(tmp_path / "lark.db"))
     feed = Feed(Directory(), lambda job: None, lambda number: None)
     none = Reservations(store, feed)
     registration = Registration(store, 900, feed, none, clock=LeaseClock(lambda: time.time() + ahead[0]))
