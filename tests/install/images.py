@@ -55,7 +55,7 @@ def _made(settings: LabSettings, name: str, packages: tuple[str, ...], needs: st
 
 
 def main() -> None:
-    """Make those that are named, or both; the tests' own network leads to no mirror, so this is a program of its own."""
+    """Make those that are named, or both: a program of its own, since the tests' network leads to no mirror."""
     settings = from_environment()
     made = {"controller": controller, "pool": pool}
     for name in sys.argv[1:] or made:
