@@ -7,11 +7,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from lark_common.controllers import urls
 from lark_common.errors import LarkError
 from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, NetworkError, StartdError
@@ -29,6 +32,10 @@ JOB_ATTRIBUTES: Final = ("Owner", "GlobalJobId", "JobCurrentStartDate")
 # Jobs see their own in its place, which takes a file to put it over.
 RESOLV: Final = Path("/etc/resolv.conf")
 _PROGRAMS: Final = ("ip", "tc", "nft", "ovs-vsctl", "ovs-ofctl", "sudo", "curl")
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Seconds before a certificate's end from which it is told; openssl's form of a time.
+SOON: Final = 30 * 86_400.0
+_END: Final = "%b %d %H:%M:%S %Y %Z"
 _FOR_BRIDGE: Final = "lark-worker bridge make BRIDGE INTERFACE makes one"
 
 
@@ -68,6 +75,7 @@ def findings(settings: Settings, condor: HTCondor, status: Callable[[], dict[str
     yield from _programs()
     yield from _kernel(settings)
     yield from _bridge(settings)
+    yield from _certificates(settings, _host(condor))
     yield from _addresses(settings)
     yield from _controller(settings, condor)
     yield from _htcondor(settings, condor)
@@ -99,8 +107,7 @@ def _rights() -> Iterator[Finding]:
 
 
 def _programs() -> Iterator[Finding]:
-    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    gone = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
+    gone = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
     if gone:
         yield Finding("programs", State.MISSING, f"not installed: {', '.join(gone)}")
     else:
@@ -146,7 +153,9 @@ def _bridge(settings: Settings) -> Iterator[Finding]:
             return
         fail_mode = run([*asked, "get-fail-mode", settings.bridge]).strip()
         controllers = run([*asked, "get-controller", settings.bridge]).split()
-        listed = json.loads(run([*asked, "--format=json", "--columns=target,is_connected", "list", "controller"]))
+        listed = json.loads(
+            run([*asked, "--format=json", "--columns=target,is_connected,status", "list", "controller"])
+        )
     except (NetworkError, ValueError) as error:
         yield Finding("Open vSwitch", State.MISSING, f"its database does not answer: {error}")
         return
@@ -157,16 +166,49 @@ def _bridge(settings: Settings) -> Iterator[Finding]:
         words = f"bridge {settings.bridge} has no controller: ovs-vsctl set-controller {settings.bridge} ssl:HOST:6653"
         yield Finding("Open vSwitch", State.MISSING, words)
         return
-    connected = {target for target, is_connected in listed["data"] if is_connected}
+    connected = {target for target, is_connected, _ in listed["data"] if is_connected}
+    errors = {target: dict(status[1]).get("last_error", "") for target, _, status in listed["data"]}
     away = [target for target in controllers if target not in connected]
     if len(away) == len(controllers):
-        words = f"bridge {settings.bridge} is not connected to {', '.join(away)}: ovs-vsctl list controller says why"
-        yield Finding("Open vSwitch", State.MISSING, words)
+        why = ", ".join(f"{target} ({errors[target]})" if errors.get(target) else target for target in away)
+        what = "is the controller running, does a packet filter let this worker through, is its certificate good?"
+        yield Finding("Open vSwitch", State.MISSING, f"bridge {settings.bridge} is not connected to {why}: {what}")
     else:
         # A controller that stands by may have no switches.
         others = f", not to {', '.join(away)}" if away else ""
         words = f"bridge {settings.bridge} is connected to {', '.join(sorted(connected & set(controllers)))}{others}"
         yield Finding("Open vSwitch", State.OK, words)
+
+
+def _certificates(settings: Settings, host: str) -> Iterator[Finding]:
+    """The ends of the certificates that this worker and its switch show, and of the authorities that they trust."""
+    named = [settings.cert_file, settings.ca_file]
+    if shutil.which("ovs-vsctl", path=_PATH) is not None:
+        with suppress(NetworkError):
+            shown = run(["ovs-vsctl", "--timeout=5", f"--db={settings.ovs_database}", "get-ssl"])
+            named += map(Path, re.findall(r"(?m)^(?:CA )?Certificate: (/.*)$", shown))
+    here = f"lark-worker setup --controller {urls(settings.url)[0]} --join TOKEN"
+    anew = f"on the controller's host lark join add {host}, and here {here}"
+    ends = []
+    for path in dict.fromkeys(filter(None, named)):
+        try:
+            end = datetime.strptime(
+                run(["openssl", "x509", "-in", str(path), "-noout", "-enddate"]).partition("=")[2].strip(), _END
+            ).replace(tzinfo=UTC)
+        except (NetworkError, ValueError) as error:
+            yield Finding("certificates", State.MISSING, f"{path} cannot be read as a certificate: {error}")
+            continue
+        left = (end - datetime.now(UTC)).total_seconds()
+        if left < SOON:
+            state, words = (State.MISSING, "has expired") if left <= 0 else (State.WARNING, "ends soon")
+            yield Finding(
+                "certificates", state, f"{path} {words} ({end:%Y-%m-%d}): {anew}; a copied file: copy the new one"
+            )
+        else:
+            ends.append((end, path))
+    if ends:
+        end, path = min(ends)
+        yield Finding("certificates", State.OK, f"the first to end is {path}, on {end:%Y-%m-%d}")
 
 
 def _addresses(settings: Settings) -> Iterator[Finding]:
@@ -193,7 +235,7 @@ def _addresses(settings: Settings) -> Iterator[Finding]:
 
 def _controller(settings: Settings, condor: HTCondor) -> Iterator[Finding]:
     """Ask as the service does: its URL, certificates and token, in the name of this host."""
-    host = condor.settings.get("FULL_HOSTNAME") or os.uname().nodename
+    host = _host(condor)
     try:
         link = ControllerLink(settings)
         link.renew(host, ())
@@ -211,6 +253,11 @@ def _controller(settings: Settings, condor: HTCondor) -> Iterator[Finding]:
             "controller", State.WARNING, f"{url}: {reason} Jobs start without it while another one is active."
         )
     yield Finding("controller", State.OK, f"{settings.url} answers, and the token is good for {host}")
+
+
+def _host(condor: HTCondor) -> str:
+    """This worker's name, as Machine in its slots' ads has it."""
+    return condor.settings.get("FULL_HOSTNAME") or os.uname().nodename
 
 
 def _htcondor(settings: Settings, condor: HTCondor) -> Iterator[Finding]:

@@ -155,6 +155,12 @@ def _add_bridge(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     undo = steps.add_parser("undo", help="take apart what make has made")
     undo.add_argument("bridge", metavar="BRIDGE")
+    for each in (make, undo):
+        _with_json(each)
+
+
+def _with_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON, for scripts")
 
 
 def _add_setup(parser: argparse.ArgumentParser) -> None:
@@ -174,6 +180,7 @@ def _add_setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--directory", type=Path, default=settings_module.FILE.parent, metavar="DIR", help="[/etc/lark]"
     )
+    _with_json(parser)
 
 
 def join_and_start(given: argparse.Namespace) -> int:
@@ -191,16 +198,22 @@ def join_and_start(given: argparse.Namespace) -> int:
         given.controller.rstrip("/"), token.strip(), host, place, given.interface, given.kind, given.datapath_id,
         given.wait, given.address,
     )  # fmt: skip
+    done, found = [], []
     for line in set_up.steps(wish):
-        print(line, flush=True)
+        done.append(line)
+        if not given.json:
+            print(line, flush=True)
     settings = settings_module.load(settings_module.with_file(os.environ, file))
-    print("\nlark-worker check:")
-    missing = False
+    if not given.json:
+        print("\nlark-worker check:")
     for finding in checks.findings(settings, condor, lambda: _ask(settings, "/v1/status")):
-        print(f"{finding.state:<8} {finding.subject}: {finding.words}", flush=True)
-        # The startd is started when everything else is there.
-        missing |= finding.state is checks.State.MISSING and finding.subject != "HTCondor"
-    return 1 if missing else 0
+        found.append(finding)
+        if not given.json:
+            print(f"{finding.state:<8} {finding.subject}: {finding.words}", flush=True)
+    if given.json:
+        print(json.dumps({"steps": done, "check": [asdict(finding) for finding in found]}))
+    # The startd is started when everything else is there.
+    return 1 if any(each.state is checks.State.MISSING and each.subject != "HTCondor" for each in found) else 0
 
 
 def change_bridge(settings: Settings, given: argparse.Namespace) -> int:
@@ -210,8 +223,17 @@ def change_bridge(settings: Settings, given: argparse.Namespace) -> int:
         moved = bridges.undo(given.bridge)
     else:
         moved = bridges.make(given.bridge, given.interface, given.kind, given.datapath_id, given.wait)
-    for line in own_bridge.messages(moved, made=given.step == "make"):
-        print(line)
+    lines = tuple(own_bridge.messages(moved, made=given.step == "make"))
+    print(json.dumps({"steps": lines}) if given.json else "\n".join(lines))
+    return 0
+
+
+def show_settings(*, as_json: bool = False) -> int:
+    """Print every setting with its default."""
+    if as_json:
+        print(json.dumps([{"setting": row.variable, "default": row.default} for row in settings_module.table()]))
+    else:
+        print("\n".join(f"{row.variable}={row.default}" for row in settings_module.table()))
     return 0
 
 
@@ -225,10 +247,10 @@ def parser() -> argparse.ArgumentParser:
         ("jobs", "list jobs"),
         ("status", "say what is wrong"),
         ("check", "say what this worker lacks for its jobs to have networks, and what to do"),
+        ("settings", "list settings"),
     ):
-        actions.add_parser(name, help=words).add_argument("--json", action="store_true", help="as JSON, for scripts")
+        _with_json(actions.add_parser(name, help=words))
     actions.add_parser("leaves", help="look after queues alone (core switches)")
-    actions.add_parser("settings", help="list settings")
     _add_setup(actions.add_parser("setup", help="join a controller, make the bridge, and start the service"))
     _add_bridge(actions.add_parser("bridge", help="make the worker's bridge with an interface in it, or undo that"))
     return made
@@ -256,9 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return check(settings, as_json=given.json)
         if given.action == "bridge":
             return change_bridge(settings, given)
-        for row in settings_module.table():
-            print(f"{row.variable}={row.default}")
-        return 0
+        return show_settings(as_json=given.json)
     except LarkError as error:
         print(f"lark-worker: {error}", file=sys.stderr)
         return 1

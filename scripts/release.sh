@@ -20,6 +20,7 @@ grep -q "^lark-common==$version$" requirements-own.in || die "requirements-own.i
 heading=$(grep -m 1 '^## ' CHANGELOG.md)
 printf '%s\n' "$heading" | grep -qE "^## $version \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$" ||
     die "the first section of CHANGELOG.md is \"$heading\"; a release needs \"## $version (YYYY-MM-DD)\""
+[ "$(grep -c "^## $version " CHANGELOG.md)" -eq 1 ] || die "CHANGELOG.md has several sections of $version; make one of them"
 ! git rev-parse -q --verify "refs/tags/v$version" >/dev/null || die "the tag v$version exists already"
 
 [ "${TESTS:-yes}" = no ] || make test

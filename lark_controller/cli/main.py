@@ -71,7 +71,7 @@ def _answer(arguments: argparse.Namespace) -> int:
 
 
 def _token_hint(arguments: argparse.Namespace) -> str:
-    """Where the token came from that was refused, or where one is to be given."""
+    """The place that the refused token came from, or that one is to be given in."""
     if arguments.munge and arguments.token_file is None:
         return ""
     if arguments.token_file is not None:

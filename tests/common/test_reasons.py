@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 import http.server
-import ipaddress
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from lark_common.client import Client, UnreachableError
-
-DAY = timedelta(days=1)
-
-
-def certificate(folder: Path, name: str, begins: timedelta = -DAY, ends: timedelta = DAY) -> tuple[Path, Path]:
-    """A certificate of its own for 127.0.0.1, good between two times from now, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.now(UTC)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + begins)
-        .not_valid_after(now + ends)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem, secret = folder / f"{name}.pem", folder / f"{name}.key"
-    pem.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )  # fmt: skip
-    return pem, secret
+from tests.fixtures.certificates import DAY, certificate
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):

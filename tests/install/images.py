@@ -6,6 +6,7 @@ What Lark's packages depend on is downloaded and not installed, so that apt inst
 from __future__ import annotations
 
 import hashlib
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -54,9 +55,11 @@ def _made(settings: LabSettings, name: str, packages: tuple[str, ...], needs: st
 
 
 def main() -> None:
-    """Make both; the tests' own network leads to no mirror, so this is a program of its own."""
+    """Make those that are named, or both: a program of its own, since the tests' network leads to no mirror."""
     settings = from_environment()
-    print(controller(settings), pool(settings), sep="\n")
+    made = {"controller": controller, "pool": pool}
+    for name in sys.argv[1:] or made:
+        print(made[name](settings))
 
 
 if __name__ == "__main__":

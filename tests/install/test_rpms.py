@@ -63,7 +63,7 @@ class Root:
 
     def versions(self) -> set[str]:
         """Name, version and release of the packages that are installed."""
-        asked = ["rpm", "--root", self.path, "-qa", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"]
+        asked = ["rpm", "--root", str(self.path), "-qa", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"]
         said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
         return {line for line in said.splitlines() if line.startswith("lark-")}
 
@@ -85,7 +85,7 @@ class Root:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Root]:
-    made = own_network.run_outside([sys.executable, "-m", "tests.install.images"])
+    made = own_network.run_outside([sys.executable, "-m", "tests.install.images", "controller"])
     assert made.returncode == 0, made.stdout
     subprocess.run(["mount", "-t", "tmpfs", "root", tmp_path], check=True)
     try:
@@ -121,7 +121,7 @@ def test_dnf_installs_upgrades_and_removes(
     root.dnf("install", stand_in, *first)
     assert root.versions() == {f"{package} {__version__}-1.{name}" for package in PACKAGES}
     for package in PACKAGES:
-        verified = ["rpm", "--root", root.path, "--verify", package]
+        verified = ["rpm", "--root", str(root.path), "--verify", package]
         assert subprocess.run(verified, capture_output=True, text=True).stdout == "", package
     assert root.run("getent", "passwd", "lark").endswith(":/var/lib/lark:/usr/sbin/nologin\n")
     assert {file: root.mode(file) for file in MODES} == MODES

@@ -52,6 +52,17 @@ def test_the_controllers_settings_are_accepted(compose: dict[str, Any]) -> None:
     assert settings.load(environment).database_url == environment["LARK_DATABASE_URL"]
 
 
+def test_haproxy_takes_its_settings_and_names_every_controller(compose: dict[str, Any]) -> None:
+    """As they are, in a network of the test's own: HAProxy passes over names that are not there, and says so."""
+    path = ROOT / "etc/haproxy/lark.cfg"
+    done = subprocess.run(["haproxy", "-c", "-f", path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Configuration file is valid" in done.stdout + done.stderr
+    servers = re.findall(r"(?m)^    server (\S+) (\S+):8080$", path.read_text())
+    controllers = [name for name in compose["services"] if name.startswith("controller")]
+    assert servers == [(name, name) for name in controllers]
+
+
 def test_every_reference_is_declared(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         for secret in service.get("secrets", []):

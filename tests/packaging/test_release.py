@@ -19,7 +19,6 @@ FILES = (
     "lark_mpi/pyproject.toml",
     "lark_worker/pyproject.toml",
     "requirements-own.in",
-    "CHANGELOG.md",
 )
 
 
@@ -34,9 +33,8 @@ def checkout(tmp_path: Path) -> Path:
     for name in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    changes = tmp_path / "CHANGELOG.md"
     version = re.findall(r'__version__ = "(.+)"', (ROOT / FILES[1]).read_text())[0]
-    changes.write_text(re.sub(r"(?m)^## ([\d.]+) .*", f"## {version} (2026-01-31)", changes.read_text(), count=1))
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version} (2026-01-31)\n\n- All.\n")
     (tmp_path / "scripts" / "wheels.sh").write_text("#!/bin/sh\necho builds >&2\nexit 3\n")
     (tmp_path / "scripts" / "wheels.sh").chmod(0o755)
     git(tmp_path, "init", "--quiet")
@@ -80,6 +78,10 @@ def test_a_checkout_that_is_ready_is_built(checkout: Path) -> None:
             '(not released)"; a release needs "## ',
         ),
         (
+            lambda folder: change(folder, "CHANGELOG.md", r"(?s)\n(## .*)", r"\n\1\n\1"),
+            "has several sections of",
+        ),
+        (
             lambda folder: change(folder, "lark_worker/pyproject.toml", r'(?m)^version = ".*"', 'version = "9"'),
             "lark_worker/pyproject.toml has another version than",
         ),
@@ -92,7 +94,7 @@ def test_a_checkout_that_is_ready_is_built(checkout: Path) -> None:
             "exists already",
         ),
     ],
-    ids=["changes", "changelog", "version", "own", "tag"],
+    ids=["changes", "changelog", "sections", "version", "own", "tag"],
 )
 def test_what_is_missing_is_said(checkout: Path, spoil: Callable[[Path], object], words: str) -> None:
     spoil(checkout)

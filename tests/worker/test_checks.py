@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lark_worker import checks, cli
 from lark_worker.checks import Finding, HTCondor, State
 from lark_worker.errors import StartdError
 from lark_worker.settings import Settings, load
+from tests.fixtures.certificates import certificate
 from tests.worker.pool import FakeStartd, Pool, eventually
 
 HOST = "worker1.example"
@@ -75,8 +77,10 @@ def test_the_bridge_is_there_safe_and_connected(pool: Pool, condor: HTCondor) ->
     pool.ovs.vsctl("set-fail-mode", pool.bridge, "secure")
     target = pool.ovs.vsctl("get-controller", pool.bridge).split()
     pool.ovs.vsctl("set-controller", pool.bridge, "tcp:127.0.0.1:1")
-    (words,) = wrong(of("Open vSwitch", settings, condor))
-    assert words == f"bridge {pool.bridge} is not connected to tcp:127.0.0.1:1: ovs-vsctl list controller says why"
+    refused = (
+        f"bridge {pool.bridge} is not connected to tcp:127.0.0.1:1 (Connection refused): is the controller running"
+    )
+    eventually(lambda: wrong(of("Open vSwitch", settings, condor))[0].startswith(refused))
     pool.ovs.set_controller(pool.bridge, [*target, "tcp:127.0.0.1:1"])
     eventually(lambda: wrong(of("Open vSwitch", settings, condor)) == [])
     (found,) = of("Open vSwitch", settings, condor)
@@ -106,6 +110,29 @@ def test_the_controller_is_asked_with_this_workers_own_token(pool: Pool, condor:
     first, second = of("controller", both, condor)
     assert (first.state, second.state) == (State.WARNING, State.OK)
     assert first.words.startswith("http://127.0.0.1:1: ")
+
+
+@pytest.mark.ovs
+def test_certificates_that_end_are_told_with_what_to_do(pool: Pool, condor: HTCondor, tmp_path: Path) -> None:
+    settings = load(pool.environment)
+    assert of("certificates", settings, condor) == []
+    far, near, over = (certificate(tmp_path, name, ends=timedelta(days=days))[0] for name, days in ENDS.items())
+    pool.ovs.vsctl("set-ssl", str(tmp_path / "far.key"), str(far), str(near))
+    try:
+        words, first = (each.words for each in of("certificates", settings, condor))
+        assert words.startswith(f"{near} ends soon (")
+        assert f"lark join add {HOST}, and here lark-worker setup --controller {settings.url} --join TOKEN" in words
+        assert first.startswith(f"the first to end is {far}, on ")
+        found = of("certificates", replace(settings, cert_file=over, key_file=tmp_path / "over.key"), condor)
+        assert [each.state for each in found] == [State.MISSING, State.WARNING, State.OK]
+        assert found[0].words.startswith(f"{over} has expired (")
+        (broken, *_) = of("certificates", replace(settings, ca_file=tmp_path / "far.key"), condor)
+        assert broken.words.startswith(f"{tmp_path / 'far.key'} cannot be read as a certificate")
+    finally:
+        pool.ovs.vsctl("del-ssl")
+
+
+ENDS = {"far": 40, "near": 20, "over": -1}
 
 
 def connected(settings: Settings, condor: HTCondor) -> None:

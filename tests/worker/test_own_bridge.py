@@ -136,6 +136,7 @@ def test_the_command(
     monkeypatch.setenv("LARK_WORKER_OVS_DATABASE", f"unix:{ovs.database_socket}")
     assert cli.main(["bridge", "make", machine.bridge, machine.card, "--kind", "linux", "--wait", "0"]) == 0
     assert f"undo it with: lark-worker bridge undo {machine.bridge}" in capsys.readouterr().out
-    assert cli.main(["bridge", "undo", machine.bridge]) == 0
+    assert cli.main(["bridge", "undo", machine.bridge, "--json"]) == 0
+    assert f"{machine.card} is no longer a port of {machine.bridge}" in json.loads(capsys.readouterr().out)["steps"]
     assert cli.main(["bridge", "undo", machine.bridge]) == 1
     assert "was not made by this command" in capsys.readouterr().err

@@ -161,6 +161,10 @@ def test_a_second_run_changes_nothing_and_needs_no_token(site: Site) -> None:
     assert said[0] == f"{HOST} has joined {URL} already"
     assert site.files() == before
     assert site.lark("join", "workers") == known
+    (as_json,), _ = site.worker("--json")
+    told = json.loads(as_json)
+    assert told["steps"] == said
+    assert {"certificates", "controller", "HTCondor"} <= {each["subject"] for each in told["check"]}
 
 
 @pytest.mark.ovs
