@@ -47,7 +47,7 @@ class ExternalRule:
 
 
 class PoolPlace(NamedTuple):
-    """Where a pool's addresses are the outside's way in: a WAN port's name, and a core switch's (None: any)."""
+    """The way in to a pool's addresses from outside: a WAN port's name, and a core switch's (None: any)."""
 
     port: str | None = None
     switch: str | None = None
@@ -65,7 +65,7 @@ class ExternalSpec:
     places: Mapping[str, PoolPlace] = field(default_factory=lambda: MappingProxyType({}))
 
     def place(self, address: Address) -> PoolPlace:
-        """Where the pool of an address is."""
+        """The place of the pool of an address."""
         for name, place in self.places.items():
             if any(address in network for network in self.pools[name]):
                 return place
