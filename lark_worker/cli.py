@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -23,6 +24,7 @@ from lark_common.systemd import Notices
 from lark_worker import checks, set_up
 from lark_worker import settings as settings_module
 from lark_worker.controller_link import ControllerLink
+from lark_worker.errors import NetworkError
 from lark_worker.hook_socket import HookSocket
 from lark_worker.identity.processes import Programs
 from lark_worker.identity.startd import LocalStartd, StartdView
@@ -31,6 +33,7 @@ from lark_worker.metrics import MetricsServer
 from lark_worker.network import own_bridge
 from lark_worker.network.job_network import JobNetworks
 from lark_worker.queues.fair_queues import FairQueues
+from lark_worker.rules import gateway
 from lark_worker.settings import Settings
 from lark_worker.worker import Worker
 
@@ -77,6 +80,26 @@ def run_fair_queues(settings: Settings) -> int:
     signals.wait()
     notices.stopping()
     fair_queues.stop()
+    return 0
+
+
+def run_gateway(settings: Settings, given: argparse.Namespace) -> int:
+    """Keep this gateway's translation until SIGTERM or SIGINT, or print its counters. Raises NetworkError."""
+    if given.counters:
+        print(json.dumps(gateway.totals()))
+        return 0
+    if not given.wan or not given.pool or not given.jobs:
+        raise NetworkError("--wan, --pool and --jobs are needed, --pool and --jobs as often as there are networks")
+    log.configure(settings.log_level, settings.log_format)
+    place = gateway.Place(given.wan, gateway.networks(given.pool), gateway.networks(given.jobs))
+    signals = Signals()
+    signals.catch(signal.SIGTERM, signal.SIGINT)
+    translation, stopping = gateway.Gateway(place, ControllerLink(settings)), threading.Event()
+    thread = threading.Thread(target=translation.repeat, args=(stopping.wait, given.seconds))
+    thread.start()
+    signals.wait()
+    stopping.set()
+    thread.join()
     return 0
 
 
@@ -251,6 +274,16 @@ def parser() -> argparse.ArgumentParser:
     ):
         _with_json(actions.add_parser(name, help=words))
     actions.add_parser("leaves", help="look after queues alone (core switches)")
+    made_gateway = actions.add_parser("gateway", help="translate external addresses on a plain Linux gateway")
+    made_gateway.add_argument("--wan", metavar="INTERFACE", help="the interface that leads outside")
+    made_gateway.add_argument(
+        "--pool", action="append", default=[], metavar="NETWORK", help="external addresses of here"
+    )
+    made_gateway.add_argument("--jobs", action="append", default=[], metavar="NETWORK", help="a network of jobs")
+    made_gateway.add_argument("--seconds", type=float, default=2.0, help="between two questions to the controller [2]")
+    made_gateway.add_argument(
+        "--counters", action="store_true", help="print what each address has carried, as JSON; end"
+    )
     _add_setup(actions.add_parser("setup", help="join a controller, make the bridge, and start the service"))
     _add_bridge(actions.add_parser("bridge", help="make the worker's bridge with an interface in it, or undo that"))
     return made
@@ -264,12 +297,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.action == "setup":
             return join_and_start(given)
         # A service has its settings from its unit; a command on a shell has none, and is to see what the service sees.
-        service = given.action in ("run", "leaves", "settings")
+        service = given.action in ("run", "leaves", "gateway", "settings")
         settings = settings_module.load(os.environ if service else settings_module.with_file(os.environ))
         if given.action == "run":
             return run(settings)
         if given.action == "leaves":
             return run_fair_queues(settings)
+        if given.action == "gateway":
+            return run_gateway(settings, given)
         if given.action == "jobs":
             return show_jobs(settings, as_json=given.json)
         if given.action == "status":

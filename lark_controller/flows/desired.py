@@ -209,7 +209,7 @@ class Desired:
             for position, rule in self._classed.items():
                 yield from core.class_flows(rule, self._classes.prefixes(position))
             for number in self._external:
-                yield from external_flows(self.placed[number], switch, self._dropping)
+                yield from external_flows(self.placed[number], switch, self._dropping, self.policy.external)
             return
         yield from edge.frame(switch)
         yield from self.edge_rules(switch.tracks)
@@ -423,8 +423,9 @@ class Desired:
         if any(each is not None and each.job.external for each in (old, new)):
             for datapath in self._cores():
                 switch = self.switches[datapath]
-                after.setdefault(datapath, []).extend(external_flows(new, switch, self._dropping))
-                before.setdefault(datapath, []).extend(external_flows(old, switch, self._dropping))
+                for flows, placed in ((after, new), (before, old)):
+                    found = external_flows(placed, switch, self._dropping, self.policy.external)
+                    flows.setdefault(datapath, []).extend(found)
         for datapath in before.keys() | after.keys():
             wanted, there = Program.of(after.get(datapath, ())), Program.of(before.get(datapath, ()))
             self._count_rules(datapath, len(wanted.flows) - len(there.flows))

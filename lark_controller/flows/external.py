@@ -17,10 +17,11 @@ from lark_controller.flows.build import BROADCAST, ICMP, SWITCH, TCP, UDP, Field
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.icmp_errors import ERROR_TYPES, MOST_BYTES
 from lark_controller.flows.model import ETH_ARP, ETH_IPV4, PORT_CONTROLLER, PORT_IN_PORT, Flow, Output, SetField
-from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.placement import Placed, Switch, WanPort
 from lark_controller.flows.tables import Core, combine
 from lark_controller.flows.wan import ip_fields, local_networks
 from lark_controller.jobs.external import Opening
+from lark_controller.policies.external_spec import ExternalSpec, PoolPlace
 from lark_controller.policies.model import Policy
 
 _ARP_REQUEST, _ARP_REPLY = 1, 2
@@ -44,8 +45,11 @@ def pool_flows(policy: Policy) -> Iterator[Flow]:
         yield flow(Core.EXTERNAL, t.P_GUARD, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
 
 
-def external_flows(placed: Placed | None, switch: Switch, dropping: Collection[int]) -> Iterator[Flow]:
-    """The flows of a job's external addresses on a core; ``dropping`` are the WAN rules that drop."""
+def external_flows(
+    placed: Placed | None, switch: Switch, dropping: Collection[int], spec: ExternalSpec | None
+) -> Iterator[Flow]:
+    """The flows of a job's external addresses on a core; ``dropping`` are the WAN rules that drop, ``spec`` the
+    policy's pools."""
     if placed is None or not placed.job.external or placed.decision.isolated:
         return
     own, mac = placed.job.ipv4, placed.mac
@@ -59,10 +63,13 @@ def external_flows(placed: Placed | None, switch: Switch, dropping: Collection[i
     for each in placed.job.external:
         if not isinstance(each.address, IPv4Address):
             continue
+        ports = _ports(switch, PoolPlace() if spec is None else spec.place(each.address))
+        if not ports:
+            continue
         address = int(each.address)
         inward = SetField("ipv4_dst", int(own)), SetField("eth_dst", mac)
-        yield from _error_flows(address, placed, switch, mark)
-        for wan in switch.wan:
+        yield from _error_flows(address, placed, ports, mark)
+        for wan in ports:
             yield _arp_answer(address, mac, wan.number, wan.next_hop, mark)
             for fields in _opened(each.openings, "dst"):
                 fields |= {"in_port": wan.number, "ipv4_dst": address}
@@ -73,14 +80,25 @@ def external_flows(placed: Placed | None, switch: Switch, dropping: Collection[i
             yield flow(Core.EXTERNAL, t.P_ALLOW, fields, mark, goto=Core.LEARN, actions=outward)
 
 
-def _error_flows(address: int, placed: Placed, switch: Switch, mark: int) -> Iterator[Flow]:
+def _ports(switch: Switch, place: PoolPlace) -> tuple[WanPort, ...]:
+    """The WAN ports of a switch where a pool's addresses are known: its own, or while that is down the one that takes
+    its place as well, since what leaves there is answered there."""
+    if place.switch not in (None, switch.name):
+        return ()
+    if place.port is None:
+        return switch.wan
+    now = switch.wan_or_backup(place.port)
+    return tuple(port for port in switch.wan if port.name == place.port or port == now)
+
+
+def _error_flows(address: int, placed: Placed, ports: Collection[WanPort], mark: int) -> Iterator[Flow]:
     """ICMP errors quote a packet with an address that no set-field reaches: the controller translates them, some at a
     time (:mod:`.icmp_errors`). What it gives back for the outside has been through the tables before *external*."""
     own, rule = int(placed.job.ipv4 or 0), placed.decision.wan
     ask = (Output(PORT_CONTROLLER, MOST_BYTES),)
     for kind in ERROR_TYPES:
         error: Fields = {"eth_type": ETH_IPV4, "ip_proto": ICMP, "icmpv4_type": kind}
-        for wan in switch.wan:
+        for wan in ports:
             fields = {**error, "in_port": wan.number, "ipv4_dst": address}
             yield flow(Core.CLASSIFY, t.P_GUARD + 1, fields, mark, actions=ask)
         yield flow(Core.EXTERNAL, t.P_ALLOW + 1, {**error, "ipv4_src": own}, mark, actions=ask)

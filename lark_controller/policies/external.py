@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -9,11 +10,13 @@ from lark_common.runs import Network
 from lark_controller.jobs.external import ACCEPTED, MOST_ADDRESSES, Opening, openings, size
 from lark_controller.jobs.job import Facts
 from lark_controller.policies.cover import Cover
-from lark_controller.policies.model import OWN_POOL, ExternalRule, ExternalSpec, Policy, WithoutExternal
+from lark_controller.policies.external_spec import OWN_POOL, ExternalRule, ExternalSpec, PoolPlace, WithoutExternal
+from lark_controller.policies.model import Decision, Policy, SwitchRole, SwitchSpec
 from lark_controller.policies.predicate import ads_of, holds
 from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS: Final = ("pools", "rules", "quarantine", "refused")
+POOL_KEYS: Final = ("networks", "port", "switch")
 RULE_KEYS: Final = ("when", "family", "pool", "open", "per_user", "per_group", "seconds")
 FAMILIES: Final = {"ipv4": 4, "ipv6": 6}
 REFUSED: Final = tuple(each.value for each in WithoutExternal)
@@ -24,12 +27,16 @@ MAX_SECONDS: Final = 366 * 86400
 MAX_QUARANTINE: Final = 86400
 
 
-def parse(entry: FileEntry, jobs: tuple[Network, ...]) -> ExternalSpec | None:
-    """The section out of its mapping; ``jobs`` are the job networks. None where it is no mapping."""
+def parse(
+    entry: FileEntry, jobs: tuple[Network, ...], switches: Mapping[int, SwitchSpec] = MappingProxyType({})
+) -> ExternalSpec | None:
+    """The section out of its mapping; ``jobs`` are the job networks, ``switches`` those declared. None where it is no
+    mapping."""
     fields = entry.mapping(KEYS, required=("rules",))
     if not entry.is_mapping:
         return None
-    pools = _pools(fields["pools"], jobs) if "pools" in fields else {}
+    places: dict[str, PoolPlace] = {}
+    pools = _pools(fields["pools"], jobs, switches, places) if "pools" in fields else {}
     rules: list[ExternalRule] = []
     for item in fields["rules"].items() if "rules" in fields else ():
         rule = _rule(item, len(rules) + 1, frozenset(pools))
@@ -42,18 +49,29 @@ def parse(entry: FileEntry, jobs: tuple[Network, ...]) -> ExternalSpec | None:
         tuple(rules),
         600.0 if quarantine is None else float(quarantine),
         WithoutExternal(refused or WithoutExternal.HOLD),
+        MappingProxyType(places),
     )
 
 
-def _pools(entry: FileEntry, jobs: tuple[Network, ...]) -> dict[str, tuple[Network, ...]]:
+def _pools(
+    entry: FileEntry, jobs: tuple[Network, ...], switches: Mapping[int, SwitchSpec], places: dict[str, PoolPlace]
+) -> dict[str, tuple[Network, ...]]:
+    """The pools of the section; ``places`` gets those that are not at every WAN port."""
     taken = Cover()
     for each in jobs:
         taken.add(each)
     found: dict[str, tuple[Network, ...]] = {}
-    for name, member in entry.mapping(None).items():
+    for name, given in entry.mapping(None).items():
+        member = given
         if name == OWN_POOL:
             member.mistake(f"the name {OWN_POOL} stands for jobs' own IPv6 addresses", "another name")
             continue
+        if member.is_mapping:
+            fields = member.mapping(POOL_KEYS, required=("networks",))
+            if "networks" not in fields:
+                continue
+            places[name] = _place(fields, switches)
+            member = fields["networks"]
         networks: list[Network] = []
         for item in member.items():
             network = item.network(hosts=True)
@@ -74,7 +92,18 @@ def _pools(entry: FileEntry, jobs: tuple[Network, ...]) -> dict[str, tuple[Netwo
             found[name] = tuple(networks)
         elif not member.is_mapping and not member.items():
             member.mistake("a pool without addresses", "a list of networks and addresses")
+    for name in places.keys() - found.keys():
+        del places[name]
     return found
+
+
+def _place(fields: Mapping[str, FileEntry], switches: Mapping[int, SwitchSpec]) -> PoolPlace:
+    cores = {spec.name: spec for spec in switches.values() if spec.role is SwitchRole.CORE}
+    switch = fields["switch"].choice(frozenset(cores), "a core switch") if "switch" in fields else None
+    chosen = cores.values() if switch is None else [cores[switch]]
+    ports = frozenset(name for spec in chosen for name in spec.ports if name.startswith("wan"))
+    port = fields["port"].choice(ports, "a WAN port of a core switch") if "port" in fields else None
+    return PoolPlace(port, switch)
 
 
 def _rule(entry: FileEntry, position: int, pools: frozenset[str]) -> ExternalRule | None:
@@ -82,26 +111,30 @@ def _rule(entry: FileEntry, position: int, pools: frozenset[str]) -> ExternalRul
     named = fields["family"].choice(tuple(FAMILIES)) if "family" in fields else "ipv4"
     family = FAMILIES.get(named or "", 4)
     when = fields["when"].predicate() if "when" in fields else None
-    pool = _pool(entry, fields.get("pool"), family, pools)
+    named_pools = _rules_pools(entry, fields.get("pool"), family, pools)
     allowed = _openings(fields["open"]) if "open" in fields else None
     per_user = fields["per_user"].integer(0, MAX_COUNT) if "per_user" in fields else 1
     per_group = fields["per_group"].integer(0, MAX_COUNT) if "per_group" in fields else None
     seconds = fields["seconds"].integer(1, MAX_SECONDS) if "seconds" in fields else None
-    if pool is None or allowed is None or per_user is None:
+    if not named_pools or allowed is None or per_user is None:
         return None
-    return ExternalRule(position, entry.line, pool, allowed, when, per_user, per_group, seconds, family)
+    pool, *more = named_pools
+    return ExternalRule(position, entry.line, pool, allowed, when, per_user, per_group, seconds, family, tuple(more))
 
 
-def _pool(entry: FileEntry, named: FileEntry | None, family: int, pools: frozenset[str]) -> str | None:
+def _rules_pools(entry: FileEntry, named: FileEntry | None, family: int, pools: frozenset[str]) -> list[str]:
+    """The pools of a rule, in its order."""
     if family == 6:
         if named is not None:
             named.mistake("a pool of family ipv6", "no pool: jobs' own IPv6 addresses are opened")
-        return OWN_POOL
+        return [OWN_POOL]
     if named is None:
         if entry.is_mapping:
             entry.mistake("pool is missing", "a pool of external.pools, or family: ipv6")
-        return None
-    return named.choice(pools, "a pool of external.pools")
+        return []
+    members = [named] if named.is_text else named.items()
+    chosen = (member.choice(pools, "a pool of external.pools") for member in members)
+    return [name for name in chosen if name is not None]
 
 
 def _openings(entry: FileEntry) -> tuple[Opening, ...] | None:
@@ -131,4 +164,27 @@ def rule_of(policy: Policy, facts: Facts, family: int | None = None) -> External
         for rule in policy.external.rules:
             if rule.family == version and holds(rule.when, ads):
                 return rule
+    return None
+
+
+def leaves_by(policy: Policy, decision: Decision) -> str | None:
+    """The WAN port that a job's traffic is steered to; None where it is not."""
+    rule = next((each for each in policy.wans if each.position == decision.wan), None)
+    return None if rule is None else rule.port
+
+
+def pool_of(policy: Policy, rule: ExternalRule, decision: Decision) -> str | None:
+    """The first pool of a rule that is where a job's traffic leaves; None where none is.
+
+    A pool without a port is everywhere. One with a port is of the jobs that are steered there, or, where no rule steers
+    to that port, of those that are steered nowhere: their gateway is there.
+    """
+    if policy.external is None or rule.family == 6:
+        return rule.pool
+    port = leaves_by(policy, decision)
+    steered = {each.port for each in policy.wans}
+    for name in (rule.pool, *rule.more_pools):
+        at = policy.external.places.get(name, PoolPlace()).port
+        if at is None or at == port or (port is None and at not in steered):
+            return name
     return None

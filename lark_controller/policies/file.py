@@ -155,7 +155,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         topology=topology.parse(fields["topology"], declared) if "topology" in fields else None,
         scitags=tuple(rules.scitags),
         fireflies=scitags.parse_section(fields["scitags"]) if "scitags" in fields else FireflySpec(),
-        external=external.parse(fields["external"], networks.jobs) if "external" in fields else None,
+        external=external.parse(fields["external"], networks.jobs, declared) if "external" in fields else None,
     )
 
 

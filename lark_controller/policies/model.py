@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from lark_common.runs import Network
 from lark_common.scitags import Collector
-from lark_controller.jobs.external import Opening
+from lark_controller.policies.external_spec import ExternalSpec
 
 # Limits on the WAN rules and groups of a policy: their positions travel in 7 metadata bits and in DSCP.
 MAX_WAN_RULES: Final = 127
@@ -311,53 +311,6 @@ class FireflySpec:
     local: bool = False
     ongoing: int = 0
     labels: bool = False
-
-
-class WithoutExternal(StrEnum):
-    """The fate of a job that asks for an external address in its ad and cannot have one: ``hold``, back to ``idle``, or
-    ``run`` without."""
-
-    HOLD = "hold"
-    IDLE = "idle"
-    RUN = "run"
-
-
-# The pool's name where a job's own IPv6 address is opened.
-OWN_POOL: Final = "own"
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalRule:
-    """The external addresses of the jobs for which ``when`` is true: from which pool, with which openings, how many for
-    each user and each group (None: no limit), and for how many seconds (None: as long as the job lives).
-
-    Of ``family`` 6 it is the job's own address that is opened, and ``pool`` is :data:`OWN_POOL`."""
-
-    position: int
-    line: int
-    pool: str
-    openings: tuple[Opening, ...]
-    when: str | None = None
-    per_user: int = 1
-    per_group: int | None = None
-    seconds: float | None = None
-    family: int = 4
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalSpec:
-    """External addresses: the pools by name, the rules in order, and the seconds that an address rests between two
-    jobs."""
-
-    pools: Mapping[str, tuple[Network, ...]]
-    rules: tuple[ExternalRule, ...]
-    quarantine: float
-    refused: WithoutExternal = WithoutExternal.HOLD
-
-    @property
-    def opens(self) -> bool:
-        """True where a rule opens jobs' own IPv6 addresses."""
-        return any(rule.family == 6 for rule in self.rules)
 
 
 class Accounting(StrEnum):

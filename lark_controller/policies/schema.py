@@ -270,15 +270,28 @@ def schema() -> dict[str, Any]:
         },
         scitags.SECTION_KEYS,
     )
+    pool = _described(_listed(_HOST), "external IPv4 addresses")
+    placed = _record(
+        {
+            "networks": pool,
+            "port": _described(_NAME, "the WAN port where the addresses are answered for; every one"),
+            "switch": _described(_NAME, "the core switch; every one"),
+        },
+        external.POOL_KEYS,
+        ("networks",),
+    )
     external_addresses = _record(
         {
-            "pools": {"type": "object", "additionalProperties": _described(_listed(_HOST), "external IPv4 addresses")},
+            "pools": {"type": "object", "additionalProperties": {"anyOf": [pool, placed]}},
             "rules": _listed(
                 _record(
                     {
                         "when": when,
                         "family": _described({"enum": list(external.FAMILIES)}, "ipv4; ipv6 opens jobs' own addresses"),
-                        "pool": _described(_NAME, "a pool of external.pools, for ipv4"),
+                        "pool": _described(
+                            {"anyOf": [_NAME, _listed(_NAME)]},
+                            "a pool of external.pools, or several: the first one where the job's traffic leaves",
+                        ),
                         "open": _described(_listed({"type": "string"}), f"what may be open: {ACCEPTED}"),
                         "per_user": _described(_COUNT, "external addresses of a user's jobs together; 1"),
                         "per_group": _described(_COUNT, "of a group's jobs together"),

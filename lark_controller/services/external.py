@@ -20,8 +20,9 @@ from lark_controller.api.external import ExternalWish, Given
 from lark_controller.jobs.external import Association, Opening, PoolState, listed, refused, size
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import decide, quarantined
-from lark_controller.policies.external import rule_of
-from lark_controller.policies.model import ExternalRule, ExternalSpec, Policy, RuleKind, WithoutExternal
+from lark_controller.policies.external import leaves_by, pool_of, rule_of
+from lark_controller.policies.external_spec import ExternalRule, ExternalSpec, WithoutExternal
+from lark_controller.policies.model import Policy, RuleKind
 from lark_controller.policies.predicate import ads_of, holds
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
@@ -199,12 +200,15 @@ class ExternalAddresses:
             raise ExternalAddressError(f"{wanted_words}: the policy opens {open_words} (line {rule.line})")
         if reason := why_not(policy, job, rule.family):
             raise ExternalAddressError(reason)
+        decision = decide(job.facts, policy)
+        if (pool := pool_of(policy, rule, decision)) is None:
+            raise ExternalAddressError(_no_pool(policy, rule, leaves_by(policy, decision)))
         seconds = min((each for each in (wish.seconds, rule.seconds) if each is not None), default=None)
         own = job.ipv6 if rule.family == 6 else None
         return Claim(
             job,
-            rule.pool,
-            spec.pools.get(rule.pool, ()),
+            pool,
+            spec.pools.get(pool, ()),
             wanted,
             rule.per_user,
             rule.per_group,
@@ -242,8 +246,11 @@ class ExternalAddresses:
             return str(error)
         if rule.family == 6 and has.address != job.ipv6:
             return f"{has.address} is not the job's address any more"
-        if rule.family == 4 and not any(has.address in network for network in spec.pools[rule.pool]):
-            return f"{has.address} is not in pool {rule.pool}"
+        decision = decide(job.facts, policy)
+        if (pool := pool_of(policy, rule, decision)) is None:
+            return _no_pool(policy, rule, leaves_by(policy, decision))
+        if rule.family == 4 and not any(has.address in network for network in spec.pools[pool]):
+            return f"{has.address} is not in pool {pool}"
         closed: tuple[Opening, ...] = refused(has.openings, rule.openings)
         return (
             f"the policy opens {', '.join(map(str, closed))} no more" if closed else why_not(policy, job, rule.family)
@@ -280,6 +287,12 @@ def why_not(policy: Policy, job: Job, family: int = 4) -> str:
         lines = [each.line for each in decision.because if each.kind is RuleKind.CONNECTIVITY]
         return f"nobody may call the job: its inbound connectivity is closed (policy line {lines[0] if lines else 0})"
     return ""
+
+
+def _no_pool(policy: Policy, rule: ExternalRule, port: str | None) -> str:
+    names = ", ".join((rule.pool, *rule.more_pools))
+    where = "is not steered to their WAN ports" if port is None else f"leaves by {port}"
+    return f"pools {names} are elsewhere: the job's traffic {where} (policy line {rule.line})"
 
 
 def _place(of: Association) -> tuple[str, int]:

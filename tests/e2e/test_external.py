@@ -252,6 +252,45 @@ def test_a_restart_changes_nothing(site: Site, lark: Lark) -> None:
     wait(lambda: site.flows(CORE, Category.EXTERNAL) == closed(site))
 
 
+FAST = "198.51.100.128"
+PLACES = f"""external:
+  pools:
+    slow: {{networks: [{POOL}], port: wan}}
+    fast: {{networks: [{FAST}/30], port: wan-fast, switch: core1}}
+  quarantine: 1
+  rules:
+    - {{pool: [slow, fast], open: [tcp]}}
+"""
+
+
+def test_an_address_is_of_the_gateway_by_which_its_job_leaves(site: Site, lark: Lark) -> None:
+    for name in ("gw", "gwfast"):
+        host = site[name]
+        for pool in (POOL, f"{FAST}/30"):
+            run(["ip", "-n", host.namespace, "route", "replace", pool, "dev", host.device, "src", OUTSIDE])
+    steer = "wan: {when: 'Owner == \"alice\"', port: wan-fast}"
+    lark.put_policy(policy(site, steer, section=PLACES))
+    fast = ask(lark, site.run(lark, "a", "alice"), "tcp/80")
+    slow = ask(lark, site.run(lark, "b", "bob"), "tcp/80")
+    assert (fast["address"], fast["pool"], slow["address"], slow["pool"]) == (FAST, "fast", FIRST, "slow")
+    site.settle()
+    with serving(site, "a", 80), serving(site, "b", 80):
+        assert calls(site, "gwfast", FAST, 80)
+        assert calls(site, "gw", FIRST, 80)
+        # An address is answered for at its own port alone.
+        assert not calls(site, "gw", FAST, 80)
+        assert not calls(site, "gwfast", FIRST, 80)
+    # Whoever is moved to another gateway has no address there until it asks again.
+    lark.put_policy(policy(site, steer.replace("alice", "bob"), section=PLACES))
+    wait(lambda: lark.get("/v1/external-addresses")["addresses"] == [])
+    assert "is not in pool slow" in lark.get(f"/v1/external-addresses/{fast['id']}")["why"]
+    assert "is not in pool fast" in lark.get(f"/v1/external-addresses/{slow['id']}")["why"]
+    only = PLACES.replace("[slow, fast]", "[fast]")
+    lark.put_policy(policy(site, steer.replace("alice", "bob"), section=only))
+    refused = ask(lark, {"id": fast["job"]}, "tcp/80", status=409)["detail"]
+    assert "pools fast are elsewhere: the job's traffic is not steered" in refused
+
+
 BEYOND = "203.0.113.9"
 
 

@@ -137,6 +137,41 @@ def test_an_address_is_asked_for_outside_and_only_a_jobs_is_answered() -> None:
     assert passed(found, LAN, asked).dropped
 
 
+PLACED = POLICY.replace("wan: {port: 2", "wan-b: {port: 3, backup: wan}, wan: {port: 2").replace(
+    "{public: [198.51.100.64/28]}", "{public: {networks: [198.51.100.64/28], PLACE}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("place", "down", "answering"),
+    [
+        ("port: wan", set(), {2}),
+        ("port: wan-b", set(), {3}),
+        # What is steered to a port that is down leaves by its backup, where it is answered then.
+        ("port: wan-b", {3}, {2, 3}),
+        ("switch: core1", set(), {2, 3}),
+        ("switch: core2", set(), set()),
+    ],
+)
+def test_an_address_is_answered_for_at_its_pools_ports_alone(place: str, down: set[int], answering: set[int]) -> None:
+    more = '  core2: {datapath: "00000000000000c9", role: core, ports: {lan: 1, wan: 2}}\npolicies:'
+    desired = Desired(load(PLACED.replace("PLACE", place).replace("policies:", more)))
+    ports = {"p1": 1, "p2": 2, "p3": 3}
+    desired.set_switch(
+        place_switch(desired.policy, CORE, ports, normal=True, tracks=True, max_meter=0, down=frozenset(down))
+    )
+    job = mapped(1, "alice", "tcp/80")
+    desired.put(job, Decider(desired.policy).of(job))
+    found = Tables(desired.build(CORE))
+    view = PortView.of((1, 2, 3))
+    asked = frames.arp(ROUTER, ROUTER, "192.0.2.254", "00:00:00:00:00:00", FIRST)
+    assert {port for port in (2, 3) if run(found, port, asked, view).ports == (port,)} == answering
+    assert {port for port in (2, 3) if not run(found, port, inwards(job, 80), view).dropped} == answering
+    # Wherever it is, nobody sends with it.
+    for port in (1, 2, 3):
+        assert run(found, port, frames.tcp(ROUTER, mac(job), FIRST, OUTSIDE, 1, 80), view).dropped
+
+
 def test_icmp_errors_are_translated_by_the_controller_and_go_on_through_the_tables() -> None:
     job = mapped(1, "alice", "tcp/80")
     found, external = tables(job), mapped(1, "alice", "tcp/80").external[0]

@@ -1,0 +1,124 @@
+"""One address to one address at a plain Linux gateway, in nftables' inet family: maps of open ports, both ways. Pure.
+
+The kernel's connection tracking translates, ICMP errors included; the maps say what new connections get, so an element
+that comes or goes touches no other job's connection. What is established passes only as long as external address and
+job belong together: ``came`` and ``left`` have these pairs, with a counter each, and whatever is in neither is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+from typing import Final, NamedTuple
+
+from lark_worker.rules.table import Chain, Set, Table, braces
+
+FAMILY: Final = "inet"
+_PORTS: Final = "type ipv4_addr . inet_proto . inet_service : ipv4_addr; flags interval;"
+_PROTOCOLS: Final = "type ipv4_addr . inet_proto : ipv4_addr;"
+_WHOLE: Final = "type ipv4_addr : ipv4_addr;"
+_PAIRS: Final = "type ipv4_addr . ipv4_addr : verdict; counter;"
+_WITH_PORTS: Final = "meta l4proto { tcp, udp }"
+
+
+class Mapped(NamedTuple):
+    """An external address with the job's own, and what is open: words as ``tcp/80``, ``udp/5000-5010``, ``any``."""
+
+    external: IPv4Address
+    own: IPv4Address
+    opened: tuple[str, ...]
+
+
+def table(
+    name: str, wan: str, pools: Collection[IPv4Network], jobs: Collection[IPv4Network], mapped: Collection[Mapped]
+) -> Table:
+    """The table of a gateway whose interface ``wan`` leads outside; ``pools`` are its addresses, ``jobs`` networks."""
+    outside, ours, own = f'iifname "{wan}"', braces(pools), braces(jobs)
+    chains = {
+        # The two directions of connections from outside, and of those that a job has begun.
+        "guarded": Chain(
+            (
+                "ct direction original ct status dnat ct original ip daddr . ip daddr vmap @came",
+                "ct direction reply ct status dnat ct original ip daddr . ip saddr vmap @left",
+                "ct direction original ct status snat ct reply ip daddr . ip saddr vmap @left",
+                "ct direction reply ct status snat ct reply ip daddr . ip daddr vmap @came",
+                "drop",
+            )
+        ),
+        # Nobody sends with these addresses, and none comes with a job's from outside (BCP 38).
+        "spoofed": Chain(
+            (f"ip saddr {ours} drop", f"{outside} ip saddr {own} drop"), _hook("filter", "prerouting", -300)
+        ),
+        "inwards": Chain(
+            (
+                f"{outside} {_WITH_PORTS} dnat ip to ip daddr . meta l4proto . th dport map @in_ports",
+                f"{outside} dnat ip to ip daddr . meta l4proto map @in_protocols",
+                f"{outside} dnat ip to ip daddr map @in_whole",
+            ),
+            _hook("nat", "prerouting", -110),
+        ),
+        # What no map has taken.
+        "closed": Chain((f"ip daddr {ours} drop",), _hook("filter", "prerouting", -90)),
+        "forwarded": Chain(
+            (
+                f"ct status dnat ct original ip daddr {ours} jump guarded",
+                f"ct status snat ct reply ip daddr {ours} jump guarded",
+            ),
+            _hook("filter", "forward", -10),
+        ),
+        "outwards": Chain(
+            (
+                f'oifname "{wan}" {_WITH_PORTS} snat ip to ip saddr . meta l4proto . th sport map @out_ports',
+                f'oifname "{wan}" snat ip to ip saddr . meta l4proto map @out_protocols',
+                f'oifname "{wan}" snat ip to ip saddr map @out_whole',
+            ),
+            _hook("nat", "postrouting", 90),
+        ),
+    }
+    sets: dict[str, Set] = {}
+    for side, inward in (("in", True), ("out", False)):
+        ports, protocols, whole = [], [], []
+        for each in mapped:
+            key, value = (each.external, each.own) if inward else (each.own, each.external)
+            for protocol, span in map(_taken_apart, each.opened):
+                if protocol == "any":
+                    whole.append(f"{key} : {value}")
+                elif span:
+                    ports.append(f"{key} . {protocol} . {span} : {value}")
+                else:
+                    protocols.append(f"{key} . {protocol} : {value}")
+        sets[f"{side}_ports"] = Set(_PORTS, tuple(sorted(ports)), keyed=True)
+        sets[f"{side}_protocols"] = Set(_PROTOCOLS, tuple(sorted(protocols)), keyed=True)
+        sets[f"{side}_whole"] = Set(_WHOLE, tuple(sorted(whole)), keyed=True)
+    pairs = tuple(sorted(f"{each.external} . {each.own} : return" for each in mapped))
+    sets |= {name: Set(_PAIRS, pairs, keyed=True) for name in ("came", "left")}
+    return Table(FAMILY, name, frozenset(), sets, chains)
+
+
+def without_new(desired: Table, held: Table) -> Table:
+    """The desired table with those elements alone that are there: what goes is gone before another takes its place."""
+    sets = {
+        name: replace(each, elements=tuple(e for e in each.elements if e in set(held.sets[name].elements)))
+        for name, each in desired.sets.items()
+    }
+    return replace(desired, sets=sets)
+
+
+def counted(listed: Collection[dict[str, object]]) -> Iterator[tuple[str, int, int]]:
+    """External address, packets and bytes of each element in the ``nft -j list map`` of ``came`` or ``left``."""
+    for entry in listed:
+        match entry:
+            case {
+                "elem": {"val": {"concat": [str(external), *_]}, "counter": {"packets": int(one), "bytes": int(two)}}
+            }:
+                yield external, one, two
+
+
+def _taken_apart(word: str) -> tuple[str, str]:
+    protocol, _, span = word.partition("/")
+    return protocol, span
+
+
+def _hook(kind: str, hook: str, priority: int) -> str:
+    return f"type {kind} hook {hook} priority {priority}; policy accept;"

@@ -1,0 +1,242 @@
+"""External addresses on a plain Linux gateway: real namespaces, nftables and connections."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+
+from lab.namespaces import INNER, Host, Net
+from lab.run import run
+from lark_worker.errors import AwayError, NetworkError
+from lark_worker.network.commands import inside
+from lark_worker.rules import gateway
+from lark_worker.rules.gateway import Gateway, Place
+from tests.fixtures.service import wait
+from tests.fixtures.wires import open_socket
+
+pytestmark = pytest.mark.ovs
+
+POOL, FIRST, SECOND = "198.51.100.64/30", "198.51.100.65", "198.51.100.66"
+OUTSIDE = "192.0.2.7"
+
+
+class Told:
+    """A controller as far as a gateway asks it."""
+
+    def __init__(self) -> None:
+        self.addresses: list[dict[str, Any]] = []
+        self.jobs: dict[str, str] = {}
+        self.away = False
+
+    def passed(self, call: Callable[[Any], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+        if self.away:
+            raise AwayError("away")
+        return 200, call(self)
+
+    def external_addresses(self) -> dict[str, Any]:
+        return {"addresses": self.addresses}
+
+    def job(self, job: str) -> dict[str, Any]:
+        return {"addresses": [{"address": "2001:db8::1"}, {"address": self.jobs[job]}]}
+
+    def give(self, number: int, external: str, own: str, *opened: str) -> None:
+        self.jobs[f"job{number}"] = own
+        self.addresses.append({"id": f"{number}", "address": external, "job": f"job{number}", "open": list(opened)})
+
+
+class Site:
+    """Jobs ``a`` and ``b`` inside, a gateway, and the host ``out`` outside, which routes the pool to the gateway."""
+
+    def __init__(self, net: Net) -> None:
+        self.a = net.host("a", addresses=["10.64.0.1/24"], gateway=["10.64.0.254"])
+        self.b = net.host("b", addresses=["10.64.0.2/24"], gateway=["10.64.0.254"])
+        self.out = net.host("out", addresses=[f"{OUTSIDE}/24"])
+        self.gateway = net.host("gate")
+        there = ["ip", "-n", self.gateway.namespace]
+        run([*there, "link", "add", "lan", "type", "bridge"])
+        for host, name in ((self.a, "la"), (self.b, "lb"), (self.out, "wan")):
+            run(["ip", "link", "set", host.port, "netns", self.gateway.namespace, "name", name])
+            run([*there, "link", "set", name, "up", *(["master", "lan"] if name != "wan" else [])])
+        run([*there, "link", "set", "lan", "up"])
+        run([*there, "address", "add", "10.64.0.254/24", "dev", "lan"])
+        run([*there, "address", "add", "192.0.2.254/24", "dev", "wan"])
+        run(["ip", "netns", "exec", self.gateway.namespace, "sysctl", "-qw", "net.ipv4.ip_forward=1"])
+        for network in (POOL, "10.64.0.0/24"):
+            run(["ip", "-n", self.out.namespace, "route", "add", network, "via", "192.0.2.254", "dev", INNER])
+        self.told = Told()
+        self.start()
+
+    def start(self) -> None:
+        place = Place("wan", (IPv4Network(POOL),), (IPv4Network("10.64.0.0/24"),))
+        self.program = Gateway(place, self.told)  # type: ignore[arg-type]  # it asks nothing else of the link
+
+    def step(self) -> None:
+        inside(self.gateway.namespace, self.program.step)
+
+    def listed(self, *what: str) -> str:
+        return run(["ip", "netns", "exec", self.gateway.namespace, "nft", "list", *what]).stdout
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Net() as net:
+        yield Site(net)
+
+
+@contextmanager
+def listening(host: Host, port: int, kind: int = socket.SOCK_STREAM) -> Iterator[socket.socket]:
+    with open_socket(host, socket.AF_INET, kind) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("0.0.0.0", port))
+        server.settimeout(2.0)
+        if kind == socket.SOCK_STREAM:
+            server.listen()
+        yield server
+
+
+def connected(source: Host, address: str, port: int, own: int = 0) -> socket.socket | None:
+    client = open_socket(source, socket.AF_INET, socket.SOCK_STREAM)
+    client.settimeout(1.0)
+    try:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        client.bind(("0.0.0.0", own))
+        client.connect((address, port))
+    except OSError:
+        client.close()
+        return None
+    return client
+
+
+def reached(site: Site, host: Host, address: str, port: int) -> bool:
+    with listening(host, port) as server:
+        if (client := connected(site.out, address, port)) is None:
+            return False
+        with client, server.accept()[0] as called:
+            assert called.getpeername()[0] == OUTSIDE
+        return True
+
+
+def test_what_is_open_passes_both_ways_and_nothing_else(site: Site) -> None:
+    site.told.give(1, FIRST, "10.64.0.1", "tcp/80", "udp/5000-5003")
+    site.told.give(2, SECOND, "10.64.0.2", "any")
+    site.step()
+    assert reached(site, site.a, FIRST, 80)
+    assert not reached(site, site.a, FIRST, 81)
+    assert reached(site, site.b, SECOND, 81)
+    assert not reached(site, site.b, FIRST, 81)
+    for host, port, source in ((site.a, 5003, FIRST), (site.a, 5004, "10.64.0.1"), (site.b, 9, SECOND)):
+        with listening(site.out, 7000, socket.SOCK_DGRAM) as server, listening(host, port, socket.SOCK_DGRAM) as job:
+            job.sendto(b"hi", (OUTSIDE, 7000))
+            assert server.recvfrom(10)[1] == (source, port)
+    # Errors come through it: nobody listens at the open port.
+    with open_socket(site.out, socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.connect((FIRST, 5001))
+
+        def refused() -> bool:
+            with suppress(OSError):
+                client.send(b"hi")
+            time.sleep(0.05)
+            return client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+
+        wait(refused)
+    found: dict[str, dict[str, int]] = {}
+    inside(site.gateway.namespace, lambda: found.update(gateway.totals()))
+    assert found[FIRST]["in_packets"] > 3
+    assert found[SECOND]["out_bytes"] > 100
+
+
+def test_elements_come_and_go_and_a_restart_changes_nothing(site: Site) -> None:
+    site.told.give(1, FIRST, "10.64.0.1", "tcp/80")
+    site.step()
+    with listening(site.a, 80) as server, listening(site.b, 80) as other:
+        stays = connected(site.out, FIRST, 80)
+        assert stays is not None
+        called = server.accept()[0]
+        with stays, called:
+            called.settimeout(2.0)
+
+            def talks() -> bool:
+                stays.send(b"x")
+                return called.recv(1) == b"x"
+
+            assert talks()
+            site.told.give(2, SECOND, "10.64.0.2", "tcp/80")
+            site.step()
+            comes = connected(site.out, SECOND, 80, own=40001)
+            assert comes is not None
+            assert talks()
+            with comes, other.accept()[0] as second:
+                site.told.addresses.pop()
+                site.step()
+                second.settimeout(0.5)
+                comes.send(b"x")
+                # Taken back: what was established ends with it, the neighbour's does not.
+                with pytest.raises(TimeoutError):
+                    second.recv(1)
+            assert talks()
+            # Another run of the program finds the table, and puts the same; while the controller is away all stays.
+            site.start()
+            site.step()
+            assert talks()
+            before = site.listed("map", "inet", gateway.TABLE, "in_ports")
+            site.told.away = True
+            site.step()
+            assert site.listed("map", "inet", gateway.TABLE, "in_ports") == before
+            site.told.away = False
+            run(["ip", "netns", "exec", site.gateway.namespace, "nft", "flush", "ruleset"])
+            site.step()
+            assert site.listed("map", "inet", gateway.TABLE, "in_ports") == before
+            assert talks()
+
+
+def test_the_next_job_at_an_address_inherits_no_connection_and_other_ports_replace_those_before(site: Site) -> None:
+    site.told.give(1, FIRST, "10.64.0.1", "tcp/80-90")
+    site.step()
+    with listening(site.a, 80) as server:
+        client = connected(site.out, FIRST, 80)
+        assert client is not None
+        with client, server.accept()[0] as called:
+            called.settimeout(0.5)
+            site.told.addresses.clear()
+            site.told.give(2, FIRST, "10.64.0.2", "tcp/80-85", "udp/80-90")
+            site.step()
+            client.send(b"x")
+            with pytest.raises(TimeoutError):
+                called.recv(1)
+    assert reached(site, site.b, FIRST, 85)
+    assert not reached(site, site.b, FIRST, 86)
+
+
+def test_nobody_sends_with_an_external_address_or_comes_with_a_jobs_own(site: Site) -> None:
+    site.told.give(1, FIRST, "10.64.0.1", "any")
+    site.step()
+    for host, source in ((site.b, FIRST), (site.out, SECOND), (site.out, "10.64.0.9")):
+        run(["ip", "-n", host.namespace, "address", "add", f"{source}/32", "dev", INNER])
+        target = site.out if host is site.b else site.a
+        address = OUTSIDE if host is site.b else FIRST
+        with (
+            listening(target, 9, socket.SOCK_DGRAM) as server,
+            open_socket(host, socket.AF_INET, socket.SOCK_DGRAM) as one,
+        ):
+            one.bind((source, 0))
+            one.sendto(b"forged", (address, 9))
+            with open_socket(site.out if host is site.out else site.a, socket.AF_INET, socket.SOCK_DGRAM) as honest:
+                honest.sendto(b"honest", (address, 9))
+            assert server.recv(10) == b"honest"
+
+
+def test_an_address_of_another_gateway_or_of_no_job_here_is_not_mapped(site: Site) -> None:
+    site.told.give(1, "203.0.113.1", "10.64.0.1", "any")
+    site.told.give(2, FIRST, "10.99.0.1", "any")
+    site.step()
+    assert "203.0.113.1" not in site.listed("ruleset")
+    assert "10.99.0.1" not in site.listed("ruleset")
+    with pytest.raises(NetworkError, match="an IPv4 network such as"):
+        gateway.networks(["10.64.0.1/8"])
