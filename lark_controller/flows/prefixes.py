@@ -1,12 +1,12 @@
 """Addresses as few aligned prefixes, kept up to date one address at a time. Pure; integers throughout.
 
 A switch matches a prefix in one rule, so what a group of jobs costs is the number of prefixes that its addresses make.
-The cover is exact and minimal: the set of prefixes is the same as ``ipaddress.collapse_addresses`` makes of the whole.
-docs/design/prefixes.md has the cost.
+The cover is exact and minimal, as ``ipaddress.collapse_addresses`` makes it. docs/design/prefixes.md has the cost.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -212,11 +212,11 @@ class LabelledPrefixes:
     """The prefixes that hold the addresses of each label, where addresses may come from reserved blocks.
 
     A block counts as a whole for a label while every live address in it, from that block or not, has that label;
-    otherwise its live addresses count one by one. An address with the label None is live and belongs to no label, so
-    it breaks the blocks that it is in. The cover of a label depends on what is there alone, never on the order in
-    which it came. Every live address is covered by its own label's prefixes and by no other's. A change costs at most
-    the live addresses of the largest block around the address; the first address of a block of more than 4,096
-    addresses goes through all live addresses once. Mutable, for one thread.
+    otherwise each of its halves counts so, down to single addresses. An address with the label None is live and belongs
+    to no label, so it breaks the blocks that it is in. The cover of a label depends on what is there alone, never on
+    the order in which it came. Every live address is covered by its own label's prefixes and by no other's. A change
+    costs at most the live addresses of the largest block around the address, the first of a block of more than 4,096
+    all live addresses. Mutable, for one thread.
     """
 
     __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets")
@@ -297,8 +297,8 @@ class LabelledPrefixes:
         return self._change(before, self._elements(outermost))
 
     def fill(self, entries: Iterable[tuple[int, Prefix | None, Hashable | None]]) -> None:
-        """:meth:`put` of many addresses, each :func:`packed`, into a set that is empty, at a small part of the cost:
-        covers are calculated once, at the end. Raises ValueError for a block that does not hold its address."""
+        """:meth:`put` of many addresses, each :func:`packed`, into an empty set; covers are calculated once, at last.
+        Raises ValueError for a block that does not hold its address."""
         assert not self._labels, "only an empty set is filled"
         again = []
         for key, block, label in entries:
@@ -308,20 +308,18 @@ class LabelledPrefixes:
             if block is not None:
                 self._block_of[key] = self._used(block, 6 if key & 1 else 4, key >> 9)
             self._labels[key] = label
-        around: dict[int, list[_Block]] = {}
+        outermost: dict[int, _Block] = {}
         for key, label in self._labels.items():
-            around[key] = self._around(_unpack(key)) if self._lengths else []
-            for each in around[key]:
+            around = self._around(_unpack(key)) if self._lengths else []
+            for each in around:
                 each.join(key, label)
-        counted: set[int] = set()
-        for key, label in self._labels.items():
-            if label is None:
-                continue
-            whole = next((each.prefix for each in around[key] if each.whole is not None), None)
-            element = _unpack(key) if whole is None else whole
-            if (packed := _pack(element)) not in counted:
-                counted.add(packed)
-                self._sets.setdefault(label, PrefixSet()).add(element)
+            if around:
+                outermost[id(around[0])] = around[0]
+            elif label is not None:
+                self._sets.setdefault(label, PrefixSet()).add(_unpack(key))
+        for each in outermost.values():
+            for named, element in self._parts(each):
+                self._sets.setdefault(named, PrefixSet()).add(element)
         for key, block, label in again:
             single = _unpack(key)
             self.put((single.version, single.value), block, label)
@@ -394,21 +392,36 @@ class LabelledPrefixes:
         return found
 
     def _elements(self, region: Prefix) -> set[tuple[Hashable, Prefix]]:
-        """The elements of a region: whole blocks where there are, and single addresses."""
+        """The elements of a region: the parts of the outermost blocks there, and single addresses in no block."""
         block = self._blocks.get(_pack(region))
-        if block is not None and block.whole is not None:
-            return {(block.whole, region)}
         if block is not None:
-            inside: Iterable[int] = block.members
-        else:
-            inside = self._live_in(region)
+            return self._parts(block)
         found: set[tuple[Hashable, Prefix]] = set()
-        for key in inside:
-            label = self._labels[key]
-            if label is not None:
-                single = _unpack(key)
-                whole = next((around.prefix for around in self._around(single) if around.whole is not None), single)
-                found.add((label, whole))
+        outermost: dict[int, _Block] = {}
+        for key in self._live_in(region):
+            around = self._around(_unpack(key))
+            if around:
+                outermost[id(around[0])] = around[0]
+            elif (label := self._labels[key]) is not None:
+                found.add((label, _unpack(key)))
+        return found.union(*map(self._parts, outermost.values()))
+
+    def _parts(self, block: _Block) -> set[tuple[Hashable, Prefix]]:
+        """A whole block, or the largest of its halves, quarters, … in which all live addresses have one label."""
+        if block.whole is not None:
+            return {(block.whole, block.prefix)}
+        found: set[tuple[Hashable, Prefix]] = set()
+        parts = [(block.prefix, sorted(block.members))]
+        while parts:
+            (version, value, length), members = parts.pop()
+            labels = {self._labels[key] for key in members}
+            if len(labels) > 1:
+                middle = value + (1 << (_FULL[version] - length - 1))
+                at = bisect_left(members, middle << 9)
+                parts.append((Prefix(version, value, length + 1), members[:at]))
+                parts.append((Prefix(version, middle, length + 1), members[at:]))
+            elif labels and (label := labels.pop()) is not None:
+                found.add((label, Prefix(version, value, length)))
         return found
 
     def _live_in(self, region: Prefix) -> list[int]:

@@ -1,10 +1,12 @@
 """Addresses that the controller gives to jobs, out of aligned blocks that belong to one group and user each.
 
 Because a block holds jobs of one group and one user only, a switch needs a rule a block and not a rule a job. The next
-block of the same group and user is the neighbour of the one before, so that blocks merge to larger prefixes: ``n``
-blocks in a row that begins aligned are as many prefixes as ``n`` has ones in binary. So that rows have room to grow,
-the first block of a group and user is laid in the middle of the widest gap (RFC 3531, section 3, bits counted from the
-left). All is arithmetic in memory: :meth:`BlockAllocator.hold` notes at every start which addresses live jobs have.
+block of the same group and user is the neighbour of those before and as large as all of them (a buddy), so that they
+merge to one prefix, and a user with ``n`` jobs has opened a block some log(n) times: each time concerns every switch
+with a job of that user. Users who have equally many jobs open theirs at different times, all before the last address is
+given. So that rows have room to grow, the first block of a group and user is laid in the middle of
+the widest gap (RFC 3531, section 3, bits counted from the left). All is arithmetic in memory:
+:meth:`BlockAllocator.hold` notes at every start which addresses live jobs have, and out of which blocks.
 """
 
 from __future__ import annotations
@@ -15,9 +17,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from lark_common.errors import AddressError
 from lark_common.runs import Address, Network
+
+# Blocks double up to so many addresses: what one address of another label in a block costs grows with its live ones.
+LARGEST: Final = 1 << 10
+# Blocks are larger than the policy says as long as no more than this part of all networks is in use, so that no more
+# than that can be reserved without a job.
+_ROOMY: Final = 4
+# From so many units on a tenant opens its next block before those that it has are full: after so large a part of their
+# last addresses as a digest of its name says.
+_AHEAD_FROM: Final = 4
+_AHEAD: Final = 4
 
 ATTRIBUTES: Final = {4: "LarkInnerAddressIPv4", 6: "LarkInnerAddressIPv6"}
 
@@ -37,7 +50,8 @@ class Assigned(NamedTuple):
 
 
 class BlockAllocator:
-    """Gives addresses out of ``networks`` in blocks of the given prefix lengths (IPv4, IPv6).
+    """Gives addresses out of ``networks`` in blocks of the given prefix lengths (IPv4, IPv6), or twice, four times, …
+    as large.
 
     ``reserved`` addresses (gateways), and the first and last address of an IPv4 network (RFC 919) and the first of an
     IPv6 network (the subnet-router anycast address, RFC 4291, 2.6.1), are never given. A job takes an address of a
@@ -73,7 +87,9 @@ class BlockAllocator:
         The block of an address that was not given here is given to no tenant while the address is held. Raises
         AddressError where the address is held already.
         """
-        self._spaces[address.version].hold(int(address), block is not None, Tenant(group, user))
+        self._spaces[address.version].hold(
+            int(address), None if block is None else block.prefixlen, Tenant(group, user)
+        )
 
     def release(self, address: Address) -> None:
         """Note that an address is free; an address that is not held stays free."""
@@ -85,24 +101,30 @@ class BlockAllocator:
 
 
 class _Block:
-    """One block in use: who has it, which addresses were never given (``fresh`` on), and which came back, in order."""
+    """One block in use: the number and count of its units (blocks as small as the policy says), who has it, which
+    addresses were never given (``fresh`` on), and which came back, in order."""
 
-    __slots__ = ("fresh", "returned", "tenant", "used")
+    __slots__ = ("first", "fresh", "returned", "tenant", "units", "used")
 
-    def __init__(self, tenant: Tenant, first: int) -> None:
+    def __init__(self, tenant: Tenant, first: int, units: int, fresh: int) -> None:
         self.tenant = tenant
-        self.fresh = first
+        self.first = first
+        self.units = units
+        self.fresh = fresh
         self.returned: deque[int] = deque()
         self.used = 0
 
 
 @dataclass(slots=True)
 class _Row:
-    """A tenant's blocks: how many, the number behind the last, and those before it that were given back (a heap)."""
+    """A tenant's blocks: how many units and live addresses, the number behind the last, and those before it that were
+    given back (a heap of first unit and units). ``spread`` is a number from 0 to 1, another for each tenant."""
 
-    blocks: int = 0
+    spread: float
+    units: int = 0
+    used: int = 0
     end: int = 0
-    holes: list[int] = field(default_factory=list)
+    holes: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +146,10 @@ class _Range:
         return _reversed(number - self.first, self.bits)
 
 
+def _units(block: _Block) -> range:
+    return range(block.first, block.first + block.units)
+
+
 def _reversed(value: int, bits: int) -> int:
     return int(f"{value:0{bits}b}"[::-1], 2)
 
@@ -137,24 +163,26 @@ class _AddressBlocks:
         self.networks = sorted(networks)
         self.held: dict[int, bool] = {}
         self._shift = self.bits - prefix
+        self._most = max(1, LARGEST >> max(0, self._shift))
         self._reserved = set(reserved)
         for first, length in self.networks:
             if length < self.bits - 1:
                 self._reserved.add(first)
                 if version == 4:
                     self._reserved.add(first + (1 << (self.bits - length)) - 1)
+        # By each of its units.
         self._blocks: dict[int, _Block] = {}
         # Blocks of a tenant with a free address, the one to take first at the front.
         self._open: dict[Tenant, OrderedDict[int, None]] = {}
-        # The end of a tenant's row of blocks, and the number of its blocks.
         self._rows: dict[Tenant, _Row] = {}
-        # Addresses in a block that were not given here: such a block has no tenant.
+        # Addresses in a unit that were not given here: such a unit goes to no tenant.
         self._foreign: dict[int, int] = {}
-        # Blocks that were in use and are free again, by rank, the widest gap first; blocks from rank ``_next`` on were
+        # Units that were in use and are free again, by rank, the widest gap first; units from rank ``_next`` on were
         # never looked at. What an idle block gave last is remembered, so that the next job there does not get the
         # address that its neighbours may still have in their ARP caches.
         self._ranges = [_Range(first >> self._shift, self.bits - length - self._shift)
                         for first, length in self.networks if length <= prefix]  # fmt: skip
+        self._roomy = sum(each.size for each in self._ranges) // _ROOMY
         self._free: list[tuple[int, int]] = []
         self._queued: set[int] = set()
         self._idle: dict[int, _Block] = {}
@@ -162,31 +190,35 @@ class _AddressBlocks:
 
     def assign(self, tenant: Tenant) -> Assigned:
         while True:
-            usable = self._open.get(tenant)
-            number = next(iter(usable)) if usable else self._take(tenant)
-            address = self._draw(number)
+            block = self._next_block(tenant)
+            address = self._draw(block)
             if address is not None:
                 self.held[address] = True
-                self._blocks[number].used += 1
-                return Assigned(self._address(address), self._block(number))
+                self._count(block, 1)
+                return Assigned(self._address(address), self._network(block))
 
-    def hold(self, address: int, given: bool, tenant: Tenant) -> None:
+    def hold(self, address: int, length: int | None, tenant: Tenant) -> None:
+        """``length`` is that of the block out of which the address was given; None for an address of its own."""
         if address in self.held:
             raise AddressError(ATTRIBUTES[self.version], f"{self._address(address)} is held already")
         number = address >> self._shift
         block = self._blocks.get(number)
-        if given and self._contains(address) and number not in self._foreign:
+        if length is not None and self._contains(address) and number not in self._foreign:
             if block is None:
-                block = self._blocks[self._begin(number, tenant)]
+                units = max(1, 1 << max(0, self.bits - self._shift - length))
+                first = number & -units
+                if units > self._most or not self._are_free(first, units):
+                    first, units = number, 1
+                block = self._begin(first, units, tenant)
             if block.tenant == tenant:
                 self.held[address] = True
-                block.used += 1
+                self._count(block, 1)
                 return
         # Its own address, or a block that others have (after networks or block sizes changed): kept apart.
         self.held[address] = False
         self._foreign[number] = self._foreign.get(number, 0) + 1
         if block is not None:
-            self._close(block.tenant, number)
+            self._close(block)
 
     def release(self, address: int) -> None:
         given = self.held.pop(address, None)
@@ -195,7 +227,7 @@ class _AddressBlocks:
         number = address >> self._shift
         block = self._blocks.get(number)
         if given and block is not None:
-            block.used -= 1
+            self._count(block, -1)
             if address < block.fresh:
                 block.returned.append(address)
         elif not given:
@@ -203,20 +235,21 @@ class _AddressBlocks:
             if not self._foreign[number]:
                 del self._foreign[number]
         if block is not None and block.used:
-            if number not in self._foreign:
-                self._open.setdefault(block.tenant, OrderedDict())[number] = None
+            if self._foreign.keys().isdisjoint(_units(block)):
+                self._open.setdefault(block.tenant, OrderedDict())[block.first] = None
             return
         if block is not None:
-            self._close(block.tenant, number)
-            self._idle[number] = self._end(number)
-        if number not in self._foreign and number not in self._queued and (rank := self._rank(number)) is not None:
-            heapq.heappush(self._free, rank)
-            self._queued.add(number)
+            self._close(block)
+            self._end(block)
+            self._idle[block.first] = block
+        for unit in (number,) if block is None else _units(block):
+            if unit not in self._foreign and unit not in self._queued and (rank := self._rank(unit)) is not None:
+                heapq.heappush(self._free, rank)
+                self._queued.add(unit)
 
-    def _draw(self, number: int) -> int | None:
+    def _draw(self, block: _Block) -> int | None:
         """A free address of a block, never given before where there is one; None closes the block."""
-        block = self._blocks[number]
-        end = (number + 1) << self._shift
+        end = (block.first + block.units) << self._shift
         while block.fresh < end:
             address = block.fresh
             block.fresh += 1
@@ -226,25 +259,66 @@ class _AddressBlocks:
             address = block.returned.popleft()
             if address not in self.held:
                 return address
-        self._close(block.tenant, number)
+        self._close(block)
         if not block.used:
             # Nothing but reserved addresses: it stays out of use.
-            self._end(number)
+            self._end(block)
         return None
 
-    def _take(self, tenant: Tenant) -> int:
+    def _count(self, block: _Block, more: int) -> None:
+        block.used += more
+        self._rows[block.tenant].used += more
+
+    def _next_block(self, tenant: Tenant) -> _Block:
+        """The block that a tenant's next address comes from."""
+        usable = self._open.get(tenant)
+        if not usable:
+            return self._take(tenant)
+        row = self._rows[tenant]
+        last = (row.units << self._shift) * (1 - row.spread / _AHEAD)
+        if row.units >= _AHEAD_FROM and row.used >= last and not row.holes:
+            units = self._as_many(row.end, 1 << (row.units.bit_length() - 1))
+            if units >= _AHEAD_FROM:
+                return self._begin(row.end, units, tenant)
+        return self._blocks[next(iter(usable))]
+
+    def _take(self, tenant: Tenant) -> _Block:
         """A free block, now the tenant's: the next of its row, or else the first of a new row in the widest gap."""
         row = self._rows.get(tenant)
         while row is not None and row.holes:
-            if self._is_free(hole := heapq.heappop(row.holes)):
-                return self._begin(hole, tenant)
-        if row is not None and self._is_free(row.end) and self._rank(row.end) is not None:
-            return self._begin(row.end, tenant)
+            first, units = heapq.heappop(row.holes)
+            if self._are_free(first, units) and self._has_room(units):
+                return self._begin(first, units, tenant)
+            if units > 1:
+                for half in (first, first + units // 2):
+                    heapq.heappush(row.holes, (half, units // 2))
+        wanted = 1 if row is None else 1 << (row.units.bit_length() - 1)
+        if row is not None and (units := self._as_many(row.end, wanted)):
+            return self._begin(row.end, units, tenant)
         while (rank := self._next_rank()) is not None:
             number = self._ranges[rank[0]].number(rank[1])
-            if self._is_free(number):
-                return self._begin(number, tenant)
+            if units := self._as_many(number, wanted):
+                block = self._begin(number, units, tenant)
+                self._rows[tenant].end = number + units
+                return block
         raise AddressError(ATTRIBUTES[self.version], self._exhausted())
+
+    def _as_many(self, first: int, wanted: int) -> int:
+        """So many units, ``wanted`` at most, that are free from an aligned place on and fewer than would be scarce."""
+        units = min(wanted, self._most)
+        while units and (first % units or not self._are_free(first, units) or not self._has_room(units)):
+            units >>= 1
+        return units
+
+    def _has_room(self, units: int) -> bool:
+        return units == 1 or len(self._blocks) + units <= self._roomy
+
+    def _are_free(self, first: int, units: int) -> bool:
+        return (
+            all(map(self._is_free, range(first, first + units)))
+            and self._rank(first) is not None
+            and self._rank(first + units - 1) is not None
+        )
 
     def _next_rank(self) -> tuple[int, int] | None:
         """The lowest rank that is free, out of those given back and those never tried."""
@@ -264,34 +338,38 @@ class _AddressBlocks:
     def _is_free(self, number: int) -> bool:
         return number not in self._blocks and number not in self._foreign
 
-    def _begin(self, number: int, tenant: Tenant) -> int:
-        block = self._idle.pop(number, None) or _Block(tenant, number << self._shift)
+    def _begin(self, first: int, units: int, tenant: Tenant) -> _Block:
+        block = self._idle.pop(first, None)
+        if block is None or block.units != units:
+            block = _Block(tenant, first, units, first << self._shift)
         block.tenant = tenant
-        self._blocks[number] = block
-        self._open.setdefault(tenant, OrderedDict())[number] = None
-        row = self._rows.setdefault(tenant, _Row())
-        row.blocks += 1
+        self._blocks |= dict.fromkeys(_units(block), block)
+        self._open.setdefault(tenant, OrderedDict())[first] = None
+        row = self._rows.get(tenant)
+        if row is None:
+            row = self._rows[tenant] = _Row(crc32("\0".join(tenant).encode("utf-8", "surrogatepass")) / (1 << 32))
         # A hole that is filled does not move the end; at a start the blocks of a row come in any order.
-        row.end = number + 1 if row.blocks == 1 else max(row.end, number + 1)
-        return number
-
-    def _end(self, number: int) -> _Block:
-        """Takes a block from its tenant."""
-        block = self._blocks.pop(number)
-        row = self._rows[block.tenant]
-        row.blocks -= 1
-        if not row.blocks:
-            del self._rows[block.tenant]
-        else:
-            heapq.heappush(row.holes, number)
+        row.end = max(row.end, first + units) if row.units else first + units
+        row.units += units
         return block
 
-    def _close(self, tenant: Tenant, number: int) -> None:
-        usable = self._open.get(tenant)
+    def _end(self, block: _Block) -> None:
+        """Takes a block from its tenant."""
+        for unit in _units(block):
+            del self._blocks[unit]
+        row = self._rows[block.tenant]
+        row.units -= block.units
+        if not row.units:
+            del self._rows[block.tenant]
+        else:
+            heapq.heappush(row.holes, (block.first, block.units))
+
+    def _close(self, block: _Block) -> None:
+        usable = self._open.get(block.tenant)
         if usable is not None:
-            usable.pop(number, None)
+            usable.pop(block.first, None)
             if not usable:
-                del self._open[tenant]
+                del self._open[block.tenant]
 
     def _rank(self, number: int) -> tuple[int, int] | None:
         """The order in which a block begins a row; None outside of the networks."""
@@ -306,8 +384,8 @@ class _AddressBlocks:
     def _address(self, value: int) -> Address:
         return IPv4Address(value) if self.version == 4 else IPv6Address(value)
 
-    def _block(self, number: int) -> Network:
-        where = (number << self._shift, self.bits - self._shift)
+    def _network(self, block: _Block) -> Network:
+        where = (block.first << self._shift, self.bits - self._shift - block.units.bit_length() + 1)
         return IPv4Network(where) if self.version == 4 else IPv6Network(where)
 
     def _exhausted(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar
 
 from lark_common.errors import SwitchError
@@ -29,7 +30,7 @@ class LoopCalls:
         """Run ``work`` on the loop and return its answer. Raises SwitchError where the loop does not answer in time."""
         future: Future[T] = Future()
         # Without a task, which a coroutine would need: most calls are over in microseconds.
-        self._openflow.loop.call_soon_threadsafe(_carry_out, work, future)
+        self._openflow.call_in_turn(partial(_carry_out, work, future))
         return self.wait(future, LOOP_TIMEOUT)
 
     def wait(self, future: Future[T], timeout: float) -> T:
@@ -68,7 +69,7 @@ class LoopCalls:
             except Exception as error:
                 held.set_exception(error)
 
-        loop.call_soon_threadsafe(begin)
+        self._openflow.call_in_turn(begin)
         with suppress(FutureTimeoutError), aside():
             return held.result(timeout)
         if not held.cancel():

@@ -265,7 +265,7 @@ def test_a_block_shared_with_a_job_of_no_rule_is_not_covered_whole() -> None:
     desired.put(steered, decider.decide(steered.facts))
     assert [str(prefix) for prefix in desired.class_prefixes(2)] == ["10.64.0.0/29"]
     desired.put(other, decider.decide(other.facts))
-    assert [str(prefix) for prefix in desired.class_prefixes(2)] == ["10.64.0.1/32"]
+    assert [str(prefix) for prefix in desired.class_prefixes(2)] == ["10.64.0.0/31"]
     desired.remove(2)
     assert [str(prefix) for prefix in desired.class_prefixes(2)] == ["10.64.0.0/29"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Hashable
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses
 
 import pytest
@@ -137,17 +138,23 @@ def test_200000_scattered_addresses_take_less_than_60_mb() -> None:
 
 def expected(content: Content) -> dict[Hashable, set[Prefix]]:
     """The definition, word for word, without any history."""
-    blocks = {block for block, _ in content.values() if block is not None}
     singles = {address: Prefix(*address, FULL[address[0]]) for address in content}
     elements: dict[Hashable, set[Prefix]] = {}
     for address, (_, label) in content.items():
         if label is not None:
             elements.setdefault(label, set()).add(singles[address])
-    for block in blocks:
-        labels = {label for address, (_, label) in content.items() if block.covers(singles[address])}
+    for part in {part for block, _ in content.values() if block is not None for part in parts_of(block)}:
+        labels = {label for address, (_, label) in content.items() if part.covers(singles[address])}
         if len(labels) == 1 and None not in labels:
-            elements[labels.pop()].add(block)
+            elements[labels.pop()].add(part)
     return {label: cover_of(members) for label, members in elements.items()}
+
+
+@cache
+def parts_of(block: Prefix) -> frozenset[Prefix]:
+    """A block, its halves, quarters, … down to single addresses."""
+    lengths = range(block.length, FULL[block.version] + 1)
+    return frozenset(prefix_of(part) for length in lengths for part in network(block).subnets(new_prefix=length))
 
 
 @st.composite
@@ -219,11 +226,27 @@ def test_a_block_is_one_prefix_until_labels_differ() -> None:
     assert one.put((4, BASE[4] + 2), block, "alice") == []
     deltas = dict(one.put((4, BASE[4] + 3), block, "bob"))
     assert deltas["alice"].removed == (block,)
-    assert [each.length for each in one.prefixes("alice")] == [32, 32]
+    # The other half of the block has no job, so it is nobody's.
+    assert one.prefixes("alice") == (Prefix(4, BASE[4], 31), Prefix(4, BASE[4] + 2, 32))
     assert one.prefixes("bob") == (Prefix(4, BASE[4] + 3, 32),)
     one.discard((4, BASE[4] + 3))
     assert one.prefixes("alice") == (block,)
     assert one.prefixes("bob") == ()
+
+
+def test_one_address_of_another_label_costs_a_large_block_a_prefix_for_each_bit() -> None:
+    one = LabelledPrefixes()
+    block = Prefix(4, BASE[4], 22)
+    for offset in range(0, 1024, 3):
+        one.put((4, BASE[4] + offset), block, "alice")
+    one.put((4, BASE[4] + 301), block, None)
+    covered = one.prefixes("alice")
+    # Of 342 addresses that do not lie side by side; the gaps between them belong to nobody.
+    assert len(covered) == 10
+    assert all(any(each.covers(Prefix(4, BASE[4] + offset, 32)) for each in covered) for offset in range(0, 1024, 3))
+    assert not any(each.covers(Prefix(4, BASE[4] + 301, 32)) for each in covered)
+    one.discard((4, BASE[4] + 301))
+    assert one.prefixes("alice") == (block,)
 
 
 def test_a_block_with_a_live_address_of_no_label_does_not_count_as_a_whole() -> None:
@@ -231,14 +254,14 @@ def test_a_block_with_a_live_address_of_no_label_does_not_count_as_a_whole() -> 
     block = Prefix(6, BASE[6], 124)
     one.put((6, BASE[6]), block, "alice")
     one.put((6, BASE[6] + 9), block, None)
-    assert one.prefixes("alice") == (Prefix(6, BASE[6], 128),)
+    assert one.prefixes("alice") == (Prefix(6, BASE[6], 125),)
 
 
 def test_large_blocks_count_addresses_that_were_there_before() -> None:
     one = LabelledPrefixes()
     one.put((4, BASE[4] + 5), None, "bob")
     one.put((4, BASE[4] + 6), Prefix(4, BASE[4], 16), "alice")
-    assert one.prefixes("alice") == (Prefix(4, BASE[4] + 6, 32),)
+    assert one.prefixes("alice") == (Prefix(4, BASE[4] + 6, 31),)
     one.discard((4, BASE[4] + 5))
     assert one.prefixes("alice") == (Prefix(4, BASE[4], 16),)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lark_common.errors import AddressError
 from lark_common.runs import Address, Network
-from lark_controller.jobs.addresses import BlockAllocator
+from lark_controller.jobs.addresses import Assigned, BlockAllocator
 
 NET4 = ip_network("10.64.0.0/24")
 NET6 = ip_network("2001:db8:64::/120")
@@ -178,6 +178,39 @@ def test_no_address_twice_and_no_block_shared(steps: list[tuple[object, ...]]) -
         assert space.holds(address)
 
 
+@settings(max_examples=120, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["start", "start", "end", "restart"]), st.integers(0, 2), st.integers(1, 40)),
+        max_size=40,
+    )
+)
+def test_blocks_that_double_belong_to_one_tenant_each(steps: list[tuple[str, int, int]]) -> None:
+    """Whatever starts and ends in what order: no two tenants' blocks have an address in common."""
+    networks: list[Network] = [ip_network("10.64.0.0/21")]
+    space = BlockAllocator(networks, (29, 125))
+    live: dict[Address, tuple[Network, str]] = {}
+    for what, which, count in steps:
+        for _ in range(count):
+            if what == "start":
+                address, block = space.assign(4, "g", f"user{which}")
+                assert address not in live
+                assert address in block
+                live[address] = (block, f"user{which}")
+            elif what == "end" and live:
+                address = list(live)[which * len(live) // 3]
+                del live[address]
+                space.release(address)
+        if what == "restart":
+            space = BlockAllocator(networks, (29, 125))
+            for address in sorted(live, key=lambda each: int(each) * (which + 7) % 1009):
+                space.hold(address, live[address][0], "g", live[address][1])
+        held = {(block, user) for block, user in live.values()}
+        assert all(
+            user == other or not block.overlaps(another) for block, user in held for another, other in held
+        )  # fmt: skip
+
+
 def test_two_hundred_thousand_jobs() -> None:
     space = allocator("10.0.0.0/8", "2001:db8::/64")
     started = time.process_time()
@@ -203,6 +236,65 @@ def test_a_users_blocks_merge_to_a_few_prefixes(jobs: int, most: int) -> None:
         user = f"user{number % 50}"
         held.setdefault(user, set()).add(space.assign(4, "g", user).block)
     assert max(map(prefixes_of, held.values())) <= most
+
+
+def sizes(blocks: list[Network]) -> list[int]:
+    """The prefix lengths of blocks in the order in which they were opened."""
+    return [block.prefixlen for block in dict.fromkeys(blocks)]
+
+
+@pytest.mark.parametrize(("version", "shortest"), [(4, 22), (6, 118)])
+def test_blocks_double_up_to_1024_addresses(version: int, shortest: int) -> None:
+    space = BlockAllocator([ip_network("10.64.0.0/14"), ip_network("2001:db8::/108")], (26, 122))
+    first = shortest + 4
+    blocks = [space.assign(version, "g", "a").block for _ in range(4_000)]
+    opened = sizes(blocks)
+    assert opened[:6] == [first, first, first - 1, first - 2, first - 3, shortest]
+    assert set(opened[6:]) == {shortest}
+    assert len(opened) <= 9
+    assert len(list(collapse_addresses(dict.fromkeys(blocks)))) <= 2  # type: ignore[type-var]  # all of one version
+
+
+def test_blocks_double_until_a_quarter_of_the_networks_is_in_use() -> None:
+    space = allocator("10.64.0.0/20", prefixes=(28, 124))
+    blocks = [space.assign(4, "g", "a").block for _ in range(4_000)]
+    # 64 of 256 units, then one by one to the last.
+    assert sizes(blocks) == [28, 28, 27, 26, 25, 24, 23, *[28] * 192][: len(set(blocks))]
+    assert len(set(blocks)) > 190
+
+
+def test_users_with_equally_many_jobs_open_their_blocks_at_different_times() -> None:
+    """Each block that is opened concerns a thousand switches: 200 of them must not come one after the other."""
+    space = allocator("10.64.0.0/10", prefixes=(26, 122))
+    seen: set[Network] = set()
+    opened: list[int] = []
+    for number in range(300 * 2_000):
+        block = space.assign(4, "g", f"user{number % 300}").block
+        if block not in seen:
+            seen.add(block)
+            opened.append(number)
+    # From 512 jobs of each user on.
+    times = [number for number in opened if number > 300 * 512]
+    windows = [sum(start <= number < start + 1_000 for number in times) for start in range(300 * 512, 600_000, 500)]
+    assert max(windows) < 30
+
+
+def test_a_reserved_block_goes_to_others_once_its_jobs_have_ended() -> None:
+    space = allocator("10.64.0.0/20", prefixes=(28, 124))
+    mine = [space.assign(4, "g", "a") for _ in range(100)]
+    largest = min((each.block for each in mine), key=lambda block: block.prefixlen)
+    for address, block in mine:
+        if block == largest:
+            space.release(address)
+    mine = [each for each in mine if each.block != largest]
+    theirs = {space.assign(4, "g", f"user{number}").block for number in range(256 - prefix_units(mine))}
+    assert any(block.subnet_of(largest) for block in theirs)  # type: ignore[arg-type]  # all of one version
+    with pytest.raises(AddressError):
+        space.assign(4, "g", "one more")
+
+
+def prefix_units(assigned: list[Assigned]) -> int:
+    return sum(1 << (28 - block.prefixlen) for block in {each.block for each in assigned})
 
 
 def test_a_row_fills_its_holes_before_it_grows() -> None:

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 
 import pytest
 from os_ken.base import app_manager
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import SettingError
+from lark_controller.switches.openflow.handed_over import HandedOver
 from lark_controller.switches.openflow.loop_thread import LarkSwitches, OpenFlow
 from tests.fixtures.descriptors import no_descriptors
 from tests.fixtures.openflow import (
@@ -88,3 +90,88 @@ def test_an_address_in_use_is_a_setting_error() -> None:
         with pytest.raises(SettingError, match=str(port)):
             openflow.start()
         assert not openflow.running
+
+
+def test_what_is_handed_over_is_taken_in_by_portions_and_in_order() -> None:
+    """Between two values that take long, switches get their turn; calls come after what was handed over before."""
+    openflow = OpenFlow(OPTIONS, Recorder())
+    openflow.start()
+    seen: list[object] = []
+    at: list[int] = []
+    turn = [0]
+    try:
+
+        def count() -> None:
+            turn[0] += 1
+            openflow.loop.call_soon(count)
+
+        def long(value: int) -> None:
+            time.sleep(0.01)
+            at.append(turn[0])
+            seen.append(value)
+
+        openflow.loop.call_soon_threadsafe(count)
+        for value in range(4):
+            openflow.hand_over(long, value)
+        call = openflow.call(lambda: seen.append("a call"))
+        openflow.call_in_turn(lambda: seen.append("in turn"))
+        openflow.hand_over(seen.append, "behind")
+        call.result(20)
+        openflow.call(lambda: None).result(20)
+    finally:
+        openflow.stop()
+    # The call itself begins a turn after its place.
+    assert [each for each in seen if each != "a call"] == [0, 1, 2, 3, "in turn", "behind"]
+    assert seen.index("a call") > 3
+    assert len(set(at)) > 1
+    openflow.start()
+    try:
+        openflow.hand_over(seen.append, "again")
+        openflow.call(lambda: None).result(20)
+    finally:
+        openflow.stop()
+    assert seen[-1] == "again"
+
+
+def test_one_value_that_fails_keeps_no_other_from_being_taken_in(caplog: pytest.LogCaptureFixture) -> None:
+    openflow = OpenFlow(OPTIONS, Recorder())
+    openflow.start()
+    seen: list[int] = []
+    try:
+        for value in (0, 1):
+            openflow.hand_over(lambda given: seen.append(1 // given), value)
+        openflow.call(lambda: None).result(20)
+    finally:
+        openflow.stop()
+    assert seen == [1]
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(("others", "most"), [(0.0, 5), (0.02, 20), (5.0, 100)])
+def test_a_portion_is_as_long_as_what_others_did_before_it(others: float, most: int) -> None:
+    """In milliseconds, each value being worked on for one."""
+    now, portions = [0.0], list[int]()
+    loop = asyncio.new_event_loop()
+    handed = HandedOver(lambda: loop, lambda: now[0])
+
+    def step(_: int) -> None:
+        now[0] += 0.001
+        portions[-1] += 1
+
+    def other() -> None:
+        now[0] += others
+        portions.append(0)
+        if sum(portions) < 1000:
+            loop.call_soon(other)
+        else:
+            loop.stop()
+
+    loop.call_soon(other)
+    for value in range(1000):
+        handed.put(step, value)
+    loop.run_forever()
+    loop.close()
+    assert portions[0] <= 6
+    assert abs(portions[2] - most) <= 1
+    with pytest.raises(RuntimeError, match="closed"):
+        handed.put(step, 0)

@@ -8,6 +8,8 @@ import itertools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar, cast, overload
 
 from os_ken.base import app_manager
@@ -16,6 +18,7 @@ from os_ken.ofproto import ofproto_v1_3
 from lark_common.exhausted import EXHAUSTED, exhausted
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.connection import OpenFlowOptions
+from lark_controller.switches.openflow.handed_over import HandedOver
 from lark_controller.switches.openflow.link import SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.server import Server
 
@@ -102,8 +105,7 @@ class OpenFlow:
         self._fence = fence or Fence()
         self._handler = handler
         self._app: LarkSwitches | None = None
-        self._handing_over = threading.Lock()
-        self._handed_over: list[tuple[Callable[[Any], object], Any]] = []
+        self._handed_over = HandedOver(lambda: self.loop)
 
     def start(self) -> None:
         """Start the application under os-ken's AppManager. Raises SettingError."""
@@ -121,6 +123,7 @@ class OpenFlow:
         if self._app is not None:
             app, self._app = self._app, None
             app_manager.AppManager.get_instance().uninstantiate(app.name)
+            self._handed_over.forget()
 
     @property
     def running(self) -> bool:
@@ -159,41 +162,41 @@ class OpenFlow:
     @overload
     def call(self, work: Callable[[], T]) -> Future[T]: ...
     def call(self, work: Coroutine[Any, Any, Any] | Callable[[], Any]) -> Future[Any]:
-        """Run a function or a coroutine on the loop's thread, from any other thread.
+        """Run a function or a coroutine on the loop's thread, from any other thread, after all that was handed over.
 
         Where a function returns an awaitable, the future ends with what that ends with.
         """
         coroutine = work if inspect.iscoroutine(work) else _called(cast(Callable[[], Any], work))
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        turn: Future[None] = Future()
+
+        async def in_turn() -> Any:
+            await asyncio.wrap_future(turn)
+            return await coroutine
+
+        found = asyncio.run_coroutine_threadsafe(in_turn(), self.loop)
+        self._handed_over.call(partial(_begin, turn))
+        return found
 
     def hand_over(self, work: Callable[[X], object], value: X) -> None:
         """Hand a value to the loop's thread, from any thread; values arrive in the order of the calls, and nothing
         waits. A loop that has ended has no use for it."""
-        with self._handing_over:
-            self._handed_over.append((work, value))
-            first = len(self._handed_over) == 1
-        if first:
-            # Waking the loop costs more than most of the work: values that come meanwhile need no second call.
-            try:
-                self.loop.call_soon_threadsafe(self._take_in)
-            except RuntimeError:
-                self._handed_over.clear()
+        with suppress(RuntimeError):
+            self._handed_over.put(work, value)
 
-    def _take_in(self) -> None:
-        """Work on the values that were handed over, on the loop's thread."""
-        with self._handing_over:
-            handed, self._handed_over = self._handed_over, []
-        for work, value in handed:
-            try:
-                work(value)
-            except Exception as error:
-                # One that fails must not keep the others from being handled.
-                self.loop.call_exception_handler({"message": f"Exception in {work}", "exception": error})
+    def call_in_turn(self, work: Callable[[], object]) -> None:
+        """Call ``work`` on the loop's thread after all that was handed over before, without waiting for it. Raises
+        RuntimeError where the loop has ended."""
+        self._handed_over.call(work)
 
     def _started(self) -> LarkSwitches:
         if self._app is None:
             raise RuntimeError("OpenFlow is not started")
         return self._app
+
+
+def _begin(turn: Future[None]) -> None:
+    if turn.set_running_or_notify_cancel():
+        turn.set_result(None)
 
 
 async def _called(function: Callable[[], Any]) -> Any:
