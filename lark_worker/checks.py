@@ -138,15 +138,15 @@ def _kernel(settings: Settings) -> Iterator[Finding]:
 def _bridge(settings: Settings) -> Iterator[Finding]:
     if settings.network_type != "ovs_bridge" and not Path("/sys/class/net", settings.bridge).exists():
         return
-    asked = ["ovs-vsctl", "--timeout=5", f"--db={settings.ovs_database}"]
+    vsctl = ["ovs-vsctl", "--timeout=5", f"--db={settings.ovs_database}"]
     try:
-        if settings.bridge not in run([*asked, "list-br"]).split():
+        if settings.bridge not in run([*vsctl, "list-br"]).split():
             words = f"Open vSwitch has no bridge {settings.bridge} (LARK_WORKER_BRIDGE); {_FOR_BRIDGE}"
             yield Finding("Open vSwitch", State.MISSING, words)
             return
-        fail_mode = run([*asked, "get-fail-mode", settings.bridge]).strip()
-        controllers = run([*asked, "get-controller", settings.bridge]).split()
-        listed = json.loads(run([*asked, "--format=json", "--columns=target,is_connected", "list", "controller"]))
+        fail_mode = run([*vsctl, "get-fail-mode", settings.bridge]).strip()
+        controllers = run([*vsctl, "get-controller", settings.bridge]).split()
+        listed = json.loads(run([*vsctl, "--format=json", "--columns=target,is_connected", "list", "controller"]))
     except (NetworkError, ValueError) as error:
         yield Finding("Open vSwitch", State.MISSING, f"its database does not answer: {error}")
         return
