@@ -52,21 +52,21 @@ class Masters:
         """The connections that are told of packets and of flows that are gone."""
         return [connection for connection, role in self._roles.items() if role != roles.SLAVE]
 
-    def ask(self, connection: Connected, wanted: Role) -> Role | None:
+    def ask(self, connection: Connected, request: Role) -> Role | None:
         """Answer a role request; None refuses its generation."""
         self.asked += 1
-        if wanted.role in (roles.MASTER, roles.SLAVE):
-            if self.generation is not None and is_later(self.generation, wanted.generation):
+        if request.role in (roles.MASTER, roles.SLAVE):
+            if self.generation is not None and is_later(self.generation, request.generation):
                 return None
-            self.generation = wanted.generation
-        if wanted.role == roles.MASTER:
+            self.generation = request.generation
+        if request.role == roles.MASTER:
             for other, role in self._roles.items():
                 if other is not connection and role == roles.MASTER:
                     self._roles[other] = roles.SLAVE
                     if self.tells:
-                        other.send_raw(switchside.role_status(0, Role(roles.SLAVE, wanted.generation)))
-        if wanted.role != roles.NOCHANGE:
-            self._roles[connection] = wanted.role
+                        other.send_raw(switchside.role_status(0, Role(roles.SLAVE, request.generation)))
+        if request.role != roles.NOCHANGE:
+            self._roles[connection] = request.role
         return Role(self._roles[connection], NO_GENERATION if self.generation is None else self.generation)
 
     def is_master(self, connection: Connected) -> bool:

@@ -61,7 +61,7 @@ class Controllers:
                 try:
                     reply = ask(endpoint, min(left, part + held) if order else left, held)
                 except UnreachableError as error:
-                    if error.asked and not again:
+                    if error.sent and not again:
                         raise
                     failures[endpoint.url] = error
                 except ProblemError as error:
@@ -118,5 +118,5 @@ def _failure(failures: Mapping[str, Failure]) -> Failure:
     if len(found) == 1:
         return found[0]
     problems = (each for each in found if isinstance(each, ProblemError) and not _stands_by(each))
-    said = " ".join(f"{url} stands by." if _stands_by(each) else str(each) for url, each in failures.items())
-    return next(problems, UnreachableError(said))
+    words = " ".join(f"{url} stands by." if _stands_by(each) else str(each) for url, each in failures.items())
+    return next(problems, UnreachableError(words))

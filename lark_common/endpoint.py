@@ -23,11 +23,11 @@ from lark_common.limits import InTime
 
 
 class UnreachableError(LarkError):
-    """The controller did not answer, with the reason; ``asked`` where it may have had the request all the same."""
+    """The controller did not answer, with the reason; ``sent`` where it may have had the request all the same."""
 
-    def __init__(self, reason: str, asked: bool = False) -> None:
+    def __init__(self, reason: str, sent: bool = False) -> None:
         super().__init__(reason)
-        self.asked = asked
+        self.sent = sent
 
 
 class ProblemError(LarkError):
@@ -150,10 +150,10 @@ class Endpoint:
         connection = self._connection(seconds)
         if self._whole:
             connection.response_class = type("", (AnswerInTime,), {"seconds": seconds})
-        asked = False
+        sent = False
         try:
             connection.connect()
-            asked = True
+            sent = True
             if poll:
                 with self._lock:
                     self._polls.add(connection.sock)
@@ -166,7 +166,7 @@ class Endpoint:
                 raise http.client.IncompleteRead(data, answer.length)
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(
-                f"{self.url} cannot be reached: {reason_of(error, self._tls is not None)}", asked
+                f"{self.url} cannot be reached: {reason_of(error, self._tls is not None)}", sent
             ) from None
         finally:
             if poll:
@@ -174,11 +174,11 @@ class Endpoint:
                     self._polls.discard(connection.sock)
             connection.close()
         if len(data) > self._most:
-            raise UnreachableError(f"{self.url} answers with more than {self._most} bytes.", asked)
+            raise UnreachableError(f"{self.url} answers with more than {self._most} bytes.", sent)
         if 300 <= answer.status < 400:
             # A controller sends nobody elsewhere; some device in between does.
             words = f"{self.url} does not answer as a Lark controller does: status {answer.status}."
-            raise UnreachableError(words, asked)
+            raise UnreachableError(words, sent)
         if answer.status >= 400:
             raise ProblemError(answer.status, _problem(data, answer.status))
         return Reply(data, ahead)

@@ -58,8 +58,8 @@ def make(payload: str, socket: str = "") -> str:
     MungeError."""
     done = _run(["munge", *_at(socket)], payload)
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise MungeError(f"no MUNGE credential: {said[0] if said else _reason(done.returncode)}")
+        output = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise MungeError(f"no MUNGE credential: {output[0] if output else _reason(done.returncode)}")
     return done.stdout.decode("ascii", "replace").strip()
 
 
@@ -68,8 +68,8 @@ def verify(credential: str, socket: str = "") -> Shown:
     if len(credential) > MOST or not _CREDENTIAL.fullmatch(credential):
         raise MungeError(_reason(8))
     done = _run(["unmunge", *_at(socket), "--keys=STATUS,UID", "--numeric"], credential)
-    said, _, payload = done.stdout.partition(b"\n\n")
-    found = {name: int(value) for name, value in _FIELD.findall(said)}
+    output, _, payload = done.stdout.partition(b"\n\n")
+    found = {name: int(value) for name, value in _FIELD.findall(output)}
     if done.returncode != 0 or found.get(b"STATUS") != 0 or b"UID" not in found:
         raise MungeError(_reason(done.returncode))
     return Shown(found[b"UID"], payload.decode("utf-8", "replace"))

@@ -145,16 +145,16 @@ def _kernel(settings: Settings) -> Iterator[Finding]:
 def _bridge(settings: Settings) -> Iterator[Finding]:
     if settings.network_type != "ovs_bridge" and not Path("/sys/class/net", settings.bridge).exists():
         return
-    asked = ["ovs-vsctl", "--timeout=5", f"--db={settings.ovs_database}"]
+    vsctl = ["ovs-vsctl", "--timeout=5", f"--db={settings.ovs_database}"]
     try:
-        if settings.bridge not in run([*asked, "list-br"]).split():
+        if settings.bridge not in run([*vsctl, "list-br"]).split():
             words = f"Open vSwitch has no bridge {settings.bridge} (LARK_WORKER_BRIDGE); {_FOR_BRIDGE}"
             yield Finding("Open vSwitch", State.MISSING, words)
             return
-        fail_mode = run([*asked, "get-fail-mode", settings.bridge]).strip()
-        controllers = run([*asked, "get-controller", settings.bridge]).split()
+        fail_mode = run([*vsctl, "get-fail-mode", settings.bridge]).strip()
+        controllers = run([*vsctl, "get-controller", settings.bridge]).split()
         listed = json.loads(
-            run([*asked, "--format=json", "--columns=target,is_connected,status", "list", "controller"])
+            run([*vsctl, "--format=json", "--columns=target,is_connected,status", "list", "controller"])
         )
     except (NetworkError, ValueError) as error:
         yield Finding("Open vSwitch", State.MISSING, f"its database does not answer: {error}")

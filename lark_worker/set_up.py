@@ -129,41 +129,41 @@ def _write_settings(wish: Wish, joined: Joined) -> tuple[bool, tuple[str, ...]]:
 
 
 def _bridge(wish: Wish, settings: Settings, joined: Joined) -> Iterator[str]:
-    asked = ["ovs-vsctl", "--timeout=20", f"--db={settings.ovs_database}"]
+    command = ["ovs-vsctl", "--timeout=20", f"--db={settings.ovs_database}"]
     bridge = settings.bridge
     if wish.interface:
         bridges = own_bridge.OwnBridge(settings.state_dir, settings.ovs_database)
         moved = bridges.make(bridge, wish.interface, wish.kind, wish.datapath_id, wish.patience)
         yield from own_bridge.messages(moved, made=True)
         yield from _base_flows(wish, bridge)
-    elif bridge not in run([*asked, "list-br"]).split():
+    elif bridge not in run([*command, "list-br"]).split():
         raise NetworkError(
             f"Open vSwitch has no bridge {bridge}: name the interface that is to be its uplink (--interface eth0), or "
             "make the bridge, and run this again"
         )
     files = (wish.place.key, wish.place.certificate, wish.place.authority)
-    if not all(str(file) in run([*asked, "get-ssl"]) for file in files):
-        run([*asked, "set-ssl", *map(str, files)])
+    if not all(str(file) in run([*command, "get-ssl"]) for file in files):
+        run([*command, "set-ssl", *map(str, files)])
     address = _address(wish)
     target = f"ssl:{_bracketed(address)}:{joined.openflow_port}"
-    if run([*asked, "get-controller", bridge]).split() != [target]:
+    if run([*command, "get-controller", bridge]).split() != [target]:
         options = ("connection_mode=out-of-band", "max_backoff=1000", "inactivity_probe=5000")
-        run([*asked, "set-controller", bridge, target, "--", "set", "controller", bridge, *options])
+        run([*command, "set-controller", bridge, target, "--", "set", "controller", bridge, *options])
     yield f"{bridge} connects to {target}"
-    _await_connection([*asked, "--format=json", "--columns=is_connected", "find", "controller", f'target="{target}"'])
+    _await_connection([*command, "--format=json", "--columns=is_connected", "find", "controller", f'target="{target}"'])
     if joined.ovsdb_port is not None:
         # Without an address the database listens for IPv4 alone; the controller comes from where it is.
         listens = f"pssl:{joined.ovsdb_port}" + (":[::]" if ":" in address else "")
-        managers = run([*asked, "get-manager"]).split()
+        managers = run([*command, "get-manager"]).split()
         if not any(each == listens or each.startswith(f"{listens}:") for each in managers):
-            run([*asked, "set-manager", *managers, listens])
+            run([*command, "set-manager", *managers, listens])
         yield f"the switch's database listens at {listens}: let a packet filter admit the controller alone"
 
 
-def _await_connection(asked: Sequence[str]) -> None:
+def _await_connection(command: Sequence[str]) -> None:
     """Wait until a switch has connected, as long as it may take: the check says what is wrong where it has not."""
     deadline = time.monotonic() + _CONNECT_SECONDS
-    while time.monotonic() < deadline and not any(each for (each,) in json.loads(run(asked))["data"]):
+    while time.monotonic() < deadline and not any(each for (each,) in json.loads(run(command))["data"]):
         time.sleep(_TRY_SECONDS)
 
 

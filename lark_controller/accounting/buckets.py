@@ -88,10 +88,10 @@ def _by_minute(entry: Entry) -> Iterator[tuple[int, Usage]]:
         yield last, new
 
 
-def width_for(start: float, end: float, wanted: str | None) -> int:
+def width_for(start: float, end: float, chosen: str | None) -> int:
     """The width whose buckets answer for a stretch of time, in seconds: the one that is wanted, else one that fits."""
-    if wanted is not None:
-        return NAMES[wanted]
+    if chosen is not None:
+        return NAMES[chosen]
     if end - start <= _FINE:
         return MINUTE
     return HOUR if end - start <= _MIDDLE else DAY

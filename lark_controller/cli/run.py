@@ -79,7 +79,7 @@ def _serve(settings: Settings) -> int:
     signals = Signals()
     # A start may take a while with many jobs; a SIGHUP in the meantime must not end it.
     signals.catch(signal.SIGHUP)
-    service = Service(settings, told=signals.send, lost=_end_at_once)
+    service = Service(settings, notify=signals.send, lost=_end_at_once)
     signals.catch(signal.SIGTERM, signal.SIGINT)
     notices = Notices(service.alive)
     service.stand_by()
@@ -119,14 +119,14 @@ def _end_at_once(sentence: str) -> None:
 class Service:
     """An instance: its place among the others, REST server, and, once it is the active one, controller and policy file.
 
-    ``told`` is called with :data:`WON` when this instance is to :meth:`serve`, and :data:`DRAINED` when it is to
+    ``notify`` is called with :data:`WON` when this instance is to :meth:`serve`, and :data:`DRAINED` when it is to
     :meth:`stop`; ``lost`` when another has taken over: then nothing of it may go on. Both on any thread.
     """
 
     def __init__(
         self,
         settings: Settings,
-        told: Callable[[int], None] = lambda _number: None,
+        notify: Callable[[int], None] = lambda _number: None,
         lost: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
         self.settings = settings
@@ -134,7 +134,7 @@ class Service:
             _make_state_dir(settings.state_dir)
         self.store = Store.open(settings.database_url)
         self.metrics = Metrics()
-        self._told, self._lost = told, lost
+        self._notify, self._lost = notify, lost
         # A switch may be wrong: what it shows is a reason to ask the database.
         self._fence = Fence(shown=lambda _sentence: self.member.look_now())
         self._terms: SimpleQueue[Term] = SimpleQueue()
@@ -155,7 +155,7 @@ class Service:
             name = settings.instance_name or socket.gethostname()
             me = Identity(secrets.token_hex(8), name, "", __version__, boot_id())
             self.member = Member(
-                self.store, me, won=self._won, lost=self._lose, drained=lambda: told(DRAINED), tokens=tokens.digest
+                self.store, me, won=self._won, lost=self._lose, drained=lambda: notify(DRAINED), tokens=tokens.digest
             )
             self.controls = MemberControls(self.member)
             app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining)
@@ -232,7 +232,7 @@ class Service:
 
     def _won(self, term: Term) -> None:
         self._terms.put(term)
-        self._told(WON)
+        self._notify(WON)
 
     def _lose(self, sentence: str) -> None:
         self._fence.shut(sentence)

@@ -53,5 +53,5 @@ def drift(then: Program, now: Program, installed: Program) -> Changes:
         for key, data in installed.flows.items()
         if key not in moving and parse(data.cookie).category not in passing
     }
-    wanted = {key: data for key, data in now.flows.items() if key not in moving}
-    return diff(Program(wanted, now.meters), Program(held, installed.meters))
+    standing = {key: data for key, data in now.flows.items() if key not in moving}
+    return diff(Program(standing, now.meters), Program(held, installed.meters))

@@ -30,11 +30,11 @@ def natural_tag(key: SliceKey, bits: int = TAG_BITS) -> int:
 def assign_tags(keys: Iterable[SliceKey], bits: int = TAG_BITS) -> dict[SliceKey, int]:
     """A tag from 1 to 2**bits - 1 for each slice, all different. Raises ValueError with more slices than tags."""
     size = (1 << bits) - 1
-    wanted = sorted(set(keys))
-    if len(wanted) > size:
-        raise ValueError(f"{len(wanted)} slices on one switch; {size} is the most that metadata can tell apart")
+    ordered = sorted(set(keys))
+    if len(ordered) > size:
+        raise ValueError(f"{len(ordered)} slices on one switch; {size} is the most that metadata can tell apart")
     taken: dict[int, SliceKey] = {}
-    for key in wanted:
+    for key in ordered:
         place = _digest(key) % size
         while place in taken:
             place = (place + 1) % size

@@ -43,7 +43,7 @@ class Transition:
         was, now = before.switches.get(datapath), after.switches[datapath]
         if was != now or not now.is_edge or now.max_rules or datapath not in before.rules:
             return diff(after.program(datapath), before.build(datapath))
-        there, wanted = (list(flows) for flows in self._differing_rules(now.tracks))
+        there, new_flows = (list(flows) for flows in self._differing_rules(now.tracks))
         tags, old_tags = after.tags_at(datapath), before.tags_at(datapath)
         for key in tags.keys() | old_tags.keys():
             if tags.get(key) == old_tags.get(key) and after.slice_digest(key) == before.slice_digest(key):
@@ -51,21 +51,21 @@ class Transition:
             if key in old_tags:
                 there += slice_flows(old_tags[key], before.slice_prefixes(key))
             if key in tags:
-                wanted += slice_flows(tags[key], after.slice_prefixes(key))
+                new_flows += slice_flows(tags[key], after.slice_prefixes(key))
         changed, marked = self.changed(datapath), 0
         for was_there, is_there in changed:
             if was_there is not None and is_there is not None and self._alike(was_there, is_there):
                 flows = edge.marked_flows(is_there, before.marks(was_there), after.marks(is_there), after.networks)
-                wanted += (found := list(flows))
+                new_flows += (found := list(flows))
                 marked += len(found)
                 continue
             there += [] if was_there is None else before.job_flows(was_there, now)
-            wanted += [] if is_there is None else after.job_flows(is_there, now)
+            new_flows += [] if is_there is None else after.job_flows(is_there, now)
         announcing = any(placed is not None and announced(placed) for pair in changed for placed in pair)
         if announcing:
             there += announcements(before.jobs_at(datapath), now)
-            wanted += announcements(after.jobs_at(datapath), now)
-        old, new = Program.of(there), Program.of(wanted)
+            new_flows += announcements(after.jobs_at(datapath), now)
+        old, new = Program.of(there), Program.of(new_flows)
         after.rules[datapath] = before.rules[datapath] + len(new.flows) - len(old.flows) - marked
         return diff(new, old)
 
@@ -101,9 +101,9 @@ class Transition:
         found = self._rules.get(tracks)
         if found is None:
             before, after = self._before.edge_rules(tracks), self._after.edge_rules(tracks)
-            held, wanted = set(before), set(after)
+            held, new_flows = set(before), set(after)
             found = self._rules[tracks] = (
-                tuple(flow for flow in before if flow not in wanted),
+                tuple(flow for flow in before if flow not in new_flows),
                 tuple(flow for flow in after if flow not in held),
             )
         return found

@@ -90,7 +90,7 @@ def _pools(
             member.mistake(f"a pool of {size(networks)} addresses", f"at most {MOST_ADDRESSES}")
         elif networks:
             found[name] = tuple(networks)
-        elif not member.is_mapping and not member.items():
+        elif member.is_empty:
             member.mistake("a pool without addresses", "a list of networks and addresses")
     for name in places.keys() - found.keys():
         del places[name]
@@ -144,7 +144,7 @@ def _openings(entry: FileEntry) -> tuple[Opening, ...] | None:
     except ValueError as error:
         entry.mistake(str(error), ACCEPTED)
         return None
-    if not found and not entry.is_null:
+    if not found and not entry.is_empty:
         return None
     if not found:
         entry.mistake("nothing is open", ACCEPTED)

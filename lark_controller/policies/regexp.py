@@ -103,11 +103,11 @@ def _compiled(name: str, pattern: str, options: str, template: tuple[str | int, 
 
     if len(pattern) > MAX_PATTERN:
         raise AdError("", f"a pattern of {len(pattern)} characters in {name}(); at most {MAX_PATTERN} are accepted")
-    wanted = re2.Options()
-    wanted.log_errors = False
-    wanted.never_capture = template is None
+    settings = re2.Options()
+    settings.log_errors = False
+    settings.never_capture = template is None
     try:
-        found = re2.compile(f"(?{options}){pattern}" if options else pattern, wanted)
+        found = re2.compile(f"(?{options}){pattern}" if options else pattern, settings)
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
         raise AdError(

@@ -85,17 +85,17 @@ def decide(rules: tuple[ScitagsRule, ...], ads: Ads) -> tuple[NamedScitag | None
         met = dict(values_met(rule.when, ads))
         activity = rule.activity
         if rule.requested:
-            asked = value(f"MY.{ATTRIBUTE}", ads)
-            activity = next((name for name in rule.requested if _is_same(name, asked)), activity)
+            activity_of_ad = value(f"MY.{ATTRIBUTE}", ads)
+            activity = next((name for name in rule.requested if _is_same(name, activity_of_ad)), activity)
             met |= dict(values_met(f"MY.{ATTRIBUTE}", ads))
         because = Because(RuleKind.SCITAGS, rule.position, rule.line, rule.when or "true", tuple(met.items()))
         return NamedScitag(rule.experiment, activity), because
     return None, None
 
 
-def _is_same(name: Name, asked: object) -> bool:
+def _is_same(name: Name, activity_of_ad: object) -> bool:
     """True if a job asks for the activity that a rule names, in the way in which the rule names it."""
     if isinstance(name, str):
-        return isinstance(asked, str) and asked.lower() == name.lower()
+        return isinstance(activity_of_ad, str) and activity_of_ad.lower() == name.lower()
     # Undefined and true are integers, too.
-    return type(asked) is int and asked == name
+    return type(activity_of_ad) is int and activity_of_ad == name

@@ -86,6 +86,11 @@ class FileEntry:
         return isinstance(self.node, yaml.ScalarNode) and self.node.tag == _NULL
 
     @property
+    def is_empty(self) -> bool:
+        """True for an empty list, and where nothing stands after the key."""
+        return self.is_null or (isinstance(self.node, yaml.SequenceNode) and not self.node.value)
+
+    @property
     def is_text(self) -> bool:
         """True for a string."""
         return isinstance(self.node, yaml.ScalarNode) and self.node.tag == _STR

@@ -69,11 +69,11 @@ def deliveries(
         if seconds < SHORTEST or sent < 0 or last.dropped < first.dropped:
             continue
         delivered = round(sent * 8 / seconds)
-        missed = delivered < DELIVERED * least and _wanted_more(first, last, least)
+        missed = delivered < DELIVERED * least and _had_more(first, last, least)
         yield key, Delivery(least, delivered, seconds, missed)
 
 
-def _wanted_more(first: Counters, last: Counters, least: int) -> bool:
+def _had_more(first: Counters, last: Counters, least: int) -> bool:
     if first.waited is not None and last.waited is not None and last.waited >= first.waited:
         return last.waited - first.waited >= WAITED * (last.at - first.at)
     if last.dropped > first.dropped:

@@ -50,7 +50,7 @@ class _Look(NamedTuple):
     promised: Mapping[tuple[str, int], int]
 
 
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     """A reading of a worker's queues, as :class:`_Look`, by job and the queue's name."""
 
     counted: Mapping[tuple[str, str], Counters]
@@ -67,7 +67,7 @@ class Guarantees:
         self._loop = loop
         self._metrics = metrics
         self._before: dict[int, _Look] = {}
-        self._before_at: dict[str, _Told] = {}
+        self._before_at: dict[str, _Reported] = {}
         self._reported_at: dict[str, float] = {}
 
     async def look(self, datapath: int) -> list[Missed]:
@@ -107,10 +107,10 @@ class Guarantees:
         if not known:
             self._before_at.pop(host, None)
             return 0, []
-        now = _Told(
+        now = _Reported(
             {key: each.counted for key, each in known.items()}, {key: each.promised for key, each in known.items()}
         )
-        before, self._before_at[host] = self._before_at.get(host, _Told({}, {})), now
+        before, self._before_at[host] = self._before_at.get(host, _Reported({}, {})), now
         count, found = 0, []
         for (job, queue), delivery in deliveries(before.counted, now.counted, at_both(before.promised, now.promised)):
             self._metrics.guarantees_checked.inc()

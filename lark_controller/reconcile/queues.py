@@ -60,7 +60,7 @@ BEING_MADE: Final = "its queues are being made"
 class Driver(Protocol):
     """The maker of queues on switches (:class:`lark_controller.switches.ovsdb.driver.Ovsdb`)."""
 
-    def want(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
+    def set_queues(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
         """Set the queues that a switch should have from now on."""
 
 
@@ -356,7 +356,7 @@ class Queues:
         state.requested = bool(state.address)
         if state.requested:
             state.revision += 1
-            self._driver.want(datapath, state.revision, state.address, state.plan.ports)
+            self._driver.set_queues(datapath, state.revision, state.address, state.plan.ports)
         else:
             self._note_problems(datapath, state)
 

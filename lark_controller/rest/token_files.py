@@ -45,8 +45,8 @@ def add_workers(
         SettingError: a file or the directory cannot be written, or is open to others.
     """
     present = {token.name for token in read(path)} if path.exists() else set()
-    wanted = [host for host in hosts if host not in present]
-    there = [host for host in wanted if (directory / f"{host}{SUFFIX}").exists()]
+    missing = [host for host in hosts if host not in present]
+    there = [host for host in missing if (directory / f"{host}{SUFFIX}").exists()]
     if there:
         raise SettingError(
             f"{directory / there[0]}{SUFFIX} is there already, and {path} has no token of that name; remove the file"
@@ -59,15 +59,15 @@ def add_workers(
             staged.append(write_secret(directory / f"{host}{SUFFIX}", secret, owner))
 
     try:
-        if wanted:
-            add_all(path, {host: (host,) for host in wanted}, (Scope.HOOK,), expires, keep)
+        if missing:
+            add_all(path, {host: (host,) for host in missing}, (Scope.HOOK,), expires, keep)
     except BaseException:
         for file in staged:
             file.unlink(missing_ok=True)
         if made_directory:
             directory.rmdir()
         raise
-    return tuple(wanted)
+    return tuple(missing)
 
 
 def write_secret(file: Path, secret: str, owner: str | None = None) -> Path:

@@ -237,7 +237,7 @@ def add(
 
 def add_all(
     path: Path,
-    wanted: Mapping[str, Sequence[str] | None],
+    added: Mapping[str, Sequence[str] | None],
     scopes: Iterable[Scope],
     expires: date | None = None,
     keep: Callable[[Mapping[str, str]], None] = lambda _: None,
@@ -250,7 +250,7 @@ def add_all(
         raise SettingError(f"{expires.isoformat()} has passed (UTC); a token that expires then would never be valid")
     present = {token.name for token in read(path)} if path.exists() else set()
     made, lines = {}, []
-    for name, hosts in wanted.items():
+    for name, hosts in added.items():
         if not _NAME.fullmatch(name):
             raise SettingError(f"{name!r} cannot be a token's name; accepted: letters, digits and . _ @ -, at most 253")
         if name in present:

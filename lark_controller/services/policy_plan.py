@@ -83,11 +83,11 @@ def plan(
     ][:MAX_JOBS]
     for _, switch in pairs:
         pace.step()
-        wanted, there = after.build(switch.datapath), before.build(switch.datapath)
-        changes = diff(wanted, there)
-        if switch.max_rules and len(wanted.flows) > switch.max_rules:
+        program, there = after.build(switch.datapath), before.build(switch.datapath)
+        changes = diff(program, there)
+        if switch.max_rules and len(program.flows) > switch.max_rules:
             refusals.append(
-                f"switch {switch.name} takes {switch.max_rules} rules; this policy needs {len(wanted.flows)}"
+                f"switch {switch.name} takes {switch.max_rules} rules; this policy needs {len(program.flows)}"
             )
         if not switch.tracks and any(placed.tracked for placed in after.jobs_at(switch.datapath)):
             refusals.append(
@@ -95,7 +95,7 @@ def plan(
             )
         refusals += [f"switch {switch.name}: {sentence}" for sentence in core.shortcomings(switch, new)]
         if changes:
-            plans.append(_switch_plan(switch, changes, wanted, there))
+            plans.append(_switch_plan(switch, changes, program, there))
     return Plan(
         new.digest, len(jobs), len(changed), _effects(changed), tuple(changed[:MAX_JOBS]), tuple(plans), tuple(refusals)
     )
@@ -134,7 +134,7 @@ def _desired_of(
     return desired, decisions
 
 
-def _switch_plan(switch: Switch, changes: Changes, wanted: Program, there: Program) -> SwitchPlan:
+def _switch_plan(switch: Switch, changes: Changes, program: Program, there: Program) -> SwitchPlan:
     fresh = [flow for flow in changes.flows_set if flow.key not in there.flows]
     lines = [f"+ {flow_text(flow.key, flow.data)}" for flow in changes.flows_set]
     lines += [f"- {flow_text(key, there.flows[key])}" for key in changes.flows_gone]
@@ -144,7 +144,7 @@ def _switch_plan(switch: Switch, changes: Changes, wanted: Program, there: Progr
         len(fresh),
         len(changes.flows_set) - len(fresh),
         len(changes.flows_gone),
-        len(wanted.flows),
+        len(program.flows),
         switch.max_rules,
         tuple(lines[:SAMPLE]),
     )

@@ -95,8 +95,8 @@ class Scitags:
 
     @staticmethod
     def _revision(policy: Policy, registry: Registry) -> str:
-        told = policy.fireflies.collectors or policy.fireflies.destinations or policy.fireflies.labels
-        return f"{policy.digest[:16]}.{registry.digest}" if policy.scitags and told else ""
+        reported = policy.fireflies.collectors or policy.fireflies.destinations or policy.fireflies.labels
+        return f"{policy.digest[:16]}.{registry.digest}" if policy.scitags and reported else ""
 
 
 def check_names(policy: Policy, registry: Registry, source: str = "policy.yaml") -> None:

@@ -69,7 +69,7 @@ class Database:
         self._claim: FileClaim | None = None
         # The generation of the term in which writes are allowed; None where nobody guards them.
         self._generation: int | None = None
-        self._fenced: Callable[[str], None] = _not_told
+        self._fenced: Callable[[str], None] = _unnoticed
         # When a write failed last (monotonic), and the sentence.
         self._failed: tuple[float, str] | None = None
         # SQLite has one writer at a time, and a thread that waits in its busy handler polls; a lock hands over at once.
@@ -253,7 +253,7 @@ class Database:
         return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) in _TRY_AGAIN_STATES
 
 
-def _not_told(_reason: str) -> None:
+def _unnoticed(_reason: str) -> None:
     """Nobody is told that this controller is fenced."""
 
 

@@ -110,25 +110,25 @@ def register_post(connection: Connection, post: Post) -> StoredRun:
     stored = find_for_update(connection, job.id)
     if stored is not None and stored.state is JobState.ENDED and stored.reason != LEASE_EXPIRED:
         return StoredRun(stored, False)
-    wanted = replace(job, created=now) if stored is None else _merged(stored, job)
+    fresh = replace(job, created=now) if stored is None else _merged(stored, job)
     ended: list[Job] = []
-    if wanted.live:
-        ended = _free_addresses(connection, wanted, actor, now)
+    if fresh.live:
+        ended = _free_addresses(connection, fresh, actor, now)
         if stored is None or not stored.live:
-            newer, older = _rivals(connection, wanted)
-            ended += [end_run(connection, rival, now, SUPERSEDED, "", actor, _by(wanted)) for rival in older]
+            newer, older = _rivals(connection, fresh)
+            ended += [end_run(connection, rival, now, SUPERSEDED, "", actor, _by(fresh)) for rival in older]
             if newer is not None:
-                over = _stillborn(connection, post, stored, wanted, newer)
+                over = _stillborn(connection, post, stored, fresh, newer)
                 return StoredRun(over, stored is None, tuple(ended))
     if stored is None:
-        wanted = _insert(connection, post, wanted)
+        fresh = _insert(connection, post, fresh)
     else:
-        _update(connection, post, stored, wanted)
-    if wanted.live and post.booking is not None:
+        _update(connection, post, stored, fresh)
+    if fresh.live and post.booking is not None:
         reservations.admit(connection, post.booking, now, actor)
     elif stored is not None:
-        reservations.release_of_job(connection, wanted.id)
-    return StoredRun(wanted, stored is None, tuple(ended))
+        reservations.release_of_job(connection, fresh.id)
+    return StoredRun(fresh, stored is None, tuple(ended))
 
 
 def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str, actor: str, detail: str = "") -> Job:
@@ -189,16 +189,16 @@ def set_address(
     job = find_for_update(connection, job_id)
     if job is None or not job.live:
         raise NotFoundError(f"no live job has the id {job_id}")
-    wanted = replace(job, ipv4=ipv4, ipv6=ipv6, ipv4_block=blocks[0], ipv6_block=blocks[1])
-    ended = _free_addresses(connection, wanted, actor, now)
-    values = columns_of(wanted)
+    fresh = replace(job, ipv4=ipv4, ipv6=ipv6, ipv4_block=blocks[0], ipv6_block=blocks[1])
+    ended = _free_addresses(connection, fresh, actor, now)
+    values = columns_of(fresh)
     connection.execute(
         update(runs)
-        .where(runs.c.number == wanted.number)
+        .where(runs.c.number == fresh.number)
         .values({name: values[name] for name in ("ipv4", "ipv6", "ipv4_block", "ipv6_block")})
     )
-    record(connection, now, actor, "address", wanted.id, ", ".join(map(str, wanted.addresses)) or "none")
-    return StoredRun(wanted, False, tuple(ended))
+    record(connection, now, actor, "address", fresh.id, ", ".join(map(str, fresh.addresses)) or "none")
+    return StoredRun(fresh, False, tuple(ended))
 
 
 def given_up(connection: Connection, job_id: str) -> Job | None:
@@ -248,19 +248,19 @@ def _merged(stored: Job, posted: Job) -> Job:
     )
 
 
-def _free_addresses(connection: Connection, wanted: Job, actor: str, now: float) -> list[Job]:
-    """End the live runs that hold an address of ``wanted`` without a right to it. Raises AddressError for one that
+def _free_addresses(connection: Connection, fresh: Job, actor: str, now: float) -> list[Job]:
+    """End the live runs that hold an address of ``fresh`` without a right to it. Raises AddressError for one that
     has the right; the caller's transaction is then rolled back as a whole."""
     ended: list[Job] = []
-    if not wanted.has_pool_address:
+    if not fresh.has_pool_address:
         return ended
-    for address in wanted.addresses:
-        holder = _holder(connection, wanted, address)
+    for address in fresh.addresses:
+        holder = _holder(connection, fresh, address)
         if holder is None:
             continue
         # A lease that is over ends nothing here: it may have been renewed a moment ago, or the clock was set.
-        if _same_place(holder, wanted) and holder.port == wanted.port and _is_older(holder, wanted):
-            ended.append(end_run(connection, holder, now, SUPERSEDED, "", actor, _by(wanted)))
+        if _same_place(holder, fresh) and holder.port == fresh.port and _is_older(holder, fresh):
+            ended.append(end_run(connection, holder, now, SUPERSEDED, "", actor, _by(fresh)))
         else:
             raise AddressError(
                 f"LarkInnerAddressIPv{address.version}",
@@ -270,17 +270,17 @@ def _free_addresses(connection: Connection, wanted: Job, actor: str, now: float)
     return ended
 
 
-def _holder(connection: Connection, wanted: Job, address: Address) -> Job | None:
-    row = connection.execute(_HOLDERS[address.version], {"address": str(address), "but": wanted.id}).one_or_none()
+def _holder(connection: Connection, fresh: Job, address: Address) -> Job | None:
+    row = connection.execute(_HOLDERS[address.version], {"address": str(address), "but": fresh.id}).one_or_none()
     return None if row is None else job_from(row)
 
 
-def _rivals(connection: Connection, wanted: Job) -> tuple[Job | None, list[Job]]:
+def _rivals(connection: Connection, fresh: Job) -> tuple[Job | None, list[Job]]:
     """The live run on the same slot that started later, if there is one, and those that started earlier."""
-    where = {"at_slot": wanted.run.slot, "at_host": wanted.host, "but": wanted.id}
+    where = {"at_slot": fresh.run.slot, "at_host": fresh.host, "but": fresh.id}
     rivals = [job_from(row) for row in connection.execute(_RIVALS, where)]
-    newer = max((rival for rival in rivals if rival.run.started > wanted.run.started), key=_started, default=None)
-    return newer, [rival for rival in rivals if rival.run.started < wanted.run.started]
+    newer = max((rival for rival in rivals if rival.run.started > fresh.run.started), key=_started, default=None)
+    return newer, [rival for rival in rivals if rival.run.started < fresh.run.started]
 
 
 def _started(job: Job) -> int:
@@ -291,12 +291,12 @@ def _same_place(one: Job, other: Job) -> bool:
     return one.host == other.host and one.run.slot == other.run.slot
 
 
-def _is_older(stored: Job, wanted: Job) -> bool:
-    """True if ``stored`` must be over because ``wanted`` runs. Where starts are unknown or equal, what was stored first
+def _is_older(stored: Job, fresh: Job) -> bool:
+    """True if ``stored`` must be over because ``fresh`` runs. Where starts are unknown or equal, what was stored first
     is older, unless it is of the same job."""
-    if stored.run.started and wanted.run.started and stored.run.started != wanted.run.started:
-        return stored.run.started < wanted.run.started
-    return stored.run.global_job_id != wanted.run.global_job_id
+    if stored.run.started and fresh.run.started and stored.run.started != fresh.run.started:
+        return stored.run.started < fresh.run.started
+    return stored.run.global_job_id != fresh.run.global_job_id
 
 
 def _by(winner: Job) -> str:
@@ -317,32 +317,32 @@ def _insert(connection: Connection, post: Post, job: Job) -> Job:
     return replace(job, number=number)
 
 
-def _update(connection: Connection, post: Post, stored: Job, wanted: Job) -> None:
-    before, after = columns_of(stored), columns_of(wanted)
+def _update(connection: Connection, post: Post, stored: Job, fresh: Job) -> None:
+    before, after = columns_of(stored), columns_of(fresh)
     changed = {name: value for name, value in after.items() if value != before[name]}
     connection.execute(
         update(runs)
-        .where(runs.c.number == wanted.number)
+        .where(runs.c.number == fresh.number)
         .values(changed | {"facts_for": post.facts_for, "ended_at": None})
     )
-    if wanted.live:
-        connection.execute(PUT_LEASE, {"run": wanted.number, "until": wanted.lease_until})
+    if fresh.live:
+        connection.execute(PUT_LEASE, {"run": fresh.number, "until": fresh.lease_until})
     ads = connection.execute(
         update(run_ads)
-        .where(run_ads.c.number == wanted.number)
+        .where(run_ads.c.number == fresh.number)
         .where((run_ads.c.job_ad != post.job_ad) | (run_ads.c.machine_ad != post.machine_ad))
         .values(job_ad=post.job_ad, machine_ad=post.machine_ad)
     )
-    named = [item.name for item in fields(Job) if getattr(stored, item.name) != getattr(wanted, item.name)]
+    named = [item.name for item in fields(Job) if getattr(stored, item.name) != getattr(fresh, item.name)]
     audited = [name for name in named if name not in _UNAUDITED] + (["ads"] if ads.rowcount else [])
     if audited:
-        record(connection, post.now, post.actor, "update", wanted.id, ", ".join(audited))
+        record(connection, post.now, post.actor, "update", fresh.id, ", ".join(audited))
 
 
-def _stillborn(connection: Connection, post: Post, stored: Job | None, wanted: Job, newer: Job) -> Job:
+def _stillborn(connection: Connection, post: Post, stored: Job | None, fresh: Job, newer: Job) -> Job:
     """Record a run whose slot has gone on to a later one: it is over when its post comes."""
     if stored is not None:
         return end_run(connection, stored, post.now, SUPERSEDED, "", post.actor, _by(newer))
-    job = _insert(connection, post, replace(wanted, state=JobState.ENDED, reason=SUPERSEDED))
+    job = _insert(connection, post, replace(fresh, state=JobState.ENDED, reason=SUPERSEDED))
     record(connection, post.now, post.actor, "supersede", job.id, _by(newer))
     return job

@@ -135,7 +135,7 @@ def jobs_query(chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, li
         usage_jobs.c.group_name, usage_jobs.c.host, usage_jobs.c.since, usage_jobs.c.at,
     )  # fmt: skip
     query = select(*columns, *_JOB_SUMS).where(usage_jobs.c.ended_at >= chosen.start, usage_jobs.c.since < chosen.end)
-    for name, values in _wanted(chosen, hosts).items():
+    for name, values in _names(chosen, hosts).items():
         query = query.where(_one_of(_OF_JOB[name], values))
     order = (usage_jobs.c.ended_at, usage_jobs.c.number)
     if cursor is not None:
@@ -144,7 +144,7 @@ def jobs_query(chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, li
     return query.order_by(*order).limit(limit + 1)
 
 
-def _wanted(chosen: UsageFilter, hosts: Sequence[str]) -> dict[str, Sequence[str]]:
+def _names(chosen: UsageFilter, hosts: Sequence[str]) -> dict[str, Sequence[str]]:
     """The names that are asked for, by subject."""
     names = {"group": chosen.group, "user": chosen.user}
     return {kind: (name,) for kind, name in names.items() if name is not None} | ({"host": hosts} if hosts else {})
@@ -186,7 +186,7 @@ def buckets_query(chosen: UsageFilter, hosts: Sequence[str], cursor: str | None,
     order = keys if chosen.bucket is None else [usage.c.start, *keys]
     sums = _SUMS if chosen.bucket is not None else tuple(func.sum(column).label(column.name) for column in _SUMS)
     query = select(start, usage.c.name, group, *sums).where(usage.c.kind == kind, _between(chosen))
-    if names := _wanted(chosen, hosts).get(kind):
+    if names := _names(chosen, hosts).get(kind):
         query = query.where(_one_of(usage.c.name, names))
     if by_user and chosen.group is not None:
         query = query.where(usage.c.group_name == chosen.group)

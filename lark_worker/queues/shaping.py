@@ -37,7 +37,7 @@ _FRAME: Final = 1600
 SAMPLE: Final = 1.0
 
 # The classes that a device should have, each with the job's queue that it is.
-_Wanted = Mapping[int, tuple[Share, "_Queue | None"]]
+_Shares = Mapping[int, tuple[Share, "_Queue | None"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Shaping:
         }
         return {DEFAULT: (uplink.rest, None), **shares}
 
-    def _make(self, device: str, rate: int | None, queues: _Wanted) -> str:
+    def _make(self, device: str, rate: int | None, queues: _Shares) -> str:
         """Make a device's classes as they should be; returns the reason if that cannot be."""
         number = index(device)
         if number is None:
@@ -312,7 +312,7 @@ def _kept(before: _Queue | None, now: _Queue) -> _Queue:
     return before
 
 
-def _whose(queues: _Wanted) -> str:
+def _whose(queues: _Shares) -> str:
     """The job that a device's only queue is towards."""
     return next((queue.key for _, queue in queues.values() if queue is not None), "")
 

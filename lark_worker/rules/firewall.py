@@ -234,13 +234,13 @@ class Firewall:
                 self._most = 0
         return self._most
 
-    def _put(self, wanted: Table) -> None:
-        script = change(wanted, self._known(wanted.family))
+    def _put(self, desired: Table) -> None:
+        script = change(desired, self._known(desired.family))
         if script:
             # Until the kernel has answered, its contents are unknown.
-            del self._held[wanted.family]
+            del self._held[desired.family]
             run(["nft", "-f", "-"], script)
-        self._held[wanted.family] = wanted
+        self._held[desired.family] = desired
 
     def _known(self, family: str) -> Table | None:
         """The contents of a family's table; of one from an earlier run of the service, the names of its parts."""
@@ -264,17 +264,17 @@ class Firewall:
 
     def _enter(self, record: Record, job: JobRules) -> str:
         """Put a one-way job's table in place; returns the reason where that cannot be."""
-        wanted = one_way(self.name, job, self._connections())
-        if wanted is None or self._inside.get(record.id) == wanted:
+        desired = one_way(self.name, job, self._connections())
+        if desired is None or self._inside.get(record.id) == desired:
             return ""
         # A table of an earlier run of the service is replaced whole; its counters are used by this service alone.
-        script = delete("inet", self.name) + change(wanted, None)
+        script = delete("inet", self.name) + change(desired, None)
         try:
             self._within(record, lambda: run(["nft", "-f", "-"], script))
         except NetworkError as error:
             log.failure("a job's connections cannot be tracked", error, job=record.id)
             return "this worker's kernel cannot track connections, which one-way connectivity needs"
-        self._inside[record.id] = wanted
+        self._inside[record.id] = desired
         return ""
 
     def _leave(self, record: Record) -> None:

@@ -238,21 +238,21 @@ class Book:
             self._of[each.key] = self._of.get(each.key, 0) + 1
 
     def _find(self, unknown: list[Connection], owners: Owners, at: float) -> None:
-        asked = []
+        due = []
         for each in unknown:
             other = self._others.get(each.cookie)
             if other is None:
                 self._others[each.cookie] = _Other()
-                asked.append(each)
+                due.append(each)
             elif other.wait > 1:
                 other.wait -= 1
             else:
                 other.wait, other.next = other.next, min(2 * other.next, _LONGEST)
-                asked.append(each)
-        if not asked:
+                due.append(each)
+        if not due:
             return
-        found = owners({each.inode for each in asked})
-        for each in asked:
+        found = owners({each.inode for each in due})
+        for each in due:
             key = found.get(each.inode)
             if key is None:
                 continue

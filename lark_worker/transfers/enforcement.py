@@ -63,9 +63,9 @@ class Enforcement:
         if time.monotonic() < self._not_before:
             return
         try:
-            wanted = limits.table(self._name, treatments, connections) if treatments else None
+            desired = limits.table(self._name, treatments, connections) if treatments else None
             with self._lock:
-                self._put(wanted)
+                self._put(desired)
         except NetworkError as error:
             if not treatments:
                 # Nothing is claimed, and a kernel without nf_tables has nothing left over.
@@ -79,22 +79,22 @@ class Enforcement:
         self.trouble, self._in_place = "", dict(treatments)
         self._end([each for key, each in connections if treatments[key].block], end)
 
-    def _put(self, wanted: Table | None) -> None:
-        if wanted is None:
+    def _put(self, desired: Table | None) -> None:
+        if desired is None:
             if self._stands:
                 # First, so that what the kernel tells of this is nobody else's doing.
                 self._held = None
                 run(["nft", "-f", "-"], delete(limits.FAMILY, self._name))
                 self._stands = False
             return
-        if wanted == self._held:
+        if desired == self._held:
             return
-        script = change(wanted, self._held)
+        script = change(desired, self._held)
         if self._held is None and self._stands:
             # What a service before this one left is replaced in the same transaction.
             script = delete(limits.FAMILY, self._name) + script
         run(["nft", "-f", "-"], script)
-        self._held, self._stands = wanted, True
+        self._held, self._stands = desired, True
 
     def _end(self, blocked: Sequence[Connection], end: Callable[[Connection], None]) -> None:
         new = [each for each in blocked if each.cookie not in self._ended]

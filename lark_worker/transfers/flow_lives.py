@@ -30,7 +30,7 @@ class _Life:
     connection: Connection
     since: float
     # The time of the last message; None: none yet.
-    told: float | None = None
+    reported: float | None = None
     ended: float | None = None
 
 
@@ -65,8 +65,8 @@ class FlowLives:
             self.lost += 1
             return
         # Of one that an earlier service followed, the start was told.
-        told = flow.since if flow.again else None
-        self._open[flow.connection.cookie] = _Life(flow.key, flow.connection, flow.since, told)
+        reported = flow.since if flow.again else None
+        self._open[flow.connection.cookie] = _Life(flow.key, flow.connection, flow.since, reported)
 
     def count(self, flow: Flow) -> None:
         """Take the counts of a flow that goes on."""
@@ -103,21 +103,21 @@ class FlowLives:
         self,
         now: float,
         ongoing: float,
-        knows: Callable[[Key], bool],
+        has_answer: Callable[[Key], bool],
         mark: Callable[[Connection, Key], Scitag | None],
     ) -> Iterator[Message]:
-        """Messages that are due, those of flows that are over first; each counts as told when the next is asked for.
+        """Messages that are due, those of flows that are over first; each counts as sent when the next is taken.
 
-        ``knows`` is false for a starter whose job has no answer yet, so that its flows wait; flows without a mark are
-        forgotten. ``ongoing`` is the seconds between two messages of a flow that goes on, 0 for none.
+        ``has_answer`` is false for a starter whose job has no answer yet, so that its flows wait; flows without a mark
+        are dropped. ``ongoing`` is the seconds between two messages of a flow that goes on, 0 for none.
         """
         for _ in range(len(self._over)):
             life = self._over[0]
-            if knows(life.key):
+            if has_answer(life.key):
                 if (found := mark(life.connection, life.key)) is not None:
-                    if life.told is None:
+                    if life.reported is None:
                         yield Message(State.START, found, life.connection, life.since, None)
-                        life.told = now
+                        life.reported = now
                     yield Message(State.END, found, life.connection, life.since, life.ended)
             elif life.ended is not None and now - life.ended < PATIENCE:
                 self._over.append(life)
@@ -125,13 +125,13 @@ class FlowLives:
                 self.lost += 1
             self._over.popleft()
         for cookie, life in list(self._open.items()):
-            if not knows(life.key):
+            if not has_answer(life.key):
                 continue
             if (found := mark(life.connection, life.key)) is None:
                 del self._open[cookie]
-            elif life.told is None:
+            elif life.reported is None:
                 yield Message(State.START, found, life.connection, life.since, None)
-                life.told = now
-            elif ongoing and now - life.told >= ongoing:
+                life.reported = now
+            elif ongoing and now - life.reported >= ongoing:
                 yield Message(State.ONGOING, found, life.connection, life.since, None)
-                life.told = now
+                life.reported = now

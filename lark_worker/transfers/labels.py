@@ -59,7 +59,7 @@ class FlowLabels:
 
 
 def script(
-    name: str, held: Mapping[Ends, Scitag], wanted: Mapping[Ends, Scitag], fresh: Collection[Scitag]
+    name: str, held: Mapping[Ends, Scitag], desired: Mapping[Ends, Scitag], fresh: Collection[Scitag]
 ) -> Iterator[str]:
     """The lines for nft(8) that change a table's connections; ``fresh`` are the marks that it has no rule for yet."""
     where = f"{FAMILY} {name}"
@@ -69,8 +69,8 @@ def script(
         yield f"add set {where} {_set(mark)} {{ {_TYPE} }}"
         bits = f"@nh,0,32 set @nh,0,32 & {_KEPT:#x} | {mark.label:#x}"
         yield f"add rule {where} leaving {_ENDS} @{_set(mark)} {bits}"
-    gone = {ends: mark for ends, mark in held.items() if wanted.get(ends) != mark}
-    come = {ends: mark for ends, mark in wanted.items() if held.get(ends) != mark}
+    gone = {ends: mark for ends, mark in held.items() if desired.get(ends) != mark}
+    come = {ends: mark for ends, mark in desired.items() if held.get(ends) != mark}
     for word, elements in (("delete", gone), ("add", come)):
         by_mark: dict[Scitag, list[str]] = {}
         for (local, from_port, remote, to_port), mark in elements.items():

@@ -82,12 +82,12 @@ class Starters:
     def owners(self, movers: Collection[Mover], inodes: Collection[int]) -> dict[int, Key]:
         """The starters whose transfers these sockets are, by inode; others are left out."""
         found: dict[int, Key] = {}
-        wanted = set(inodes)
+        missing = set(inodes)
         for mover in movers:
             held, left = set[int](), MOST_DESCRIPTORS
             for pid in mover.processes:
                 inodes_of, looked = self._sockets(pid, left)
-                held |= inodes_of & wanted
+                held |= inodes_of & missing
                 left -= looked
                 if left <= 0:
                     break
@@ -95,8 +95,8 @@ class Starters:
                 # Read after the others: a copy has everything that its starter had when it began.
                 for inode in held.difference(self._sockets(mover.key[0], MOST_DESCRIPTORS)[0]):
                     found[inode] = mover.key
-                wanted -= held
-            if not wanted:
+                missing -= held
+            if not missing:
                 break
         return found
 

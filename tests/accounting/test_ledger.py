@@ -400,6 +400,25 @@ def test_use_is_spread_over_the_minutes_of_its_readings_and_none_is_lost(
     assert not whole or max(whole) - min(whole) <= 2
 
 
+@pytest.mark.parametrize(
+    ("seconds", "minutes"), [(0, 1), (60, 1), (120, 2), (840, 14), (900, 15), (901, 15), (3600, 15), (10**6, 15)]
+)
+def test_use_since_long_before_is_of_the_last_quarter_of_an_hour(seconds: int, minutes: int) -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(5, 500, 0, 0), port_age=10.0)
+    (made,) = ledger.entries([1])
+    end = float(int(NOW) // MINUTE * MINUTE + 10**7 // MINUTE * MINUTE)
+    entry = replace(made, begun=end - seconds, at=end, new=Usage(bytes_in=900 * 1000))
+    found = {
+        each.start: each.usage.bytes_in
+        for each in buckets([entry])
+        if each.subject.kind == "host" and each.seconds == MINUTE
+    }
+    first = int(end) - MINUTE * minutes if seconds else int(end)
+    assert (min(found), len(found), sum(found.values())) == (first, minutes, 900_000)
+    assert max(found.values()) - min(found.values()) <= 1
+
+
 def test_a_steady_stream_is_level_whenever_it_is_written() -> None:
     """Counters are read every 10 seconds and written once a minute, some seconds later each time."""
     ledger = opened()

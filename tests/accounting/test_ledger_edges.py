@@ -332,3 +332,16 @@ def test_jobs_that_follow_each_other_on_a_port_whatever_is_noted_first() -> None
         assert used(ledger, 2).bytes_out == (0 if late else 200)
         ledger.read(2, NOW + 40, PortReading(8, 800, 0, 0), port_age=1.0)
         assert used(ledger, 2).bytes_out == (100 if late else 300)
+
+
+def test_a_report_after_a_pause_writes_the_highest_rate_of_before_it() -> None:
+    ledger = opened()
+    for at, received, within in ((10, 1000, None), (11, 9_000_000, None)):
+        ledger.report(1, NOW + at, WorkerCounts(PortReading(1, received, 0, 0), new_within=within), final=False)
+    assert write(ledger) == []
+    # Nothing is new, and that the rate had ended before is.
+    ledger.report(1, NOW + 80, WorkerCounts(PortReading(1, 9_000_000, 0, 0), new_within=1.0), final=False)
+    assert ledger.changed() == [1]
+    assert write(ledger) == []
+    ledger.report(1, NOW + 90, WorkerCounts(PortReading(1, 9_000_000, 0, 0), new_within=1.0), final=False)
+    assert ledger.changed() == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lark_controller.flows.core import frame, remarks, shortcomings
+from lark_controller.flows.core import frame, queue_plan, remarks, shortcomings
 from lark_controller.flows.model import PORT_LOCAL, Output
 from lark_controller.flows.placement import Switch, WanPort, place_switch, same_for_switches, same_frame
 from lark_controller.flows.tables import Core
@@ -177,3 +177,26 @@ def test_which_changes_are_nothing_for_switches() -> None:
     assert same_for_switches(job, replace(job, lease_until=5.0, facts=Facts()))
     for other in ({"port": "p9"}, {"reason": "x"}, {"quarantine": "x"}, {"vlan": 3}):
         assert not same_for_switches(job, replace(job, **other))
+
+
+@pytest.mark.parametrize(
+    ("ports", "queued"), [({"a": 1, "b": 2}, {"a", "b"}), ({"b": 2}, {"b"}), ({"a": 1}, {"a"}), ({}, set())]
+)
+def test_a_cores_queues_are_at_its_ports_to_the_site_and_to_the_wan(ports: Mapping[str, int], queued: set[str]) -> None:
+    text = """
+version: 1
+switches:
+  core1:
+    datapath: "00000000000000c0"
+    role: core
+    groups_by: queues
+    ports: {lan: {port: 1, speed: 1Gbit}, wan: {port: 2, next_hop: "02:00:00:00:00:01", speed: 100Mbit}}
+groups:
+  group_a: {port: wan, guarantee: 10Mbit, ceiling: 50Mbit}
+  default: {port: wan}
+"""
+    policy = load(text)
+    assert queue_plan(placed(CORE, ports, policy=text), policy).ports.keys() == queued
+    assert queue_plan(placed(UNKNOWN, ports, policy=text), policy).ports == {}
+    metered = text.replace("groups_by: queues", "groups_by: meters")
+    assert queue_plan(placed(CORE, ports, policy=metered), load(metered)).ports == {}

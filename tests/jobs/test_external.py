@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark_controller.jobs.external import MAX_PORT, Opening, PoolState, choose, listed, opening, openings, refused
+from lark_controller.jobs.external import (
+    MAX_PORT,
+    Association,
+    Opening,
+    PoolState,
+    choose,
+    listed,
+    opening,
+    openings,
+    refused,
+)
 
 PORTS = st.tuples(st.integers(1, MAX_PORT), st.integers(1, MAX_PORT)).map(sorted)
 SMALL = (ip_network("198.51.100.0/30"), ip_network("198.51.100.9/32"))
@@ -82,3 +92,24 @@ def test_the_next_address_is_nobodys_and_the_first_behind_the_last_one(held: set
 def test_a_last_address_of_a_pool_that_is_no_more_is_no_place_to_begin() -> None:
     assert choose(SMALL, set(), ip_address("203.0.113.7")) == ALL[0]
     assert PoolState("public", 4, 3, 2).free == 0
+
+
+@pytest.mark.parametrize(
+    ("until", "released", "now", "expected"),
+    [
+        (None, None, 99.0, True),
+        (50.0, None, 49.9, True),
+        (50.0, None, 50.0, False),
+        (50.0, None, 50.1, False),
+        (None, 10.0, 9.0, False),
+        (50.0, 10.0, 9.0, False),
+    ],
+)
+def test_an_association_lives_until_its_end_or_its_release(
+    until: float | None, released: float | None, now: float, expected: bool
+) -> None:
+    made = Association(
+        1, "a", ALL[0], "public", "job", "alice", "cms", listed("tcp/80"), 0.0, until=until, released=released
+    )
+    assert made.live(now) is expected
+    assert (made.external.address, made.external.openings) == (ALL[0], listed("tcp/80"))

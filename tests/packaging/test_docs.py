@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,26 @@ def test_nothing_is_left_to_do() -> None:
     for path in tracked():
         if path.suffix in {".py", ".sh", ".md", ".yml", ".yaml", ".toml"} and path != Path(__file__):
             assert not word.search(path.read_text()), path
+
+
+def test_the_table_of_threads_has_every_thread_of_the_controller() -> None:
+    page = (DOCS / "design/reconcile.md").read_text()
+    names = {name for path in (ROOT / "lark_controller").rglob("*.py") for name in _threads(path)}
+    assert len(names) > 10
+    assert {name for name in names if f"`{name}" not in page} == set()
+
+
+def _threads(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(func=ast.Name(id="StoppableThread"), args=[name, *_]):
+                yield _begin(name)
+            case ast.Call(func=ast.Attribute(attr="Thread"), keywords=keywords):
+                yield from (_begin(each.value) for each in keywords if each.arg == "name")
+
+
+def _begin(name: ast.expr) -> str:
+    """The name, or what is constant at its beginning."""
+    first = name.values[0] if isinstance(name, ast.JoinedStr) else name
+    assert isinstance(first, ast.Constant)
+    return str(first.value).strip()

@@ -137,3 +137,21 @@ def test_attributes_of_a_machine_have_the_prefix_or_not() -> None:
     assert of_ads("", machine='ExternalInterface = "b"', also="larkexternalinterface").machine == (
         ("larkexternalinterface", '"b"'),
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "words", "mode"),
+    [
+        (HostBandwidth(borrows=True), "guarantee", "guarantee"),
+        (HostBandwidth(borrows=False), "cap", "cap"),
+        (HostBandwidth(borrows=True, default=5.0, ceiling=50.0), "guarantee (default 5, ceiling 50 Mb/s)", "guarantee"),
+        (HostBandwidth(borrows=False, maximum=2.5), "cap (maximum 2.5 Mb/s)", "cap"),
+        (
+            HostBandwidth(borrows=False, default=1.0, maximum=2.0, ceiling=3.0),
+            "cap (default 1, maximum 2, ceiling 3 Mb/s)",
+            "cap",
+        ),
+    ],
+)
+def test_bandwidth_in_words(rule: HostBandwidth, words: str, mode: str) -> None:
+    assert (rule.words, rule.mode.value) == (words, mode)

@@ -19,10 +19,12 @@ from sqlalchemy.engine import Engine
 from fake_switch.switch import FakeNetwork
 from lark_common import log
 from lark_common.log import LOGGER
-from lark_controller.accounting.readings import PortReading, WorkerCounts
+from lark_controller.accounting.readings import PortReading, TransferCounts, WorkerCounts
+from lark_controller.api.external import ExternalWish
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.reservations import Change, Wish
 from lark_controller.api.switches import FlowFilter
+from lark_controller.api.usage import TransferReport
 from lark_controller.controller import Controller
 from tests.fixtures.controllers import POLICY, an_edge, connect, flows_of, post, running, until
 
@@ -33,6 +35,10 @@ RESERVING: Final = (
 topology:
   links: {internet: {between: [core1, wan], capacity: 100}}
   hosts: {default: {switch: core1, capacity: 1000}}
+external:
+  pools: {public: [198.51.100.64/28]}
+  quarantine: 0
+  rules: [{pool: public, open: [any], per_user: 14}]
 """
 )
 
@@ -196,7 +202,14 @@ def everything(controller: Controller) -> None:
         controller._registration.quarantine(job.id, "the pool says so", "test")
         controller.jobs.lift(job.id, "test")
         controller.usage.counted(job.id, WorkerCounts(PortReading(1, 1, 1, 1)), final=False)
+        controller.usage.transferred("worker1", {job.id: TransferReport(TransferCounts(1, 1, 1, 1, 1))})
+        controller.usage.advice(job.id)
+        controller.workers.marks("worker1", [job.id])
+        given = controller.external.associate(ExternalWish(job.id), "test")
+        controller.external.held(job=job.id)
         controller.switches.explain(job.id, "192.0.2.1", 5)
+        controller.drops.now(10)
+        controller.external.release(given.association.id, "test")
         controller.jobs.page(JobFilter(), None, 10)
         controller.jobs.detail(job.id)
         controller.workers.rules("worker1", "", 0)
@@ -215,12 +228,16 @@ def everything(controller: Controller) -> None:
             controller.switches.all()
             controller.switches.flows("0000000000000001", FlowFilter(), None, 10, 5)
             controller.reservations.links()
+            controller.reservations.links("another version", 0.01)
+            controller.reservations.paths("worker1")
+            controller.external.pools()
+            controller.external.expire(0.0)
             controller.reservations.expire(0.0)
             controller._account_writer.write()
             controller.jobs.counts()
 
     works: list[Callable[[], None]] = [policies, questions]
-    works += [lambda number=number: life(number) for number in range(1, 10)]  # type: ignore[misc]  # mypy knows no defaults here
+    works += [lambda number=number: life(number) for number in range(1, 10)]  # type: ignore[misc]  # mypy has no defaults here
     with ThreadPoolExecutor(4) as executor:
         for done in [executor.submit(work) for work in works]:
             done.result()

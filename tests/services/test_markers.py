@@ -283,11 +283,11 @@ def test_a_marker_stands_for_the_queues_that_stand(
     """The database of queues reports later than the switch connects; flows must not change meanwhile."""
     reporting = True
 
-    def want(self: Ovsdb, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
+    def set_queues(self: Ovsdb, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
         if reporting:
             self._on_report(Report(datapath, revision, ports))
 
-    monkeypatch.setattr(Ovsdb, "want", want)
+    monkeypatch.setattr(Ovsdb, "set_queues", set_queues)
     edge = counted(an_edge())
 
     def queued(controller: Controller) -> list[Placed]:
@@ -311,10 +311,10 @@ def test_a_marker_stands_for_the_queues_that_stand(
 def test_a_job_with_a_queue_that_ended_before_its_switch_is_back_leaves_nothing(
     tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def want(self: Ovsdb, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
+    def set_queues(self: Ovsdb, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
         self._on_report(Report(datapath, revision, ports))
 
-    monkeypatch.setattr(Ovsdb, "want", want)
+    monkeypatch.setattr(Ovsdb, "set_queues", set_queues)
     edge = counted(an_edge())
     with again(tmp_path, LIMITED) as controller:
         connect(network, controller, edge)

@@ -64,8 +64,8 @@ class Driver:
     ) -> None:
         self.driver.stop()
 
-    def want(self, revision: int, address: str, port: str, wanted: PortQueues) -> None:
-        self.driver.want(DATAPATH, revision, address, {port: wanted})
+    def set_queues(self, revision: int, address: str, port: str, wanted: PortQueues) -> None:
+        self.driver.set_queues(DATAPATH, revision, address, {port: wanted})
 
     def until(self, true: Callable[[Report], object], limit: float = 20.0) -> Report:
         """Wait for a report; the limit only ends a test that has failed already."""
@@ -167,17 +167,17 @@ def slowly(ovs: OpenVSwitch) -> Iterator[Slow]:
 def test_the_generation_is_set_even_where_there_is_nothing_to_change(own_ovs: OpenVSwitch, port: str) -> None:
     own_ovs.vsctl("set", "bridge", own_ovs.bridges()[0], "external_ids:site=cern")
     with Driver(1) as one:
-        one.want(1, address_of(own_ovs), port, WANTED)
+        one.set_queues(1, address_of(own_ovs), port, WANTED)
         one.until(lambda report: report.ports == {port: WANTED})
     assert generation(own_ovs) == "1"
     before = own_ovs.vsctl("get", "open_vswitch", ".", "next_cfg")
     with Driver(2) as two:
-        two.want(1, address_of(own_ovs), port, WANTED)
+        two.set_queues(1, address_of(own_ovs), port, WANTED)
         two.until(lambda report: report.ports == {port: WANTED})
     assert generation(own_ovs) == "2"
     assert own_ovs.vsctl("get", "open_vswitch", ".", "next_cfg") == before, "the switch has nothing to put into force"
     with Driver(0) as nobody:
-        nobody.want(1, address_of(own_ovs), port, OTHER)
+        nobody.set_queues(1, address_of(own_ovs), port, OTHER)
         nobody.until(lambda report: report.ports == {port: OTHER})
     assert own_ovs.vsctl("get", "bridge", own_ovs.bridges()[0], "external_ids").strip() == (
         f'{{{GENERATION}="2", site=cern}}'
@@ -187,15 +187,15 @@ def test_the_generation_is_set_even_where_there_is_nothing_to_change(own_ovs: Op
 @pytest.mark.ovs
 def test_an_earlier_generation_changes_nothing_and_is_fenced(own_ovs: OpenVSwitch, port: str) -> None:
     with Driver(1) as one, Driver(2) as two:
-        one.want(1, address_of(own_ovs), port, WANTED)
+        one.set_queues(1, address_of(own_ovs), port, WANTED)
         one.until(lambda report: report.ports == {port: WANTED})
-        two.want(1, address_of(own_ovs), port, WANTED)
+        two.set_queues(1, address_of(own_ovs), port, WANTED)
         assert one.said.get(timeout=20) == OVERTAKEN
         one.until(lambda report: report.reason == FENCED)
-        one.want(2, address_of(own_ovs), port, OTHER)
+        one.set_queues(2, address_of(own_ovs), port, OTHER)
         two.until(lambda report: report.ports == {port: WANTED})
         # Whatever one did would come before what the other does now.
-        two.want(2, address_of(own_ovs), port, WANTED)
+        two.set_queues(2, address_of(own_ovs), port, WANTED)
         two.until(lambda report: report.revision == 2)
         assert rates(own_ovs) == [9 * 10**8]
         assert two.said.empty()
@@ -204,17 +204,17 @@ def test_an_earlier_generation_changes_nothing_and_is_fenced(own_ovs: OpenVSwitc
 @pytest.mark.ovs
 def test_a_transaction_of_one_that_stood_still_is_refused_by_the_database(own_ovs: OpenVSwitch, port: str) -> None:
     with slowly(own_ovs) as slow, Driver(1) as one:
-        one.want(1, slow.address, port, WANTED)
+        one.set_queues(1, slow.address, port, WANTED)
         one.until(lambda report: report.ports == {port: WANTED})
         slow.hold()
         # It ends, so that it sets nothing right.
         with Driver(2) as two:
-            two.want(1, address_of(own_ovs), port, WANTED)
+            two.set_queues(1, address_of(own_ovs), port, WANTED)
             two.until(lambda report: report.ports == {port: WANTED})
         while not slow.sent.empty():
             slow.sent.get()
         # It does not know of the other yet.
-        one.want(2, slow.address, port, OTHER)
+        one.set_queues(2, slow.address, port, OTHER)
         while b'"transact"' not in slow.sent.get(timeout=20):
             pass
         assert one.said.empty()
@@ -229,7 +229,7 @@ def test_a_database_that_claims_a_later_generation_stops_its_own_queues_alone(ow
     shown: queue.SimpleQueue[str] = queue.SimpleQueue()
     own_ovs.vsctl("set", "bridge", own_ovs.bridges()[0], f"external_ids:{GENERATION}=2")
     with Driver(1, shown.put) as one:
-        one.want(1, address_of(own_ovs), port, WANTED)
+        one.set_queues(1, address_of(own_ovs), port, WANTED)
         one.until(lambda report: report.reason == OVERTAKEN)
         assert shown.get(timeout=20) == OVERTAKEN
         assert (one.fence.is_shut, rates(own_ovs)) == (False, [])

@@ -83,25 +83,25 @@ def test_over_tls_and_only_with_the_sites_own_authority(own_ovs: OpenVSwitch, po
     own_ovs.vsctl("set-manager", f"pssl:{number}:127.0.0.1")
     options = OvsdbOptions("ssl:{host}:" + str(number), key, ours, other)
     with driving(options) as told:
-        told.driver.want(DATAPATH, 1, options.of("127.0.0.1"), {port: WANTED})
+        told.driver.set_queues(DATAPATH, 1, options.of("127.0.0.1"), {port: WANTED})
         report = told.until(lambda report: "cannot be reached" in report.reason)
         assert report.ports is None
         assert count(own_ovs, "qos") == 0
     options = OvsdbOptions("ssl:{host}:" + str(number), key, ours, authority)
     with driving(options) as told:
-        told.driver.want(DATAPATH, 1, options.of("127.0.0.1"), {port: WANTED})
+        told.driver.set_queues(DATAPATH, 1, options.of("127.0.0.1"), {port: WANTED})
         assert not told.until(stands(port)).reason
 
 
 def test_a_restart_of_the_switch_and_what_was_wanted_meanwhile(own_ovs: OpenVSwitch, port: str) -> None:
     address = f"unix:{own_ovs.database_socket}"
     with driving() as told:
-        told.driver.want(DATAPATH, 1, address, {port: WANTED})
+        told.driver.set_queues(DATAPATH, 1, address, {port: WANTED})
         told.until(stands(port))
         own_ovs.stop()
         away = told.until(lambda report: "cannot be reached" in report.reason)
         assert away.ports == {port: WANTED}, "what stood goes on standing: the rows are in the database's file"
-        told.driver.want(DATAPATH, 2, address, {})
+        told.driver.set_queues(DATAPATH, 2, address, {})
         own_ovs.start()
         told.until(lambda report: report.revision == 2 and not report.reason)
         assert (count(own_ovs, "qos"), count(own_ovs, "queue")) == (0, 0)
@@ -109,7 +109,7 @@ def test_a_restart_of_the_switch_and_what_was_wanted_meanwhile(own_ovs: OpenVSwi
 
 def test_what_somebody_takes_away_is_made_again(own_ovs: OpenVSwitch, port: str) -> None:
     with driving() as told:
-        told.driver.want(DATAPATH, 1, f"unix:{own_ovs.database_socket}", {port: WANTED})
+        told.driver.set_queues(DATAPATH, 1, f"unix:{own_ovs.database_socket}", {port: WANTED})
         told.until(stands(port))
         own_ovs.vsctl("clear", "port", port, "qos")
         told.until(lambda report: report.ports != {port: WANTED} or count(own_ovs, "qos") == 1)
@@ -120,8 +120,8 @@ def test_what_somebody_takes_away_is_made_again(own_ovs: OpenVSwitch, port: str)
 def test_one_that_does_not_answer_holds_up_no_other(own_ovs: OpenVSwitch, port: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, driving() as told:
         for datapath in range(1, 51):
-            told.driver.want(datapath, 1, f"tcp:127.0.0.1:{silent.getsockname()[1]}", {"p": WANTED})
-        told.driver.want(DATAPATH, 1, f"unix:{own_ovs.database_socket}", {port: WANTED})
+            told.driver.set_queues(datapath, 1, f"tcp:127.0.0.1:{silent.getsockname()[1]}", {"p": WANTED})
+        told.driver.set_queues(DATAPATH, 1, f"unix:{own_ovs.database_socket}", {port: WANTED})
         told.until(stands(port), limit=5.0)
         assert told.until(lambda report: report.reason, 1).ports is None
 
@@ -129,9 +129,9 @@ def test_one_that_does_not_answer_holds_up_no_other(own_ovs: OpenVSwitch, port: 
 def test_the_wrong_database_and_a_port_that_is_not_there_are_said(own_ovs: OpenVSwitch, port: str) -> None:
     address = f"unix:{own_ovs.database_socket}"
     with driving() as told:
-        told.driver.want(0xD2, 1, address, {port: WANTED})
+        told.driver.set_queues(0xD2, 1, address, {port: WANTED})
         told.until(lambda report: "no bridge with this datapath id" in report.reason, 0xD2)
-        told.driver.want(DATAPATH, 1, address, {port: WANTED, "nowhere": WANTED})
+        told.driver.set_queues(DATAPATH, 1, address, {port: WANTED, "nowhere": WANTED})
         report = told.until(lambda report: report.problems and report.ports)
         assert report.ports == {port: WANTED}
         assert "no port nowhere" in report.problems["nowhere"]

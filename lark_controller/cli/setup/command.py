@@ -14,7 +14,7 @@ from lark_controller.cli.setup import texts
 from lark_controller.cli.setup.files import File, make_directory, own, service_user
 from lark_controller.cli.setup.holders import SOON, Outcome, Pair
 from lark_controller.cli.setup.next_steps import Step, steps
-from lark_controller.cli.setup.plan import OPERATOR, WORKER_TOKEN, Plan, Wanted, plan, worker_place
+from lark_controller.cli.setup.plan import OPERATOR, WORKER_TOKEN, Plan, Request, plan, worker_place
 from lark_controller.cli.text_files import read_text
 from lark_controller.rest.joins import certificates
 from lark_controller.rest.token_files import SUFFIX, hosts_in
@@ -23,20 +23,20 @@ from lark_controller.rest.tokens import Scope, add_all
 
 def run(arguments: argparse.Namespace) -> int:
     """Make what is missing, say what was made, and what to do next. Raises LarkError with nothing written."""
-    wanted = _wanted(arguments)
-    planned = plan(wanted)
+    request = _request(arguments)
+    planned = plan(request)
     if planned.changes:
-        _write(wanted, planned)
-    warnings = tuple(_warnings(wanted, planned))
-    todo = steps(wanted, planned)
+        _write(request, planned)
+    warnings = tuple(_warnings(request, planned))
+    todo = steps(request, planned)
     if arguments.json:
-        printing.json_out(_document(wanted, planned, warnings, todo))
+        printing.json_out(_document(request, planned, warnings, todo))
     else:
-        _print(wanted, planned, warnings, todo)
+        _print(request, planned, warnings, todo)
     return 0
 
 
-def _wanted(arguments: argparse.Namespace) -> Wanted:
+def _request(arguments: argparse.Namespace) -> Request:
     if (arguments.ca_cert is None) != (arguments.ca_key is None):
         raise SettingError("--ca-cert and --ca-key: accepted only together")
     listed = hosts_in(read_text(arguments.workers)) if arguments.workers else ()
@@ -44,7 +44,7 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
     gateways, nameservers = tuple(arguments.gateways or ()), tuple(arguments.nameservers or ())
     if len({each.version for each in gateways}) != len(gateways):
         raise SettingError("--gateways: accepted: at most one for IPv4 and one for IPv6")
-    return Wanted(
+    return Request(
         names=tuple(dict.fromkeys(arguments.name)),
         addresses=tuple(dict.fromkeys(arguments.address or ())),
         networks=tuple(arguments.networks or ()),
@@ -71,43 +71,43 @@ def _once(hosts: Sequence[str]) -> tuple[str, ...]:
     return tuple(known.values())
 
 
-def _write(wanted: Wanted, planned: Plan) -> None:
-    make_directory(wanted.directory, own(0o755))
-    if any(file.path.parent == wanted.directory / "ca" for file in planned.files):
-        rights = replace(wanted.service.reads, mode=0o750) if wanted.joins else own(0o700)
-        make_directory(wanted.directory / "ca", rights)
-    if wanted.workers:
-        make_directory(wanted.directory / "workers", own(0o700))
-    for host in wanted.workers:
-        make_directory(worker_place(wanted.directory, host), own(0o700))
+def _write(request: Request, planned: Plan) -> None:
+    make_directory(request.directory, own(0o755))
+    if any(file.path.parent == request.directory / "ca" for file in planned.files):
+        rights = replace(request.service.reads, mode=0o750) if request.joins else own(0o700)
+        make_directory(request.directory / "ca", rights)
+    if request.workers:
+        make_directory(request.directory / "workers", own(0o700))
+    for host in request.workers:
+        make_directory(worker_place(request.directory, host), own(0o700))
     for file in planned.files:
         file.write()
     # Once for all files: a thousand workers have five thousand.
     os.sync()
     tokens = planned.settings.tokens_file
     if planned.operator:
-        add_all(tokens, {OPERATOR: None}, (Scope.OPERATE,), keep=lambda made: _keep(wanted, made))
+        add_all(tokens, {OPERATOR: None}, (Scope.OPERATE,), keep=lambda made: _keep(request, made))
     if planned.tokens:
         each_its_own = {host: (host,) for host in planned.tokens}
-        add_all(tokens, each_its_own, (Scope.HOOK,), keep=lambda made: _keep(wanted, made))
+        add_all(tokens, each_its_own, (Scope.HOOK,), keep=lambda made: _keep(request, made))
     # The settings last: a controller that starts meanwhile has them with all that they name, or not at all.
     if planned.settings_file is not None:
         planned.settings_file.write()
 
 
-def _keep(wanted: Wanted, made: Mapping[str, str]) -> None:
+def _keep(request: Request, made: Mapping[str, str]) -> None:
     """Write tokens into files, before their hashes are where the controller looks. A file whose token has no line is
     of no use any more."""
     for name, secret in made.items():
-        path = _operators_file(wanted) if name == OPERATOR else worker_place(wanted.directory, name) / WORKER_TOKEN
+        path = _operators_file(request) if name == OPERATOR else worker_place(request.directory, name) / WORKER_TOKEN
         File(path, f"{secret}\n".encode("ascii"), own(0o600), replaces=True).write()
 
 
-def _operators_file(wanted: Wanted) -> Path:
-    return wanted.directory / f"{OPERATOR}{SUFFIX}"
+def _operators_file(request: Request) -> Path:
+    return request.directory / f"{OPERATOR}{SUFFIX}"
 
 
-def _warnings(wanted: Wanted, planned: Plan) -> Iterator[str]:
+def _warnings(request: Request, planned: Plan) -> Iterator[str]:
     now = certificates.now()
     pairs = [planned.authority, *planned.own, *planned.workers.values()]
     ending = [pair for pair in pairs if certificates.ends_within(pair.certificate, now, SOON)]
@@ -118,9 +118,9 @@ def _warnings(wanted: Wanted, planned: Plan) -> Iterator[str]:
     if planned.other_env:
         named = ", ".join(planned.other_env[:3]) + (", …" if len(planned.other_env) > 3 else "")
         yield f"worker.env is another than would be made now, and stays: {named}"
-    if not wanted.gateways and any(file.path.name == "worker.env" for file in planned.files):
+    if not request.gateways and any(file.path.name == "worker.env" for file in planned.files):
         yield "no --gateways: LARK_WORKER_GATEWAYS is empty in worker.env, and jobs reach their own network alone"
-    if not planned.operator and not _operators_file(wanted).exists():
+    if not planned.operator and not _operators_file(request).exists():
         yield (
             f"{planned.settings.tokens_file} has an {OPERATOR}'s token, whose file is elsewhere; remove its line to "
             "have another made"
@@ -130,19 +130,20 @@ def _warnings(wanted: Wanted, planned: Plan) -> Iterator[str]:
         yield f"this machine's own name does not resolve ({wrong}): the start takes minutes; add it to /etc/hosts"
 
 
-def _document(wanted: Wanted, planned: Plan, warnings: Sequence[str], todo: Sequence[Step]) -> dict[str, object]:
+def _document(request: Request, planned: Plan, warnings: Sequence[str], todo: Sequence[Step]) -> dict[str, object]:
     tokens = set(planned.tokens)
     return {
         "changed": planned.changes,
-        "directory": str(wanted.directory),
+        "directory": str(request.directory),
         "database": planned.database,
         "files": [
-            {"file": str(path), "outcome": str(outcome), "ends": ends} for path, outcome, ends in _rows(wanted, planned)
+            {"file": str(path), "outcome": str(outcome), "ends": ends}
+            for path, outcome, ends in _rows(request, planned)
         ],
         "workers": [
             {
                 "host": host,
-                "directory": str(worker_place(wanted.directory, host)),
+                "directory": str(worker_place(request.directory, host)),
                 "certificate": str(pair.outcome),
                 "token": str(Outcome.MADE if host in tokens else Outcome.KEPT),
                 "ends": certificates.day(pair.certificate),
@@ -154,15 +155,15 @@ def _document(wanted: Wanted, planned: Plan, warnings: Sequence[str], todo: Sequ
     }
 
 
-def _print(wanted: Wanted, planned: Plan, warnings: Sequence[str], todo: Sequence[Step]) -> None:
+def _print(request: Request, planned: Plan, warnings: Sequence[str], todo: Sequence[Step]) -> None:
     if planned.database:
         print(f"{planned.database}: fit for Lark")
-    printing.table(("FILE", "OUTCOME", "ENDS"), list(_rows(wanted, planned)))
+    printing.table(("FILE", "OUTCOME", "ENDS"), list(_rows(request, planned)))
     if planned.workers:
         changed = len(planned.changed_workers)
         first = min(map(_day, planned.workers.values()))
         print(
-            f"Workers' directories in {wanted.directory / 'workers'}: {changed} changed, "
+            f"Workers' directories in {request.directory / 'workers'}: {changed} changed, "
             f"{len(planned.workers) - changed} as they were. The first of their certificates ends on {first}."
         )
     if not planned.changes:
@@ -176,15 +177,15 @@ def _print(wanted: Wanted, planned: Plan, warnings: Sequence[str], todo: Sequenc
             print(f"     {command}")
 
 
-def _rows(wanted: Wanted, planned: Plan) -> Iterator[tuple[str, Outcome, str]]:
+def _rows(request: Request, planned: Plan) -> Iterator[tuple[str, Outcome, str]]:
     """Path, outcome and end of each file that is not a worker's."""
     for pair in (planned.authority, *planned.own):
         yield str(pair.path), pair.outcome, _day(pair)
-    joining = wanted.directory / texts.JOIN_SETTINGS
+    joining = request.directory / texts.JOIN_SETTINGS
     others = (
         (planned.settings.policy_file, planned.policy is not None),
-        (_operators_file(wanted), planned.operator),
-        (wanted.directory / "lark.env", planned.settings_file is not None),
+        (_operators_file(request), planned.operator),
+        (request.directory / "lark.env", planned.settings_file is not None),
         (joining, any(file.path == joining for file in planned.files)),
     )
     for path, is_made in others:

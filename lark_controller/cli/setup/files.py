@@ -47,12 +47,12 @@ class Service:
         """For what is the controller's alone."""
         return Rights(0o600, self.uid, self.gid)
 
-    def may(self, status: os.stat_result, wanted: int) -> bool:
+    def may(self, status: os.stat_result, needed: int) -> bool:
         """True where that user may do so much (the bits of others) with a file or directory of that status."""
         if self.uid == 0:
             return True
         shift = 6 if status.st_uid == self.uid else 3 if status.st_gid in self.groups else 0
-        return (status.st_mode >> shift) & wanted == wanted
+        return (status.st_mode >> shift) & needed == needed
 
 
 def service_user(name: str) -> Service:

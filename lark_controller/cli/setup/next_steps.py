@@ -10,7 +10,7 @@ from typing import Final
 
 from lark_controller.cli.setup import texts
 from lark_controller.cli.setup.holders import Outcome
-from lark_controller.cli.setup.plan import OPERATOR, Plan, Wanted
+from lark_controller.cli.setup.plan import OPERATOR, Plan, Request
 from lark_controller.rest.token_files import SUFFIX
 
 # The files that a worker gets. Their directory's own mode stays behind: others read /etc/lark on a worker.
@@ -39,13 +39,13 @@ _ACCESS_POINT: Final = Step(
 )
 
 
-def steps(wanted: Wanted, planned: Plan) -> tuple[Step, ...]:
+def steps(request: Request, planned: Plan) -> tuple[Step, ...]:
     """Everything that is left to do."""
-    url = f"https://{wanted.names[0]}:{texts.reached(planned.settings.rest_listen)}"
-    authority = shlex.quote(str(wanted.directory / "ca.pem"))
-    token = shlex.quote(str(wanted.directory / f"{OPERATOR}{SUFFIX}"))
+    url = f"https://{request.names[0]}:{texts.reached(planned.settings.rest_listen)}"
+    authority = shlex.quote(str(request.directory / "ca.pem"))
+    token = shlex.quote(str(request.directory / f"{OPERATOR}{SUFFIX}"))
     here = [
-        Step("On this host", "start the controller", _start(wanted, planned)),
+        Step("On this host", "start the controller", _start(request, planned)),
         Step(
             "On this host",
             "look whether it answers workers, and which switches are there",
@@ -56,7 +56,7 @@ def steps(wanted: Wanted, planned: Plan) -> tuple[Step, ...]:
             ),
         ),
     ]
-    if wanted.joins and not wanted.workers:
+    if request.joins and not request.workers:
         steps_of_join = (
             Step(
                 "On this host",
@@ -77,19 +77,19 @@ def steps(wanted: Wanted, planned: Plan) -> tuple[Step, ...]:
             _ACCESS_POINT,
         )
         return (*here, *steps_of_join)
-    if not wanted.workers:
-        again = f"lark setup --name {wanted.names[0]} --workers FILE"
+    if not request.workers:
+        again = f"lark setup --name {request.names[0]} --workers FILE"
         return (*here, Step("On this host", "make the workers' directories, from a list with a host a line", (again,)))
-    changed = [host for host in wanted.workers if host in planned.changed_workers] or wanted.workers
+    changed = [host for host in request.workers if host in planned.changed_workers] or request.workers
     port = texts.reached(planned.settings.openflow_tls_listen)
-    target = wanted.addresses[0] if wanted.addresses else wanted.names[0]
+    target = request.addresses[0] if request.addresses else request.names[0]
     shown = f"[{target}]" if ":" in str(target) else str(target)
     return (
         *here,
         Step(
             "On this host",
             "copy each worker's directory to it, before its package is installed",
-            (_copy(wanted.directory / "workers", changed),),
+            (_copy(request.directory / "workers", changed),),
         ),
         Step(
             "On each worker",
@@ -120,14 +120,14 @@ def _copy(directory: Path, hosts: Sequence[str]) -> str:
     return f"for host in {listed}; do tar -C {folder}/$host -cf - {files} | ssh root@$host '{there}'; done"
 
 
-def _start(wanted: Wanted, planned: Plan) -> tuple[str, ...]:
+def _start(request: Request, planned: Plan) -> tuple[str, ...]:
     commands = [f"systemctl enable --now {_UNIT}"]
     if Outcome.RENEWED in {pair.outcome for pair in (planned.authority, *planned.own)}:
         # It reads certificates at its start alone.
         commands.append(f"systemctl restart {_UNIT}")
-    if wanted.directory != texts.PLACE:
+    if request.directory != texts.PLACE:
         # The unit reads /etc/lark/lark.env.
         own = f"/etc/systemd/system/{_UNIT}.d"
-        line = f"printf '[Service]\\nEnvironmentFile=%s\\n' {shlex.quote(str(wanted.directory / 'lark.env'))}"
+        line = f"printf '[Service]\\nEnvironmentFile=%s\\n' {shlex.quote(str(request.directory / 'lark.env'))}"
         return (f"mkdir -p {own} && {line} > {own}/50-setup.conf", "systemctl daemon-reload", *commands)
     return tuple(commands)

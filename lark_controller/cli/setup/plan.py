@@ -34,7 +34,7 @@ _NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Request:
     """The wish, as the command line has it; ``authority`` is the site's own, certificate and key."""
 
     names: tuple[str, ...]
@@ -80,40 +80,40 @@ class Plan:
         return bool(self.files or self.settings_file or self.tokens or self.operator)
 
 
-def plan(wanted: Wanted) -> Plan:
+def plan(request: Request) -> Plan:
     """Read what is there and decide what is to be made. Raises SettingError, PolicyError or StoreError, with every
     mistake that can be found at once."""
-    directory = wanted.directory
-    mistakes = [*directory_mistakes(directory, wanted.service), *_host_mistakes(wanted.workers)]
+    directory = request.directory
+    mistakes = [*directory_mistakes(directory, request.service), *_host_mistakes(request.workers)]
     _refuse(mistakes)
-    settings, settings_file = _settings(wanted, mistakes)
+    settings, settings_file = _settings(request, mistakes)
     _refuse(mistakes)
-    networks, policy = _policy(wanted, settings, mistakes)
-    database = try_as(wanted.service, settings.database_url) if _is_chosen(settings) else ""
-    key_rights = wanted.service.reads if wanted.joins else own(0o600)
-    made = Certificates(directory, wanted.days, wanted.renew, certificates.now(), key_rights, mistakes)
-    signing = made.authority(wanted.names[0], wanted.authority)
+    networks, policy = _policy(request, settings, mistakes)
+    database = try_as(request.service, settings.database_url) if _is_chosen(settings) else ""
+    key_rights = request.service.reads if request.joins else own(0o600)
+    made = Certificates(directory, request.days, request.renew, certificates.now(), key_rights, mistakes)
+    signing = made.authority(request.names[0], request.authority)
     if signing is None:
         _refuse(mistakes)
         raise AssertionError("unreachable: an authority that cannot be used is a mistake")
     authority, authority_pair = signing
-    subject = Subject(wanted.names, wanted.addresses)
-    pairs = [made.pair(authority, directory / name, subject, wanted.service.reads) for name in ("rest", "openflow")]
+    subject = Subject(request.names, request.addresses)
+    pairs = [made.pair(authority, directory / name, subject, request.service.reads) for name in ("rest", "openflow")]
     workers = {
         host: made.pair(authority, worker_place(directory, host) / "switch", Subject((host,)), own(0o600))
-        for host in wanted.workers
+        for host in request.workers
     }
-    tokens = _tokens(wanted, settings, mistakes)
+    tokens = _tokens(request, settings, mistakes)
     port = texts.reached(settings.rest_listen)
-    env = texts.workers(wanted.names[0], port, networks, wanted.gateways, wanted.nameservers).encode()
+    env = texts.workers(request.names[0], port, networks, request.gateways, request.nameservers).encode()
     of_workers = [
-        file for host in wanted.workers for file in _worker_files(worker_place(directory, host), authority, env)
+        file for host in request.workers for file in _worker_files(worker_place(directory, host), authority, env)
     ]
-    joining = wanted.directory / texts.JOIN_SETTINGS
-    if wanted.joins and not joining.exists():
-        of_joins = texts.workers("", port, networks, wanted.gateways, wanted.nameservers).encode()
-        of_workers.append(File(joining, of_joins, wanted.service.reads))
-    mistakes += _place_mistakes(wanted, settings)
+    joining = request.directory / texts.JOIN_SETTINGS
+    if request.joins and not joining.exists():
+        of_joins = texts.workers("", port, networks, request.gateways, request.nameservers).encode()
+        of_workers.append(File(joining, of_joins, request.service.reads))
+    mistakes += _place_mistakes(request, settings)
     _refuse(mistakes)
     found = tuple(pair for pair in pairs if pair is not None)
     of_hosts = {host: pair for host, pair in workers.items() if pair is not None}
@@ -123,7 +123,7 @@ def plan(wanted: Wanted) -> Plan:
         files.append(policy)
     if not settings.tokens_file.exists():
         # Made by whoever adds the first token it would be that user's, and closed to the controller.
-        files.append(File(settings.tokens_file, b"", wanted.service.owns))
+        files.append(File(settings.tokens_file, b"", request.service.owns))
     return Plan(
         settings=settings,
         settings_file=settings_file,
@@ -132,14 +132,14 @@ def plan(wanted: Wanted) -> Plan:
         authority=authority_pair,
         own=found,
         workers=of_hosts,
-        tokens=tuple(host for host in wanted.workers if host in tokens),
+        tokens=tuple(host for host in request.workers if host in tokens),
         operator=OPERATOR in tokens,
         other_env=tuple(
-            host for host in wanted.workers if read(worker_place(directory, host) / "worker.env") not in (None, env)
+            host for host in request.workers if read(worker_place(directory, host) / "worker.env") not in (None, env)
         ),
         changed_workers=frozenset(
             {file.path.parent.name for file in files if file.path.parent.parent == directory / "workers"}
-            | tokens.intersection(wanted.workers)
+            | tokens.intersection(request.workers)
         ),
         files=tuple(files),
     )
@@ -164,38 +164,40 @@ def worker_place(directory: Path, host: str) -> Path:
     return directory / "workers" / host
 
 
-def _settings(wanted: Wanted, mistakes: list[str]) -> tuple[Settings, File | None]:
+def _settings(request: Request, mistakes: list[str]) -> tuple[Settings, File | None]:
     """The controller's settings, and the file where it is to be written: a file that sets nothing is added to, any
     other is the site's, and must do what workers and switches need."""
-    path = wanted.directory / "lark.env"
+    path = request.directory / "lark.env"
     there = read(path)
     before = _decoded(path, there or b"")
     if not lines_of(before):
-        if wanted.database_url:
-            texts.plain("--database-url", wanted.database_url)
-        texts.plain("--directory", str(wanted.directory))
-        text = texts.controllers(wanted.directory, wanted.database_url)
-        if wanted.joins:
-            text += texts.joins(wanted.directory, signs=wanted.authority is None)
+        if request.database_url:
+            texts.plain("--database-url", request.database_url)
+        texts.plain("--directory", str(request.directory))
+        text = texts.controllers(request.directory, request.database_url)
+        if request.joins:
+            text += texts.joins(request.directory, signs=request.authority is None)
         whole = text if not before else before + ("" if before.endswith("\n") else "\n") + "\n" + text
-        rights = wanted.service.reads
+        rights = request.service.reads
         return texts.loaded(path, text), File(path, whole.encode(), rights, replaces=there is not None)
     settings = texts.loaded(path, before)
-    if wanted.database_url and wanted.database_url != lines_of(before).get("LARK_DATABASE_URL"):
+    if request.database_url and request.database_url != lines_of(before).get("LARK_DATABASE_URL"):
         mistakes.append(
             f"{path}: it has another LARK_DATABASE_URL than --database-url; change the file, or leave it out"
         )
     expected = {
-        "LARK_REST_TLS_CERT": (settings.rest_tls_cert, wanted.directory / "rest.pem"),
-        "LARK_REST_TLS_KEY": (settings.rest_tls_key, wanted.directory / "rest.key"),
-        "LARK_OPENFLOW_TLS_CERT": (settings.openflow_tls_cert, wanted.directory / "openflow.pem"),
-        "LARK_OPENFLOW_TLS_KEY": (settings.openflow_tls_key, wanted.directory / "openflow.key"),
-        "LARK_OPENFLOW_TLS_CA": (settings.openflow_tls_ca, wanted.directory / "ca.pem"),
+        "LARK_REST_TLS_CERT": (settings.rest_tls_cert, request.directory / "rest.pem"),
+        "LARK_REST_TLS_KEY": (settings.rest_tls_key, request.directory / "rest.key"),
+        "LARK_OPENFLOW_TLS_CERT": (settings.openflow_tls_cert, request.directory / "openflow.pem"),
+        "LARK_OPENFLOW_TLS_KEY": (settings.openflow_tls_key, request.directory / "openflow.key"),
+        "LARK_OPENFLOW_TLS_CA": (settings.openflow_tls_ca, request.directory / "ca.pem"),
     }
-    if wanted.joins:
-        expected["LARK_JOIN_SETTINGS"] = (settings.join_settings, wanted.directory / texts.JOIN_SETTINGS)
+    if request.joins:
+        expected["LARK_JOIN_SETTINGS"] = (settings.join_settings, request.directory / texts.JOIN_SETTINGS)
     mistakes += [
-        f"{path}: {name}={has or ''}; accepted: {wants}" for name, (has, wants) in expected.items() if has != wants
+        f"{path}: {name}={has or ''}; accepted: {accepted}"
+        for name, (has, accepted) in expected.items()
+        if has != accepted
     ]
     for name, listens, port in (
         ("LARK_REST_LISTEN", settings.rest_listen, texts.REST_PORT),
@@ -221,39 +223,39 @@ def _is_chosen(settings: Settings) -> bool:
     return settings.database_url != f"sqlite:///{(settings.state_dir / 'lark.db').absolute()}"
 
 
-def _policy(wanted: Wanted, settings: Settings, mistakes: list[str]) -> tuple[tuple[Network, ...], File | None]:
+def _policy(request: Request, settings: Settings, mistakes: list[str]) -> tuple[tuple[Network, ...], File | None]:
     """The job networks, and the policy's file where it is to be written: where there is none, or the package's example.
 
     A policy of the site's says by itself which networks jobs have.
     """
     path = settings.policy_file
     content = read(path)
-    hosts = [each for each in (*wanted.gateways, *wanted.nameservers) if any(each in net for net in wanted.networks)]
+    hosts = [each for each in (*request.gateways, *request.nameservers) if any(each in net for net in request.networks)]
     if content is None or hashlib.sha256(content).digest() in set(_examples()):
-        if not wanted.networks:
+        if not request.networks:
             mistakes.append("--networks is needed for the first policy: the networks of jobs' addresses")
             return (), None
-        text = texts.policy(wanted.networks, tuple(dict.fromkeys(hosts)))
+        text = texts.policy(request.networks, tuple(dict.fromkeys(hosts)))
         try:
             policy_file.load(text, "policy")
         except PolicyError as error:
             mistakes += [f"--networks: {each.problem}; accepted: {each.accepted}" for each in error.mistakes]
-        rights = wanted.service.reads
-        networks, made = wanted.networks, File(path, text.encode(), rights, replaces=content is not None)
+        rights = request.service.reads
+        networks, made = request.networks, File(path, text.encode(), rights, replaces=content is not None)
     else:
         policy = policy_file.load(_decoded(path, content), str(path))
         networks, made = policy.job_networks, None
-        if wanted.networks and set(wanted.networks) != set(networks):
+        if request.networks and set(request.networks) != set(networks):
             has = ",".join(map(str, networks)) or "none"
             mistakes.append(f"{path}: its job networks are {has}; accepted for --networks: the same, or nothing")
         mistakes += [
             f"{path}: {each} is not among networks.hosts, so a job may get that address; add it there"
-            for each in (*wanted.gateways, *wanted.nameservers)
+            for each in (*request.gateways, *request.nameservers)
             if any(each in network for network in networks) and not any(each in host for host in policy.hosts)
         ]
     mistakes += [
         f"--gateways: {each} is in no job network; accepted: addresses on the jobs' own link"
-        for each in wanted.gateways
+        for each in request.gateways
         if not any(each in network for network in networks)
     ]
     return networks, made
@@ -281,13 +283,13 @@ def _worker_files(place: Path, authority: Authority, env: bytes) -> list[File]:
     return found
 
 
-def _tokens(wanted: Wanted, settings: Settings, mistakes: list[str]) -> set[str]:
+def _tokens(request: Request, settings: Settings, mistakes: list[str]) -> set[str]:
     """The names of the tokens that are to be made. A token whose line was taken away is not put in force again."""
     path = settings.tokens_file
     present = {token.name: token for token in read_tokens(path)} if path.exists() else {}
     needed = set() if OPERATOR in present else {OPERATOR}
-    for host in wanted.workers:
-        file = worker_place(wanted.directory, host) / WORKER_TOKEN
+    for host in request.workers:
+        file = worker_place(request.directory, host) / WORKER_TOKEN
         token = present.get(host)
         if token is None:
             needed.add(host)
@@ -307,9 +309,9 @@ def _token_mistake(token: Token, host: str, file: Path) -> str:
     return ""
 
 
-def _place_mistakes(wanted: Wanted, settings: Settings) -> Iterator[str]:
+def _place_mistakes(request: Request, settings: Settings) -> Iterator[str]:
     """Files that are there and that the controller's user cannot read, and those that have no directory."""
-    service = wanted.service
+    service = request.service
     made = (settings.policy_file, settings.tokens_file)
     files = (
         settings.rest_tls_cert, settings.rest_tls_key, settings.openflow_tls_cert, settings.openflow_tls_key,
@@ -325,5 +327,5 @@ def _place_mistakes(wanted: Wanted, settings: Settings) -> Iterator[str]:
             f"chgrp {service.name} {key.parent} {key} && chmod 750 {key.parent} && chmod 640 {key}"
         )
     for file in made:
-        if file.parent != wanted.directory and not file.parent.is_dir():
+        if file.parent != request.directory and not file.parent.is_dir():
             yield f"{file}: there is no directory {file.parent}"

@@ -114,8 +114,8 @@ def slice_flows(tag: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
 
 def slice_change(tag: int, added: Iterable[Prefix], removed: Iterable[Prefix]) -> tuple[Changes, int]:
     """The change of a switch where nothing but a slice's prefixes changes, and how many flows more that are."""
-    wanted, there = Program.of(slice_flows(tag, added)), Program.of(slice_flows(tag, removed))
-    return diff(wanted, there), len(wanted.flows) - len(there.flows)
+    desired, there = Program.of(slice_flows(tag, added)), Program.of(slice_flows(tag, removed))
+    return diff(desired, there), len(desired.flows) - len(there.flows)
 
 
 @lru_cache(maxsize=16_384)

@@ -152,15 +152,15 @@ def _transport(frame: bytes, ethertype: int, network: int, at: int, protocol: in
 
 def _icmp(frame: bytes, layout: packet.Layout, at: int) -> tuple[Connection, bool, bool] | None:
     assert layout.protocol is not None
-    wanted = packet.ICMP if layout.ethertype == ETH_IPV4 else packet.ICMPV6
-    if layout.protocol != wanted or len(frame) < at + 8:
+    icmp = packet.ICMP if layout.ethertype == ETH_IPV4 else packet.ICMPV6
+    if layout.protocol != icmp or len(frame) < at + 8:
         return None
-    errors = _ICMP_ERRORS if wanted == packet.ICMP else _ICMPV6_ERRORS
+    errors = _ICMP_ERRORS if icmp == packet.ICMP else _ICMPV6_ERRORS
     if frame[at] in errors:
         about = _inner(frame, layout.ethertype, at + 8)
         return None if about is None else (about, False, True)
-    echo = _transport(frame, layout.ethertype, layout.network, at, wanted)
-    return None if echo is None else (echo, frame[at] == _ECHO[wanted][0], False)
+    echo = _transport(frame, layout.ethertype, layout.network, at, icmp)
+    return None if echo is None else (echo, frame[at] == _ECHO[icmp][0], False)
 
 
 def _inner(frame: bytes, ethertype: int, at: int) -> Connection | None:

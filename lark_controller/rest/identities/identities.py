@@ -199,8 +199,8 @@ class Identities:
 
     def _verified(self, secret: str, issuers: _Issuers) -> Token:
         try:
-            said = jwt.decode_complete(secret, options={"verify_signature": False})
-            name, algorithm, kid = said["payload"].get("iss"), said["header"].get("alg"), said["header"].get("kid")
+            shown = jwt.decode_complete(secret, options={"verify_signature": False})
+            name, algorithm, kid = shown["payload"].get("iss"), shown["header"].get("alg"), shown["header"].get("kid")
             if not isinstance(name, str) or name not in issuers:
                 raise RefusedTokenError("its issuer is not accepted here")
             issuer, keys = issuers[name]

@@ -43,22 +43,22 @@ class IssuerKeys:
         except (OSError, ssl.SSLError) as error:
             raise SettingError(f"{issuer}: ca: {ca}: cannot be used: {error}") from None
         self._keys = NONE
-        self._wanted = threading.Event()
-        self.thread = StoppableThread(f"lark-keys {urlsplit(issuer).hostname}", self._work, wake=self._wanted.set)
+        self._requested = threading.Event()
+        self.thread = StoppableThread(f"lark-keys {urlsplit(issuer).hostname}", self._work, wake=self._requested.set)
 
     def find(self, kid: str | None, algorithm: str) -> Key | None:
         """The key of that id for an algorithm; without an id the only one there is for it."""
         found = self._keys.find(kid, algorithm)
         if found is None:
-            self._wanted.set()
+            self._requested.set()
         return found
 
     def _work(self) -> None:
         while True:
-            self._wanted.clear()
+            self._requested.clear()
             began = time.monotonic()
             pause = REFRESH_SECONDS if self._read() else self._least
-            self._wanted.wait(pause)
+            self._requested.wait(pause)
             if self.thread.stopping or self.thread.pause(max(0.0, began + self._least - time.monotonic())):
                 return
 

@@ -41,11 +41,11 @@ _BODIES: dict[str, Described] = {"application/json": PolicyTextSchema, "applicat
 def show() -> Any:
     """Show the policy in force; with ``Accept: application/yaml`` its text alone."""
     policy = current().controls.policy.version
-    wanted = request.accept_mimetypes.best_match(("application/json", *_TYPES), default="application/json")
+    accepted = request.accept_mimetypes.best_match(("application/json", *_TYPES), default="application/json")
     tag = {"ETag": f'"{policy.digest}"'}
-    if wanted == "application/json":
+    if accepted == "application/json":
         return policy, 200, tag
-    return Response(policy.text, content_type=f"{wanted}; charset=utf-8", headers=tag)
+    return Response(policy.text, content_type=f"{accepted}; charset=utf-8", headers=tag)
 
 
 @operation(

@@ -105,10 +105,10 @@ def usage(query: dict[str, Any]) -> Any:
     chosen = _chosen(query) if own_user() is None else _own(query)
     page = current().controls.usage.page(chosen, query.get("cursor"), query["limit"])
     following = next_url(page.next_cursor)
-    wanted = query.get("format") or request.accept_mimetypes.best_match(
+    accepted = query.get("format") or request.accept_mimetypes.best_match(
         ("application/json", "text/csv"), default="application/json"
     )
-    if wanted in ("csv", "text/csv"):
+    if accepted in ("csv", "text/csv"):
         answer = Response(_csv(page.rows), content_type="text/csv; charset=utf-8")
         if following:
             answer.headers["Link"] = f'<{following}>; rel="next"'

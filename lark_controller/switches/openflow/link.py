@@ -289,15 +289,15 @@ class SwitchLink:
         expected = self._handler.flows_expected(self)
         bound = Bound(expected, expected + more, cut=True, key=_KEY_OF)
         flows = [self._flow_stats("flow dump", value, mask, limit, bound) for value, mask in masks]
-        wanted: list[asyncio.Future[Records[FlowRecord]] | asyncio.Future[list[Meter]]] = [*flows]
+        parts: list[asyncio.Future[Records[FlowRecord]] | asyncio.Future[list[Meter]]] = [*flows]
         meters: asyncio.Future[list[Meter]] | None = None
         if self.features.max_meter and job is None:
             build = wire.meter_config_request
             meters = self.requests.collect(
                 "meter dump", ofp.OFPMP_METER_CONFIG, build, replies.meter_config, limit, Bound(most=_MOST_METERS)
             )
-            wanted.append(meters)
-        await asyncio.gather(*wanted, return_exceptions=True)
+            parts.append(meters)
+        await asyncio.gather(*parts, return_exceptions=True)
         found = meters.result() if meters is not None else []
         own: dict[FlowKey, FlowData] = {}
         others: dict[FlowKey, FlowData] = {}

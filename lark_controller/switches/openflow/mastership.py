@@ -50,10 +50,10 @@ class Mastership:
         """Ask to be master of this instance's generation; None where no generation is known."""
         return self._ask(roles.MASTER) if self._generation else None
 
-    async def take(self, asked: asyncio.Future[Role]) -> None:
+    async def take(self, answer: asyncio.Future[Role]) -> None:
         """Take in the answer of :meth:`ask`. Raises SwitchError where this connection may not write to the switch."""
         try:
-            held = await asked
+            held = await answer
         except RefusedError as refusal:
             if roles.has_none(refusal.error):
                 self.known = False
@@ -95,7 +95,7 @@ class Mastership:
             self._asking = True
             self._ask(roles.NOCHANGE).add_done_callback(partial(self._seen, _now()))
 
-    def _seen(self, asked_at: float, done: asyncio.Future[Role]) -> None:
+    def _seen(self, sent_at: float, done: asyncio.Future[Role]) -> None:
         self._asking = False
         if done.cancelled():
             return
@@ -106,7 +106,7 @@ class Mastership:
         if self._slave or held != Role(roles.MASTER, self._generation):
             self._demoted(held)
             return
-        self._proven_until = asked_at + PROOF_SECONDS
+        self._proven_until = sent_at + PROOF_SECONDS
         self.resume()
 
     def _demoted(self, held: Role) -> None:

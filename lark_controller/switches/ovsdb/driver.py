@@ -1,8 +1,8 @@
 """Drives the databases of Open vSwitch (RFC 7047): one thread for all switches, none of which can hold up another.
 
-The driver takes each switch's desired queues (:meth:`Ovsdb.want`) and reports those in force (:class:`Report`). It
-keeps a replica of the few rows that concern queues (the ``ovs`` library's IDL), sends what differs as one transaction,
-and waits until ovs-vswitchd has put it into force (``cur_cfg``). It reports failures.
+The driver takes each switch's desired queues (:meth:`Ovsdb.set_queues`) and reports those in force (:class:`Report`).
+It keeps a replica of the few rows that concern queues (the ``ovs`` library's IDL), sends what differs as one
+transaction, and waits until ovs-vswitchd has put it into force (``cur_cfg``). It reports failures.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Order:
     datapath: int
     revision: int
     address: str
@@ -114,7 +114,7 @@ class Ovsdb:
         self._on_report = on_report
         self._generation = options.generation
         self._fence = fence or Fence()
-        self._mail: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
+        self._mail: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._switches: dict[int, _Switch] = {}
         # When switches are to be looked at, with those that have another time by now.
         self._due: list[tuple[float, int]] = []
@@ -141,11 +141,11 @@ class Ovsdb:
         if self.thread.ident is not None:
             self.thread.join()
 
-    def want(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
+    def set_queues(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
         """Sets the queues that a switch should have from now on; may be called from any thread and does not wait."""
-        self._post(_Wanted(datapath, revision, address, MappingProxyType(dict(ports))))
+        self._post(_Order(datapath, revision, address, MappingProxyType(dict(ports))))
 
-    def _post(self, item: _Wanted | None) -> None:
+    def _post(self, item: _Order | None) -> None:
         if self.thread.ident is not None and not self.thread.is_alive():
             return  # its descriptors are closed, and their numbers may be in use again by now
         self._mail.put(item)
@@ -200,7 +200,7 @@ class Ovsdb:
             heappop(self._due)
         return None
 
-    def _deliver(self, item: _Wanted) -> int:
+    def _deliver(self, item: _Order) -> int:
         datapath = item.datapath
         switch = self._switches.get(datapath)
         if switch is not None and item.address != switch.address:
@@ -209,7 +209,7 @@ class Ovsdb:
         if switch is None:
             switch = _Switch(datapath, item.address, self._selector, self._generation, self._fence)
             self._switches[datapath] = switch
-        switch.want(item.revision, item.ports)
+        switch.set_queues(item.revision, item.ports)
         return datapath
 
     def _step(self, datapath: int, switch: _Switch) -> None:
@@ -269,7 +269,7 @@ class _Switch:
             self._unwatch()
             self.deadline = now + pause
 
-    def want(self, revision: int, ports: Mapping[str, PortQueues]) -> None:
+    def set_queues(self, revision: int, ports: Mapping[str, PortQueues]) -> None:
         """Take a new desired value."""
         self._revision, self._desired = revision, ports
         self._settled = None

@@ -75,17 +75,17 @@ def difference(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> 
     kept: set[str] = set()
     # Rows are one port's and one queue's, whatever others have written to them.
     claimed: set[str] = set()
-    for number, (port, wanted) in enumerate(sorted(desired.items())):
+    for number, (port, shape) in enumerate(sorted(desired.items())):
         at = rows.ports.get(port)
         if at is None:
-            operations += _new(datapath, port, wanted, number, ["set", []])
+            operations += _new(datapath, port, shape, number, ["set", []])
         elif at not in rows.qos or rows.qos[at].ids.get(MARK) != datapath:
             problems[port] = f"port {port} has a QoS that is not Lark's; it is left as it is"
         elif at in kept:
-            operations += _new(datapath, port, wanted, number, ["uuid", at])
+            operations += _new(datapath, port, shape, number, ["uuid", at])
         else:
             kept.add(at)
-            operations += _changed(datapath, port, wanted, at, rows, claimed)
+            operations += _changed(datapath, port, shape, at, rows, claimed)
     operations += _removed(datapath, kept, claimed, rows)
     return Difference(tuple(operations), MappingProxyType(problems))
 
@@ -149,9 +149,9 @@ def _queue_of(config: Text) -> Queue | None:
     return queue if config == queue_config(queue) else None
 
 
-def _new(datapath: str, port: str, wanted: PortQueues, place: int, instead: list[Any]) -> Iterator[Operation]:
+def _new(datapath: str, port: str, shape: PortQueues, place: int, instead: list[Any]) -> Iterator[Operation]:
     names = {}
-    for number, queue in sorted(wanted.queues.items()):
+    for number, queue in sorted(shape.queues.items()):
         names[number] = f"queue_{place}_{number}"
         yield _insert_queue(datapath, port, number, queue, names[number])
     yield {
@@ -160,7 +160,7 @@ def _new(datapath: str, port: str, wanted: PortQueues, place: int, instead: list
         "uuid-name": f"qos_{place}",
         "row": {
             "type": TYPE,
-            "other_config": as_map({"max-rate": str(wanted.rate)}),
+            "other_config": as_map({"max-rate": str(shape.rate)}),
             "external_ids": as_map({MARK: datapath, PORT: port}),
             "queues": ["map", [[number, ["named-uuid", name]] for number, name in names.items()]],
         },
@@ -187,10 +187,10 @@ def _insert_queue(datapath: str, port: str, number: int, queue: Queue, name: str
 
 
 def _changed(
-    datapath: str, port: str, wanted: PortQueues, uuid: str, rows: Rows, claimed: set[str]
+    datapath: str, port: str, shape: PortQueues, uuid: str, rows: Rows, claimed: set[str]
 ) -> Iterator[Operation]:
     row = rows.qos[uuid]
-    config = {"max-rate": str(wanted.rate)}
+    config = {"max-rate": str(shape.rate)}
     changed: dict[str, Any] = {}
     if row.kind != TYPE:
         changed["type"] = TYPE
@@ -198,9 +198,9 @@ def _changed(
         changed["other_config"] = as_map(config)
     if changed:
         yield {"op": "update", "table": "QoS", "where": where_uuid(uuid), "row": changed}
-    gone = [number for number in row.queues if number not in wanted.queues]
+    gone = [number for number in row.queues if number not in shape.queues]
     fresh: list[list[Any]] = []
-    for number, queue in sorted(wanted.queues.items()):
+    for number, queue in sorted(shape.queues.items()):
         at = row.queues.get(number, "")
         held = rows.queues.get(at)
         if held is None or held.ids.get(MARK) != datapath or at in claimed:
