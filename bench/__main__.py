@@ -13,13 +13,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import changes, hostile, ovsdb, posts, reactive, report, scale, usage, views
+from bench import changes, external, hostile, ovsdb, posts, reactive, report, scale, usage, views
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 
-SUBJECTS: Final = ("reactive", "posts", "calculated", "whole", "views", "usage", "ovsdb", "scale", "hostile")
+SUBJECTS: Final = (
+    "reactive",
+    "posts",
+    "calculated",
+    "whole",
+    "views",
+    "usage",
+    "ovsdb",
+    "scale",
+    "hostile",
+    "external",
+)
 
 
 def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
@@ -35,6 +46,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "ovsdb": lambda: ovsdb.measure(50, 20, 3.0),
             "scale": lambda: scale.measure(2_000, 32, 5.0, day_seconds=10.0),
             "hostile": lambda: hostile.measure(1.0, 4),
+            "external": lambda: external.measure(1, 0.5, 500),
         }
     return {
         "reactive": lambda: reactive.measure(3, 3.0),
@@ -54,6 +66,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
         "ovsdb": lambda: ovsdb.measure(1000, 300),
         "scale": scale.measure,
         "hostile": lambda: hostile.measure(8.0, 16),
+        "external": external.measure,
     }
 
 
@@ -84,6 +97,10 @@ def main() -> None:
         attacked = report.attacked(found["machine"], found["hostile"])
         report.replace(PAGE, attacked, report.HOSTILE_BEGIN, report.HOSTILE_END)
         print(attacked)
+    if "external" in found and not chosen.quick:
+        translated = report.translated(found["machine"], found["external"])
+        report.replace(PAGE, translated, report.EXTERNAL_BEGIN, report.EXTERNAL_END)
+        print(translated)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ END: Final = "<!-- end of results -->"
 HOSTILE_BEGIN: Final = "<!-- hostile: written by `python -m bench --only hostile` -->"
 HOSTILE_END: Final = "<!-- end of hostile -->"
 
+EXTERNAL_BEGIN: Final = "<!-- external: written by `python -m bench --only external` -->"
+EXTERNAL_END: Final = "<!-- end of external -->"
+
 MIB: Final = 1 << 20
 
 Row = tuple[str, str, str, str]
@@ -64,6 +67,32 @@ def attacked(about: dict[str, Any], found: dict[str, Any]) -> str:
             f"| {other['p99'] / one['p99']:.1f} × | {_answered(row)} | {row['away']} | {row['memory']:.2f} × |"
         )
     return "\n".join(lines)
+
+
+def translated(about: dict[str, Any], found: dict[str, Any]) -> str:
+    """The table of connections with and without the translation of external addresses."""
+    lines = [
+        f"Machine: {about['cores']} cores, Linux {about['kernel']}, Python {about['python']}; load average "
+        f"{about['load']:.1f} of others when the run began. Each row: {found['rounds']} rounds of "
+        f"{found['seconds']:g} s by turns; medians, and median and range of the rounds' ratios.",
+        "",
+        "| what | MTU | jobs called | mapped | flows of the core | direct | mapped | ratio |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    words = {"in": "stream to the jobs", "out": "stream from the jobs", "web": "pages of 64 KiB", "rtt": "round trip"}
+    for row in found["rows"]:
+        one, other = (_translated_rate(row["action"], row[way]) for way in ("direct", "mapped"))
+        lines.append(
+            f"| {words[row['action']]} | {row['mtu']} | {row['called']} | {row['addresses']:,} | {row['flows']:,} "
+            f"| {one} | {other} | {row['ratio']:.2f} ({row['ratios'][0]:.2f} to {row['ratios'][1]:.2f}) |"
+        )
+    return "\n".join(lines)
+
+
+def _translated_rate(action: str, value: float) -> str:
+    if action == "rtt":
+        return f"{value / 1000:.3f} ms"
+    return f"{value:,.0f}/s" if action == "web" else f"{value / 1e6:,.0f} Mb/s"
 
 
 def _answered(row: dict[str, Any]) -> str:

@@ -100,6 +100,13 @@ class Settings:
         ),
     ] = 65536
     mtu: Annotated[int, About("MTU of a job's interface.", "bytes", 1280, 65535)] = 1500
+    job_sysctls: Annotated[
+        tuple[str, ...],
+        About(
+            "Comma-separated kernel parameters of each job's namespace, `NAME=VALUE` with a NAME as "
+            "`net.ipv4.tcp_rmem`; those that the kernel has for the whole machine alone are not among them."
+        ),
+    ] = ()
     network_type: Annotated[
         str, About("NetworkType of jobs where the slot's ad has none.", choices=("ovs_bridge", "bridge", "nat", "none"))
     ] = "ovs_bridge"
@@ -205,6 +212,10 @@ def with_file(environ: Mapping[str, str], file: Path = FILE) -> dict[str, str]:
     return {**{name: value for name, value in lines_of(text).items() if name.startswith(PREFIX)}, **environ}
 
 
+# One parameter of a namespace, such as net.ipv4.tcp_rmem=4096 131072 67108864.
+SYSCTL: Final = re.compile(r"net\.(core|ipv4|ipv6)\.([a-z0-9_]{1,64})=([0-9]{1,20}(?: [0-9]{1,20}){0,3})")
+
+
 def address_and_port(text: str) -> tuple[str, int]:
     """The address and the port of ``ADDRESS:PORT``. Raises ValueError."""
     host, _, port = text.rpartition(":")
@@ -228,6 +239,9 @@ def _together(settings: Settings) -> Iterator[str]:
             address_and_port(settings.metrics_listen)
         except ValueError:
             yield f"{PREFIX}METRICS_LISTEN={settings.metrics_listen}: accepted: ADDRESS:PORT, such as 0.0.0.0:9464"
+    for word in settings.job_sysctls:
+        if not SYSCTL.fullmatch(word):
+            yield f"{PREFIX}JOB_SYSCTLS={word}: accepted: net.core.NAME=VALUE, net.ipv4.NAME=VALUE, net.ipv6.NAME=VALUE"
     # A bridge's name is part of a file's, too.
     for name in ("external_interface", "linux_bridge", "bridge"):
         if not re.fullmatch(r"[!#-.0-~]{0,15}", getattr(settings, name)):

@@ -75,7 +75,7 @@ def _translated(frame: bytes, external: External, was: bytes, now: bytes, *, out
 
 
 def _start(frame: bytes) -> int | None:
-    """Where the IPv4 header begins; None for what is no whole unfragmented IPv4 packet."""
+    """The place of the IPv4 header; None for what is no whole unfragmented IPv4 packet."""
     start = 14
     if int.from_bytes(frame[12:14]) == _ETH_VLAN:
         start = 18

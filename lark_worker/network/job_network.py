@@ -30,7 +30,7 @@ from lark_worker.network.commands import (
 from lark_worker.network.nat import NatLinks
 from lark_worker.network.ovs_bridge import Bridge
 from lark_worker.records.records import Record
-from lark_worker.settings import Settings
+from lark_worker.settings import SYSCTL, Settings
 
 INNER: Final = "eth0"
 RESOLV: Final = Path("/etc/netns")
@@ -230,6 +230,9 @@ class JobNetworks:
                 (settings / name).write_text(str(value))
         # The worker's setting for ping without privilege, instead of a new namespace's default (nobody).
         Path("/proc/sys/net/ipv4/ping_group_range").write_text(self._ping)
+        for word in self._settings.job_sysctls:
+            if (found := SYSCTL.fullmatch(word)) is not None:
+                _set(Path("/proc/sys/net", found[1], found[2]), found[3])
         if userspace:
             _checksums_here(INNER)
         lines = ["link set lo up", f"link set {INNER} addrgenmode none", f"link set {INNER} up"]
@@ -284,6 +287,14 @@ def _delete_link(name: str) -> None:
         run(["ip", "link", "del", name], check=False)
         if Path("/sys/class/net", name).exists():
             raise NetworkError(f"interface {name} cannot be removed")
+
+
+def _set(parameter: Path, value: str) -> None:
+    """Set a parameter of the namespace; a job without it runs as well."""
+    try:
+        parameter.write_text(value)
+    except OSError as error:
+        log.failure(f"JOB_SYSCTLS: {parameter} cannot be set in a job's namespace", error)
 
 
 def _delete_namespace(name: str) -> None:

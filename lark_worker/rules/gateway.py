@@ -68,7 +68,7 @@ class Gateway:
             self.step()
 
     def _wanted(self) -> list[Mapped]:
-        """What the controller says is open here. Raises AwayError."""
+        """All that is open here by the controller's word. Raises AwayError."""
         known, found = self._own, []
         self._own = {}
         for each in self._asked(lambda client: client.external_addresses())["addresses"]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import attacks, changes, hostile, load, ovsdb, posts, reactive, report, scale, usage, views
+from bench import attacks, changes, external, hostile, load, ovsdb, posts, reactive, report, scale, usage, views
 from bench.changes import Calculated
 from bench.population import CORE
 from fake_switch import switchside
@@ -170,6 +170,21 @@ def test_under_attack_posts_are_answered_and_a_full_disk_is_said() -> None:
     assert "| a full disk |" in report.attacked(
         about, {"seconds": 1, "workers": 2, "rate": 20, "rounds": 2, "rows": [row]}
     )
+
+
+@pytest.mark.ovs
+def test_connections_are_measured_with_and_without_the_translation() -> None:
+    found = external.measure(1, 0.2, 300)
+    rows = {(row["mtu"], row["called"], row["addresses"], row["action"]): row for row in found["rows"]}
+    assert {(mtu, action) for mtu, _, _, action in rows} == {
+        *((1500, action) for action in ("in", "out", "web", "rtt")),
+        *((9000, action) for action in ("in", "out", "rtt")),
+    }
+    assert all(row["direct"] > 0 and row["mapped"] > 0 for row in rows.values())
+    # A flow for each direction, and what ARP and ICMP errors need, for each mapped job.
+    assert rows[1500, 1, 300, "in"]["flows"] - rows[1500, 1, 1, "in"]["flows"] == 299 * 11
+    about = {"cores": 2, "kernel": "6.1", "python": "3.11", "load": 0.1}
+    assert "| stream to the jobs | 9000 | 1 | 1 |" in report.translated(about, found)
 
 
 def test_every_attack_reaches_the_controller() -> None:

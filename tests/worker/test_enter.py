@@ -99,6 +99,18 @@ def test_a_program_that_cannot_be_started_is_no_failure_of_the_wrapper(pool: Poo
     assert "/nonexistent: No such file or directory" in said
 
 
+def test_a_jobs_namespace_has_the_sites_kernel_parameters_and_starts_without_those_that_are_none(
+    ovs: OpenVSwitch,
+) -> None:
+    given = "net.ipv4.tcp_rmem=4096 131072 16777216,net.core.somaxconn=8192,net.ipv4.no_such_parameter=1"
+    with temporary_directory() as folder, a_net(ovs) as net, a_pool(Path(folder), ovs, net, job_sysctls=given) as pool:
+        starter = pool.starter(1, "alice")
+        pool.hook(starter, "start", "alice", 1)
+        for name, value in (("ipv4/tcp_rmem", "4096\t131072\t16777216"), ("core/somaxconn", "8192")):
+            assert value in enter(pool, starter, f"/bin/cat /proc/sys/net/{name}")[1]
+            assert value not in Path("/proc/sys/net", name).read_text()
+
+
 def test_a_job_has_its_external_address_in_its_environment_and_asks_for_another(ovs: OpenVSwitch) -> None:
     section = (
         "external: {pools: {public: [198.51.100.64/30]}, quarantine: 0, "

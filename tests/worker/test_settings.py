@@ -40,6 +40,10 @@ def test_the_example_names_settings_with_their_defaults() -> None:
         ("SOCKET", ""),
         ("BRIDGE", "/etc/docker/daemon"),
         ("BRIDGE", "br0 up"),
+        ("JOB_SYSCTLS", "net.ipv4.tcp_rmem"),
+        ("JOB_SYSCTLS", "net.ipv6.conf.all.forwarding=1"),
+        ("JOB_SYSCTLS", "net.ipv4.../../../kernel/panic=1"),
+        ("JOB_SYSCTLS", "net.ipv4.tcp_rmem=4096 all"),
     ],
 )
 def test_a_mistake_is_named(name: str, value: str) -> None:
