@@ -19,7 +19,7 @@ LONGEST: Final = 0.1
 
 
 class HandedOver:
-    """What other threads hand to the thread of ``loop``, which may be started later."""
+    """The values and calls for the thread of ``loop``, which may be started later."""
 
     def __init__(
         self, loop: Callable[[], asyncio.AbstractEventLoop], clock: Callable[[], float] = time.perf_counter
