@@ -228,6 +228,10 @@ class Client:
         found: list[Answer] = self._json("GET", "/v1/groups")["groups"]
         return found
 
+    def headroom(self) -> Answer:
+        """The accounting groups of the policy in force, and its access points, with what their jobs move now."""
+        return self._json("GET", "/v1/groups")
+
     def overview(self) -> Answer:
         """The whole pool in a few numbers, and the switches with problems."""
         return self._json("GET", "/v1/overview")

@@ -23,6 +23,12 @@ def link_local_number(mac: int) -> int:
     return 0xFE80 << 112 | (mac >> 24 ^ 0x020000) << 40 | 0xFFFE << 24 | mac & 0xFFFFFF
 
 
+def access_point(global_job_id: str) -> str:
+    """The access point that a GlobalJobId begins with; ``""`` where it names none."""
+    name, mark, _ = global_job_id.partition("#")
+    return name if mark else ""
+
+
 class RunKey(NamedTuple):
     """The key of a run: GlobalJobId, JobCurrentStartDate (seconds since 1970, 0 if absent), slot.
 
@@ -42,9 +48,8 @@ class RunKey(NamedTuple):
 
     @property
     def access_point(self) -> str:
-        """The access point that the GlobalJobId begins with; ``""`` where it names none."""
-        name, mark, _ = self.global_job_id.partition("#")
-        return name if mark else ""
+        """The access point that submitted the job; ``""`` where GlobalJobId names none."""
+        return access_point(self.global_job_id)
 
 
 class EndedBy(StrEnum):

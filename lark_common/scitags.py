@@ -54,8 +54,8 @@ class Marks:
 
     ``jobs`` has None for a job without a mark, and lacks those that are unknown. ``destinations`` is true where the
     other end of a flow is told. Flows to ``silent`` networks are told to nobody. ``ongoing`` is the seconds between two
-    messages of a flow that goes on, 0 for none. ``labels``: IPv6 packets are marked. ``revision`` changes with policy
-    and registry.
+    messages of a flow that goes on, 0 for none. ``labels``: IPv6 packets are marked. ``own``: all this is for
+    what jobs send themselves, too. ``revision`` changes with policy and registry.
     """
 
     revision: str
@@ -65,6 +65,7 @@ class Marks:
     ongoing: int = 0
     labels: bool = False
     jobs: Mapping[str, Scitag | None] = field(default_factory=lambda: MappingProxyType({}))
+    own: bool = False
 
 
 def to_json(marks: Marks) -> dict[str, Any]:
@@ -76,6 +77,7 @@ def to_json(marks: Marks) -> dict[str, Any]:
         "silent": [str(network) for network in marks.silent],
         "ongoing": marks.ongoing,
         "labels": marks.labels,
+        "own": marks.own,
         "jobs": [
             {"job": job, "experiment": mark and mark.experiment, "activity": mark and mark.activity}
             for job, mark in marks.jobs.items()
@@ -94,6 +96,8 @@ def from_json(given: Mapping[str, Any]) -> Marks:
             _number(given["ongoing"], 0, 86400),
             given["labels"] is True,
             {_text(each["job"]): _scitag(each) for each in given["jobs"]},
+            # An earlier controller does not say it.
+            given.get("own") is True,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not the marks of jobs: {error!r}") from None

@@ -7,7 +7,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 from typing import Any, Final, TypeVar
@@ -85,6 +85,16 @@ class Noted:
     local: tuple[Network, ...]
     treatments: Mapping[str, Treatment] | None = None
     scitags: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """The unused Mb/s: below groups' ceilings in the WAN, and of what there is for transfers of groups and of access
+    points."""
+
+    wan: Mapping[str, float] = field(default_factory=dict)
+    transfers: Mapping[str, float] = field(default_factory=dict)
+    access_points: Mapping[str, float] = field(default_factory=dict)
 
 
 class ControllerLink:
@@ -176,18 +186,19 @@ class ControllerLink:
         except (_UnknownError, KeyError, TypeError, ValueError, OverflowError):
             return None
 
-    def headroom(self) -> dict[str, float]:
-        """Headroom below each group's ceiling in the WAN, in Mb/s, in the direction that has less."""
+    def headroom(self) -> Headroom:
+        """The headroom of groups and access points, each in the direction that has less."""
         try:
-            return {
-                str(group["name"]): max(
-                    0.0, group["ceiling"] - max(group["rate"]["wan_inward"], group["rate"]["wan_outward"])
-                )
-                for group in self._ask(lambda client: client.groups())
-                if group["ceiling"] is not None
-            }
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return {}
+            found = self._ask(lambda client: client.headroom())
+            # An earlier controller has no capacities.
+            groups, points = found["groups"], found.get("access_points", [])
+            return Headroom(
+                _left(groups, "ceiling", "wan"),
+                _left([each for each in groups if "transfer_capacity" in each], "transfer_capacity", "transfer"),
+                _left(points, "transfer_capacity", "transfer"),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            return Headroom()
 
     def forged(self, job_id: str, detail: str) -> None:
         """Write a forged ad into the controller's audit trail."""
@@ -319,6 +330,15 @@ class ControllerLink:
 
 class _UnknownError(AwayError):
     """The controller has no such job."""
+
+
+def _left(rows: Sequence[Mapping[str, Any]], capacity: str, of: str) -> dict[str, float]:
+    """The part of each one's capacity that its rates leave in the direction that has less."""
+    return {
+        str(row["name"]): max(0.0, row[capacity] - max(row["rate"][f"{of}_inward"], row["rate"][f"{of}_outward"]))
+        for row in rows
+        if row[capacity] is not None
+    }
 
 
 def _answer(answer: dict[str, Any]) -> Answer:

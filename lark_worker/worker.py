@@ -79,7 +79,7 @@ class Worker:
         self._connections = OvsConnections(
             settings.ovs_database, self._jobs.all, settings.connections, settings.ovs_connections, link.limited
         )
-        self.fireflies = Fireflies(link, self._jobs.all, settings.prefix)
+        self.fireflies = Fireflies(link, self._jobs.all, settings.prefix, settings.state_dir / "labelled")
         self.transfers = Transfers(settings, self._moving_keys, self.fireflies.note)
         self._transfer_reports = TransferReports(link, self.transfers, self._jobs.all, self.fireflies)
         devices = DeviceCounters(settings.ovs_database)

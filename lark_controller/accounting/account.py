@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
+from lark_common.runs import access_point
 from lark_controller.accounting.readings import CountKind, PortReading, QueueReading
 from lark_controller.accounting.usage import IDLE, MOST, Peak, Usage
 from lark_controller.jobs.job import Job
@@ -78,6 +79,11 @@ class Account:
         # Another job is at the port already, or was until this one came and its last counters are not in.
         self.followed = self.follows = False
         self.numbers = ZEROS
+
+    @property
+    def access_point(self) -> str:
+        """The access point of its job, in lower case."""
+        return access_point(self.global_job_id).lower()
 
     def place(self, job: Job) -> None:
         """Take the job's port, which may come later, or be another."""

@@ -296,6 +296,11 @@ class Ledger:
         with self._lock:
             return dict(self._rates)
 
+    def access_points(self) -> Mapping[str, Rate]:
+        """The rates of all live jobs by access point, in lower case."""
+        with self._lock:
+            return self._flowing.of("access_point")
+
     def sums(self) -> Mapping[str, Usage]:
         """The use of the jobs of each group of the policy since this controller's start."""
         with self._lock:
@@ -307,7 +312,8 @@ class Ledger:
             return self._recent.of(number)
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
-        """The rates of live jobs now, by group (AcctGroup), user, host or job: the ``limit`` that move most."""
+        """The rates of live jobs now, by group (AcctGroup), user, host, access point or job: the ``limit`` that move
+        most."""
         if by != "job":
             with self._lock:
                 return tuple(self._flowing.most(by, limit))
@@ -460,7 +466,7 @@ class Ledger:
         if new is not IDLE:
             self._rates[treatment] = self._rates.get(treatment, IDLE).plus(new)
         if old is not IDLE or new is not IDLE:
-            self._flowing.change(account.group, account.user, account.host, old, new)
+            self._flowing.change(account.group, account.user, account.host, account.access_point, old, new)
         account.rate, account.treatment = new, treatment
 
     def _moved(self, number: int, account: Account, before: array[int], last: float | None = None) -> None:

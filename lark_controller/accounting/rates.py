@@ -14,7 +14,8 @@ from lark_controller.accounting.usage import IDLE, Rate
 
 @dataclass(frozen=True, slots=True)
 class Flowing:
-    """The rates of the live jobs of one subject now. ``name`` is the group's, user's, host's or job's."""
+    """The rates of the live jobs of one subject now. ``name`` is the group's, user's, host's, access
+    point's or job's."""
 
     name: str
     rate: Rate
@@ -30,16 +31,23 @@ _JOBS: Final = len(Rate._fields)
 
 
 class Rates:
-    """The rates of live jobs by group (AcctGroup), by user in a group, and by host; not thread-safe."""
+    """The rates of live jobs by group (AcctGroup), by user in a group, by host, and by access point (in lower case);
+    not thread-safe."""
 
     def __init__(self) -> None:
         # By kind and key: the sums of the four rates, and how many jobs they are of.
-        self._sums: dict[str, dict[_Key, list[int]]] = {"group": {}, "user": {}, "host": {}}
+        self._sums: dict[str, dict[_Key, list[int]]] = {
+            "group": {}, "user": {}, "host": {}, "access_point": {}
+        }  # fmt: skip
 
-    def change(self, group: str, user: str, host: str, old: Rate, new: Rate) -> None:
+    def change(self, group: str, user: str, host: str, access_point: str, old: Rate, new: Rate) -> None:
         """Replaces one job's rate ``old`` by ``new``; a job that sends and receives nothing counts as none."""
         delta = (*new.minus(old), (new != IDLE) - (old != IDLE))
-        for kind, key in (("group", (group, group)), ("user", (user, group)), ("host", (host, None))):
+        keys = (
+            ("group", (group, group)), ("user", (user, group)), ("host", (host, None)),
+            ("access_point", (access_point, None)),
+        )  # fmt: skip
+        for kind, key in keys:
             sums = self._sums[kind]
             known = sums.get(key)
             if known is None:
@@ -49,8 +57,12 @@ class Rates:
             if not known[_JOBS]:
                 del sums[key]
 
+    def of(self, by: str) -> dict[str, Rate]:
+        """The rates of all hosts or access points, by name."""
+        return {name: Rate(*sums[:_JOBS]) for (name, _), sums in self._sums[by].items()}
+
     def most(self, by: str, limit: int) -> list[Flowing]:
-        """The ``limit`` groups, users or hosts whose jobs send and receive most, the most first."""
+        """The ``limit`` groups, users, hosts or access points whose jobs send and receive most, the most first."""
         chosen = heapq.nsmallest(
             limit, self._sums[by].items(), key=lambda item: (-Rate(*item[1][:_JOBS]).moving, item[0][0])
         )

@@ -85,6 +85,16 @@ class GroupStatus:
     rate: Annotated[Rate, "Present rate of its jobs"] = IDLE
     usage: Annotated[Usage, "Use by its jobs since this controller's start"] = NOTHING
     core_drops: Annotated[int, "Packets that its queues and meters on cores dropped since this controller's start"] = 0
+    transfer_capacity: Annotated[float | None, "What the site has for transfers of its jobs, Mb/s"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPointStatus:
+    """An access point for whose transfers the running policy has a capacity, and what these move now."""
+
+    name: Annotated[str, "Its name, in lower case"]
+    transfer_capacity: Annotated[float, "What the site has for transfers of its jobs, Mb/s"]
+    rate: Annotated[Rate, "Present rate of its jobs"] = IDLE
 
 
 class TransferReport(NamedTuple):
@@ -146,6 +156,9 @@ class UsageControls(Protocol):
 
     def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
         """A page of the history of use. Raises NotFoundError for a cursor that is none."""
+
+    def access_points(self) -> tuple[AccessPointStatus, ...]:
+        """The access points for whose transfers the policy in force has a capacity."""
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """The rates of live jobs now, by group, user, host or job: the ``limit`` that send and receive most."""

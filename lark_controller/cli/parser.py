@@ -66,7 +66,9 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--limit", type=int, default=50, help="how many [50]")
 
     top_ = _remote(subparsers, "top", commands.top)
-    top_.add_argument("--by", choices=("group", "user", "host", "job"), default="group", help="whose rates [group]")
+    top_.add_argument(
+        "--by", choices=("group", "user", "host", "access_point", "job"), default="group", help="whose rates [group]"
+    )
     top_.add_argument("--limit", type=int, default=20, help="how many [20]")
     top_.add_argument("--interval", type=seconds, default=5.0, metavar="SECONDS", help="seconds between two looks [5]")
     top_.add_argument("--once", action="store_true", help="look once; so does --json")

@@ -220,7 +220,8 @@ def drops(found: Sequence[Answer]) -> None:
 
 
 def _subject(rates: Answer, by: str) -> str:
-    """The name of a group, user or host; of a job ``submit1#103.0``, as far as its GlobalJobId has that."""
+    """The name of a group, user, host or access point; of a job ``submit1#103.0``, as far as its GlobalJobId has
+    that."""
     if by == "job" and (parts := str(rates["global_job_id"] or "").split("#"))[1:]:
         return "#".join(parts[:2])
     return str(rates["name"] or "(none)")

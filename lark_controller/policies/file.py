@@ -14,6 +14,7 @@ from lark_controller.policies import (
     accounting,
     bandwidth,
     block,
+    capacity,
     connectivity,
     external,
     group,
@@ -37,9 +38,9 @@ from lark_controller.policies.model import (
     RuleKind,
     ScitagsRule,
     SliceRule,
-    TransferRule,
     WanRule,
 )
+from lark_controller.policies.transfer_rules import NO_CAPACITY, TransferRule
 from lark_controller.policies.yaml_nodes import FileEntry, compose
 
 VERSION: Final = 1
@@ -56,6 +57,7 @@ KEYS: Final = (
     "accounting",
     "scitags",
     "external",
+    "transfer_capacity",
 )
 EDGE_KEYS: Final = ("uplinks", "speed", "inbound")
 NETWORK_KEYS: Final = ("jobs", "hosts", "local", "block_prefix")
@@ -156,6 +158,11 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         scitags=tuple(rules.scitags),
         fireflies=scitags.parse_section(fields["scitags"]) if "scitags" in fields else FireflySpec(),
         external=external.parse(fields["external"], networks.jobs, declared) if "external" in fields else None,
+        transfer_capacity=(
+            capacity.parse(fields["transfer_capacity"], frozenset(named))
+            if "transfer_capacity" in fields
+            else NO_CAPACITY
+        ),
     )
 
 

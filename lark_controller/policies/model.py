@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from lark_common.runs import Network
 from lark_common.scitags import Collector
 from lark_controller.policies.external_spec import ExternalSpec
+from lark_controller.policies.transfer_rules import NO_CAPACITY, TransferCapacity, TransferRule
 
 # Limits on the WAN rules and groups of a policy: their positions travel in 7 metadata bits and in DSCP.
 MAX_WAN_RULES: Final = 127
@@ -178,25 +179,6 @@ class BandwidthRule:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferRule:
-    """The treatment of what HTCondor moves for a job on its worker, outside of the job's network.
-
-    ``group`` is the one whose mark the packets have (None: the job's own), ``rate`` the most of all connections
-    together in each direction, Mb/s of IP packets (None: no limit). With ``block`` nothing passes. ``group_rate`` and
-    ``access_point_rate`` are the most of all transfers of that group, and of that access point, on one worker.
-    """
-
-    position: int
-    line: int
-    when: str | None = None
-    group: str | None = None
-    rate: float | None = None
-    block: bool = False
-    group_rate: float | None = None
-    access_point_rate: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class GroupSpec:
     """An accounting group's treatment on the WAN.
 
@@ -304,13 +286,15 @@ class NamedScitag(NamedTuple):
 class FireflySpec:
     """The hosts that are told of marked flows: ``collectors``, and each flow's own destination where ``destinations``
     is true; of flows with the WAN, or of all (``local``). ``ongoing`` is the seconds between two messages of a flow
-    that goes on, 0 for none. ``labels``: their IPv6 packets are marked."""
+    that goes on, 0 for none. ``labels``: their IPv6 packets are marked. ``own``: all this is for what jobs send
+    themselves, too, and not for transfers alone."""
 
     collectors: tuple[Collector, ...] = ()
     destinations: bool = False
     local: bool = False
     ongoing: int = 0
     labels: bool = False
+    own: bool = False
 
 
 class Accounting(StrEnum):
@@ -355,6 +339,7 @@ class Policy:
     scitags: tuple[ScitagsRule, ...] = ()
     fireflies: FireflySpec = FireflySpec()
     external: ExternalSpec | None = None
+    transfer_capacity: TransferCapacity = NO_CAPACITY
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from lark_controller.policies import (
     accounting,
     bandwidth,
     block,
+    capacity,
     connectivity,
     external,
     group,
@@ -267,6 +268,7 @@ def schema() -> dict[str, Any]:
             "flows": {"enum": list(scitags.FLOWS)},
             "ongoing": {"type": "integer", "minimum": 0, "maximum": scitags.LONGEST_ONGOING},
             "labels": _described({"type": "boolean"}, "IPv6 packets carry the mark in the flow label"),
+            "jobs": _described({"type": "boolean"}, "all this for what jobs send themselves, too"),
         },
         scitags.SECTION_KEYS,
     )
@@ -324,6 +326,22 @@ def schema() -> dict[str, Any]:
         ),
         "groups": _optional({"type": "object", "additionalProperties": groups, "maxProperties": 63}),
         "scitags": _optional(_described(fireflies, "who is told of marked flows")),
+        "transfer_capacity": _optional(
+            _described(
+                _record(
+                    {
+                        "groups": {"type": "object", "additionalProperties": _RATE, "maxProperties": 63},
+                        "access_points": {
+                            "type": "object",
+                            "additionalProperties": _RATE,
+                            "maxProperties": capacity.MOST_ACCESS_POINTS,
+                        },
+                    },
+                    capacity.KEYS,
+                ),
+                "what the site has for transfers; what is left of it is published in the pool",
+            )
+        ),
         "external": _optional(_described(external_addresses, "addresses at which jobs are reached from outside")),
         "topology": _optional(_described(network_links, "links and what they carry, for admission control")),
     }

@@ -12,7 +12,7 @@ from lark_controller.policies.scitag_registry import Name
 from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS: Final = ("experiment", "activity", "requested", "when")
-SECTION_KEYS: Final = ("collectors", "destinations", "flows", "ongoing", "labels")
+SECTION_KEYS: Final = ("collectors", "destinations", "flows", "ongoing", "labels", "jobs")
 # Which flows are told: those with the WAN, or all.
 FLOWS: Final = ("wan", "all")
 ATTRIBUTE: Final = "ScitagActivity"
@@ -61,7 +61,9 @@ def parse_section(entry: FileEntry) -> FireflySpec:
     seconds = _ongoing(fields["ongoing"]) if "ongoing" in fields else ONGOING
     destinations = fields["destinations"].boolean() if "destinations" in fields else False
     labels = fields["labels"].boolean() if "labels" in fields else False
-    return FireflySpec(tuple(dict.fromkeys(collectors)), bool(destinations), flows == "all", seconds, bool(labels))
+    own = fields["jobs"].boolean() if "jobs" in fields else False
+    told = tuple(dict.fromkeys(collectors))
+    return FireflySpec(told, bool(destinations), flows == "all", seconds, bool(labels), bool(own))
 
 
 def _ongoing(entry: FileEntry) -> int:

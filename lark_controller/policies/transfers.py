@@ -6,8 +6,9 @@ from typing import Final
 
 import yaml
 
-from lark_controller.policies.model import Because, RuleKind, TransferRule, TransferTerms
+from lark_controller.policies.model import Because, RuleKind, TransferTerms
 from lark_controller.policies.predicate import Ads, holds, values_met
+from lark_controller.policies.transfer_rules import TransferRule
 from lark_controller.policies.yaml_nodes import FileEntry
 
 RATES: Final = ("rate", "group_rate", "access_point_rate")

@@ -91,6 +91,7 @@ class Scitags:
             spec.ongoing,
             spec.labels,
             found,
+            spec.own,
         )
 
     @staticmethod

@@ -11,7 +11,14 @@ from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.readings import WorkerCounts
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate
-from lark_controller.api.usage import GroupStatus, TransferReport, TransfersNoted, UsageFilter, UsagePage
+from lark_controller.api.usage import (
+    AccessPointStatus,
+    GroupStatus,
+    TransferReport,
+    TransfersNoted,
+    UsageFilter,
+    UsagePage,
+)
 from lark_controller.flows.wan import local_networks
 from lark_controller.jobs.job import Job
 from lark_controller.qos.advice import Advice, Request, advice
@@ -147,9 +154,18 @@ class Accounts:
                 rates.get(group.name, IDLE),
                 sums.get(group.name, NOTHING),
                 dropped.get(group.name, 0),
+                policy.transfer_capacity.groups.get(group.name),
             )
             for group in policy.groups
         )
+
+    def access_points(self) -> tuple[AccessPointStatus, ...]:
+        """The access points for whose transfers the policy in force has a capacity, and what these move now."""
+        capacities = self._loop.call(lambda: self._reconciler.desired.policy).transfer_capacity.access_points
+        if not capacities:
+            return ()
+        rates = self._ledger.access_points()
+        return tuple(AccessPointStatus(name, capacity, rates.get(name, IDLE)) for name, capacity in capacities.items())
 
     def _number_of(self, job_id: str) -> int:
         """The number of a live or ended job, whose account is open by then. Raises NotFoundError."""

@@ -1,4 +1,4 @@
-"""Tells science networks whose the flows of transfers are (SciTags), on a thread of its own.
+"""Tells science networks whose the flows of transfers and jobs are (SciTags), on a thread of its own.
 
 Nothing waits for it: looks at connections hand it what they have found, and a message that is lost is lost.
 """
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from lark_common import log
@@ -29,6 +30,8 @@ from lark_worker.transfers.flow_lives import FlowLives, Message
 from lark_worker.transfers.inet_diag import Connection
 from lark_worker.transfers.labels import MOST as MOST_LABELS
 from lark_worker.transfers.labels import Ends, FlowLabels
+from lark_worker.transfers.own_flows import OwnFlows
+from lark_worker.transfers.own_labels import Label, OwnLabels
 
 # Messages a second, and at once; each goes to some collectors and to one destination.
 RATE: Final = 200.0
@@ -38,7 +41,10 @@ SECONDS: Final = 0.5
 AWAY_SECONDS: Final = 5.0
 # The thread is busy for at most this part of the time.
 SHARE: Final = 0.1
-# Seconds between two readings of the bytes of flows that go on.
+# The same for flows of jobs themselves, so that these leave transfers their room.
+OWN_RATE: Final = 100.0
+OWN_BURST: Final = 1000.0
+# Seconds between two readings of the bytes of flows that go on, and between two looks at those of jobs themselves.
 COUNT_SECONDS: Final = 2.0
 # Seconds until flow labels are tried again after the kernel did not take them.
 LABEL_SECONDS: Final = 60.0
@@ -49,13 +55,17 @@ NAME_SECONDS: Final = 300.0
 
 
 class Fireflies:
-    """Sends fireflies for a worker's transfers from :meth:`start` to :meth:`stop`; thread-safe.
+    """Sends fireflies for a worker's transfers, and its jobs' own flows, from :meth:`start` to :meth:`stop`;
+    thread-safe.
 
-    ``records`` returns the worker's jobs; ``prefix`` begins the names of all that the worker makes. Until
+    ``records`` returns the worker's jobs; ``prefix`` begins the names of all that the worker makes; ``marker`` is that
+    of :class:`OwnLabels`. Until
     :meth:`revise` has said that somebody is told, nothing is sent, and nobody is asked.
     """
 
-    def __init__(self, link: ControllerLink, records: Callable[[], tuple[Record, ...]], prefix: str) -> None:
+    def __init__(
+        self, link: ControllerLink, records: Callable[[], tuple[Record, ...]], prefix: str, marker: Path
+    ) -> None:
         self._link = link
         self._records = records
         # Guards the flows and the revision; held for as long as a list of flows takes.
@@ -71,6 +81,12 @@ class Fireflies:
         self._names = _Names()
         self._labels = FlowLabels(prefix)
         self._label_again = 0.0
+        # Of jobs themselves; used by the thread alone.
+        self._own = OwnFlows()
+        self._own_lives = FlowLives()
+        self._own_bucket = Bucket(OWN_RATE, OWN_BURST, time.monotonic())
+        self._own_labels = OwnLabels(prefix, marker)
+        self._looked = 0.0
         self._sockets: dict[int, socket.socket] = {}
         self.sent = self.failed = 0
         self._wake = threading.Event()
@@ -88,6 +104,7 @@ class Fireflies:
             # The numbers of ports are used again, by others' connections.
             with contextlib.suppress(NetworkError):
                 self._labels.put({})
+        self._own.close()
         for each in self._sockets.values():
             each.close()
         self._sockets.clear()
@@ -98,10 +115,15 @@ class Fireflies:
         return self._revision is not None
 
     @property
+    def told(self) -> bool:
+        """True if somebody is told of flows, or packets are marked."""
+        return bool(self._revision)
+
+    @property
     def lost(self) -> int:
         """The flows that nothing is told of, for want of room or of an answer about their job."""
         with self._lock:
-            return self._lives.lost
+            return self._lives.lost + self._own_lives.lost + self._own.beyond
 
     def revise(self, revision: str) -> None:
         """Marks have this revision now; empty: nobody is told of flows."""
@@ -111,6 +133,7 @@ class Fireflies:
             self._revision = revision
             if not revision:
                 self._lives.clear()
+                self._given = None
         self._wake.set()
 
     def note(self, turns: Turns, at: float) -> None:
@@ -133,8 +156,10 @@ class Fireflies:
             try:
                 if revision:
                     self._ask(revision)
+                    self._look()
                     self._send()
                 self._label()
+                self._label_own()
             except Exception as error:  # an unexpected error must not stop this thread
                 log.failure("fireflies are not sent", error)
                 self._thread.pause(AWAY_SECONDS)
@@ -185,15 +210,47 @@ class Fireflies:
         mark = self._mark
         collectors = [place for each in given.collectors if (place := self._names.address(each, now)) is not None]
 
+        known = self._known.__contains__
         messages = []
         with self._lock:
-            for message in self._lives.due(now, given.ongoing, self._known.__contains__, mark):
+            for message in self._lives.due(now, given.ongoing, known, mark):
                 if not self._bucket.take_whole(now):
                     break
                 messages.append(message)
+        for message in self._own_lives.due(now, given.ongoing, known, mark):
+            if not self._own_bucket.take_whole(now):
+                break
+            messages.append(message)
         for message in messages:
             destination = [(message.connection.remote, PORT)] if given.destinations else []
             self._tell(message, [*collectors, *destination], now)
+
+    def _look(self) -> None:
+        """Look at the flows of marked jobs themselves, where the policy wants that."""
+        given, now = self._given, time.monotonic()
+        if given is None or now - self._looked < COUNT_SECONDS:
+            return
+        self._looked = now
+        namespaces = {}
+        if given.own and (given.collectors or given.destinations):
+            # The addresses that a job behind NAT has are no one's on the way.
+            marked = (record for record in self._attached() if record.network_type != "nat")
+            namespaces = {key: each.namespace for each in marked if self._known.get(key := key_of(each)) is not None}
+        turns = self._own.look(namespaces, now, self._is_told)
+        for flow in turns.found:
+            self._own_lives.begin(flow)
+        for flow in self._own.flows():
+            self._own_lives.count(flow)
+        for flow in turns.over:
+            self._own_lives.end(flow, now)
+
+    def _attached(self) -> list[Record]:
+        """The jobs with a network that leads somewhere."""
+        return [each for each in self._records() if each.made and not each.over and each.network_type != "none"]
+
+    def _is_told(self, connection: Connection, key: Key) -> bool:
+        remote = connection.remote
+        return not (remote.is_loopback or remote.is_link_local) and self._mark(connection, key) is not None
 
     def _mark(self, connection: Connection, key: Key) -> Scitag | None:
         """The mark of a job's flow; None also where nobody is to know of it."""
@@ -221,6 +278,18 @@ class Fireflies:
                 return
             log.failure("flow labels are not set; it is tried again", error)
             self._label_again = now + LABEL_SECONDS
+
+    def _label_own(self) -> None:
+        """Mark what jobs send themselves, as far as the policy wants it."""
+        given, wanted = self._given, {}
+        if self._revision is None:
+            return
+        attached = self._attached()
+        if self._revision and given is not None and given.labels and given.own:
+            for each in attached:
+                if (mark := self._known.get(key_of(each))) is not None:
+                    wanted[each.namespace] = Label(mark, given.silent)
+        self._own_labels.put(wanted, {each.namespace for each in attached})
 
     def _tell(self, message: Message, places: Iterable[tuple[Address, int]], now: float) -> None:
         offset = time.time() - now

@@ -67,8 +67,7 @@ def script(
     yield f"add chain {where} leaving {{ type filter hook postrouting priority 0; }}"
     for mark in sorted(fresh):
         yield f"add set {where} {_set(mark)} {{ {_TYPE} }}"
-        bits = f"@nh,0,32 set @nh,0,32 & {_KEPT:#x} | {mark.label:#x}"
-        yield f"add rule {where} leaving {_ENDS} @{_set(mark)} {bits}"
+        yield f"add rule {where} leaving {_ENDS} @{_set(mark)} {set_label(mark)}"
     gone = {ends: mark for ends, mark in held.items() if desired.get(ends) != mark}
     come = {ends: mark for ends, mark in desired.items() if held.get(ends) != mark}
     for word, elements in (("delete", gone), ("add", come)):
@@ -79,6 +78,11 @@ def script(
             for at in range(0, len(texts), _AT_ONCE):
                 part = ", ".join(texts[at : at + _AT_ONCE])
                 yield f"{word} element {where} {_set(mark)} {{ {part} }}"
+
+
+def set_label(mark: Scitag) -> str:
+    """The statement of nft(8) that writes a mark into a packet's header, and leaves the other bits."""
+    return f"@nh,0,32 set @nh,0,32 & {_KEPT:#x} | {mark.label:#x}"
 
 
 def _set(mark: Scitag) -> str:

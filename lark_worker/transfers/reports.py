@@ -26,7 +26,8 @@ from lark_worker.transfers.following import Transfers
 AT_ONCE: Final = 500
 # Seconds until a controller that has no such route is asked again: it may be a newer one by then.
 OLD_SECONDS: Final = 300.0
-# Seconds after which all jobs' treatments are asked for again, where the policy has rules of transfers.
+# Seconds after which all jobs' treatments are asked for again, where the policy has rules of transfers, and whether
+# anybody is told of flows, where somebody is.
 AGAIN_SECONDS: Final = 60.0
 # Seconds between two looks for new jobs, and until a controller that was away is asked again.
 LEARN_SECONDS: Final = 0.5
@@ -159,7 +160,8 @@ class TransferReports:
             return True
         now = time.monotonic()
         informed = self._transfers.knows_local and self._fireflies.informed and self._has_rules is not None
-        unknown = not informed or now - self._answered > OLD_SECONDS
+        # Where somebody is told of flows, a change of that is not to wait for the next file that is moved.
+        unknown = not informed or now - self._answered > (AGAIN_SECONDS if self._fireflies.told else OLD_SECONDS)
         if unknown and self._send(next(iter(live.values())).machine, {}) is None:
             return False
         if not self._has_rules:

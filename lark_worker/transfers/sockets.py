@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 import socket
@@ -27,28 +28,29 @@ _FORCED_ROOM: Final = 33
 class Sockets:
     """The connections of this network namespace; not thread-safe. Raises OSError where the kernel has no sock_diag.
 
-    ``lost`` counts the times at which ends of connections came faster than they were read.
+    ``lost`` counts the times at which ends of connections came faster than they were read, for which there are ``room``
+    bytes. All calls are made in the namespace in which it was made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = _ROOM) -> None:
         self.lost = 0
         self._sequence = 0
         self._ends = _netlink(inet_diag.DESTROY_GROUPS)
         self._ends.setblocking(False)
         try:
-            self._ends.setsockopt(socket.SOL_SOCKET, _FORCED_ROOM, _ROOM)
+            self._ends.setsockopt(socket.SOL_SOCKET, _FORCED_ROOM, room)
         except OSError:
-            self._ends.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
+            self._ends.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
 
     def close(self) -> None:
         """Hear of nothing more."""
         self._ends.close()
 
-    def open(self) -> list[Connection]:
-        """The connections that there are now. Raises OSError."""
+    def open(self, most: float = math.inf) -> list[Connection]:
+        """The connections that there are now; of each family some more than ``most`` at most. Raises OSError."""
         found: list[Connection] = []
         for family in (socket.AF_INET, socket.AF_INET6):
-            found += self._dump(family)
+            found += self._dump(family, most)
         return found
 
     def ended(self) -> list[Connection]:
@@ -83,7 +85,7 @@ class Sockets:
                     if code not in (0, errno.ENOENT):
                         raise OSError(code, os.strerror(code))
 
-    def _dump(self, family: socket.AddressFamily) -> list[Connection]:
+    def _dump(self, family: socket.AddressFamily, most: float) -> list[Connection]:
         self._sequence += 1
         found: list[Connection] = []
         with _netlink(0) as asking:
@@ -101,6 +103,8 @@ class Sockets:
                         raise OSError(code, os.strerror(code))
                     if kind == inet_diag.BY_FAMILY and (each := inet_diag.connection(content)) is not None:
                         found.append(each)
+                if len(found) >= most:
+                    return found
         raise OSError(errno.ETIMEDOUT, "the kernel does not list its connections")
 
 

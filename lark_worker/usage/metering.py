@@ -12,7 +12,7 @@ from typing import Final
 
 from lark_common import log
 from lark_common.threads import StoppableThread
-from lark_worker.controller_link import Advised, ControllerLink
+from lark_worker.controller_link import Advised, ControllerLink, Headroom
 from lark_worker.errors import AwayError, RefusedError, StarterError
 from lark_worker.network.job_network import INNER
 from lark_worker.records.known_jobs import Key, KnownJobs, key_of
@@ -249,13 +249,13 @@ class Metering:
 
     def _fetch_headroom(self) -> bool:
         try:
-            headroom: dict[str, float] | None = self._link.headroom()
+            headroom: Headroom | None = self._link.headroom()
         except (AwayError, RefusedError) as error:
             # An old value tells nothing about now.
             log.event("the groups' headroom is unknown", level=log.DEBUG, reason=error)
             headroom = None
         with self._lock:
-            self._headroom = headroom or {}
+            self._headroom = {} if headroom is None else _attributes(headroom)
         return headroom is not None
 
     def _publish(self) -> None:
@@ -276,6 +276,16 @@ class Metering:
             slots.write(self._path, ads)
         except OSError as error:
             log.failure("the slots' use of the network cannot be written", error, path=self._path)
+
+
+def _attributes(headroom: Headroom) -> dict[str, float]:
+    """The attributes of slots' ads that have the headroom."""
+    kinds = (
+        (slots.WAN, headroom.wan),
+        (slots.TRANSFERS, headroom.transfers),
+        (slots.TRANSFERS_AT, headroom.access_points),
+    )
+    return {slots.attribute(name, of): value for of, found in kinds for name, value in found.items()}
 
 
 def _uptime(ticks: int) -> float:

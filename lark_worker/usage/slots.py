@@ -15,9 +15,15 @@ _NOTHING: Final = ("NetworkInputMb", "NetworkOutputMb", "NetworkInputRate", "Net
 _NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
-def attribute(group: str) -> str:
-    """The attribute of a slot's ad that has a group's headroom."""
-    return f"WanHeadroom_{_NO_LETTER.sub('_', group)}"
+# What the headroom is of, and for: the WAN of a group, transfers of a group's jobs, and of an access point's.
+WAN: Final = "WanHeadroom"
+TRANSFERS: Final = "TransferHeadroom"
+TRANSFERS_AT: Final = "TransferHeadroomAt"
+
+
+def attribute(name: str, of: str = WAN) -> str:
+    """The attribute of a slot's ad that has the headroom of a group or an access point."""
+    return f"{of}_{_NO_LETTER.sub('_', name)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class Use:
 
 
 def text(slots: Mapping[str, Use], headroom: Mapping[str, float], at: int) -> str:
-    """The ads: one for each slot, and one for all with the headroom of groups in Mb/s.
+    """The ads: one for each slot, and one for all with the headroom in Mb/s by attribute.
 
     ``at`` is the time in seconds since 1970.
     """
@@ -44,7 +50,7 @@ def text(slots: Mapping[str, Use], headroom: Mapping[str, float], at: int) -> st
         for each, device in (("ExternalInterface", use.external), ("InternalInterface", use.internal)):
             values[each] = f'"{device}"' if device else "undefined"
         parts.append([f'SlotName = "{name}"', *_lines(values.items()), f"- slot{number}"])
-    shared = {attribute(group): f"{value:.3f}" for group, value in headroom.items()} | {"NetworkUsageTime": f"{at}"}
+    shared = {name: f"{value:.3f}" for name, value in headroom.items()} | {"NetworkUsageTime": f"{at}"}
     parts.append([*_lines(sorted(shared.items())), "- all"])
     return "".join(f"{line}\n" for part in parts for line in part)
 

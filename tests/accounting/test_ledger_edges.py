@@ -115,9 +115,9 @@ def test_those_that_move_most_are_listed_by_rate_and_id() -> None:
 
 def test_rates_by_subject_have_their_names() -> None:
     rates = Rates()
-    rates.change("g", "u", "h", IDLE, Rate(5, 1))
-    rates.change("g", "v", "h", IDLE, Rate(1, 6))
-    rates.change("f", "u", "i", IDLE, Rate(2, 2, 1, 1))
+    rates.change("g", "u", "h", "ap1", IDLE, Rate(5, 1))
+    rates.change("g", "v", "h", "ap1", IDLE, Rate(1, 6))
+    rates.change("f", "u", "i", "ap1", IDLE, Rate(2, 2, 1, 1))
     assert [(each.name, each.jobs, each.group, each.user, each.host) for each in rates.most("user", 9)] == [
         ("v", 1, "g", "v", None), ("u", 1, "g", "u", None), ("u", 1, "f", "u", None),
     ]  # fmt: skip
@@ -126,9 +126,13 @@ def test_rates_by_subject_have_their_names() -> None:
         ("i", None, "i"),
     ]
     assert [(each.name, each.rate) for each in rates.most("group", 1)] == [("g", Rate(6, 7))]
-    rates.change("g", "u", "h", Rate(5, 1), Rate(4, 1))
+    assert [(each.name, each.jobs, each.group, each.host) for each in rates.most("access_point", 9)] == [
+        ("ap1", 3, None, None)
+    ]
+    assert rates.of("access_point") == {"ap1": Rate(8, 9, 1, 1)}
+    rates.change("g", "u", "h", "ap1", Rate(5, 1), Rate(4, 1))
     assert [each.jobs for each in rates.most("group", 9)] == [2, 1]
-    rates.change("f", "u", "i", Rate(2, 2, 1, 1), IDLE)
+    rates.change("f", "u", "i", "ap1", Rate(2, 2, 1, 1), IDLE)
     assert [each.name for each in rates.most("group", 9)] == ["g"]
 
 

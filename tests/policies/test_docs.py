@@ -12,6 +12,7 @@ from lark_common.classads import text as classad_text
 from lark_controller.policies import (
     bandwidth,
     block,
+    capacity,
     connectivity,
     external,
     file,
@@ -52,6 +53,7 @@ EXAMPLES = [text for text in INDENTED if text.lstrip().startswith(("policies", "
         | {*bandwidth.KEYS, *bandwidth.MODES, *transfers.KEYS}
         | {*scitags.KEYS, *scitags.SECTION_KEYS, *scitags.FLOWS}
         | {*external.KEYS, *external.RULE_KEYS, *external.REFUSED}
+        | {*capacity.KEYS}
     ),
 )
 def test_every_key_is_described(key: str) -> None:

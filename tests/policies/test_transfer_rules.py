@@ -119,6 +119,38 @@ def test_a_group_may_stand_below_the_rules_and_block_may_stand_beside_rate() -> 
     assert (policy.transfers[0].rate, policy.transfers[0].block, policy.transfers[0].group) == (5.0, False, "b")
 
 
+def test_the_capacity_for_transfers_is_by_group_and_access_point() -> None:
+    text = """
+version: 1
+transfer_capacity: {groups: {cms: 4Gbit}, access_points: {Submit1.Example.org: 10Gbit, ap2: 500}}
+groups: {cms: {}}
+"""
+    found = load(text).transfer_capacity
+    assert found.groups == {"cms": 4000.0}
+    assert found.access_points == {"submit1.example.org": 10_000.0, "ap2": 500.0}
+    assert load("version: 1\ntransfer_capacity:\n").transfer_capacity.groups == {}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "problem"),
+    [
+        ("{groups: {atlas: 5}}", "groups", "unknown key atlas"),
+        ("{groups: {cms: fast}}", "groups.cms", "'fast' is not a rate"),
+        ("{access_points: {a: fast}}", "access_points.a", "'fast' is not a rate"),
+        ("{access_points: [a]}", "access_points", "a list where a mapping"),
+        ("{hosts: {}}", "hosts", "unknown key hosts"),
+        ("{access_points: {" + ", ".join(f"a{each}: 1" for each in range(257)) + "}}", "", "257 access points"),
+    ],
+)
+def test_what_a_capacity_may_not_say(section: str, key: str, problem: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        load(f"version: 1\ngroups: {{cms: {{}}}}\ntransfer_capacity: {section}\n")
+    (mistake,) = caught.value.mistakes
+    assert problem in mistake.problem
+    assert mistake.line == 3
+    assert key in mistake.key
+
+
 @given(st.floats(LEAST_RATE, MOST_RATE), st.booleans(), st.text(max_size=2000))
 def test_every_rate_that_the_policy_takes_has_a_treatment_that_the_worker_takes(
     rate: float, block: bool, name: str

@@ -170,6 +170,12 @@ def test_rates_and_groups_are_in_megabits(api: Api) -> None:
         assert set(group["rate"]) == set(row["rate"])
         assert group["usage"]["bytes_in"] == 0
     assert api.get("/v1/rates?by=address").status_code == 422
+    assert api.get("/v1/rates?by=access_point").status_code == 200
+    (point,) = api.get("/v1/groups").json["access_points"]
+    assert (point["name"], point["transfer_capacity"]) == ("submit1.example.org", 10_000.0)
+    assert point["rate"]["transfer_inward"] == 4000.0
+    # The history is not kept by access point.
+    assert api.get("/v1/usage?by=access_point").status_code == 422
 
 
 def test_a_jobs_counters_are_in_the_job_and_in_lists(api: Api) -> None:
@@ -267,7 +273,7 @@ def test_a_worker_asks_for_the_marks_of_its_jobs(api: Api) -> None:
     answer = api.post(json.dumps({"jobs": [job]}), "/v1/hosts/worker1/scitags", "application/json")
     assert answer.json == {
         "revision": "5f0e12ab.17", "collectors": [{"host": "192.0.2.9", "port": 10514}], "destinations": False,
-        "silent": ["10.0.0.0/8"], "ongoing": 60, "labels": False,
+        "silent": ["10.0.0.0/8"], "ongoing": 60, "labels": False, "own": False,
         "jobs": [{"job": job, "experiment": 3, "activity": 12}],
     }  # fmt: skip
     assert_problem(api.post("{}", "/v1/hosts/worker1/scitags", "application/json"), 422, "parameters")

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lark_common.runs import EndedBy
-from lark_worker.controller_link import MAX_REASON, Applied, ControllerLink
+from lark_worker.controller_link import MAX_REASON, Applied, ControllerLink, Headroom
 from lark_worker.errors import AwayError, RefusedError
 from lark_worker.settings import load
 from tests.fixtures.hook import reply
@@ -145,7 +145,25 @@ def test_numbers_beyond_all_bounds_are_none(liar: Liar) -> None:
     assert link_to(liar).advice("1") is None
     rate = '{"wan_inward": 1.0, "wan_outward": 1.0}'
     liar.body = f'{{"groups": [{{"name": "a", "ceiling": {"9" * 400}, "rate": {rate}}}]}}'.encode()
-    assert link_to(liar).headroom() == {}
+    assert link_to(liar).headroom() == Headroom()
+
+
+def test_headroom_is_what_the_busier_direction_leaves(liar: Liar) -> None:
+    rate = {"wan_inward": 1.0, "wan_outward": 30.0, "transfer_inward": 50.0, "transfer_outward": 2.0}
+    groups = [
+        {"name": "a.b", "ceiling": 100.0, "transfer_capacity": 80.0, "rate": rate},
+        {"name": "c", "ceiling": None, "transfer_capacity": 40.0, "rate": rate},
+        {"name": "d", "ceiling": None, "transfer_capacity": None, "rate": rate},
+    ]
+    points = [{"name": "ap-1.example.org", "transfer_capacity": 60.0, "rate": rate}]
+    liar.body = json.dumps({"groups": groups, "access_points": points}).encode()
+    assert link_to(liar).headroom() == Headroom({"a.b": 70.0}, {"a.b": 30.0, "c": 0.0}, {"ap-1.example.org": 10.0})
+    # A controller of an earlier release has no capacities.
+    liar.body = json.dumps({"groups": [{"name": "a", "ceiling": 9.0, "rate": rate}]}).encode()
+    assert link_to(liar).headroom() == Headroom({"a": 0.0})
+    for wrong in ([{"name": "a"}], 5, [{"name": "a", "transfer_capacity": 1, "rate": 7}], ["a"]):
+        liar.body = json.dumps({"groups": [], "access_points": wrong}).encode()
+        assert link_to(liar).headroom() == Headroom()
 
 
 def test_of_a_long_refusal_the_beginning_is_taken(liar: Liar) -> None:

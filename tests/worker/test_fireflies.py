@@ -48,6 +48,7 @@ ONE, TWO = (100, 1), (200, 2)
 CMS = Scitag(3, 12)
 _IPV6 = 0x86DD
 PREFIX = f"sct{os.getpid()}"
+NO_MARKER = Path("/nonexistent/labelled")
 HERE, FAR, FAR6 = ip_address("10.0.0.5"), ip_address("192.0.2.1"), ip_address("3fff::1")
 
 
@@ -344,10 +345,10 @@ class Link:
 @contextmanager
 def fireflies(link: Link, jobs: dict[tuple[int, int], str]) -> Iterator[Fireflies]:
     records = tuple(
-        SimpleNamespace(starter=pid, started=at, id=job, machine="w", pending=(), over=False)
+        SimpleNamespace(starter=pid, started=at, id=job, machine="w", pending=(), over=False, made=False)
         for (pid, at), job in jobs.items()
     )
-    made = Fireflies(cast("ControllerLink", link), lambda: cast("tuple[Record, ...]", records), PREFIX)
+    made = Fireflies(cast("ControllerLink", link), lambda: cast("tuple[Record, ...]", records), PREFIX, NO_MARKER)
     made.start(list)
     try:
         yield made

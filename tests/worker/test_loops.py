@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import pytest
 
 from lab.run import run
+from lark_worker.controller_link import Headroom
 from lark_worker.dhcp import clients
 from lark_worker.dhcp.lease import Cache
 from lark_worker.identity.process_watch import ProcessWatch
@@ -145,7 +146,7 @@ def test_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, float]] = []
     settings = replace(load({}), usage_interval=0.01, socket=tmp_path / "socket")
     jobs = some(all=Fails(lambda: (a_job(1, "ovs_bridge"),)))
-    link = some(headroom=Fails(dict), wan=lambda _host, _jobs: {})
+    link = some(headroom=Fails(Headroom), wan=lambda _host, _jobs: {})
     tell = Fails(lambda pid, values: told.append((pid, values["NetworkOutputMb"])))
     asks = (lambda _: None, lambda _record, _quiet: None, lambda _: NOTHING)
     with started(metering.Metering(settings, jobs, link, *asks, tell)):

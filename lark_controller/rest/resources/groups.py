@@ -14,5 +14,6 @@ blueprint = resource("groups", "The accounting groups of the policy in force.")
     blueprint, "GET", "/groups", name="list_groups", scopes=(Scope.HOOK, Scope.READ), answers={200: GroupListSchema}
 )
 def index() -> dict[str, object]:
-    """List the groups."""
-    return {"groups": current().controls.usage.groups()}
+    """List the groups, and the access points for whose transfers the policy has a capacity."""
+    usage = current().controls.usage
+    return {"groups": usage.groups(), "access_points": usage.access_points()}

@@ -40,6 +40,8 @@ from lark_controller.rest.tokens import Scope
 blueprint = resource("usage", "The network use of jobs.")
 
 SUBJECTS = ("group", "user", "host", "job")
+# Rates are kept by access point too, the history is not.
+MOVING = (*SUBJECTS, "access_point")
 # Which choices a list by each subject can make: what is added up by host has forgotten whose it was.
 _CHOICES = {"group": {"group"}, "user": {"user", "group"}, "host": {"host"}, "job": {"group", "user", "host"}}
 _DAY = 86_400.0
@@ -83,7 +85,7 @@ class RatesQuery(PageQuery):
 
         exclude = ("cursor",)
 
-    by = fields.String(load_default="group", validate=validate.OneOf(SUBJECTS), metadata=meta("Subject of a row"))
+    by = fields.String(load_default="group", validate=validate.OneOf(MOVING), metadata=meta("Subject of a row"))
 
 
 @operation(

@@ -24,7 +24,7 @@ from lark_controller.api.switches import (
     SwitchProblem,
     SwitchStatus,
 )
-from lark_controller.api.usage import GroupStatus
+from lark_controller.api.usage import AccessPointStatus, GroupStatus
 from lark_controller.jobs.job import JobState
 from lark_controller.policies.compare import Comparison
 from lark_controller.rest.schemas.described import Datapath, schema_of
@@ -412,6 +412,7 @@ JobChangeSchema = schema_of(JobChange, "JobChangeSchema")
 SwitchPlanSchema = schema_of(SwitchPlan, "SwitchPlanSchema")
 PlanSchema = schema_of(Plan, "PlanSchema")
 GroupSchema = schema_of(GroupStatus, "GroupSchema")
+AccessPointSchema = schema_of(AccessPointStatus, "AccessPointSchema")
 
 
 DropSchema = schema_of(Drop, "DropSchema")
@@ -429,6 +430,7 @@ class GroupListSchema(Schema):
     """The accounting groups of the policy in force."""
 
     groups = _many(GroupSchema, "The groups, in file order")
+    access_points = _many(AccessPointSchema, "The access points of transfer_capacity, in file order")
 
 
 StepSchema = schema_of(Step, "StepSchema")

@@ -124,7 +124,7 @@ class RecentListSchema(Schema):
 class FlowingSchema(Schema):
     """The rates of live jobs now."""
 
-    name = fields.String(required=True, metadata=meta("The group's, user's, host's name or the job's id"))
+    name = fields.String(required=True, metadata=meta("The name of group, user, host or access point, or the job's id"))
     group = fields.String(required=True, allow_none=True, metadata=meta("AcctGroup (by group, user, job)"))
     user = fields.String(required=True, allow_none=True, metadata=meta("User (by user, job)"))
     host = fields.String(required=True, allow_none=True, metadata=meta("Machine (by host, job)"))

@@ -277,6 +277,7 @@ class MarksSchema(Schema):
     silent = _prefixes("Flows to these are told to nobody")
     ongoing = a_number("Seconds between two messages of a flow that goes on; 0: none")
     labels = a_flag("IPv6 packets of these flows carry the mark in the flow label")
+    own = a_flag("All this for what jobs send themselves, too")
     jobs = fields.List(fields.Nested(MarkSchema), required=True, metadata=meta("The jobs that live there"))
 
 
