@@ -306,11 +306,9 @@ def reserve(application: int, nodes: int, rate: float) -> list[str]:
     for source in range(nodes):
         for target in range(nodes):
             if source != target:
-                wish = {
-                    "source": Member(application, source).address,
-                    "destination": Member(application, target).address,
-                    "rate": rate,
-                }
+                ends = {"source": Member(application, source), "destination": Member(application, target)}
+                # As in the paper: time against what is allocated, and not against what is free besides.
+                wish = {name: end.address for name, end in ends.items()} | {"rate": rate, "steady": True}
                 try:
                     made.append(str(ask("POST", "/v1/reservations?wait=20", wish)["id"]))
                 except LabError:

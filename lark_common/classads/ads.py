@@ -47,6 +47,11 @@ class JobAd:
     external: bool = False
     external_ports: str | None = None
     external_family: str | None = None
+    # Of a parallel job: the pattern that its submit file asks for, its nodes, which of them this is, and their slots.
+    mpi_bandwidth: str | None = None
+    nodes: int | None = None
+    node: int | None = None
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +171,9 @@ def _json_ad(document: dict[str, Any], member: str) -> tuple[classad2.ClassAd, s
 
 
 def _job_ad(read: Reader, text: str) -> JobAd:
+    mpi_bandwidth = read.name("RequestMpiBandwidth")
+    # Of other jobs nobody looks at them, so nothing about them is refused.
+    nodes, node, hosts = (None, None, ()) if mpi_bandwidth is None else _nodes(read)
     owner = read.required_name("Owner")
     global_job_id = read.required_name("GlobalJobId")
     cluster, proc = ad_values.cluster_and_proc(global_job_id)
@@ -189,7 +197,18 @@ def _job_ad(read: Reader, text: str) -> JobAd:
         external=read.boolean("RequestExternalAddress") or False,
         external_ports=read.name("ExternalPorts"),
         external_family=read.name("ExternalFamily"),
+        mpi_bandwidth=mpi_bandwidth,
+        nodes=nodes,
+        node=node,
+        hosts=hosts,
     )
+
+
+def _nodes(read: Reader) -> tuple[int | None, int | None, tuple[str, ...]]:
+    """The number of a parallel job's nodes, which of them this is, and their slots in that order."""
+    _, slots = read.value("AllRemoteHosts")
+    hosts = tuple(slot.strip() for slot in slots.split(",")) if isinstance(slots, str) and slots else ()
+    return read.count("MaxHosts"), read.count("Node"), hosts
 
 
 def _or(value: int | None, default: int) -> int:

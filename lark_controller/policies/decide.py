@@ -18,7 +18,8 @@ MAX_REMEMBERED: Final = 262144
 
 
 def needed_attributes(policy: Policy) -> tuple[frozenset[str], frozenset[str]]:
-    """The attributes, in lower case, of the job ad and of the machine ad that :func:`decide` may look at."""
+    """The attributes, in lower case, of the job ad and of the machine ad that :func:`decide` may look at, or that
+    reservations need."""
     job = {"acctgroup", connectivity.INBOUND.lower(), connectivity.OUTBOUND.lower()}
     if any(rule.mode is BandwidthMode.REQUESTED for rule in policy.bandwidths):
         job.add(bandwidth.ATTRIBUTE.lower())
@@ -26,6 +27,8 @@ def needed_attributes(policy: Policy) -> tuple[frozenset[str], frozenset[str]]:
         job.add(accounting.ATTRIBUTE.lower())
     if any(rule.requested for rule in policy.scitags):
         job.add(scitags.ATTRIBUTE.lower())
+    if policy.topology is not None:
+        job |= {"requestmpibandwidth", "node"}
     machine: set[str] = set()
     for text in _expressions(policy):
         needed = references(text)

@@ -183,8 +183,8 @@ def _is_floor(demand: QueueDemand) -> bool:
 
 
 def _even_parts(jobs: Iterable[QueueDemand], borrowing: Iterable[QueueDemand], free: int) -> dict[int, int]:
-    """What each flow that borrows gets above its rate whenever it has packets, by its queue: an even part of what is
-    ``free`` for each job that sends such flows, as for each job that shares the rest; its flows divide it."""
+    """The part of what is ``free`` that each flow that borrows has for certain, by its queue: an even one for each job
+    that sends such flows, as for each job that shares the rest; its flows divide it."""
     flows: dict[int | None, list[int]] = {}
     for each in borrowing:
         flows.setdefault(each.job, []).append(each.number)

@@ -37,6 +37,7 @@ from lark_controller.services.described_job import (
 from lark_controller.services.feed import Feed
 from lark_controller.services.gathering import Gathering
 from lark_controller.services.lease_clock import LeaseClock
+from lark_controller.services.node_patterns import PatternBookings
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import LEASE_EXPIRED, Finish, Outcome, Post, Store, StoredRun
 
@@ -73,6 +74,7 @@ class _Prepared:
     booking: Booking | None
     assigned: tuple[Address, ...]
     unseen: bool
+    pattern: PatternBookings
 
 
 class Registration:
@@ -150,6 +152,9 @@ class Registration:
         """
         run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
         keys: list[Hashable] = [run.id, ("slot", run.slot)]
+        if job_ad.mpi_bandwidth is not None:
+            # The nodes of a job one after the other: each books what is between it and those before.
+            keys.append(("nodes", job_ad.global_job_id))
         keys += [address for address in (machine_ad.ipv4, machine_ad.ipv6) if address is not None]
         if machine_ad.port is not None:
             keys += [(where, machine_ad.port) for where in (machine_ad.machine.lower(), machine_ad.datapath)]
@@ -200,8 +205,11 @@ class Registration:
         assigned: tuple[Address, ...] = ()
         if job.address_type is AddressType.CONTROLLER and job.has_pool_address:
             job, assigned = self._addressed(policy, job, known, given_up)
+        pattern = self._reservations.pattern(job, post.job_ad)
         # A run whose lease has ended it may have addresses already: the store is to tell before it gets others.
-        return _Prepared(post, policy, job, booking, assigned, unseen=bool(assigned) and given_up is None)
+        return _Prepared(
+            post, policy, job, booking, assigned, unseen=bool(assigned) and given_up is None, pattern=pattern
+        )
 
     def _outcomes(self, steps: Sequence[_Prepared | _End], now: float) -> Sequence[Outcome]:
         """Write posts and ends to the store. The caller holds the lock."""
@@ -239,9 +247,10 @@ class Registration:
         if job.live:
             if (known := self._live.get(job.id)) is not None:
                 self._release(known)
-            job = self._reservations.with_flows(job)
+            job = self._reservations.with_flows(job, outcome.reserved)
             self._hold(self._blocks, step.policy, job)
             self._feed.put(job)
+            self._reservations.tell_peers(outcome.reserved, job.id)
         else:
             self._give_back(step)
         event(
@@ -464,7 +473,19 @@ def _stored(step: _Prepared | _End, now: float, digest: str) -> Post | Finish:
     if isinstance(step, _End):
         return Finish(step.job_id, now, step.why, step.exit_ad, step.actor)
     ads = step.post.job_ad.text, step.post.machine_ad.text
-    return Post(step.job, *ads, step.post.actor, now, digest, step.booking, step.unseen)
+    each = step.pattern
+    return Post(
+        step.job,
+        *ads,
+        step.post.actor,
+        now,
+        digest,
+        step.booking,
+        step.unseen,
+        each.flows,
+        each.what,
+        each.rest,
+    )
 
 
 def _with_facts(taken: Facts, job: Job) -> Job:

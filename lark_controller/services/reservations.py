@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from lark_common.classads.ads import JobAd
 from lark_common.errors import (
     AdmissionError,
     NotFoundError,
@@ -36,6 +37,7 @@ from lark_controller.qos.reservation import (
 from lark_controller.qos.topology import KILO, Demand, Topology, channels, requested_rate
 from lark_controller.services.feed import Feed
 from lark_controller.services.link_watch import LinkWatch
+from lark_controller.services.node_patterns import NONE, NodePatterns, PatternBookings
 from lark_controller.store import Store
 
 # Flows that one job may have reserved. Each is a queue at its worker's uplinks, of which there are 28,672 for such, and
@@ -63,6 +65,7 @@ class Reservations:
         # Reserved flows past their end whose queues may still stand, by id.
         self._leaving: dict[str, Reservation] = {}
         self._find: Finder = feed.find
+        self._nodes = NodePatterns(feed.find)
         self._lock = feed.lock
         self._policy: Policy | None = None
         self._topology: Topology | None = None
@@ -97,6 +100,8 @@ class Reservations:
         if self._coming is None:
             return
         policy, live = self._coming, self._feed.live()
+        for job in live:
+            self._nodes.note(job)
         capacities = self._store.reservations.worker_capacities()
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
         promised = {} if topology is None else self._promised(policy, topology, live)
@@ -156,6 +161,25 @@ class Reservations:
                 return job_booking(job, policy, topology)
             except AdmissionError as error:
                 raise self.judged(error) from None
+
+    def pattern(self, job: Job, ad: JobAd) -> PatternBookings:
+        """The bookings of a job whose submit file asks for a pattern, as far as its nodes are there. Raises AdError,
+        PathError."""
+        with self._lock:
+            if ad.mpi_bandwidth is None or self._topology is None:
+                return NONE
+            try:
+                return self._nodes.bookings(job, ad, self._topology, self._is_reserved)
+            except AdmissionError as error:
+                raise self.judged(error) from None
+
+    def _is_reserved(self, job_id: str, peer: str) -> bool:
+        return any(self._flows[each].job == job_id for each in self._of_job.get(peer, ()))
+
+    def tell_peers(self, made: Iterable[Reservation], job_id: str) -> None:
+        """Let the jobs at the other ends of what was reserved with a job have it as well."""
+        for peer in sorted({end for each in made for end in (each.job, each.peer) if end not in (None, job_id)}):
+            self._put_flows(peer)
 
     def access_rate(self, host: str) -> float | None:
         """The rate that a worker's link carries, in Mb/s: its capacity by topology or machine ads, and no more than the
@@ -249,6 +273,7 @@ class Reservations:
     def ended(self, job_id: str) -> None:
         """Forget the reservations of a job that has ended; the store has ended them."""
         with self._lock:
+            self._nodes.forget(job_id)
             for each in list(self._of_job.get(job_id, ())):
                 self._drop(each)
             if self._topology is not None:
@@ -274,8 +299,12 @@ class Reservations:
             self._watch.bump()
         return swept
 
-    def with_flows(self, job: Job) -> Job:
-        """The job with the reserved flows from and to it; the caller holds the feed's lock, and has stored the job."""
+    def with_flows(self, job: Job, made: Iterable[Reservation] = ()) -> Job:
+        """The job with the reserved flows from and to it, those that were ``made`` with it included; the caller holds
+        the feed's lock, and has stored the job."""
+        self._nodes.note(job)
+        for each in made:
+            self._keep(each)
         if self._topology is not None:
             # It may have a booking of its own.
             self._watch.bump()

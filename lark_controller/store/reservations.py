@@ -68,6 +68,20 @@ def admit(connection: Connection, booking: Booking, now: float, actor: str) -> R
     return made
 
 
+def admit_together(
+    connection: Connection, bookings: Collection[Booking], what: str, rest: Demand, now: float, actor: str
+) -> tuple[Reservation, ...]:
+    """Admit these bookings of one job where there is room for the ``rest`` of a pattern as well, whose words are
+    ``what``. Raises CapacityError, NotFoundError where another job at an end of a flow is over."""
+    ends = {end for each in bookings if each.kind is ReservationKind.FLOW for end in (each.job, each.peer)}
+    _keep_alive(connection, sorted(end for end in ends if end is not None))
+    made = tuple(admit(connection, each, now, actor) for each in bookings)
+    if rest:
+        _lock(connection)
+        ReservedCapacity(_use_of(connection, [channel.key for channel, _ in rest])).admit(what, rest)
+    return made
+
+
 def change(
     connection: Connection,
     reservation_id: str,

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
 from lark_common.errors import AddressError, NotFoundError
 from lark_common.runs import Address
 from lark_controller.jobs.job import Job, JobState
-from lark_controller.qos.reservation import Booking
+from lark_controller.qos.reservation import Booking, Reservation
+from lark_controller.qos.topology import Demand
 from lark_controller.store import external_addresses, reservations
 from lark_controller.store.audit_and_policies import record
 from lark_controller.store.rows import JOB_COLUMNS, columns_of, job_from
@@ -59,12 +60,14 @@ class StoredRun:
     job: Job
     created: bool
     superseded: tuple[Job, ...] = ()
+    reserved: tuple[Reservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
     """One registration: the run, its ads, who posts it and when, what its facts were taken for, and the bandwidth that
-    it needs. ``unseen``: nothing is known of the run; if its lease has ended it, it is to be left as it is."""
+    it needs. ``unseen``: nothing is known of the run; if its lease has ended it, it is to be left as it is. ``flows``
+    are to be reserved with it, where the ``rest`` of their pattern (``what``) has room as well."""
 
     job: Job
     job_ad: str
@@ -74,6 +77,9 @@ class Post:
     facts_for: str
     booking: Booking | None = None
     unseen: bool = False
+    flows: tuple[Booking, ...] = ()
+    what: str = ""
+    rest: Demand = ()
 
 
 def register(
@@ -128,7 +134,10 @@ def register_post(connection: Connection, post: Post) -> StoredRun:
         reservations.admit(connection, post.booking, now, actor)
     elif stored is not None:
         reservations.release_of_job(connection, fresh.id)
-    return StoredRun(fresh, stored is None, tuple(ended))
+    made: tuple[Reservation, ...] = ()
+    if fresh.live and (post.flows or post.rest):
+        made = reservations.admit_together(connection, post.flows, post.what, post.rest, now, actor)
+    return StoredRun(fresh, stored is None, tuple(ended), made)
 
 
 def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str, actor: str, detail: str = "") -> Job:

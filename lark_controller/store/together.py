@@ -189,7 +189,7 @@ def _register(
     fresh: list[tuple[int, Post]] = []
     for place, post in requests:
         claims = _claims(post.job)
-        if post.booking is not None or not post.job.live or not taken.isdisjoint(claims):
+        if post.booking is not None or post.flows or post.rest or not post.job.live or not taken.isdisjoint(claims):
             alone.append(place)
         else:
             fresh.append((place, post))

@@ -21,7 +21,7 @@ from lark_controller.jobs.job import ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.qos.queues import FIRST_JOB_QUEUE, FIRST_RESERVED_QUEUE, LAST_JOB_QUEUE, MAX_QUEUE
-from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, carried, worker_queue_plan
+from lark_controller.qos.worker_queues import Claim, QueueDemand, carried, flow_demand, worker_queue_plan
 from lark_controller.store import Store
 from lark_controller.switches.openflow import wire
 from tests.chaos.checker import Bucket, Evidence, Flows, Place, Queues, Reservation, Row
@@ -72,7 +72,7 @@ def desired(url: str, policy: str, slots: int, datapaths: Sequence[int]) -> tupl
     of_job: dict[str, list[ReservedFlow]] = defaultdict(list)
     for each in reserved:
         if each.job is not None:
-            of_job[each.job].append(ReservedFlow(each.number, each.kbps, each.target))
+            of_job[each.job].append(ReservedFlow(each.number, each.kbps, each.target, steady=each.steady))
         if each.peer is not None:
             of_job[each.peer].append(ReservedFlow(each.number, each.kbps, incoming=True))
     in_force = load(policy)
@@ -115,7 +115,7 @@ def _queues(whole: Desired, switch: Switch) -> Queues:
             if not flow.incoming:
                 queue = FIRST_RESERVED_QUEUE + flow.number % (MAX_QUEUE - FIRST_RESERVED_QUEUE + 1)
                 whole.set_queue(claim, queue, job.number)
-            demands.append(QueueDemand(claim, queue, None, flow.kbps / 1000, way=Way.IN if flow.incoming else Way.OUT))
+            demands.append(flow_demand(job, flow, queue, share))
     speeds = {name: switch.speeds.get(number) for name, number in switch.ports.items() if number in switch.uplinks}
     plan = worker_queue_plan(demands, carried(speeds, whole.policy, f"worker{switch.datapath}", demands))
     return {

@@ -111,13 +111,16 @@ exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin CONDOR_CONFIG=/etc/condor/pool.co
 
 
 class Machine:
-    """One machine of the pool; ``shared`` is seen as ``/pool`` in it. ``namespace`` "" is the tests' own network."""
+    """One machine of the pool; ``shared`` is seen as ``/pool`` in it. ``namespace`` "" is the tests' own network;
+    ``more`` is added to its configuration."""
 
-    def __init__(self, folder: Path, shared: Path, name: str, address: str, central: str, namespace: str) -> None:
+    def __init__(
+        self, folder: Path, shared: Path, name: str, address: str, central: str, namespace: str, more: str = ""
+    ) -> None:
         self.name, self.folder = name, folder
         folder.mkdir(mode=0o755)
         daemons = "MASTER, COLLECTOR, NEGOTIATOR, SCHEDD" if address == central else "MASTER, STARTD"
-        config = _CONFIG.format(central=central, port=PORT, address=address, name=name, daemons=daemons)
+        config = _CONFIG.format(central=central, port=PORT, address=address, name=name, daemons=daemons) + more
         enter = ["ip", "netns", "exec", namespace] if namespace else []
         # All of these become the master: it ends its daemons when the tests are killed.
         ending = ["setpriv", "--pdeathsig", "QUIT"]

@@ -191,7 +191,7 @@ def test_a_jobs_reserved_flow_keeps_its_rate_beside_others(lab: Lab) -> None:
     put(lab, policy())
     with running(lab, [Wish(user, worker="worker1") for user in ("alice", "bob", "carol")]) as jobs:
         enforced(lab)
-        wish = json.dumps({"source": jobs[0].id, "destination": SITE[1], "rate": 50})
+        wish = json.dumps({"source": jobs[0].id, "destination": SITE[1], "rate": 50, "steady": True})
         made = controller.api(lab, "/v1/reservations?wait=10", "POST", wish, "application/json")
         enforced(lab)
         measure = partial(rates, jobs, SITE[1], down=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
@@ -20,7 +21,7 @@ from lark_controller.jobs.job import JobState
 from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologySpec
 from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
 from lark_controller.qos.topology import Demand, Topology, requested_rate
-from lark_controller.store import LEASE_EXPIRED, Store, reservations
+from lark_controller.store import LEASE_EXPIRED, Post, Store, StoredRun, reservations
 from lark_controller.store.database import connect
 from lark_controller.store.schema import runs
 from tests.fixtures.databases import NOW, a_run, at_once
@@ -55,8 +56,8 @@ def of_job(job_id: str, rate: float, net: Topology = NET) -> Booking:
     return Booking(ReservationKind.JOB, kbps, "worker0", "wan", net.both_ways("worker0", "wan", kbps), job=job_id)
 
 
-def to(rate: float, until: float | None = None) -> Callable[[Reservation], tuple[int, float | None, Demand]]:
-    return lambda held: (requested_rate(rate), until, NET.flow(held.source, "wan", requested_rate(rate)))
+def to(rate: float, until: float | None = None) -> Callable[[Reservation], tuple[int, float | None, bool, Demand]]:
+    return lambda held: (requested_rate(rate), until, held.steady, NET.flow(held.source, "wan", requested_rate(rate)))
 
 
 def out(store: Store) -> int:
@@ -110,6 +111,29 @@ def test_what_does_not_fit_changes_nothing(store: Store) -> None:
     assert store.reservations.change(first.id, to(1), NOW, "ops") is None
     assert store.reservations.use() == {}
     assert [entry.action for entry in store.trail.page(first.id, None, 10).entries] == ["release", "change", "reserve"]
+
+
+def test_several_bookings_are_admitted_together_where_the_rest_has_room_as_well(store: Store) -> None:
+    one, other = (a_run(number) for number in (1, 2))
+    for run in (one, other):
+        store.runs.register(run, "", "", "hook", NOW)
+    bookings = [flow(30, job=one.id), flow(20, job=other.id)]
+    rest = flow(50).demand
+    post = Post(a_run(3), "", "", "hook", NOW, "", flows=tuple(bookings), what="the pattern", rest=flow(51).demand)
+    (refused,) = store.runs.carry_out([post])
+    assert isinstance(refused, CapacityError)
+    assert "no room for the pattern: link out (core to wan) has 50 of 100 Mb/s left, and 51 are asked" in str(refused)
+    assert store.reservations.use() == {}
+    assert store.runs.find(post.job.id) is None
+    (stored,) = store.runs.carry_out([replace(post, rest=rest)])
+    assert isinstance(stored, StoredRun)
+    assert [(each.job, each.rate) for each in stored.reserved] == [(one.id, 30), (other.id, 20)]
+    # The rest is looked at and not kept.
+    assert out(store) == 50_000
+    store.runs.end(other.id, NOW, "over", "", "hook")
+    (gone,) = store.runs.carry_out([replace(post, job=a_run(4), flows=(flow(1, job=other.id),), rest=())])
+    assert isinstance(gone, NotFoundError)
+    assert out(store) == 30_000
 
 
 def test_pages_go_through_all(store: Store) -> None:

@@ -1,0 +1,121 @@
+"""Parallel jobs of a real HTCondor: their nodes are jobs here, and their pattern is admitted before they start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.namespaces import Net, temporary_directory
+from lab.openvswitch import OpenVSwitch
+from lark_worker.identity.startd import LocalStartd
+from lark_worker.network.commands import run
+from tests.fixtures.service import wait
+from tests.htcondor.real_pool import Jobs, Machine
+from tests.worker.pool import POLICY, Pool, a_pool
+
+pytestmark = pytest.mark.ovs
+
+WORKER, ACCESS_POINT = "10.77.0.1", "10.77.0.2"
+TOPOLOGY = "topology: {hosts: {default: {switch: s, capacity: 100}}}\n"
+# Two slots that the access point's dedicated scheduler may claim.
+DEDICATED = """\
+SLOT_TYPE_1 = 50%
+SLOT_TYPE_1_PARTITIONABLE = False
+NUM_SLOTS_TYPE_1 = 2
+DedicatedScheduler = "DedicatedScheduler@ap.test"
+STARTD_ATTRS = $(STARTD_ATTRS), DedicatedScheduler
+RANK = Scheduler =?= $(DedicatedScheduler)
+MpiBandwidth = TARGET.RequestMpiBandwidth
+STARTD_ATTRS = $(STARTD_ATTRS), MpiBandwidth
+"""
+
+
+class ParallelPool:
+    """A worker with Lark and the real HTCondor, and an access point whose dedicated scheduler it is of."""
+
+    def __init__(self, lark: Pool, net: Net, folder: Path) -> None:
+        self.lark = lark
+        far = net.host("ap", addresses=[f"{ACCESS_POINT}/24"])
+        run(["ip", "addr", "add", f"{WORKER}/24", "dev", far.port])
+        lark.folder.chmod(0o755)
+        (lark.folder / "lark-start").symlink_to("starter_hook.sh")
+        self.access = Machine(folder / "ap", lark.folder, "ap", ACCESS_POINT, ACCESS_POINT, far.namespace)
+        self.worker = Machine(folder / "w1", lark.folder, "worker1", WORKER, ACCESS_POINT, "", DEDICATED)
+        self.jobs = Jobs(self.access)
+
+    def start(self) -> None:
+        """Wait for the pool, and have the worker service look at its starters and ask its startd."""
+        wait(lambda: self.worker.name in self.access.run("condor_status -af Machine", check=False), limit=90)
+        self.worker.run("cp $(condor_config_val STARTD_ADDRESS_FILE) /pool/startd_address")
+        self.lark.stop_service()
+        self.lark.startd = LocalStartd(self.lark.folder / "startd_address")  # type: ignore[assignment]  # the real one
+        self.lark.environment |= {
+            "LARK_WORKER_STARTERS": self.worker.program("condor_starter"),
+            "LARK_WORKER_STARTDS": self.worker.program("condor_startd"),
+        }
+        self.lark.start_service()
+
+    def submit(self, pattern: str) -> int:
+        """Submit a job of two nodes that end once this folder says so; its cluster."""
+        lines = {
+            "universe": "parallel", "executable": "run", "machine_count": "2", "request_memory": "64",
+            "request_disk": "1000", "should_transfer_files": "YES", "when_to_transfer_output": "ON_EXIT",
+            "log": "log", "+RequestMpiBandwidth": f'"{pattern}"', "+ParallelShutdownPolicy": '"WAIT_FOR_ALL"',
+        }  # fmt: skip
+        lines["output"], lines["error"] = "out.$(NODE)", "err.$(NODE)"
+        return self.jobs.submit("alice", "while [ ! -e /pool/end ]; do sleep 0.2; done", lines)
+
+    def close(self) -> None:
+        for machine in (self.access, self.worker):
+            machine.close()
+
+
+@pytest.fixture(scope="module")
+def pool(ovs: OpenVSwitch) -> Iterator[ParallelPool]:
+    with temporary_directory() as name, Net() as net:
+        folder = Path(name)
+        (folder / "lark").mkdir()
+        with a_pool(folder / "lark", ovs, net, POLICY + TOPOLOGY, NETWORK_TYPE="ovs_bridge") as lark:
+            made = ParallelPool(lark, net, folder)
+            try:
+                made.start()
+                yield made
+            finally:
+                made.close()
+        ovs.vsctl("--if-exists", "del-br", lark.bridge)
+
+
+def test_the_nodes_of_a_parallel_job_are_known_by_their_numbers(pool: ParallelPool) -> None:
+    cluster = pool.submit("ring 40")
+    client = pool.lark.client
+    deadline = time.monotonic() + 120
+    while len(live := list(client.jobs(state="enforced"))) < 2:
+        assert time.monotonic() < deadline, pool.jobs.state(cluster) + pool.access.logs() + pool.worker.logs()
+        time.sleep(0.5)
+    assert len({job["global_job_id"] for job in live}) == 1
+    ads = [client.job(job["id"])["job_ad"] for job in live]
+    nodes = [line for ad in ads for line in ad.splitlines() if line.startswith("Node =")]
+    assert sorted(nodes) == ["Node = 0", "Node = 1"]
+    for ad in ads:
+        assert "MaxHosts = 2" in ad
+        assert all(f"slot{number}@" in ad.partition("AllRemoteHosts = ")[2].partition("\n")[0] for number in (1, 2))
+    # Both are on one worker, and so need no link.
+    assert list(client.reservations()) == []
+    (pool.lark.folder / "end").touch()
+    pool.jobs.wait(cluster)
+    wait(lambda: not list(client.jobs(state="enforced")))
+
+
+def test_a_pattern_that_cannot_be_leaves_the_whole_job_in_the_queue_until_it_can(pool: ParallelPool) -> None:
+    (pool.lark.folder / "end").unlink(missing_ok=True)
+    cluster = pool.submit("neighbours 3x3 40")
+    # HTCondor holds no parallel job for a hook: it takes the job back, and tries again.
+    wait(lambda: pool.jobs.state(cluster).split()[:2] == ["1", "1"], limit=120)
+    assert list(pool.lark.client.jobs(state="enforced")) == []
+    pool.access.run(f"condor_qedit {cluster} RequestMpiBandwidth '\"neighbours 2 40\"'")
+    wait(lambda: len(list(pool.lark.client.jobs(state="enforced"))) == 2, limit=120)
+    (pool.lark.folder / "end").touch()
+    pool.jobs.wait(cluster)

@@ -1,0 +1,81 @@
+"""RequestMpiBandwidth: patterns of a parallel job's nodes as tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lark_common.errors import AdError
+from lark_controller.qos.pattern import MOST, node_pattern
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "rates", "steady"),
+    [
+        ("ring 20", 1, {}, False),
+        ("ring 20", 2, {(0, 1): 20_000, (1, 0): 20_000}, False),
+        ("ring 0.5 steady", 3, {(0, 1): 500, (1, 2): 500, (2, 0): 500}, True),
+        ("all  10", 3, {(a, b): 10_000 for a in range(3) for b in range(3) if a != b}, False),
+        ("neighbours 3 1", 3, {(0, 1): 1000, (1, 0): 1000, (1, 2): 1000, (2, 1): 1000}, False),
+        (
+            "neighbours 2x2 1 steady", 4,
+            {(0, 1): 1000, (1, 0): 1000, (0, 2): 1000, (2, 0): 1000, (1, 3): 1000, (3, 1): 1000, (2, 3): 1000,
+             (3, 2): 1000},
+            True,
+        ),
+        # Both neighbours in a dimension of two are the same node, and in one of one there is none.
+        ("neighbours 2x1 periodic 1.5", 2, {(0, 1): 3000, (1, 0): 3000}, False),
+        ("neighbours 3 periodic 1", 3, {(a, b): 1000 for a in range(3) for b in range(3) if a != b}, False),
+        ("0>1 20, 1>0 5.125,2 > 0 7", 3, {(0, 1): 20_000, (1, 0): 5125, (2, 0): 7000}, False),
+        ("0>1 20 steady", 2, {(0, 1): 20_000}, True),
+    ],
+)  # fmt: skip
+def test_the_flows_of_a_pattern(text: str, nodes: int, rates: dict[tuple[int, int], int], steady: bool) -> None:
+    found = node_pattern(text, nodes)
+    assert (dict(found.rates), found.steady) == (rates, steady)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "reason"),
+    [
+        ("", 2, "is not understood"),
+        ("steady", 2, "is not understood"),
+        ("star 20", 2, "'star 20' is not understood; accepted: \"all RATE\""),
+        ("ring", 2, "accepted:"),
+        ("ring 20 30", 2, "accepted:"),
+        ("ring 0", 2, "'0' is no rate; 0.001 to 1e+07 Mb/s are accepted"),
+        ("ring -1", 2, "is no rate"),
+        ("ring 1e3", 2, "is no rate"),
+        ("ring nan", 2, "is no rate"),
+        ("ring 99999999", 2, "is no rate"),
+        ("ring \u0665", 2, "is no rate"),
+        ("neighbours 20", 4, "accepted:"),
+        ("neighbours 2x3 20", 4, "a grid of 2x3 has 6 nodes, and the job has 4"),
+        ("neighbours 2xx2 20", 4, "accepted:"),
+        ("neighbours 2x2 round 20", 4, "accepted:"),
+        ("0>4 20", 4, "there is no node 4; the job has nodes 0 to 3"),
+        ("0>0 20", 4, "0>0 is a node to itself, or stands twice"),
+        ("0>1 20, 0>1 20", 4, "0>1 is a node to itself, or stands twice"),
+        ("0>1 20,", 4, "'' is not understood"),
+        ("all 1", 65, f"4160 flows; at most {MOST} are accepted"),
+        ("ring 1", MOST + 1, f"{MOST + 1} flows"),
+    ],
+)
+def test_mistakes_are_named(text: str, nodes: int, reason: str) -> None:
+    with pytest.raises(AdError) as caught:
+        node_pattern(text, nodes)
+    assert reason in str(caught.value)
+    assert "RequestMpiBandwidth" in str(caught.value)
+
+
+@given(st.text("alringeghbous 0123456789x>,.", max_size=40), st.integers(1, 12))
+def test_whatever_is_written_is_a_pattern_of_the_jobs_nodes_or_a_mistake(text: str, nodes: int) -> None:
+    try:
+        found = node_pattern(text, nodes)
+    except AdError:
+        return
+    for (here, there), kbps in found.rates.items():
+        assert here != there
+        assert 0 <= min(here, there) <= max(here, there) < nodes
+        assert kbps > 0
