@@ -133,6 +133,7 @@ class Endpoint:
         except (ValueError, OSError) as error:
             raise SettingError(f"{url!r} cannot be used: {error}") from None
         self.url = url
+        self._shows = cert is not None
         self._parts = parts
         self._base = "" if parts.scheme == "unix" else parts.path.rstrip("/")
         self._whole = whole
@@ -166,7 +167,7 @@ class Endpoint:
                 raise http.client.IncompleteRead(data, answer.length)
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(
-                f"{self.url} cannot be reached: {reason_of(error, self._tls is not None)}", sent
+                f"{self.url} cannot be reached: {reason_of(error, self._tls is not None, self._shows)}", sent
             ) from None
         finally:
             if poll:
@@ -202,14 +203,18 @@ class Endpoint:
         return http.client.HTTPConnection(host, self._port, timeout=timeout)
 
 
-def reason_of(error: Exception, tls: bool) -> str:
-    """A failed request's reason in a sentence, with what to do where that is known."""
+def reason_of(error: Exception, tls: bool, shows: bool = False) -> str:
+    """A failed request's reason in a sentence, with what to do where that is known. ``shows``: the caller shows a
+    certificate of its own."""
     if isinstance(error, ssl.SSLCertVerificationError):
         words = error.verify_message.rstrip(".")
         return f"{words}: {_CERTIFICATES.get(error.verify_code, _ANOTHER_AUTHORITY)}."
     words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    if isinstance(error, ssl.SSLError):
-        return f"{_TLS.get(error.reason or '', words)}."
+    if isinstance(error, ssl.SSLError) and (known := _TLS.get(getattr(error, "reason", None) or "")):
+        return f"{known}."
+    if shows and isinstance(error, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError | ssl.SSLZeroReturnError):
+        # A server's alert may be lost where it has closed before the request was written.
+        return f"{words}. Is this machine's own certificate still good (openssl x509 -enddate -noout -in FILE)?"
     if isinstance(error, ConnectionError) and error.errno == errno.ECONNREFUSED:
         running = "Is the controller running (on its host: systemctl status lark-controller)?"
         return f"{words}: nothing listens there. {running}"
