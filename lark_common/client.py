@@ -270,11 +270,20 @@ class Client:
         return self._json("DELETE", f"/v1/reservations/{_part(reservation_id)}")
 
     def associate_external_address(
-        self, job: str, opened: Sequence[str] = (), seconds: float | None = None, wait: float = 0.0
+        self,
+        job: str,
+        opened: Sequence[str] = (),
+        seconds: float | None = None,
+        wait: float = 0.0,
+        *,
+        name: str | None = None,
     ) -> Answer:
         """Give a live job an external address with these protocols and ports open (none: all that the policy opens),
-        for so many seconds (None: as long as the policy lets it). A job that has one keeps it."""
-        body = json.dumps({"job": job, "open": list(opened), "seconds": seconds})
+        for so many seconds (None: as long as the policy lets it), and with a ``name`` in the DNS, of which this is the
+        first label. A job that has one keeps it."""
+        # A controller of before names refuses what it does not know.
+        named = {} if name is None else {"name": name}
+        body = json.dumps({"job": job, "open": list(opened), "seconds": seconds, **named})
         return self._json("POST", "/v1/external-addresses", None, body, "application/json", wait=wait)
 
     def external_addresses(self, job: str | None = None) -> Answer:

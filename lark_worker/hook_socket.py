@@ -345,7 +345,12 @@ class _Handler(BaseHTTPRequestHandler):
         resolv = resolv_conf(record.namespace)
         usage = "counted" if record.accounted else "not counted"
         more = [f"resolv {resolv}\n"] if resolv else []
-        more += [f"external {address}\n" for address in record.external]
+        # The last one of a name counts: of two addresses the IPv4 one, which is the first.
+        more += [f"external {address}\n" for address in reversed(record.external)]
+        if record.external:
+            more.append(f"external-ports {' '.join(record.opened)}\n")
+        if record.external_name:
+            more.append(f"external-name {record.external_name}\n")
         return f"namespace {record.namespace}\nusage {usage}\n" + "".join(more)
 
     def _own(self) -> Record:
@@ -468,6 +473,8 @@ def _shown(record: Record) -> dict[str, Any]:
         "network_type": record.network_type,
         "addresses": [address.partition("/")[0] for address in record.addresses],
         "external_addresses": list(record.external),
+        "external_open": list(record.opened),
+        "external_name": record.external_name,
     }
 
 

@@ -46,6 +46,7 @@ class JobAd:
     requested_vlan: int | str | None = None
     external: bool = False
     external_ports: str | None = None
+    external_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,7 @@ def _job_ad(read: Reader, text: str) -> JobAd:
         requested_vlan=read.vlan_or_name("RequestedVLAN"),
         external=read.boolean("RequestExternalAddress") or False,
         external_ports=read.name("ExternalPorts"),
+        external_name=read.name("ExternalName"),
     )
 
 

@@ -10,12 +10,13 @@ from lark_controller.jobs.external import Association, Opening, PoolState
 
 @dataclass(frozen=True, slots=True)
 class ExternalWish:
-    """A request for an external address: the job's id, the openings (empty: all that the policy lets it have), and for
-    how many seconds (None: as long as the policy lets it)."""
+    """A request for an external address: the job's id, the openings (empty: all that the policy lets it have), for how
+    many seconds (None: as long as the policy lets it), and the label of its name in the DNS (``""``: none)."""
 
     job: str
     openings: tuple[Opening, ...] = ()
     seconds: float | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

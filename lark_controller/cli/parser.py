@@ -212,6 +212,7 @@ def _external_commands(subparsers: Any) -> None:
     add.add_argument("job", help=_JOB)
     add.add_argument("open", nargs="*", help="tcp/80, udp/5000-5010, icmp, any [all that the policy opens]")
     add.add_argument("--seconds", type=float, help="how long [as long as the policy lets it]")
+    add.add_argument("--name", help="the first label of its name in the DNS [none]")
     listed = _remote(actions, "list", external.show, watched=True)
     listed.add_argument("--job", help=f"only that of {_JOB}")
     for name, run in (("show", external.status), ("release", external.release)):

@@ -125,6 +125,16 @@ class Job:
         return tuple(each.address for each in self.external)
 
     @property
+    def external_open(self) -> tuple[str, ...]:
+        """The words of what is open at these, each once."""
+        return tuple(dict.fromkeys(str(one) for each in self.external for one in each.openings))
+
+    @property
+    def external_name(self) -> str:
+        """The name of one of these in the DNS; ``""``: there is none."""
+        return next((each.name for each in self.external if each.name), "")
+
+    @property
     def has_pool_address(self) -> bool:
         """True where the job's addresses are its own in the whole pool (behind NAT they are its host's business)."""
         return self.network_type in (NetworkType.OVS_BRIDGE, NetworkType.BRIDGE)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from lark_common.runs import Network
 from lark_common.scitags import Collector
 from lark_controller.jobs.external import Opening
+from lark_controller.jobs.external_names import NameForm
 
 # Limits on the WAN rules and groups of a policy: their positions travel in 7 metadata bits and in DSCP.
 MAX_WAN_RULES: Final = 127
@@ -322,7 +323,8 @@ class WithoutExternal(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ExternalRule:
     """The external addresses of the jobs for which ``when`` is true: from which pool, with which openings, how many for
-    each user and each group (None: no limit), and for how many seconds (None: as long as the job lives)."""
+    each user and each group (None: no limit), for how many seconds (None: as long as the job lives), and with which
+    names in the DNS (None: without)."""
 
     position: int
     line: int
@@ -332,6 +334,7 @@ class ExternalRule:
     per_user: int = 1
     per_group: int | None = None
     seconds: float | None = None
+    names: NameForm | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from lark_common.log import WARNING, event
 from lark_common.runs import NetworkType
 from lark_controller.api.external import ExternalWish, Given
 from lark_controller.jobs.external import Association, Opening, PoolState, listed, refused, size
+from lark_controller.jobs.external_names import WANTED, FullName, label
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import decide, quarantined
 from lark_controller.policies.external import rule_of
@@ -23,7 +24,7 @@ from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 from lark_controller.store.external_addresses import Claim
 
-PORTS = "ExternalPorts"
+PORTS, NAME = "ExternalPorts", "ExternalName"
 NO_POOLS = "the policy has no external addresses"
 
 
@@ -76,7 +77,11 @@ class ExternalAddresses:
                 if wish.openings and wish.openings != has.openings:
                     opened = ", ".join(map(str, has.openings))
                     raise StateError(f"job {job.called} has {has.address} with {opened}; release that first")
-                return Given(has, False)
+                if wish.name and wish.name != has.name.partition(".")[0]:
+                    called = has.name or "without a name"
+                    raise StateError(f"job {job.called} has {has.address}, {called}; release that first")
+                # How far its name is, is in the store alone.
+                return Given(self._store.find(has.id) or has, False)
             self._forget_past(now)
             try:
                 claim = self._claim(job, wish, now)
@@ -103,7 +108,11 @@ class ExternalAddresses:
         except ValueError as error:
             raise AdError(PORTS, str(error)) from None
         try:
-            self.associate(ExternalWish(job.id, openings), actor)
+            name = label(job_ad.external_name) if job_ad.external_name else ""
+        except ValueError as error:
+            raise AdError(NAME, str(error)) from None
+        try:
+            self.associate(ExternalWish(job.id, openings, name=name), actor)
         except ExternalAddressError as error:
             if self._without() is not WithoutExternal.RUN:
                 raise
@@ -129,11 +138,11 @@ class ExternalAddresses:
         return found
 
     def held(self, job: str | None = None, owner: str | None = None) -> tuple[Association, ...]:
-        """The associations that are not over."""
-        now = time.time()
+        """The associations that are not over. Raises StoreError."""
+        now, found = time.time(), self._store.held()
         with self._lock:
-            found = [each for each in self._of_job.values() if each.live(now)]
-        chosen = (each for each in found if job in (None, each.job) and owner in (None, each.owner))
+            mine = {each.id for each in self._of_job.values() if each.live(now)}
+        chosen = (each for each in found if each.id in mine and job in (None, each.job) and owner in (None, each.owner))
         return tuple(sorted(chosen, key=lambda each: each.number))
 
     def pools(self) -> tuple[PoolState, ...]:
@@ -184,6 +193,7 @@ class ExternalAddresses:
             rule.per_group,
             None if seconds is None else now + seconds,
             spec.quarantine,
+            _full_name(rule, wish.name, job) if wish.name else None,
         )
 
     def _rule(self, job: Job) -> tuple[Policy, ExternalSpec, ExternalRule]:
@@ -203,7 +213,23 @@ class ExternalAddresses:
             if job is not None and (reason := self._why_over(job, each)):
                 self.release(each.id, "policy", reason)
                 count += 1
+            elif job is not None and (reason := self._why_nameless(job, each)):
+                over = self._store.drop_name(each.id, time.time(), reason)
+                if over is not None:
+                    self._of_job[job.id] = over
+                    self._feed.tell(job.id)
         return count
+
+    def _why_nameless(self, job: Job, has: Association) -> str:
+        """The reason why the policy gives a job's address its name no more; ``""``: it does, or there is none."""
+        if has.name_state not in WANTED:
+            return ""
+        _, _, rule = self._rule(job)
+        try:
+            name = _full_name(rule, has.name.partition(".")[0], job)
+        except ExternalAddressError as error:
+            return str(error)
+        return "" if (name.text, name.zone) == (has.name, has.zone) else f"the policy names it {name.text} now"
 
     def _why_over(self, job: Job, has: Association) -> str:
         """The reason why the policy gives a job its address no more; ``""``: it does."""
@@ -243,6 +269,15 @@ def why_not(policy: Policy, job: Job) -> str:
         lines = [each.line for each in decision.because if each.kind is RuleKind.CONNECTIVITY]
         return f"nobody may call the job: its inbound connectivity is closed (policy line {lines[0] if lines else 0})"
     return ""
+
+
+def _full_name(rule: ExternalRule, name: str, job: Job) -> FullName:
+    if rule.names is None:
+        raise ExternalAddressError(f"the policy gives this job's address no name (line {rule.line})")
+    try:
+        return rule.names.full(name, job.owner)
+    except ValueError as error:
+        raise ExternalAddressError(f"no name: {error}") from None
 
 
 def _missing(association_id: str) -> NotFoundError:

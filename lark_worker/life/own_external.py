@@ -14,7 +14,7 @@ from lark_worker.errors import CallerError
 from lark_worker.life.own_reservations import ControllerAnswer, read
 from lark_worker.records.records import Record
 
-_WISH: Final = frozenset({"open", "seconds"})
+_WISH: Final = frozenset({"open", "seconds", "name"})
 
 
 class OwnExternalAddresses:
@@ -29,8 +29,11 @@ class OwnExternalAddresses:
         opened = wish.get("open", [])
         if not isinstance(opened, list) or not all(isinstance(each, str) for each in opened):
             raise AdError("", "open: a list of words is accepted, as tcp/80")
+        name = wish.get("name")
+        if name is not None and not isinstance(name, str):
+            raise AdError("", "name: a word is accepted, as web")
         return self._link.passed(
-            lambda client: client.associate_external_address(record.id, opened, wish.get("seconds"), wait)
+            lambda client: client.associate_external_address(record.id, opened, wish.get("seconds"), wait, name=name)
         )
 
     def show(self, record: Record, association_id: str) -> ControllerAnswer:

@@ -9,6 +9,7 @@ from flask import Response, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
 from lark_controller.api.external import ExternalWish
+from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host_of
@@ -49,6 +50,11 @@ class ExternalWishSchema(Schema):
         validate=_SECONDS,
         metadata=meta("Seconds; without it as long as the policy lets it, and never longer than the job lives"),
     )
+    name = fields.String(
+        load_default="",
+        validate=validate.Length(max=64),
+        metadata=meta(f"The label of its name in the DNS, empty for none: {external_names.ACCEPTED}"),
+    )
 
 
 class ExternalAddressSchema(Schema):
@@ -68,6 +74,13 @@ class ExternalAddressSchema(Schema):
     free = Time("Time from which another job may get the address, null where it has not ended", allow_none=True)
     why = fields.String(required=True, metadata=meta("The reason for its end"))
     actor = fields.String(required=True, metadata=meta("Name of the token that asked for it"))
+    name = fields.String(required=True, allow_none=True, metadata=meta("Its name in the DNS"))
+    name_state = fields.String(
+        required=True,
+        validate=validate.OneOf([str(each) for each in external_names.NameState]),
+        metadata=meta("How far that name is: to be added to its zone, in it, to be removed from it, or removed"),
+    )
+    name_reason = fields.String(required=True, metadata=meta("The reason why the name waits"))
 
 
 class ExternalPoolSchema(Schema):
@@ -109,7 +122,7 @@ def associate(query: dict[str, Any]) -> Response:
     body = read_json(MAX_BODY, ExternalWishSchema())
     job_id = named_job(body["job"])
     require_host_of(current(), job_id)
-    wish = ExternalWish(job_id, _openings(body["open"]), body["seconds"])
+    wish = ExternalWish(job_id, _openings(body["open"]), body["seconds"], _label(body["name"]))
     given = current().controls.external.associate(wish, actor())
     if query["wait"]:
         # As with reservations: those who ask must leave places to the hooks of jobs that start.
@@ -175,6 +188,16 @@ def _openings(words: list[str]) -> tuple[Opening, ...]:
         raise Problem(422, f"open: {error}", "parameters", errors=[wrong]) from None
 
 
+def _label(word: str) -> str:
+    if not word:
+        return ""
+    try:
+        return external_names.label(word)
+    except ValueError as error:
+        wrong = {"parameter": "name", "problem": str(error)}
+        raise Problem(422, f"name: {error}", "parameters", errors=[wrong]) from None
+
+
 def _own(association_id: str) -> Association:
     """An association that the token may use. Raises Problem 403, 404, NotFoundError."""
     found = current().controls.external.find(association_id)
@@ -203,6 +226,9 @@ def _shown(found: Collection[Association]) -> list[dict[str, object]]:
             "free": each.free,
             "why": each.why,
             "actor": each.actor,
+            "name": each.name or None,
+            "name_state": str(each.name_state),
+            "name_reason": each.name_reason,
         }
         for each in found
     ]
