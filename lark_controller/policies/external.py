@@ -46,6 +46,7 @@ def parse(entry: FileEntry, jobs: tuple[Network, ...]) -> ExternalSpec | None:
         tuple(rules),
         float(rest),
         WithoutExternal(refused or WithoutExternal.HOLD),
+        MappingProxyType(zones),
     )
 
 

@@ -339,13 +339,14 @@ class ExternalRule:
 
 @dataclass(frozen=True, slots=True)
 class ExternalSpec:
-    """External addresses: the pools by name, the rules in order, and the seconds that an address rests between two
-    jobs."""
+    """External addresses: the pools by name, the rules in order, the seconds that an address rests between two jobs,
+    and the zones of names with the seconds that others keep a name."""
 
     pools: Mapping[str, tuple[Network, ...]]
     rules: tuple[ExternalRule, ...]
     quarantine: float
     refused: WithoutExternal = WithoutExternal.HOLD
+    zones: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class Accounting(StrEnum):

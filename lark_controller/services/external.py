@@ -12,20 +12,17 @@ from dataclasses import replace
 from lark_common.classads.ads import JobAd
 from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
 from lark_common.log import WARNING, event
-from lark_common.runs import NetworkType
 from lark_controller.api.external import ExternalWish, Given
-from lark_controller.jobs.external import Association, Opening, PoolState, listed, refused, size
-from lark_controller.jobs.external_names import WANTED, FullName, label
+from lark_controller.jobs.external import Association, PoolState, listed, refused, size
+from lark_controller.jobs.external_names import label
 from lark_controller.jobs.job import Job
-from lark_controller.policies.decide import decide, quarantined
-from lark_controller.policies.external import rule_of
-from lark_controller.policies.model import ExternalRule, ExternalSpec, Policy, RuleKind, WithoutExternal
+from lark_controller.policies.model import ExternalSpec, Policy, WithoutExternal
+from lark_controller.services.external_rules import full_name, rule_for, why_nameless, why_not, why_over
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 from lark_controller.store.external_addresses import Claim
 
 PORTS, NAME = "ExternalPorts", "ExternalName"
-NO_POOLS = "the policy has no external addresses"
 
 
 class ExternalAddresses:
@@ -153,7 +150,7 @@ class ExternalAddresses:
         for name, networks in () if spec is None else spec.pools.items():
             theirs = [each for each in rows if any(each.address in network for network in networks)]
             used = sum(each.live(now) for each in theirs)
-            resting = sum(not each.live(now) and (each.free is None or each.free > now) for each in theirs)
+            resting = sum(each.rests(now) for each in theirs)
             states.append(PoolState(name, size(networks), used, resting))
         return tuple(states)
 
@@ -176,7 +173,7 @@ class ExternalAddresses:
 
     def _claim(self, job: Job, wish: ExternalWish, now: float) -> Claim:
         """The terms of what a job asks for. Raises ExternalAddressError."""
-        policy, spec, rule = self._rule(job)
+        policy, spec, rule = rule_for(self._policy, job)
         wanted = wish.openings or rule.openings
         if closed := refused(wanted, rule.openings):
             wanted_words, open_words = (", ".join(map(str, each)) for each in (closed, rule.openings))
@@ -193,54 +190,23 @@ class ExternalAddresses:
             rule.per_group,
             None if seconds is None else now + seconds,
             spec.quarantine,
-            _full_name(rule, wish.name, job) if wish.name else None,
+            full_name(rule, wish.name, job) if wish.name else None,
         )
-
-    def _rule(self, job: Job) -> tuple[Policy, ExternalSpec, ExternalRule]:
-        policy, spec = self._policy, self._spec
-        if policy is None or spec is None:
-            raise ExternalAddressError(NO_POOLS)
-        rule = rule_of(policy, job.facts)
-        if rule is None:
-            raise ExternalAddressError("no rule of the policy's section external gives this job an address")
-        return policy, spec, rule
 
     def _release_refused(self) -> int:
         """End what the policy gives its job no more; returns how many. The caller holds the lock. Raises StoreError."""
         count = 0
         for each in list(self._of_job.values()):
             job = self._feed.directory.by_id.get(each.job)
-            if job is not None and (reason := self._why_over(job, each)):
+            if job is not None and (reason := why_over(self._policy, job, each.external)):
                 self.release(each.id, "policy", reason)
                 count += 1
-            elif job is not None and (reason := self._why_nameless(job, each)):
+            elif job is not None and (reason := why_nameless(self._policy, job, each.external)):
                 over = self._store.drop_name(each.id, time.time(), reason)
                 if over is not None:
                     self._of_job[job.id] = over
                     self._feed.tell(job.id)
         return count
-
-    def _why_nameless(self, job: Job, has: Association) -> str:
-        """The reason why the policy gives a job's address its name no more; ``""``: it does, or there is none."""
-        if has.name_state not in WANTED:
-            return ""
-        _, _, rule = self._rule(job)
-        try:
-            name = _full_name(rule, has.name.partition(".")[0], job)
-        except ExternalAddressError as error:
-            return str(error)
-        return "" if (name.text, name.zone) == (has.name, has.zone) else f"the policy names it {name.text} now"
-
-    def _why_over(self, job: Job, has: Association) -> str:
-        """The reason why the policy gives a job its address no more; ``""``: it does."""
-        try:
-            policy, spec, rule = self._rule(job)
-        except ExternalAddressError as error:
-            return str(error)
-        if not any(has.address in network for network in spec.pools[rule.pool]):
-            return f"{has.address} is not in pool {rule.pool}"
-        closed: tuple[Opening, ...] = refused(has.openings, rule.openings)
-        return f"the policy opens {', '.join(map(str, closed))} no more" if closed else why_not(policy, job)
 
     def _forget_past(self, now: float) -> None:
         """Take what is past its end out of the network, before the store may give it to the next job."""
@@ -254,30 +220,6 @@ class ExternalAddresses:
             del self._of_job[over.job]
             self._feed.tell(over.job)
             event("external address over", job=over.job, address=over.address, why=over.why)
-
-
-def why_not(policy: Policy, job: Job) -> str:
-    """The reason why a job's own network cannot be reached by an external address; ``""``: it can."""
-    if job.network_type is not NetworkType.OVS_BRIDGE:
-        return f"network type {job.network_type}: external addresses are for jobs of type ovs_bridge"
-    if job.ipv4 is None or job.mac is None:
-        return "the job has no IPv4 address of its own yet"
-    decision = quarantined(decide(job.facts, policy), job)
-    if decision.isolated:
-        return "nothing of the job may pass"
-    if not decision.inbound:
-        lines = [each.line for each in decision.because if each.kind is RuleKind.CONNECTIVITY]
-        return f"nobody may call the job: its inbound connectivity is closed (policy line {lines[0] if lines else 0})"
-    return ""
-
-
-def _full_name(rule: ExternalRule, name: str, job: Job) -> FullName:
-    if rule.names is None:
-        raise ExternalAddressError(f"the policy gives this job's address no name (line {rule.line})")
-    try:
-        return rule.names.full(name, job.owner)
-    except ValueError as error:
-        raise ExternalAddressError(f"no name: {error}") from None
 
 
 def _missing(association_id: str) -> NotFoundError:
