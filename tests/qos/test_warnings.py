@@ -32,7 +32,8 @@ def policy(topology: str, rules: str = "") -> str:
         (
             HEAD + "external:\n  pools: {a: [198.51.100.0/28], b: [198.51.100.16/28]}\n"
             "  zones: {x.org: 60, y.org: 60}\n"
-            "  rules:\n    - {pool: a, open: [any], names: '{name}.x.org'}\n    - {when: 'Owner == \"a\"', pool: a, open: [tcp]}\n",
+            "  rules:\n    - {pool: a, open: [any], names: '{name}.x.org'}\n"
+            "    - {when: 'Owner == \"a\"', pool: a, open: [tcp]}\n",
             [
                 "external.rules: no job comes to the rule in line 8: that in line 7 is for every job",
                 "external.pools.b: no rule gives addresses of this pool",

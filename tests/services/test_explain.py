@@ -141,12 +141,12 @@ def test_explain_walks_through_the_translation_in_both_directions(tmp_path: Path
         assert "job 1.0, with tcp/80, udp/53 open: explained for a packet of tcp to port 80" in steps
         assert "core1 classify: acts and goes on: external address" in steps
         verdict, reason, steps = told(alice.id, "192.0.2.1")
-        assert (verdict, reason) == ("forwarded", "core1 sends it to the WAN by wan as 198.51.100.64")
+        assert (verdict, reason) == ("forwarded", "core1 sends it to the WAN by wan, wan-fast as 198.51.100.64")
         assert "has the external address 198.51.100.64 with tcp/80, udp/53 open: explained for a packet of tcp" in steps
         # Where all is open, for a ping as everywhere else; and what the address is said to send, the job sends.
         assert told("192.0.2.1", "198.51.100.65")[1].endswith("hands it to job 3.0")
         assert told("198.51.100.65", "192.0.2.1")[1].endswith("as 198.51.100.65")
-        assert told(zoe.id, "192.0.2.1")[1] == "core1 sends it to the WAN by wan"
+        assert told(zoe.id, "192.0.2.1")[1] == "core1 sends it to the WAN by wan, wan-fast"
         verdict, reason, steps = told("192.0.2.1", "198.51.100.66")
         assert verdict == "dropped"
         assert "external: 198.51.100.66 is of pool public, and no live job has it" in steps
