@@ -290,6 +290,10 @@ class Client:
         """The external addresses of live jobs, of all or of one, and the state of each pool."""
         return self._json("GET", "/v1/external-addresses", None if job is None else {"job": job})
 
+    def external_pools(self) -> list[Answer]:
+        """The state of each pool of external addresses."""
+        return list(self._json("GET", "/v1/external-pools")["pools"])
+
     def external_address(self, association_id: str) -> Answer:
         """An external address by the id under which it was given, also when it is over."""
         return self._json("GET", f"/v1/external-addresses/{_part(association_id)}")

@@ -41,6 +41,8 @@ MAX_REASON: Final = 1000
 MAX_ADDRESSES: Final = 16
 # Ports and names of external addresses: they become environment of jobs.
 MAX_OPENINGS: Final = 64
+# Pools of external addresses that slots' ads tell of.
+MAX_POOLS: Final = 256
 _WORD: Final = re.compile(r"[A-Za-z0-9./-]{1,253}")
 # Seconds of a lease before the first answer, and the shortest that is accepted.
 DEFAULT_LEASE: Final = 900.0
@@ -205,6 +207,14 @@ class ControllerLink:
                 if group["ceiling"] is not None
             }
         except (KeyError, TypeError, ValueError, OverflowError):
+            return {}
+
+    def external_headroom(self) -> dict[str, int]:
+        """The free addresses of each pool of external addresses; empty where the controller knows of none."""
+        try:
+            found = self._ask(lambda client: client.external_pools())
+            return {str(pool["name"]): int(pool["free"]) for pool in found[:MAX_POOLS]}
+        except (_UnknownError, KeyError, TypeError, ValueError, OverflowError):
             return {}
 
     def forged(self, job_id: str, detail: str) -> None:

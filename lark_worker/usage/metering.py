@@ -101,6 +101,7 @@ class Metering:
         self._last_part_at: dict[str, float] = {}
         self._away_until = -math.inf
         self._headroom: dict[str, float] = {}
+        self._external: dict[str, int] = {}
         self._thread = StoppableThread("usage", self._run)
 
     def start(self) -> None:
@@ -250,12 +251,13 @@ class Metering:
     def _fetch_headroom(self) -> bool:
         try:
             headroom: dict[str, float] | None = self._link.headroom()
+            external = self._link.external_headroom()
         except (AwayError, RefusedError) as error:
             # An old value tells nothing about now.
             log.event("the groups' headroom is unknown", level=log.DEBUG, reason=error)
-            headroom = None
+            headroom, external = None, {}
         with self._lock:
-            self._headroom = headroom or {}
+            self._headroom, self._external = headroom or {}, external
         return headroom is not None
 
     def _publish(self) -> None:
@@ -271,7 +273,8 @@ class Metering:
             # A slot that had a job once has an ad without one.
             self._slots |= used.keys()
             none = slots.Use()
-            ads = slots.text({name: used.get(name, none) for name in self._slots}, self._headroom, int(time.time()))
+            here = {name: used.get(name, none) for name in self._slots}
+            ads = slots.text(here, self._headroom, int(time.time()), self._external)
         try:
             slots.write(self._path, ads)
         except OSError as error:

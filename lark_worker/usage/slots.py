@@ -20,6 +20,11 @@ def attribute(group: str) -> str:
     return f"WanHeadroom_{_NO_LETTER.sub('_', group)}"
 
 
+def left_in(pool: str) -> str:
+    """The attribute of a slot's ad that has the free addresses of a pool of external addresses."""
+    return f"ExternalHeadroom_{_NO_LETTER.sub('_', pool)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """The report of a slot: the use of its job, and the outer and inner end of the job's link."""
@@ -29,8 +34,11 @@ class Use:
     internal: str = ""
 
 
-def text(slots: Mapping[str, Use], headroom: Mapping[str, float], at: int) -> str:
-    """The ads: one for each slot, and one for all with the headroom of groups in Mb/s.
+def text(
+    slots: Mapping[str, Use], headroom: Mapping[str, float], at: int, external: Mapping[str, int] | None = None
+) -> str:
+    """The ads: one for each slot, and one for all with the headroom of groups in Mb/s and the free ``external``
+    addresses of pools.
 
     ``at`` is the time in seconds since 1970.
     """
@@ -45,6 +53,7 @@ def text(slots: Mapping[str, Use], headroom: Mapping[str, float], at: int) -> st
             values[each] = f'"{device}"' if device else "undefined"
         parts.append([f'SlotName = "{name}"', *_lines(values.items()), f"- slot{number}"])
     shared = {attribute(group): f"{value:.3f}" for group, value in headroom.items()} | {"NetworkUsageTime": f"{at}"}
+    shared |= {left_in(pool): f"{free}" for pool, free in (external or {}).items()}
     parts.append([*_lines(sorted(shared.items())), "- all"])
     return "".join(f"{line}\n" for part in parts for line in part)
 

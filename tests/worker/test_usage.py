@@ -46,7 +46,12 @@ def test_rates_are_those_between_two_readings_and_of_a_short_time_those_of_the_w
 
 def test_the_slots_ads_are_for_the_startd_to_read(tmp_path: Path) -> None:
     meter = JobUse(0.0, 0.0).reading(Counted(2_000_000, 1_000_000), 8.0)
-    shown = text({"slot1_2@w": Use(), "slot1_1@w": Use(meter, "lark0", "eth0")}, {"group_cms.prod": 12.5}, 1700000000)
+    shown = text(
+        {"slot1_2@w": Use(), "slot1_1@w": Use(meter, "lark0", "eth0")},
+        {"group_cms.prod": 12.5},
+        1700000000,
+        {"a-b.c": 3},
+    )
     assert shown.splitlines() == [
         'SlotName = "slot1_1@w"', "NetworkInputMb = 2.000000", "NetworkOutputMb = 1.000000",
         "NetworkInputRate = 2.000000", "NetworkOutputRate = 1.000000", 'ExternalInterface = "lark0"',
@@ -54,7 +59,7 @@ def test_the_slots_ads_are_for_the_startd_to_read(tmp_path: Path) -> None:
         'SlotName = "slot1_2@w"', "NetworkInputMb = undefined", "NetworkOutputMb = undefined",
         "NetworkInputRate = undefined", "NetworkOutputRate = undefined", "ExternalInterface = undefined",
         "InternalInterface = undefined", "- slot2",
-        "NetworkUsageTime = 1700000000", "WanHeadroom_group_cms_prod = 12.500", "- all",
+        "ExternalHeadroom_a_b_c = 3", "NetworkUsageTime = 1700000000", "WanHeadroom_group_cms_prod = 12.500", "- all",
     ]  # fmt: skip
     assert attribute("group_a-b.c d") == "WanHeadroom_group_a_b_c_d"
     write(tmp_path / "slots", shown)
@@ -180,7 +185,7 @@ def test_the_wan_parts_of_all_jobs_of_a_worker_are_one_request_in_an_interval(
             raise AwayError("not now")
         return {job_id: (2_000_000 * len(asked), 1_000_000) for job_id in job_ids[:2]}
 
-    link = SimpleNamespace(wan=wan, headroom=dict)
+    link = SimpleNamespace(wan=wan, headroom=dict, external_headroom=dict)
     settings = replace(load({}), socket=tmp_path / "socket")
     each = metering.Metering(
         settings, SimpleNamespace(all=lambda: tuple(jobs.values())), link,  # type: ignore[arg-type]

@@ -93,6 +93,12 @@ class ExternalPoolSchema(Schema):
     free = fields.Integer(required=True, metadata=meta("Those that jobs may get now"))
 
 
+class ExternalPoolListSchema(Schema):
+    """Pools of external addresses."""
+
+    pools = fields.List(fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy"))
+
+
 class ExternalListSchema(Schema):
     """External addresses of live jobs, and the pools."""
 
@@ -149,6 +155,19 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     controls = current().controls.external
     found = controls.held(job_among(query), own_user())
     return {"addresses": _shown(found), "pools": [_pool(each) for each in controls.pools()]}
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/external-pools",
+    name="list_external_pools",
+    scopes=(Scope.HOOK, Scope.READ, Scope.OPERATE, Scope.SELF),
+    answers={200: ExternalPoolListSchema},
+)
+def pools() -> dict[str, object]:
+    """List the pools of external addresses, with what is left in each."""
+    return {"pools": [_pool(each) for each in current().controls.external.pools()]}
 
 
 @operation(
