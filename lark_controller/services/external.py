@@ -23,6 +23,8 @@ from lark_controller.store import Store
 from lark_controller.store.external_addresses import Claim
 
 PORTS, NAME = "ExternalPorts", "ExternalName"
+# Seconds in which one refusal of a job is written.
+REFUSED_EVERY = 60.0
 
 
 class ExternalAddresses:
@@ -30,11 +32,14 @@ class ExternalAddresses:
 
     def __init__(self, store: Store, feed: Feed) -> None:
         self._store = store.external_addresses
+        self._trail = store.trail
         self._feed = feed
         self._lock = feed.lock
         self._policy: Policy | None = None
         # Those of live jobs that are not over, by the job's id.
         self._of_job: dict[str, Association] = {}
+        # When a refusal of a job's was written last: a job may ask in a loop.
+        self._refused: dict[str, float] = {}
         feed.completed_by(self.with_external)
 
     def load(self) -> None:
@@ -85,21 +90,20 @@ class ExternalAddresses:
                 made = self._store.associate(claim, now, actor)
             except ExternalAddressError as error:
                 error.idle = self._without() is WithoutExternal.IDLE
-                event("no external address", level=WARNING, job=job.id, owner=job.owner, reason=str(error))
+                self.refused(job.id, actor, str(error))
                 raise
             self._of_job[job.id] = made
             self._feed.tell(job.id)
         event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
         return Given(made, made.created == now)
 
-    def asked_in_ad(self, job: Job, job_ad: JobAd, actor: str) -> str:
-        """Give a job the external address that its ad asks for, once; returns the reason why it runs without
-        (``""``: it does not).
+    def asked_in_ad(self, job: Job, job_ad: JobAd, actor: str) -> None:
+        """Give a job the external address that its ad asks for, once.
 
         Raises ExternalAddressError where the site lets it not run without, AdError, StoreError.
         """
         if not job_ad.external or job.id in self._of_job or self._store.had(job.id):
-            return ""
+            return
         try:
             openings = listed(job_ad.external_ports or "")
         except ValueError as error:
@@ -110,13 +114,22 @@ class ExternalAddresses:
             raise AdError(NAME, str(error)) from None
         try:
             self.associate(ExternalWish(job.id, openings, name=name), actor)
-        except ExternalAddressError as error:
+        except ExternalAddressError:
             if self._without() is not WithoutExternal.RUN:
                 raise
-            return str(error)
         except NotFoundError:
-            return "the job has ended"
-        return ""
+            # It has ended meanwhile.
+            return
+
+    def refused(self, job_id: str, actor: str, reason: str) -> None:
+        """Write a refusal into the audit trail and the log, once in a while for each job. Raises StoreError."""
+        now = time.time()
+        with self._lock:
+            if now - self._refused.get(job_id, -REFUSED_EVERY) < REFUSED_EVERY:
+                return
+            self._refused[job_id] = now
+        event("no external address", level=WARNING, job=job_id, actor=actor, reason=reason)
+        self._trail.record(now, actor, "no external address", job_id, reason)
 
     def release(self, association_id: str, actor: str, why: str = "released") -> Association:
         """End an association; one that is over stays as it is. Raises NotFoundError, StoreError."""
@@ -159,6 +172,7 @@ class ExternalAddresses:
         StoreError."""
         with self._lock:
             self._forget_past(now)
+            self._refused = {job: at for job, at in self._refused.items() if now - at < REFUSED_EVERY}
             gone = [job_id for job_id in self._of_job if job_id not in self._feed.directory.by_id]
             for job_id in gone:
                 del self._of_job[job_id]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any, Final
 
 from flask import Response, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
+from lark_common.errors import AmbiguousError, NotFoundError
 from lark_controller.api.external import ExternalWish
 from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
@@ -126,8 +128,7 @@ def associate(query: dict[str, Any]) -> Response:
     """
     check_wait(query)
     body = read_json(MAX_BODY, ExternalWishSchema())
-    job_id = named_job(body["job"])
-    require_host_of(current(), job_id)
+    job_id = _asked_for(body["job"])
     wish = ExternalWish(job_id, _openings(body["open"]), body["seconds"], _label(body["name"]))
     given = current().controls.external.associate(wish, actor())
     if query["wait"]:
@@ -197,6 +198,22 @@ def release(association_id: str) -> dict[str, object]:
     """Release an external address. One that is released may be released again."""
     _own(association_id)
     return _shown([current().controls.external.release(association_id, actor())])[0]
+
+
+def _asked_for(word: str) -> str:
+    """The id of the job that a word names, if the caller may ask for it. Who asks for another's is in the audit trail.
+    Raises Problem 403, 404, NotFoundError, AmbiguousError."""
+    try:
+        job_id = named_job(word)
+        require_host_of(current(), job_id)
+    except (NotFoundError, Problem):
+        controls = current().controls
+        with suppress(NotFoundError, AmbiguousError):
+            controls.external.refused(
+                controls.jobs.named(word), actor(), "asked for by another than its own user or host"
+            )
+        raise
+    return job_id
 
 
 def _openings(words: list[str]) -> tuple[Opening, ...]:
