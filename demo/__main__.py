@@ -193,7 +193,7 @@ class Story:
         (given,) = client.external_addresses()["addresses"]
         address = str(given["address"])
         self.service.wait_for("the core switch to translate", lambda: self.service.in_sync(3))
-        self.service.wait_for("the page", lambda: pages_of.fetch(self.topology, outside, address))
+        self.service.wait_for("the page", lambda: bool(pages_of.fetch(self.topology, outside, address)))
         page = pages_of.fetch(self.topology, outside, address)
         self.report.check(f"a host on the internet opens alice's page at {address}", page == "alice-1", page)
         why = pages_of.refusal(client, "103.0")

@@ -214,8 +214,8 @@ def test_the_wan_parts_of_all_jobs_of_a_worker_are_one_request_in_an_interval(
     each._round(now[0])
     assert len(asked) == 4
     # An external address is in the ad of a job that is not accounted, too.
-    external = {"external": ("198.51.100.64",), "opened": ("tcp/80",), "external_name": "web.x.org"}
-    jobs[6] = replace(jobs[1], id="6" * 16, starter=6, accounted=False, **external)
+    uncounted = replace(jobs[1], id="6" * 16, starter=6, accounted=False)
+    jobs[6] = replace(uncounted, external=("198.51.100.64",), opened=("tcp/80",), external_name="web.x.org")
     each._round(now[0])
     expected = {"LarkExternalPorts": "tcp/80", "LarkExternalName": "web.x.org"}
     assert told[6] == {"LarkExternalAddressIPv4": "198.51.100.64", **expected}
