@@ -36,8 +36,9 @@ class ExternalControls(Protocol):
         Raises ExternalAddressError where it cannot have one, StateError where it has one on other terms, NotFoundError.
         """
 
-    def refused(self, job_id: str, actor: str, reason: str) -> None:
-        """Write into the audit trail that a request for a job was refused, once in a while for each job."""
+    def refused(self, job_id: str, actor: str, reason: str, foreign: bool = False) -> None:
+        """Write into the audit trail that a request for a job was refused, once in a while for each job, or for each
+        actor who asks for ``foreign`` ones."""
 
     def release(self, association_id: str, actor: str) -> Association:
         """End an association; one that is over stays as it is. Raises NotFoundError where there never was one."""

@@ -121,13 +121,14 @@ class ExternalAddresses:
             # It has ended meanwhile.
             return
 
-    def refused(self, job_id: str, actor: str, reason: str) -> None:
-        """Write a refusal into the audit trail and the log, once in a while for each job. Raises StoreError."""
-        now = time.time()
+    def refused(self, job_id: str, actor: str, reason: str, foreign: bool = False) -> None:
+        """Write a refusal into the audit trail and the log, once in a while for each job, or each actor who asks for
+        ``foreign`` ones. Raises StoreError."""
+        now, key = time.time(), f"actor {actor}" if foreign else job_id
         with self._lock:
-            if now - self._refused.get(job_id, -REFUSED_EVERY) < REFUSED_EVERY:
+            if now - self._refused.get(key, -REFUSED_EVERY) < REFUSED_EVERY:
                 return
-            self._refused[job_id] = now
+            self._refused[key] = now
         event("no external address", level=WARNING, job=job_id, actor=actor, reason=reason)
         self._trail.record(now, actor, "no external address", job_id, reason)
 

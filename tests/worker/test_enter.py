@@ -106,7 +106,13 @@ def test_a_job_has_its_external_address_in_its_environment_and_asks_for_another(
     )
     with temporary_directory() as folder, a_net(ovs) as net, a_pool(Path(folder), ovs, net, POLICY + section) as pool:
         alice, bob = pool.starter(1, "alice"), pool.starter(2, "bob")
-        said = pool.hook(alice, "start", "alice", 1, 'RequestExternalAddress = true\nExternalPorts = "tcp/80, tcp/443"\nExternalName = "web"')
+        said = pool.hook(
+            alice,
+            "start",
+            "alice",
+            1,
+            'RequestExternalAddress = true\nExternalPorts = "tcp/80, tcp/443"\nExternalName = "web"',
+        )
         assert 'LarkExternalAddressIPv4 = "198.51.100.64"' in said
         assert "LarkExternalAddress" not in pool.hook(bob, "start", "bob", 2)
         assert 'LarkExternalPorts = "tcp/80, tcp/443"\nLarkExternalName = "web.alice.x.org"\n' in said

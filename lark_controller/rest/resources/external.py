@@ -209,9 +209,10 @@ def _asked_for(word: str) -> str:
     except (NotFoundError, Problem):
         controls = current().controls
         with suppress(NotFoundError, AmbiguousError):
-            controls.external.refused(
-                controls.jobs.named(word), actor(), "asked for by another than its own user or host"
-            )
+            named = controls.jobs.named(word)
+            # An id is taken as it is, of whatever job it may be.
+            controls.jobs.host_of(named)
+            controls.external.refused(named, actor(), "asked for by another than its own user or host", foreign=True)
         raise
     return job_id
 
