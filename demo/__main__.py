@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from demo import keep, reasons, relay, traffic
+from demo import keep, pages_of, reasons, relay, traffic
 from demo.jobs import JOBS, Hook
 from demo.matrix import End, Rules, differences, expect, measure, pairs, render
 from demo.report import Report, shortened
@@ -71,6 +71,7 @@ class Story:
         self.controller_starts()
         self.jobs_start()
         self.who_reaches_whom()
+        self.called_from_outside()
         self.policy_changes()
         self.controller_is_killed()
         self.controller_returns()
@@ -178,6 +179,39 @@ class Story:
         self.report.say("", f"One of them whole, `lark explain {bob.ipv4} {internet.ipv4}`:")
         for line in self.service.lark("explain", bob.ipv4, internet.ipv4).splitlines():
             self.report.lines([shortened(line) if "cookie=" in line else line])
+
+    def called_from_outside(self) -> None:
+        self.report.chapter("The outside calls a job")
+        self.report.say(
+            """alice-1 and bob serve a web page each, on port 8080 of their own addresses, which mean nothing outside
+            of the site. Alice asks for an external address for her job, `lark external add 101.0 tcp/8080`; a job can
+            ask for it in its submit file, too (+RequestExternalAddress = true)."""
+        )
+        pages = [pages_of.serve(self.topology, self.ends[number], self.directory) for number in (0, 2)]
+        self.report.lines(self.service.lark("external", "add", "101.0", pages_of.OPEN).splitlines())
+        client, outside = self.service.client, self.topology.internet
+        (given,) = client.external_addresses()["addresses"]
+        address = str(given["address"])
+        self.service.wait_for("the core switch to translate", lambda: self.service.in_sync(3))
+        self.service.wait_for("the page", lambda: bool(pages_of.fetch(self.topology, outside, address)))
+        page = pages_of.fetch(self.topology, outside, address)
+        self.report.check(f"a host on the internet opens alice's page at {address}", page == "alice-1", page)
+        why = pages_of.refusal(client, "103.0")
+        self.report.say("", f"Bob asks for one, too, and hears: {why}")
+        self.report.check("bob's job has no external address", "external" in why and "no rule" in why, why)
+        tried = [
+            pages_of.fetch(self.topology, outside, each) for each in (*pages_of.others(address), self.ends[2].ipv4)
+        ]
+        self.report.check("bob's page is opened by no address", not any(tried), str(tried))
+        self.report.say("", f"`lark explain {INTERNET[0]} {address}` says:")
+        explained = self.service.lark("explain", INTERNET[0], address).splitlines()
+        self.report.lines(shortened(line) for line in explained if "external" in line or line == explained[-1])
+        client.release_external_address(str(given["id"]))
+        self.service.wait_for("the core switch to forget it", lambda: self.service.in_sync(3))
+        page = pages_of.fetch(self.topology, outside, address)
+        self.report.check("once it is released, nobody answers there", not page, page)
+        for process in pages:
+            process.terminate()
 
     def policy_changes(self) -> None:
         self.report.chapter("The policy changes while all of it runs")

@@ -31,6 +31,8 @@ INTERNET = ("192.0.2.1", "2001:db8:ffff::1")
 CACHE = ("192.0.2.80", "2001:db8:ffff::80")
 OUTSIDE = ("192.0.2.0/24", "2001:db8:ffff::/48")
 SITE = ("10.0.0.0/8", "2001:db8:64::/48")
+# External addresses of jobs: router 1 takes them for local on its near side.
+POOL = "203.0.113.64/30"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,9 @@ class Topology:
         for version, network in zip((4, 6), SITE, strict=True):
             via = self.routers[0].near_outside[version == 6]
             run(["ip", "-n", self.internet.namespace, f"-{version}", "route", "add", network, "via", via])
+        first = self.routers[0]
+        run(["ip", "-n", self.internet.namespace, "route", "add", POOL, "via", first.near_outside[0]])
+        run(["ip", "-n", first.host.namespace, "route", "add", POOL, "dev", first.host.device])
         for host in (self.internet, *(router.host for router in self.routers)):
             # What one router sends may be answered by way of the other.
             self.net.exec(host, ["sh", "-c", 'for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >"$f"; done'])

@@ -290,17 +290,24 @@ class Client:
         seconds: float | None = None,
         wait: float = 0.0,
         family: str | None = None,
+        name: str | None = None,
     ) -> Answer:
         """Give a live job an external address with these protocols and ports open (none: all that the policy opens),
         for so many seconds (None: as long as the policy lets it), of a ``family``: ``ipv4``, or ``ipv6``, which opens
-        its own (None: IPv4 where the policy gives that). A job that has one keeps it."""
-        wish = {"job": job, "open": list(opened), "seconds": seconds}
-        body = json.dumps(wish if family is None else {**wish, "family": family})
+        its own (None: IPv4 where the policy gives that), and with a ``name`` in the DNS, of which this is the first
+        label. A job that has one keeps it."""
+        # A controller of an earlier release refuses unknown members.
+        more = {key: value for key, value in (("family", family), ("name", name)) if value is not None}
+        body = json.dumps({"job": job, "open": list(opened), "seconds": seconds, **more})
         return self._json("POST", "/v1/external-addresses", None, body, "application/json", wait=wait)
 
     def external_addresses(self, job: str | None = None) -> Answer:
         """The external addresses of live jobs, of all or of one, and the state of each pool."""
         return self._json("GET", "/v1/external-addresses", None if job is None else {"job": job})
+
+    def external_pools(self) -> list[Answer]:
+        """The state of each pool of external addresses."""
+        return list(self._json("GET", "/v1/external-pools")["pools"])
 
     def external_address(self, association_id: str) -> Answer:
         """An external address by the id under which it was given, also when it is over."""

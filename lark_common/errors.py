@@ -18,6 +18,7 @@
     │   └── FencedError        another controller is the active one; nothing was written
     ├── StandbyError       this controller stands by; another one is active, or none yet
     ├── PoolError          HTCondor's collector cannot be asked
+    ├── NameServerError    a DNS server that does not do what it was asked
     └── SwitchError        a switch that does not do what it was asked
         ├── UnsupportedError   the switch lacks a feature that the policy needs
         └── RuleLimitError     the switch's rule limit would be exceeded
@@ -132,6 +133,14 @@ class PathError(AdmissionError):
 
 class ExternalAddressError(AdmissionError):
     """A job cannot have an external address: no rule or pool has one for it, or a limit was met."""
+
+
+class NameServerError(LarkError):
+    """A name is not added to its zone or removed from it. ``away``: nothing else would be either, now."""
+
+    def __init__(self, sentence: str, away: bool = False) -> None:
+        super().__init__(sentence)
+        self.away = away
 
 
 class NotFoundError(LarkError):

@@ -24,6 +24,14 @@ def name_of(external: Address) -> str:
     return f"LarkExternalAddressIPv{external.version}"
 
 
+def external(addresses: Iterable[Address], opened: Iterable[str], name: str) -> dict[str, str]:
+    """The attributes of external addresses, of what is open there, and of a name (``""``: none)."""
+    found = {name_of(each): str(each) for each in addresses}
+    if not found:
+        return {}
+    return found | {"LarkExternalPorts": ", ".join(opened)} | ({"LarkExternalName": name} if name else {})
+
+
 def lines(job: JobAnswer, more: Mapping[str, str | int] | None = None) -> str:
     """``Name = value`` lines in old ClassAd syntax; ``more`` are further attributes."""
     values: dict[str, str | int] = {

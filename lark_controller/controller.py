@@ -26,8 +26,10 @@ from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
 from lark_controller.services.background import Upkeep
+from lark_controller.services.dns_updates import DnsUpdates
 from lark_controller.services.drops import Drops
 from lark_controller.services.external import ExternalAddresses
+from lark_controller.services.external_names import ExternalNames
 from lark_controller.services.feed import Feed
 from lark_controller.services.health import Health
 from lark_controller.services.job_facts import refresh_facts
@@ -67,6 +69,7 @@ class Controller:
         keeping: Keeping = KEPT,
         fence: Fence | None = None,
         scitags_registry: Path | None = None,
+        dns: DnsUpdates | None = None,
     ) -> None:
         self._store = store
         self.audit = store.trail
@@ -96,6 +99,7 @@ class Controller:
         self._feed = Feed(self._reconciler.directory, put, gone)
         self.reservations = Reservations(store, self._feed, self._holds)
         self.external = ExternalAddresses(store, self._feed)
+        self._names = ExternalNames(store, dns or DnsUpdates(None, None), fence)
         self._registration = Registration(store, lease_seconds, self._feed, self.reservations, self._why_kept)
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
         registry = RegistryFile(scitags_registry)
@@ -180,9 +184,10 @@ class Controller:
         if self._pool is not None:
             self._pool.start()
         self._account_writer.start()
+        self._names.start()
         self._openflow.call(self._reconciler.start(self._read_seconds)).result()
         self.health.needs(self._ovsdb.thread)
-        for service in (self._openflow, self._upkeep, self._account_writer, self._journal):
+        for service in (self._openflow, self._upkeep, self._account_writer, self._journal, self._names):
             self.health.needs(*service.threads)
         if self._pool is not None:
             self.health.needs(*self._pool.threads)
@@ -197,6 +202,7 @@ class Controller:
     def stop(self) -> None:
         """Stop listening; switches keep what they hold, the store what is known."""
         self.health.stop()
+        self._names.stop()
         self._journal.close()
         self._ovsdb.stop()
         if self._pool is not None:

@@ -138,6 +138,20 @@ class Settings:
             "own jobs (`/run/munge/munge.socket.2`). Empty: none is accepted."
         ),
     ] = None
+    dns_server: Annotated[
+        Listens,
+        About(
+            "Address and port of the DNS server that takes updates (RFC 2136) of names of external addresses "
+            "(`192.0.2.53:53`). Empty: such names stay pending."
+        ),
+    ] = ()
+    dns_key: Annotated[
+        Path | None,
+        About(
+            "Key (TSIG) with which these updates are signed, as `tsig-keygen` writes it; read at each update. The "
+            "controller's user alone should be able to read it."
+        ),
+    ] = None
     scitags_registry: Annotated[
         Path | None,
         About(
@@ -320,6 +334,10 @@ def _together(settings: Settings) -> Iterator[str]:
         yield "LARK_JOIN_SETTINGS: needs LARK_REST_TLS_CERT and LARK_OPENFLOW_TLS_LISTEN, since workers join over TLS"
     if settings.join_key is not None and settings.join_settings is None:
         yield "LARK_JOIN_KEY: needs LARK_JOIN_SETTINGS, without which no worker may join"
+    if len(settings.dns_server) > 1:
+        yield "LARK_DNS_SERVER: one address is accepted"
+    if bool(settings.dns_server) != (settings.dns_key is not None):
+        yield "LARK_DNS_SERVER and LARK_DNS_KEY: accepted only together"
     if settings.ovsdb and not re.fullmatch(OVSDB_PATTERN, settings.ovsdb):
         yield f"LARK_OVSDB={settings.ovsdb}: accepted: ssl:{{host}}:PORT, tcp:{{host}}:PORT or unix:/absolute/path"
     if settings.ovsdb.startswith("ssl:") and None in tls:

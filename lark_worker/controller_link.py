@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import stat
 import threading
 import time
@@ -38,6 +39,11 @@ MAX_ANSWER: Final = 1 << 23
 # Letters of a reason, and addresses of a job, that are taken.
 MAX_REASON: Final = 1000
 MAX_ADDRESSES: Final = 16
+# Ports and names of external addresses: they become environment of jobs.
+MAX_OPENINGS: Final = 64
+# Pools of external addresses that slots' ads tell of.
+MAX_POOLS: Final = 256
+_WORD: Final = re.compile(r"[A-Za-z0-9./-]{1,253}")
 # Seconds of a lease before the first answer, and the shortest that is accepted.
 DEFAULT_LEASE: Final = 900.0
 LEAST_LEASE: Final = 15.0
@@ -55,12 +61,26 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The state, reason, addresses and external addresses of a registered job."""
+    """The state, reason, addresses and external addresses of a registered job; at these, what is open there (words) and
+    a name (``""``: none)."""
 
     state: str
     reason: str
     addresses: tuple[Address, ...]
     external: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
+    external_name: str = ""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields of a record that follow from it, beside the addresses."""
+        return {
+            "state": self.state,
+            "reason": self.reason,
+            "external": self.external,
+            "opened": self.opened,
+            "external_name": self.external_name,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +219,14 @@ class ControllerLink:
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             return Headroom()
+
+    def external_headroom(self) -> dict[str, int]:
+        """The free addresses of each pool of external addresses; empty where the controller knows of none."""
+        try:
+            found = self._ask(lambda client: client.external_pools())
+            return {str(pool["name"]): int(pool["free"]) for pool in found[:MAX_POOLS]}
+        except (_UnknownError, KeyError, TypeError, ValueError, OverflowError):
+            return {}
 
     def forged(self, job_id: str, detail: str) -> None:
         """Write a forged ad into the controller's audit trail."""
@@ -351,7 +379,11 @@ def _answer(answer: dict[str, Any]) -> Answer:
         raise ValueError("no state of a job")
     # A controller of before external addresses names none.
     external = tuple(str(ip_address(str(each))) for each in answer.get("external_addresses", ())[:MAX_ADDRESSES])
-    return Answer(state, reason[:MAX_REASON], addresses, external)
+    opened = tuple(str(each) for each in answer.get("external_open", ())[:MAX_OPENINGS])
+    name = str(answer.get("external_name", ""))
+    if not all(map(_WORD.fullmatch, (*opened, *filter(None, [name])))):
+        raise ValueError("no ports, or no name, of an external address")
+    return Answer(state, reason[:MAX_REASON], addresses, external, opened, name)
 
 
 def _lease(answer: dict[str, Any], ahead: float) -> float:

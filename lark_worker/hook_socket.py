@@ -347,6 +347,10 @@ class _Handler(BaseHTTPRequestHandler):
         more = [f"resolv {resolv}\n"] if resolv else []
         more += [f"external {address}\n" for address in record.external[:1]]
         more += [f"external_ipv6 {address}\n" for address in record.external if ":" in address]
+        if record.external:
+            more.append(f"external-ports {' '.join(record.opened)}\n")
+        if record.external_name:
+            more.append(f"external-name {record.external_name}\n")
         return f"namespace {record.namespace}\nusage {usage}\n" + "".join(more)
 
     def _own(self) -> Record:
@@ -469,6 +473,8 @@ def _shown(record: Record) -> dict[str, Any]:
         "network_type": record.network_type,
         "addresses": [address.partition("/")[0] for address in record.addresses],
         "external_addresses": list(record.external),
+        "external_open": list(record.opened),
+        "external_name": record.external_name,
     }
 
 

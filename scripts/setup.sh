@@ -30,6 +30,8 @@ need systemd-container systemd-nspawn
 need shellcheck shellcheck
 need man-db man
 need munge munged munge unmunge
+need bind9 named
+need bind9-utils tsig-keygen
 need gcc gcc
 need make make
 need openmpi-bin mpiexec.openmpi

@@ -52,6 +52,7 @@ class JobAd:
     nodes: int | None = None
     node: int | None = None
     hosts: tuple[str, ...] = ()
+    external_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,7 @@ def _job_ad(read: Reader, text: str) -> JobAd:
         nodes=nodes,
         node=node,
         hosts=hosts,
+        external_name=read.name("ExternalName"),
     )
 
 

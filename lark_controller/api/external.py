@@ -11,12 +11,14 @@ from lark_controller.jobs.external import Association, Opening, PoolState
 @dataclass(frozen=True, slots=True)
 class ExternalWish:
     """A request for an external address: the job's id, the openings (empty: all that the policy lets it have), for how
-    many seconds (None: as long as the policy lets it), and the family, 4 or 6 (None: IPv4 where a rule gives that)."""
+    many seconds (None: as long as the policy lets it), the family, 4 or 6 (None: IPv4 where a rule gives that), and the
+    label of its name in the DNS (``""``: none)."""
 
     job: str
     openings: tuple[Opening, ...] = ()
     seconds: float | None = None
     family: int | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,10 @@ class ExternalControls(Protocol):
 
         Raises ExternalAddressError where it cannot have one, StateError where it has one on other terms, NotFoundError.
         """
+
+    def refused(self, job_id: str, actor: str, reason: str, foreign: bool = False) -> None:
+        """Write into the audit trail that a request for a job was refused, once in a while for each job, or for each
+        actor who asks for ``foreign`` ones."""
 
     def release(self, association_id: str, actor: str) -> Association:
         """End an association; one that is over stays as it is. Raises NotFoundError where there never was one."""

@@ -13,7 +13,9 @@ from lark_controller.cli.commands import OK, connected
 def add(arguments: argparse.Namespace) -> int:
     """Give a job an external address; it keeps the one that it has."""
     client = connected(arguments)
-    found = client.associate_external_address(arguments.job, arguments.open, arguments.seconds, family=arguments.family)
+    found = client.associate_external_address(
+        arguments.job, arguments.open, arguments.seconds, family=arguments.family, name=arguments.name
+    )
     return _one(arguments, found)
 
 
@@ -53,6 +55,7 @@ def _addresses(found: Sequence[dict[str, Any]]) -> None:
         (
             each["id"],
             each["address"],
+            _name(each),
             each["pool"],
             each["job_name"] or each["job"],
             each["owner"],
@@ -61,4 +64,12 @@ def _addresses(found: Sequence[dict[str, Any]]) -> None:
         )
         for each in found
     ]
-    printing.table(("ID", "ADDRESS", "POOL", "JOB", "OWNER", "OPEN", "UNTIL"), rows)
+    printing.table(("ID", "ADDRESS", "NAME", "POOL", "JOB", "OWNER", "OPEN", "UNTIL"), rows)
+
+
+def _name(found: dict[str, Any]) -> str:
+    """The name, with the reason where it is not yet as it is to be."""
+    if not found["name"] or found["name_state"] == "removed":
+        return "-"
+    reason = f": {found['name_reason']}" if found["name_reason"] else ""
+    return str(found["name"]) + ("" if found["name_state"] == "registered" else f" ({found['name_state']}{reason})")

@@ -222,6 +222,7 @@ def _external_commands(subparsers: Any) -> None:
     add.add_argument(
         "--family", choices=("ipv4", "ipv6"), help="ipv6 opens the job's own [IPv4 where the policy gives it]"
     )
+    add.add_argument("--name", help="the first label of its name in the DNS [none]")
     listed = _remote(actions, "list", external.show, watched=True)
     listed.add_argument("--job", help=f"only that of {_JOB}")
     for name, run in (("show", external.status), ("release", external.release)):

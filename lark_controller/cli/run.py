@@ -43,6 +43,7 @@ from lark_controller.rest.joins.joining import Joining
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
 from lark_controller.services.account_writer import Keeping
+from lark_controller.services.dns_updates import DnsUpdates
 from lark_controller.services.policy_file import PolicyFile, first_policy
 from lark_controller.settings import Listen, Settings
 from lark_controller.store import Store
@@ -267,6 +268,7 @@ class Service:
             ),
             fence=self._fence,
             scitags_registry=settings.scitags_registry,
+            dns=DnsUpdates(next(iter(settings.dns_server), None), settings.dns_key),
         )
         policy_file = PolicyFile(settings.policy_file, partial(controller.policy.put, file_of=reader))
         # Of what a start loads nothing is garbage: each collection would go through all of it.
@@ -381,7 +383,7 @@ def ovsdb_options(settings: Settings) -> OvsdbOptions:
 
 
 def _warn_of_shared_keys(settings: Settings) -> None:
-    for key in (settings.rest_tls_key, settings.openflow_tls_key, settings.join_key):
+    for key in (settings.rest_tls_key, settings.openflow_tls_key, settings.join_key, settings.dns_key):
         # A group may be that of all services with the certificate; a file that is not there is missed when it is used.
         with suppress(OSError):
             if key is not None and key.stat().st_mode & stat.S_IRWXO:

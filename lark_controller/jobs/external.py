@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from lark_common.runs import Address, Network
+from lark_controller.jobs.external_names import WANTED, NameState
 
 MAX_PORT: Final = 65535
 # A request's openings, and the matches that all of them take: each is two flows on each core.
@@ -96,10 +97,11 @@ def refused(wanted: Collection[Opening], allowed: Collection[Opening]) -> tuple[
 
 
 class External(NamedTuple):
-    """An external address as switches need it: the address, and its openings."""
+    """An external address as switches need it, the address and its openings; and its name in the DNS (``""``: none)."""
 
     address: Address
     openings: tuple[Opening, ...]
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ class Association:
 
     It ends with the job, at ``until`` (None: with the job alone), or by a release; ``released`` is when it did, and
     ``free`` when the address may be given to the next job. ``number`` is the store's; ``id`` 16 hexadecimal digits.
+    ``name`` is the address's name in the DNS (``""``: none), in ``zone``; ``name_reason`` says why it is not yet what
+    it is to be.
     """
 
     number: int
@@ -124,15 +128,25 @@ class Association:
     free: float | None = None
     why: str = ""
     actor: str = ""
+    name: str = ""
+    zone: str = ""
+    ttl: int = 0
+    name_state: NameState = NameState.NONE
+    name_reason: str = ""
 
     def live(self, now: float) -> bool:
         """True while packets are to pass by it."""
         return self.released is None and (self.until is None or now < self.until)
 
+    def rests(self, now: float) -> bool:
+        """True from its end until another job may get the address; not while a name leads to it."""
+        free = self.free is not None and self.free <= now and self.name_state is not NameState.REMOVING
+        return not self.live(now) and not free
+
     @property
     def external(self) -> External:
         """The part that switches need."""
-        return External(self.address, self.openings)
+        return External(self.address, self.openings, self.name if self.name_state in WANTED else "")
 
 
 @dataclass(frozen=True, slots=True)

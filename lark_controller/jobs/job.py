@@ -132,6 +132,16 @@ class Job:
         return tuple(each.address for each in self.external)
 
     @property
+    def external_open(self) -> tuple[str, ...]:
+        """The words of what is open at these, each once."""
+        return tuple(dict.fromkeys(str(one) for each in self.external for one in each.openings))
+
+    @property
+    def external_name(self) -> str:
+        """The name of one of these in the DNS; ``""``: there is none."""
+        return next((each.name for each in self.external if each.name), "")
+
+    @property
     def has_pool_address(self) -> bool:
         """True where the job's addresses are its own in the whole pool (behind NAT they are its host's business)."""
         return self.network_type in (NetworkType.OVS_BRIDGE, NetworkType.BRIDGE)
@@ -169,6 +179,7 @@ class Directory:
     def __init__(self) -> None:
         self.by_id: dict[str, Job] = {}
         self.by_address: dict[Address, Job] = {}
+        self.by_external: dict[Address, Job] = {}
         self.standings: dict[int, Standing] = {}
         self.states: Counter[JobState] = Counter()
         self._shared: dict[Standing, Standing] = {}
@@ -179,11 +190,13 @@ class Directory:
     def put(self, job: Job) -> Job | None:
         """Add or replace a live job; returns what it replaces."""
         old = self.by_id.get(job.id)
-        if old is not None and _addressed(old) != _addressed(job):
+        if old is not None and (_addressed(old) != _addressed(job) or old.external != job.external):
             self._drop(old)
         self.by_id[job.id] = job
         for address in _addressed(job):
             self.by_address[address] = job
+        for address in job.external_addresses:
+            self.by_external[address] = job
         return old
 
     def remove(self, job_id: str) -> Job | None:
@@ -194,9 +207,10 @@ class Directory:
         return job
 
     def _drop(self, job: Job) -> None:
-        for address in _addressed(job):
-            if (held := self.by_address.get(address)) is not None and held.id == job.id:
-                del self.by_address[address]
+        for found, addresses in ((self.by_address, _addressed(job)), (self.by_external, job.external_addresses)):
+            for address in addresses:
+                if (held := found.get(address)) is not None and held.id == job.id:
+                    del found[address]
 
     def standing(self, number: int) -> Standing:
         """The standing of a job."""

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lark_common.runs import Network
+from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_ADDRESSES, Opening, openings, size
 from lark_controller.jobs.job import Facts
 from lark_controller.policies.cover import Cover
@@ -15,9 +16,9 @@ from lark_controller.policies.model import Decision, Policy, SwitchRole, SwitchS
 from lark_controller.policies.predicate import ads_of, holds
 from lark_controller.policies.yaml_nodes import FileEntry
 
-KEYS: Final = ("pools", "rules", "quarantine", "refused")
+KEYS: Final = ("pools", "rules", "quarantine", "refused", "zones")
 POOL_KEYS: Final = ("networks", "port", "switch")
-RULE_KEYS: Final = ("when", "family", "pool", "open", "per_user", "per_group", "seconds")
+RULE_KEYS: Final = ("when", "family", "pool", "open", "per_user", "per_group", "seconds", "names")
 FAMILIES: Final = {"ipv4": 4, "ipv6": 6}
 REFUSED: Final = tuple(each.value for each in WithoutExternal)
 NAME: Final = r"[A-Za-z0-9_.-]{1,64}"
@@ -25,6 +26,8 @@ MAX_COUNT: Final = 65536
 # A year, and a day.
 MAX_SECONDS: Final = 366 * 86400
 MAX_QUARANTINE: Final = 86400
+DEFAULT_QUARANTINE: Final = 600
+MOST_ZONES: Final = 64
 
 
 def parse(
@@ -37,19 +40,22 @@ def parse(
         return None
     places: dict[str, PoolPlace] = {}
     pools = _pools(fields["pools"], jobs, switches, places) if "pools" in fields else {}
+    quarantine = fields["quarantine"].integer(0, MAX_QUARANTINE) if "quarantine" in fields else None
+    rest = DEFAULT_QUARANTINE if quarantine is None else quarantine
+    zones = _zones(fields["zones"], rest) if "zones" in fields else {}
     rules: list[ExternalRule] = []
     for item in fields["rules"].items() if "rules" in fields else ():
-        rule = _rule(item, len(rules) + 1, frozenset(pools))
+        rule = _rule(item, len(rules) + 1, frozenset(pools), zones)
         if rule is not None:
             rules.append(rule)
-    quarantine = fields["quarantine"].integer(0, MAX_QUARANTINE) if "quarantine" in fields else None
     refused = fields["refused"].choice(REFUSED) if "refused" in fields else None
     return ExternalSpec(
         MappingProxyType(pools),
         tuple(rules),
-        600.0 if quarantine is None else float(quarantine),
+        float(rest),
         WithoutExternal(refused or WithoutExternal.HOLD),
         MappingProxyType(places),
+        MappingProxyType(zones),
     )
 
 
@@ -106,7 +112,29 @@ def _place(fields: Mapping[str, FileEntry], switches: Mapping[int, SwitchSpec]) 
     return PoolPlace(port, switch)
 
 
-def _rule(entry: FileEntry, position: int, pools: frozenset[str]) -> ExternalRule | None:
+def _zones(entry: FileEntry, rest: int) -> dict[str, int]:
+    """The zones with the seconds that others keep a name, at most as long as an address rests: then no kept name leads
+    to another's job."""
+    found: dict[str, int] = {}
+    members = entry.mapping(None)
+    if len(members) > MOST_ZONES:
+        entry.mistake(f"{len(members)} zones", f"at most {MOST_ZONES}")
+        return found
+    for word, member in members.items():
+        ttl = member.integer(0, rest)
+        try:
+            name = external_names.zone(word)
+        except ValueError as error:
+            member.mistake(str(error))
+            continue
+        if name in found:
+            member.mistake(f"{name} stands twice", "each zone once")
+        elif ttl is not None:
+            found[name] = ttl
+    return found
+
+
+def _rule(entry: FileEntry, position: int, pools: frozenset[str], zones: dict[str, int]) -> ExternalRule | None:
     fields = entry.mapping(RULE_KEYS, required=("open",))
     named = fields["family"].choice(tuple(FAMILIES)) if "family" in fields else "ipv4"
     family = FAMILIES.get(named or "", 4)
@@ -116,10 +144,13 @@ def _rule(entry: FileEntry, position: int, pools: frozenset[str]) -> ExternalRul
     per_user = fields["per_user"].integer(0, MAX_COUNT) if "per_user" in fields else 1
     per_group = fields["per_group"].integer(0, MAX_COUNT) if "per_group" in fields else None
     seconds = fields["seconds"].integer(1, MAX_SECONDS) if "seconds" in fields else None
+    names = _names(fields["names"], zones) if "names" in fields else None
     if not named_pools or allowed is None or per_user is None:
         return None
     pool, *more = named_pools
-    return ExternalRule(position, entry.line, pool, allowed, when, per_user, per_group, seconds, family, tuple(more))
+    return ExternalRule(
+        position, entry.line, pool, allowed, when, per_user, per_group, seconds, family, tuple(more), names
+    )
 
 
 def _rules_pools(entry: FileEntry, named: FileEntry | None, family: int, pools: frozenset[str]) -> list[str]:
@@ -135,6 +166,17 @@ def _rules_pools(entry: FileEntry, named: FileEntry | None, family: int, pools: 
     members = [named] if named.is_text else named.items()
     chosen = (member.choice(pools, "a pool of external.pools") for member in members)
     return [name for name in chosen if name is not None]
+
+
+def _names(entry: FileEntry, zones: dict[str, int]) -> external_names.NameForm | None:
+    text = entry.text(external_names.ACCEPTED_FORM)
+    if text is None:
+        return None
+    try:
+        return external_names.form(text, zones)
+    except ValueError as error:
+        entry.mistake(*str(error).split("; accepted: ", 1))
+        return None
 
 
 def _openings(entry: FileEntry) -> tuple[Opening, ...] | None:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from lark_common.runs import Address, Network
 from lark_controller.jobs.external import Opening
+from lark_controller.jobs.external_names import NameForm
 
 
 class WithoutExternal(StrEnum):
@@ -28,7 +29,8 @@ OWN_POOL: Final = "own"
 @dataclass(frozen=True, slots=True)
 class ExternalRule:
     """The external addresses of the jobs for which ``when`` is true: from which pool, with which openings, how many for
-    each user and each group (None: no limit), and for how many seconds (None: as long as the job lives).
+    each user and each group (None: no limit), for how many seconds (None: as long as the job lives), and with which
+    ``names`` in the DNS (None: without).
 
     With ``more_pools`` it is the first of all that is where the job's traffic leaves. Of ``family`` 6 it is the job's
     own address that is opened, and ``pool`` is :data:`OWN_POOL`.
@@ -44,6 +46,7 @@ class ExternalRule:
     seconds: float | None = None
     family: int = 4
     more_pools: tuple[str, ...] = ()
+    names: NameForm | None = None
 
 
 class PoolPlace(NamedTuple):
@@ -56,13 +59,15 @@ class PoolPlace(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ExternalSpec:
     """External addresses: the pools by name, the rules in order, and the seconds that an address rests between two
-    jobs. ``places`` has the pools that are not at every WAN port."""
+    jobs. ``places`` has the pools that are not at every WAN port, ``zones`` those of names, with the seconds that
+    others keep a name."""
 
     pools: Mapping[str, tuple[Network, ...]]
     rules: tuple[ExternalRule, ...]
     quarantine: float
     refused: WithoutExternal = WithoutExternal.HOLD
     places: Mapping[str, PoolPlace] = field(default_factory=lambda: MappingProxyType({}))
+    zones: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def place(self, address: Address) -> PoolPlace:
         """The place of the pool of an address."""

@@ -298,6 +298,7 @@ def schema() -> dict[str, Any]:
                         "per_user": _described(_COUNT, "external addresses of a user's jobs together; 1"),
                         "per_group": _described(_COUNT, "of a group's jobs together"),
                         "seconds": {"type": "integer", "minimum": 1, "maximum": external.MAX_SECONDS},
+                        "names": _described({"type": "string"}, "names in the DNS: {name}.{owner}.jobs.example.org"),
                     },
                     external.RULE_KEYS,
                     ("open",),
@@ -308,6 +309,14 @@ def schema() -> dict[str, Any]:
                 "seconds that an address rests between two jobs",
             ),
             "refused": _described({"enum": list(external.REFUSED)}, "what becomes of a job that cannot have one"),
+            "zones": _described(
+                {
+                    "type": "object",
+                    "additionalProperties": {"type": "integer", "minimum": 0, "maximum": external.MAX_QUARANTINE},
+                    "maxProperties": external.MOST_ZONES,
+                },
+                "zones for names, each with the seconds that others keep a name",
+            ),
         },
         external.KEYS,
         ("rules",),

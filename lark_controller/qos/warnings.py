@@ -1,8 +1,9 @@
-"""Warnings about valid policies: which of them refuse every job that asks for bandwidth, and why. Pure."""
+"""Warnings about valid policies: which of them refuse every job that asks for bandwidth, and why; and what of external
+addresses no job can have. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -17,7 +18,28 @@ MOST: Final = 20
 
 def policy_warnings(policy: Policy) -> tuple[str, ...]:
     """The reasons why every job that asks for bandwidth is refused, anywhere or at the hosts concerned, as far as the
-    policy alone decides."""
+    policy alone decides; and what of external addresses no job can have."""
+    return (*_bandwidth_warnings(policy), *islice(_external_warnings(policy), MOST))
+
+
+def _external_warnings(policy: Policy) -> Iterator[str]:
+    """Rules that no job comes to, and pools and zones of no rule."""
+    spec = policy.external
+    if spec is None:
+        return
+    position = next((at for at, rule in enumerate(spec.rules, 1) if rule.when is None), len(spec.rules))
+    for rule in spec.rules[position:]:
+        line = spec.rules[position - 1].line
+        yield f"external.rules: no job comes to the rule in line {rule.line}: that in line {line} is for every job"
+    used = {rule.pool for rule in spec.rules}
+    for name in sorted(spec.pools.keys() - used):
+        yield f"external.pools.{name}: no rule gives addresses of this pool"
+    named = {rule.names.zone for rule in spec.rules if rule.names is not None}
+    for zone in sorted(spec.zones.keys() - named):
+        yield f"external.zones: no rule gives names in {zone}"
+
+
+def _bandwidth_warnings(policy: Policy) -> tuple[str, ...]:
     spec = policy.topology
     if spec is None:
         return ()

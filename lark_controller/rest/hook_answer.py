@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lark_common import hook_answer
-from lark_common.hook_answer import name_of
 from lark_controller.api.jobs import Confirmation
 
 
@@ -19,7 +18,7 @@ def lines(confirmation: Confirmation) -> str:
         ),
         {
             **blocks,
-            **{name_of(each.address): str(each.address) for each in job.external},
+            **hook_answer.external(job.external_addresses, job.external_open, job.external_name),
             "LarkLeaseUntil": int(job.lease_until),
             "LarkConfirmed": ",".join(confirmation.confirmed),
             "LarkWaiting": ",".join(waiting.datapath for waiting in confirmation.waiting),

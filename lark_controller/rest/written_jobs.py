@@ -36,6 +36,8 @@ def job_members(job: Job) -> dict[str, Any]:
         "address_type": job.address_type.value,
         "addresses": addresses,
         "external_addresses": list(map(str, job.external_addresses)),
+        "external_open": list(job.external_open),
+        "external_name": job.external_name,
         "datapath": None if job.datapath is None else f"{job.datapath:016x}",
         "port": job.port,
         "mac": job.mac,

@@ -15,6 +15,7 @@ from lark_common.errors import AdError, NotFoundError
 from lark_common.runs import Address, NetworkType
 from lark_common.worker_rules import RULED, WorkerRules
 from lark_controller.api.switches import Explanation, Step
+from lark_controller.flows.build import TCP, UDP
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FlowData, FlowKey, Program
 from lark_controller.flows.origins import origin
@@ -30,11 +31,14 @@ from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import permits
+from lark_controller.jobs.external import WITH_PORTS, External, Opening
 from lark_controller.jobs.job import Directory, Job, JobState
 from lark_controller.policies.model import Because
 
 # A MAC that is in use nowhere stands for an unknown station (locally administered).
 SOMEBODY: Final = 0x02FFFFFFFFFF
+# And a port of a client.
+SOME_PORT: Final = 49152
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ class SwitchTables:
 class Ends:
     """The two ends of the question: addresses of one version, and the jobs behind them.
 
-    ``rules`` are those of the workers, by host, that enforce policy for one of the jobs themselves.
+    ``rules`` are those of the workers, by host, that enforce policy for one of the jobs themselves. ``inward`` is the
+    external address of the receiving job where that is what is called, ``outward`` that of the sending one.
     """
 
     src: Address
@@ -62,6 +67,14 @@ class Ends:
     src_job: Placed | None
     dst_job: Placed | None
     rules: Mapping[str, WorkerRules]
+    inward: External | None = None
+    outward: External | None = None
+
+    @property
+    def opening(self) -> Opening | None:
+        """The opening that a packet shall pass by; None where no external address is concerned, or all is open."""
+        external = self.inward or self.outward
+        return next((each for each in external.openings if each.protocol != "any"), None) if external else None
 
 
 def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
@@ -73,8 +86,28 @@ def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
         if pair[0] and pair[1]:
             source, target = (_placed(desired, directory, job) for _, job in (first, second))
             ruled = {p.job.host for p in (source, target) if p is not None and p.job.network_type in RULED}
-            return Ends(pair[0][0], pair[1][0], source, target, {host: desired.worker_rules(host) for host in ruled})
+            rules = {host: desired.worker_rules(host) for host in ruled}
+            inward = _external_of(target, pair[1][0]) if target is not None else None
+            leaves = source is not None and target is None and not _is_local(desired, pair[1][0])
+            outward = _external_of(source) if leaves and source is not None else None
+            return Ends(_own(source, pair[0][0]), pair[1][0], source, target, rules, inward, outward)
     raise AdError("", f"{src} and {dst} have no address of the same IP version")
+
+
+def _is_local(desired: Desired, address: Address) -> bool:
+    return any(address in network for network in local_networks(desired.policy))
+
+
+def _external_of(placed: Placed, address: Address | None = None) -> External | None:
+    """A job's external address, or this one of them."""
+    return next((each for each in placed.job.external if address in (None, each.address)), None)
+
+
+def _own(placed: Placed | None, address: Address) -> Address:
+    """The address with which a job sends what is said to come from its external one."""
+    if placed is None or _external_of(placed, address) is None:
+        return address
+    return next((each for each in placed.job.addresses if each.version == address.version), address)
 
 
 def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job | None]:
@@ -87,7 +120,7 @@ def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job |
         address = ip_address(what)
     except ValueError:
         raise NotFoundError(f"{what} is neither an address nor the id of a live job") from None
-    return (address,), directory.by_address.get(address)
+    return (address,), directory.by_address.get(address) or directory.by_external.get(address)
 
 
 def _placed(desired: Desired, directory: Directory, job: Job | None) -> Placed | None:
@@ -109,7 +142,7 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
 
 def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) -> Explanation:
     """Explain: the two ends, then each switch in order."""
-    steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job)]
+    steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job), *_translated(desired, ends)]
     ruled = _ruled(ends, steps)
     verdict, reason = ruled or _Walk(desired, ends, tables, steps).go()
     return Explanation(str(ends.src), str(ends.dst), verdict, reason, tuple(steps))
@@ -140,6 +173,27 @@ def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
             return "forwarded", f"worker {target.job.host} hands it to job {target.job.called}"
         return "dropped", f"nobody outside of worker {target.job.host} reaches a job behind its NAT"
     return None
+
+
+def _translated(desired: Desired, ends: Ends) -> list[Step]:
+    """The external address on the way, and the packet for which the question is answered."""
+    opening = ends.opening
+    packet = f"a packet of {opening.protocol}" if opening is not None else "a packet"
+    if ends.inward is not None and ends.dst_job is not None:
+        where = f" to port {opening.first}" if opening is not None and opening.first else ""
+        opened = ", ".join(map(str, ends.inward.openings))
+        sentence = f"{ends.dst} is an external address of job {ends.dst_job.job.called}, with {opened} open"
+        return [Step("external", f"{sentence}: explained for {packet}{where}")]
+    if ends.outward is not None and ends.src_job is not None:
+        where = f" from port {opening.first}" if opening is not None and opening.first else ""
+        opened = ", ".join(map(str, ends.outward.openings))
+        sentence = f"job {ends.src_job.job.called} has the external address {ends.outward.address} with {opened} open"
+        return [Step("external", f"{sentence}: explained for {packet}{where}")]
+    spec = desired.policy.external
+    for name, networks in () if spec is None else spec.pools.items():
+        if ends.dst_job is None and any(ends.dst in network for network in networks):
+            return [Step("external", f"{ends.dst} is of pool {name}, and no live job has it")]
+    return []
 
 
 def _who(address: Address, placed: Placed | None) -> list[Step]:
@@ -183,7 +237,8 @@ class _Walk:
         self.tables = tables
         self.steps = steps
         self.all_live = True
-        self.local = any(ends.dst in network for network in local_networks(desired.policy))
+        # What is for an external address is for a job.
+        self.local = ends.inward is not None or _is_local(desired, ends.dst)
 
     def go(self) -> tuple[str, str]:
         fields = self._fields()
@@ -217,7 +272,10 @@ class _Walk:
                 names = {wan.number: wan.name for wan in here.switch.wan}
                 out = [names[port] for port in result.ports if port in names]
                 if out:
-                    return self._verdict("forwarded", f"{here.switch.name} sends it to the WAN by {', '.join(out)}")
+                    sent = result.headers[0].get("ipv4_src")
+                    by = f"{here.switch.name} sends it to the WAN by {', '.join(out)}"
+                    changed = sent is not None and sent != fields.get("ipv4_src")
+                    return self._verdict("forwarded", f"{by} as {ip_address(sent)}" if changed and sent else by)
             fields = {k: v for k, v in result.headers[0].items() if k not in ("in_port", "metadata", "ct_state")}
         return self._verdict("forwarded", "it leaves the switches that Lark knows as a plain switch would send it")
 
@@ -237,23 +295,27 @@ class _Walk:
             "ip_dscp": 0,
         }
         if self.ends.src.version == 4:
-            return {
-                **fields,
+            fields |= {
                 "eth_type": ETH_IPV4,
-                "ip_proto": 1,
-                "icmpv4_type": 8,
                 "ipv4_src": int(self.ends.src),
                 "ipv4_dst": int(self.ends.dst),
             }
-        return {
-            **fields,
-            "eth_type": ETH_IPV6,
-            "ip_proto": 58,
-            "icmpv6_type": 128,
-            "icmpv6_code": 0,
-            "ipv6_src": int(self.ends.src),
-            "ipv6_dst": int(self.ends.dst),
-        }
+            echo = {"ip_proto": 1, "icmpv4_type": 8}
+        else:
+            fields |= {
+                "eth_type": ETH_IPV6,
+                "ipv6_src": int(self.ends.src),
+                "ipv6_dst": int(self.ends.dst),
+            }
+            echo = {"ip_proto": 58, "icmpv6_type": 128, "icmpv6_code": 0}
+        opening = self.ends.opening
+        if opening is None or opening.protocol not in WITH_PORTS:
+            return fields | echo
+        # The other end's port is any that nobody has a rule for.
+        ports = (SOME_PORT, opening.first) if self.ends.inward is not None else (opening.first, SOME_PORT)
+        protocol = opening.protocol
+        number = TCP if protocol == "tcp" else UDP
+        return fields | {"ip_proto": number, f"{protocol}_src": ports[0], f"{protocol}_dst": ports[1]}
 
     def _gateway(self) -> int | None:
         hops = [wan.next_hop for switch in list(self.desired.switches.values()) for wan in switch.wan]

@@ -15,25 +15,26 @@ from typing import Final
 from lark_common.classads.ads import JobAd
 from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
 from lark_common.log import WARNING, event
-from lark_common.runs import NetworkType
 from lark_controller.api.external import ExternalWish, Given
-from lark_controller.jobs.external import Association, Opening, PoolState, listed, refused, size
+from lark_controller.jobs.external import Association, PoolState, listed, refused, size
+from lark_controller.jobs.external_names import label
 from lark_controller.jobs.job import Job
-from lark_controller.policies.decide import decide, quarantined
+from lark_controller.policies.decide import decide
 from lark_controller.policies.external import leaves_by, pool_of, rule_of
-from lark_controller.policies.external_spec import ExternalRule, ExternalSpec, WithoutExternal
-from lark_controller.policies.model import Policy, RuleKind
-from lark_controller.policies.predicate import ads_of, holds
+from lark_controller.policies.external_spec import ExternalSpec, WithoutExternal
+from lark_controller.policies.model import Policy
+from lark_controller.services.external_rules import full_name, no_pool, rule_for, why_nameless, why_not, why_over
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 from lark_controller.store.external_addresses import Claim
 
-PORTS, FAMILY = "ExternalPorts", "ExternalFamily"
+PORTS, FAMILY, NAME = "ExternalPorts", "ExternalFamily", "ExternalName"
 # The words of ExternalFamily with the families that they ask for; None is the one that the policy gives.
 FAMILIES: Final[Mapping[str | None, tuple[int | None, ...]]] = MappingProxyType(
     {None: (None,), "ipv4": (4,), "ipv6": (6,), "both": (4, 6)}
 )
-NO_POOLS = "the policy has no external addresses"
+# Seconds in which one refusal of a job is written.
+REFUSED_EVERY = 60.0
 
 
 class ExternalAddresses:
@@ -41,11 +42,14 @@ class ExternalAddresses:
 
     def __init__(self, store: Store, feed: Feed) -> None:
         self._store = store.external_addresses
+        self._trail = store.trail
         self._feed = feed
         self._lock = feed.lock
         self._policy: Policy | None = None
         # Those of live jobs that are not over, by the job's id and the family.
         self._of_job: dict[tuple[str, int], Association] = {}
+        # When a refusal of a job's was written last: a job may ask in a loop.
+        self._refused: dict[str, float] = {}
         feed.completed_by(self.with_external)
 
     def load(self) -> None:
@@ -86,28 +90,31 @@ class ExternalAddresses:
                 if wish.openings and wish.openings != has.openings:
                     opened = ", ".join(map(str, has.openings))
                     raise StateError(f"job {job.called} has {has.address} with {opened}; release that first")
-                return Given(has, False)
+                if wish.name and wish.name != has.name.partition(".")[0]:
+                    called = has.name or "without a name"
+                    raise StateError(f"job {job.called} has {has.address}, {called}; release that first")
+                # How far its name is, is in the store alone.
+                return Given(self._store.find(has.id) or has, False)
             self._forget_past(now)
             try:
                 claim = self._claim(job, replace(wish, family=family), now)
                 made = self._store.associate(claim, now, actor)
             except ExternalAddressError as error:
                 error.idle = self._without() is WithoutExternal.IDLE
-                event("no external address", level=WARNING, job=job.id, owner=job.owner, reason=str(error))
+                self.refused(job.id, actor, str(error))
                 raise
             self._of_job[_place(made)] = made
             self._feed.tell(job.id)
         event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
         return Given(made, made.created == now)
 
-    def asked_in_ad(self, job: Job, job_ad: JobAd, actor: str) -> str:
-        """Give a job the external addresses that its ad asks for, once; returns the reason why it runs without
-        (``""``: it does not).
+    def asked_in_ad(self, job: Job, job_ad: JobAd, actor: str) -> None:
+        """Give a job the external addresses that its ad asks for, once.
 
         Raises ExternalAddressError where the site lets it not run without, AdError, StoreError.
         """
         if not job_ad.external:
-            return ""
+            return
         try:
             openings = listed(job_ad.external_ports or "")
         except ValueError as error:
@@ -115,23 +122,38 @@ class ExternalAddresses:
         word = None if job_ad.external_family is None else job_ad.external_family.lower()
         if word not in FAMILIES:
             raise AdError(FAMILY, f"{word!a:.60} is no family; accepted: ipv4, ipv6, both")
-        reasons = (self._asked(job, ExternalWish(job.id, openings, family=each), actor) for each in FAMILIES[word])
-        return "; ".join(reason for reason in reasons if reason)
+        try:
+            name = label(job_ad.external_name) if job_ad.external_name else ""
+        except ValueError as error:
+            raise AdError(NAME, str(error)) from None
+        # A name leads to one address: of two to the IPv4 one.
+        for number, each in enumerate(FAMILIES[word]):
+            self._asked(job, ExternalWish(job.id, openings, family=each, name="" if number else name), actor)
 
-    def _asked(self, job: Job, wish: ExternalWish, actor: str) -> str:
+    def _asked(self, job: Job, wish: ExternalWish, actor: str) -> None:
         """As :meth:`asked_in_ad`, of one family."""
         family = wish.family or self._family(job)
         if (job.id, family) in self._of_job or self._store.had(job.id, family):
-            return ""
+            return
         try:
             self.associate(replace(wish, family=family), actor)
-        except ExternalAddressError as error:
+        except ExternalAddressError:
             if self._without() is not WithoutExternal.RUN:
                 raise
-            return str(error)
         except NotFoundError:
-            return "the job has ended"
-        return ""
+            # It has ended meanwhile.
+            return
+
+    def refused(self, job_id: str, actor: str, reason: str, foreign: bool = False) -> None:
+        """Write a refusal into the audit trail and the log, once in a while for each job, or each actor who asks for
+        ``foreign`` ones. Raises StoreError."""
+        now, key = time.time(), f"actor {actor}" if foreign else job_id
+        with self._lock:
+            if now - self._refused.get(key, -REFUSED_EVERY) < REFUSED_EVERY:
+                return
+            self._refused[key] = now
+        event("no external address", level=WARNING, job=job_id, actor=actor, reason=reason)
+        self._trail.record(now, actor, "no external address", job_id, reason)
 
     def release(self, association_id: str, actor: str, why: str = "released") -> Association:
         """End an association; one that is over stays as it is. Raises NotFoundError, StoreError."""
@@ -150,11 +172,11 @@ class ExternalAddresses:
         return found
 
     def held(self, job: str | None = None, owner: str | None = None) -> tuple[Association, ...]:
-        """The associations that are not over."""
-        now = time.time()
+        """The associations that are not over. Raises StoreError."""
+        now, found = time.time(), self._store.held()
         with self._lock:
-            found = [each for each in self._of_job.values() if each.live(now)]
-        chosen = (each for each in found if job in (None, each.job) and owner in (None, each.owner))
+            mine = {each.id for each in self._of_job.values() if each.live(now)}
+        chosen = (each for each in found if each.id in mine and job in (None, each.job) and owner in (None, each.owner))
         return tuple(sorted(chosen, key=lambda each: each.number))
 
     def pools(self) -> tuple[PoolState, ...]:
@@ -165,7 +187,7 @@ class ExternalAddresses:
         for name, networks in () if spec is None else spec.pools.items():
             theirs = [each for each in rows if any(each.address in network for network in networks)]
             used = sum(each.live(now) for each in theirs)
-            resting = sum(not each.live(now) and (each.free is None or each.free > now) for each in theirs)
+            resting = sum(each.rests(now) for each in theirs)
             states.append(PoolState(name, size(networks), used, resting))
         return tuple(states)
 
@@ -174,6 +196,7 @@ class ExternalAddresses:
         StoreError."""
         with self._lock:
             self._forget_past(now)
+            self._refused = {job: at for job, at in self._refused.items() if now - at < REFUSED_EVERY}
             gone = [place for place in self._of_job if place[0] not in self._feed.directory.by_id]
             for place in gone:
                 del self._of_job[place]
@@ -193,7 +216,7 @@ class ExternalAddresses:
 
     def _claim(self, job: Job, wish: ExternalWish, now: float) -> Claim:
         """The terms of what a job asks for. Raises ExternalAddressError."""
-        policy, spec, rule = self._rule(job, wish.family or 4)
+        policy, spec, rule = rule_for(self._policy, job, wish.family or 4)
         wanted = wish.openings or rule.openings
         if closed := refused(wanted, rule.openings):
             wanted_words, open_words = (", ".join(map(str, each)) for each in (closed, rule.openings))
@@ -202,7 +225,7 @@ class ExternalAddresses:
             raise ExternalAddressError(reason)
         decision = decide(job.facts, policy)
         if (pool := pool_of(policy, rule, decision)) is None:
-            raise ExternalAddressError(_no_pool(policy, rule, leaves_by(policy, decision)))
+            raise ExternalAddressError(no_pool(policy, rule, leaves_by(policy, decision)))
         seconds = min((each for each in (wish.seconds, rule.seconds) if each is not None), default=None)
         own = job.ipv6 if rule.family == 6 else None
         return Claim(
@@ -216,45 +239,23 @@ class ExternalAddresses:
             # The address stays the job's, and then goes to whoever the site gives it.
             spec.quarantine if own is None else 0.0,
             own,
+            full_name(rule, wish.name, job) if wish.name else None,
         )
-
-    def _rule(self, job: Job, family: int) -> tuple[Policy, ExternalSpec, ExternalRule]:
-        policy, spec = self._policy, self._spec
-        if policy is None or spec is None:
-            raise ExternalAddressError(NO_POOLS)
-        rule = rule_of(policy, job.facts, family)
-        if rule is None:
-            what = "opens this job's IPv6 address" if family == 6 else "gives this job an IPv4 address"
-            raise ExternalAddressError(f"no rule of the policy's section external {what}")
-        return policy, spec, rule
 
     def _release_refused(self) -> int:
         """End what the policy gives its job no more; returns how many. The caller holds the lock. Raises StoreError."""
         count = 0
         for each in list(self._of_job.values()):
             job = self._feed.directory.by_id.get(each.job)
-            if job is not None and (reason := self._why_over(job, each)):
+            if job is not None and (reason := why_over(self._policy, job, each.external)):
                 self.release(each.id, "policy", reason)
                 count += 1
+            elif job is not None and (reason := why_nameless(self._policy, job, each.external)):
+                over = self._store.drop_name(each.id, time.time(), reason)
+                if over is not None:
+                    self._of_job[_place(over)] = over
+                    self._feed.tell(job.id)
         return count
-
-    def _why_over(self, job: Job, has: Association) -> str:
-        """The reason why the policy gives a job its address no more; ``""``: it does."""
-        try:
-            policy, spec, rule = self._rule(job, has.address.version)
-        except ExternalAddressError as error:
-            return str(error)
-        if rule.family == 6 and has.address != job.ipv6:
-            return f"{has.address} is not the job's address any more"
-        decision = decide(job.facts, policy)
-        if (pool := pool_of(policy, rule, decision)) is None:
-            return _no_pool(policy, rule, leaves_by(policy, decision))
-        if rule.family == 4 and not any(has.address in network for network in spec.pools[pool]):
-            return f"{has.address} is not in pool {pool}"
-        closed: tuple[Opening, ...] = refused(has.openings, rule.openings)
-        return (
-            f"the policy opens {', '.join(map(str, closed))} no more" if closed else why_not(policy, job, rule.family)
-        )
 
     def _forget_past(self, now: float) -> None:
         """Take what is past its end out of the network, before the store may give it to the next job."""
@@ -268,31 +269,6 @@ class ExternalAddresses:
             del self._of_job[_place(over)]
             self._feed.tell(over.job)
             event("external address over", job=over.job, address=over.address, why=over.why)
-
-
-def why_not(policy: Policy, job: Job, family: int = 4) -> str:
-    """The reason why a job's own network cannot be reached by an external address of a family; ``""``: it can."""
-    if job.network_type is not NetworkType.OVS_BRIDGE:
-        return f"network type {job.network_type}: external addresses are for jobs of type ovs_bridge"
-    if job.mac is None or (job.ipv4 if family == 4 else job.ipv6) is None:
-        return f"the job has no IPv{family} address of its own yet"
-    decision = quarantined(decide(job.facts, policy), job)
-    if decision.isolated:
-        return "nothing of the job may pass"
-    if family == 6 and not decision.inbound:
-        # What the site closes the rule opens; what the job itself has closed it does not.
-        closed = holds("MY.InboundConnectivity =?= false", ads_of(job.facts))
-        return "the job's own InboundConnectivity is false" if closed else ""
-    if not decision.inbound:
-        lines = [each.line for each in decision.because if each.kind is RuleKind.CONNECTIVITY]
-        return f"nobody may call the job: its inbound connectivity is closed (policy line {lines[0] if lines else 0})"
-    return ""
-
-
-def _no_pool(policy: Policy, rule: ExternalRule, port: str | None) -> str:
-    names = ", ".join((rule.pool, *rule.more_pools))
-    where = "is not steered to their WAN ports" if port is None else f"leaves by {port}"
-    return f"pools {names} are elsewhere: the job's traffic {where} (policy line {rule.line})"
 
 
 def _place(of: Association) -> tuple[str, int]:

@@ -70,12 +70,10 @@ class Jobs:
         if not job_ad.external or not job.live or not job.addresses:
             return registered
         try:
-            reason = self._external.asked_in_ad(job, job_ad, actor)
+            self._external.asked_in_ad(job, job_ad, actor)
         except (AdError, ExternalAddressError) as error:
             self._registration.end(job.id, "lark", str(error))
             raise
-        if reason and registered.created:
-            self._store.trail.record(time.time(), "lark", "no external address", job.id, reason)
         return registered
 
     def named(self, word: str, owner: str | None = None) -> str:

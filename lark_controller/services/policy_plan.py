@@ -22,6 +22,7 @@ from lark_controller.flows.worker_rules import unsupported
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Decision, Policy
+from lark_controller.services.external_rules import losses
 
 SAMPLE = 20
 MAX_JOBS = 200
@@ -72,7 +73,7 @@ def plan(
     changed = [
         JobChange(job.id, job.owner, differences, job.cluster, job.proc, job.run.global_job_id)
         for job in jobs
-        if (differences := tuple(_differences(was[job.number], will[job.number], new)))
+        if (differences := (*_differences(was[job.number], will[job.number], new), *losses(new, job)))
     ]
     plans = []
     refusals = [

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from lark_common.errors import ExternalAddressError, NotFoundError
 from lark_common.runs import Address, Network
-from lark_controller.jobs.external import Association, Opening, choose, listed, size
+from lark_controller.jobs.external import Association, Opening, choose, size
+from lark_controller.jobs.external_names import FullName, NameState
 from lark_controller.jobs.job import Job
+from lark_controller.store import external_names as names
 from lark_controller.store.audit_and_policies import record
 from lark_controller.store.schema import LIVE, NOT_RELEASED, runs
 from lark_controller.store.schema import external_addresses as table
@@ -36,7 +38,7 @@ _ANY_HELD: Final = select(table.c.number).where(table.c.held).limit(1)
 class Claim:
     """The terms on which a job may have an address: from which networks of which pool, how many its user's and its
     group's jobs may have (None: no limit), until when, and the seconds that the address rests afterwards. ``own`` is
-    the job's own address that is opened instead."""
+    the job's own address that is opened instead, ``name`` the name that it is to have (None: none)."""
 
     job: Job
     pool: str
@@ -47,6 +49,7 @@ class Claim:
     until: float | None
     quarantine: float
     own: Address | None = None
+    name: FullName | None = None
 
     @property
     def family(self) -> int:
@@ -68,7 +71,9 @@ def associate(connection: Connection, claim: Claim, now: float, actor: str) -> A
     for has in _found(connection, select(*table.c).where(NOT_RELEASED, *theirs)):
         return has
     _check_counts(connection, claim)
-    connection.execute(update(table).where(table.c.held, table.c.free_at <= now).values(held=False))
+    if claim.name is not None:
+        names.check_free(connection, claim.name)
+    _free(connection, now)
     address = _chosen(connection, claim)
     values = {
         "id": secrets.token_hex(8),
@@ -85,9 +90,11 @@ def associate(connection: Connection, claim: Claim, now: float, actor: str) -> A
         "held": True,
         "why": "",
         "actor": actor,
+        **names.columns(claim.name, now),
     }
-    made = _association(connection.execute(insert(table).values(values).returning(*table.c)).one())
-    record(connection, now, actor, "associate", job.id, f"{address} of pool {claim.pool}: {values['openings']}")
+    made = names.association(connection.execute(insert(table).values(values).returning(*table.c)).one())
+    called = f" as {made.name}" if made.name else ""
+    record(connection, now, actor, "associate", job.id, f"{address} of pool {claim.pool}: {values['openings']}{called}")
     return made
 
 
@@ -106,7 +113,7 @@ def release_of_jobs(connection: Connection, job_ids: Collection[str], now: float
     chosen = list(job_ids)
     for start in range(0, len(chosen), _BATCH):
         rows = connection.execute(_OF_JOBS, {"jobs": chosen[start : start + _BATCH]})
-        if theirs := [_association(row) for row in rows]:
+        if theirs := [names.association(row) for row in rows]:
             _release(connection, theirs, now, JOB_ENDED, actor)
 
 
@@ -116,7 +123,7 @@ def expire(connection: Connection, now: float) -> int:
         return 0
     _lock(connection)
     count = _expire(connection, now)
-    connection.execute(update(table).where(table.c.held, table.c.free_at <= now).values(held=False))
+    _free(connection, now)
     return count
 
 
@@ -191,7 +198,15 @@ def _release(connection: Connection, gone: Collection[Association], now: float, 
     for each in gone:
         query = update(table).where(table.c.number == each.number, NOT_RELEASED)
         connection.execute(query.values(released_at=now, free_at=table.c.quarantine + now, why=why))
+        if each.name:
+            names.remove(connection, each.number, now)
         record(connection, now, actor, "dissociate", each.job, f"{each.address} of pool {each.pool}: {why}")
+
+
+def _free(connection: Connection, now: float) -> None:
+    """Let those be given again that have rested; not one that a name in the DNS still leads to."""
+    rested = update(table).where(table.c.held, table.c.free_at <= now, table.c.name_state != str(NameState.REMOVING))
+    connection.execute(rested.values(held=False))
 
 
 def _lock(connection: Connection) -> None:
@@ -205,23 +220,4 @@ def _one(connection: Connection, association_id: str) -> Association | None:
 
 
 def _found(connection: Connection, query: Any) -> list[Association]:
-    return [_association(row) for row in connection.execute(query)]
-
-
-def _association(row: Row[Any]) -> Association:
-    return Association(
-        number=row.number,
-        id=row.id,
-        address=ip_address(row.address),
-        pool=row.pool,
-        job=row.job,
-        owner=row.owner,
-        group=row.group_name,
-        openings=listed(row.openings),
-        created=row.created_at,
-        until=row.until,
-        released=row.released_at,
-        free=row.free_at,
-        why=row.why,
-        actor=row.actor,
-    )
+    return [names.association(row) for row in connection.execute(query)]

@@ -53,6 +53,8 @@ LIVE: Final[TextClause] = text("live")
 HOLDS_ADDRESS: Final[TextClause] = text("live AND network_type IN ('ovs_bridge', 'bridge')")
 HELD: Final[TextClause] = text("held")
 NOT_RELEASED: Final[TextClause] = text("released_at IS NULL")
+NAME_WANTED: Final[TextClause] = text("name_state IN ('pending', 'registered')")
+NAME_DUE: Final[TextClause] = text("name_due IS NOT NULL")
 IS_OF_JOB: Final[TextClause] = text("kind = 'job'")
 
 runs: Final = Table(
@@ -225,6 +227,14 @@ external_addresses: Final = Table(
     Column("held", Boolean, nullable=False),
     Column("why", PlainText, nullable=False),
     Column("actor", PlainText, nullable=False),
+    # The name in the DNS: one that is not as it is to be has the time of the next attempt in ``name_due``.
+    Column("name", PlainText, nullable=False, server_default=""),
+    Column("zone", PlainText, nullable=False, server_default=""),
+    Column("ttl", Integer, nullable=False, server_default="0"),
+    Column("name_state", PlainText, nullable=False, server_default="none"),
+    Column("name_reason", PlainText, nullable=False, server_default=""),
+    Column("name_attempts", Integer, nullable=False, server_default="0"),
+    Column("name_due", Float(53)),
     CheckConstraint("held OR released_at IS NOT NULL", name="external_addresses_free_once_released"),
     Index("external_addresses_id", "id", unique=True),
     Index("external_addresses_held", "address", unique=True, sqlite_where=HELD, postgresql_where=HELD),
@@ -232,6 +242,8 @@ external_addresses: Final = Table(
         "external_addresses_job", "job", "family", unique=True, sqlite_where=NOT_RELEASED, postgresql_where=NOT_RELEASED
     ),
     Index("external_addresses_of_job", "job"),
+    Index("external_addresses_name", "name", unique=True, sqlite_where=NAME_WANTED, postgresql_where=NAME_WANTED),
+    Index("external_addresses_name_due", "name_due", sqlite_where=NAME_DUE, postgresql_where=NAME_DUE),
     Index("external_addresses_pool", "pool", "number"),
     sqlite_autoincrement=True,
 )

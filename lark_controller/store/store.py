@@ -12,6 +12,7 @@ from lark_common.errors import StoreError
 from lark_controller.store import audit_and_policies as trail
 from lark_controller.store import (
     external_addresses,
+    external_names,
     instances,
     joins,
     migrate,
@@ -92,6 +93,13 @@ class ExternalAddresses(Subject):
     held = Reads(external_addresses.held)
     find = Reads(external_addresses.find)
     had = Reads(external_addresses.had)
+    drop_name = Writes(external_names.drop)
+    names_due = Reads(external_names.due)
+    begin_name = Writes(external_names.begin)
+    name_added = Writes(external_names.added)
+    name_removed = Writes(external_names.removed)
+    name_failed = Writes(external_names.failed)
+    names_put_off = Writes(external_names.put_off)
 
 
 class UsageHistory(Subject):

@@ -29,7 +29,7 @@ def lines(record: Record) -> str:
     )
     if record.network_type == "none":
         return hook_answer.lines(job)
-    external = {hook_answer.name_of(ip_address(text)): text for text in record.external}
+    external = hook_answer.external(map(ip_address, record.external), record.opened, record.external_name)
     more = {"LarkInnerMacAddress": record.mac, "LarkExternalInterface": record.port, **external}
     return hook_answer.lines(job, more)
 

@@ -14,7 +14,7 @@ from lark_worker.errors import CallerError
 from lark_worker.life.own_reservations import ControllerAnswer, read
 from lark_worker.records.records import Record
 
-_WISH: Final = frozenset({"open", "seconds", "family"})
+_WISH: Final = frozenset({"open", "seconds", "family", "name"})
 
 
 class OwnExternalAddresses:
@@ -29,9 +29,12 @@ class OwnExternalAddresses:
         opened = wish.get("open", [])
         if not isinstance(opened, list) or not all(isinstance(each, str) for each in opened):
             raise AdError("", "open: a list of words is accepted, as tcp/80")
+        name = wish.get("name")
+        if name is not None and not isinstance(name, str):
+            raise AdError("", "name: a word is accepted, as web")
         return self._link.passed(
             lambda client: client.associate_external_address(
-                record.id, opened, wish.get("seconds"), wait, wish.get("family")
+                record.id, opened, wish.get("seconds"), wait, wish.get("family"), name
             )
         )
 

@@ -119,7 +119,7 @@ class Registrations:
             self._endings.give_up(key, TURNED_AWAY if error.idle else "refused", str(error))
             raise
         self._jobs.delivered(key, "register")
-        return lines(self._jobs.change(key, state=answer.state, reason=answer.reason, external=answer.external))
+        return lines(self._jobs.change(key, **answer.changes))
 
     def _without_lease(self, key: Key) -> str:
         """Do what the site chose for jobs without an address from a DHCP server."""
@@ -177,7 +177,7 @@ class Registrations:
         except RefusedError as error:
             self._endings.give_up(key, TURNED_AWAY if error.idle else "refused", str(error))
             raise
-        return self._jobs.change(key, state=answer.state, reason=answer.reason, external=answer.external)
+        return self._jobs.change(key, **answer.changes)
 
     def _configure(self, key: Key, answer: Answer) -> Record:
         """Put the addresses that the controller gave on the job's interface."""
@@ -198,9 +198,7 @@ class Registrations:
                 )
             addresses = self._networks.interfaces(answer.addresses)
             self._networks.configure(replace(record, addresses=addresses), record.addresses)
-        return self._jobs.change(
-            key, state=answer.state, reason=answer.reason, addresses=addresses, external=answer.external
-        )
+        return self._jobs.change(key, addresses=addresses, **answer.changes)
 
     def _without_controller(self, key: Key, record: Record, future: Future[Answer]) -> str:
         """Do what the site chose for jobs that start while the controller is away."""

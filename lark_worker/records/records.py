@@ -20,7 +20,8 @@ class Record:
 
     ``starter`` and ``started`` (clock ticks since boot) with ``boot`` name the starter's process for all time.
     ``number`` is the order of admission. ``body`` is the post's; ``addresses`` are with prefix length. ``external`` are
-    its external addresses by the controller's last answer to its posts. ``machine`` is the worker's name at the
+    its external addresses by the controller's last answer to its posts, ``opened`` the words of what is open there and
+    ``external_name`` their name. ``machine`` is the worker's name at the
     controller. ``bridge`` and ``vlan`` are of a bridge job.
     ``counted`` are the counters that are reported with its end, and ``moved`` is what its transfers have moved.
     ``made``: its network stands; ``over``: the job has ended here; ``accounted``: its network use is reported to
@@ -44,6 +45,8 @@ class Record:
     body: str
     addresses: tuple[str, ...] = ()
     external: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
+    external_name: str = ""
     pending: tuple[str, ...] = ()
     exit_ad: str = ""
     ended_by: str = EndedBy.HOOK.value
@@ -104,7 +107,7 @@ def _read(path: Path) -> Record | None:
     try:
         given: dict[str, Any] = json.loads(path.read_text("utf-8"))
         # A record of before external addresses has none.
-        listed = ("addresses", "pending", *({"external"} & given.keys()))
+        listed = ("addresses", "pending", *({"external", "opened"} & given.keys()))
         lists = {name: tuple(given[name]) for name in listed}
         record = Record(**{name: value for name, value in given.items() if name in _FIELDS} | lists)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

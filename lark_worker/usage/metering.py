@@ -7,10 +7,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from lark_common import log
+from lark_common import hook_answer, log
 from lark_common.threads import StoppableThread
 from lark_worker.controller_link import Advised, ControllerLink, Headroom
 from lark_worker.errors import AwayError, RefusedError, StarterError
@@ -67,6 +68,11 @@ def transferred(sums: Sums) -> dict[str, float | str]:
     return found
 
 
+def external_of(record: Record) -> dict[str, float | str]:
+    """The attributes of a job's ad with its external addresses; none where it has none."""
+    return {**hook_answer.external(map(ip_address, record.external), record.opened, record.external_name)}
+
+
 class Metering:
     """Meters the jobs of one worker from :meth:`start` to :meth:`stop`; thread-safe.
 
@@ -101,6 +107,7 @@ class Metering:
         self._last_part_at: dict[str, float] = {}
         self._away_until = -math.inf
         self._headroom: dict[str, float] = {}
+        self._external: dict[str, int] = {}
         self._thread = StoppableThread("usage", self._run)
 
     def start(self) -> None:
@@ -114,8 +121,7 @@ class Metering:
     def report_now(self, record: Record) -> None:
         """Report a job's counters to its starter now, as ``lark-enter`` requests at the job's end."""
         if not is_metered(record):
-            if record.accounted:
-                self._set(record, transferred(self._transfers(key_of(record))))
+            self._set(record, self._unmetered(record))
             return
         with self._lock:
             before = self._meters.get(record.id)
@@ -133,8 +139,14 @@ class Metering:
             self._read_advice(record, quiet)
         self._hand_on(record, meter)
 
-    def _accounted(self) -> list[Record]:
-        return [record for record in self._jobs.all() if record.made and not record.over and record.accounted]
+    def _reported(self) -> list[Record]:
+        found = (record for record in self._jobs.all() if record.made and not record.over)
+        return [record for record in found if record.accounted or record.external]
+
+    def _unmetered(self, record: Record) -> dict[str, float | str]:
+        """The attributes of a job that is not metered: an external address is in its ad without accounting, too."""
+        moved = transferred(self._transfers(key_of(record))) if record.accounted else {}
+        return {**moved, **external_of(record)}
 
     def _run(self) -> None:
         headroom_at = -math.inf
@@ -151,10 +163,10 @@ class Metering:
 
     def _round(self, now: float) -> None:
         read: list[tuple[Record, JobUse]] = []
-        for record in self._accounted():
+        for record in self._reported():
             try:
                 if not is_metered(record):
-                    self._set(record, transferred(self._transfers(key_of(record))))
+                    self._set(record, self._unmetered(record))
                 elif (meter := self._read(record)) is not None:
                     read.append((record, meter))
             except Exception as error:  # an error about one job must not cost the others their reading
@@ -191,6 +203,7 @@ class Metering:
             **self._advice.get(record.id, {}),
             # The last ones, since an access point that was configured for an earlier version refuses them.
             **transferred(self._transfers(key_of(record))),
+            **external_of(record),
         }
         self._set(record, values)
 
@@ -250,12 +263,14 @@ class Metering:
     def _fetch_headroom(self) -> bool:
         try:
             headroom: Headroom | None = self._link.headroom()
+            external = self._link.external_headroom()
         except (AwayError, RefusedError) as error:
             # An old value tells nothing about now.
             log.event("the groups' headroom is unknown", level=log.DEBUG, reason=error)
-            headroom = None
+            headroom, external = None, {}
         with self._lock:
             self._headroom = {} if headroom is None else _attributes(headroom)
+            self._external = external
         return headroom is not None
 
     def _publish(self) -> None:
@@ -271,7 +286,8 @@ class Metering:
             # A slot that had a job once has an ad without one.
             self._slots |= used.keys()
             none = slots.Use()
-            ads = slots.text({name: used.get(name, none) for name in self._slots}, self._headroom, int(time.time()))
+            here = {name: used.get(name, none) for name in self._slots}
+            ads = slots.text(here, self._headroom, int(time.time()), self._external)
         try:
             slots.write(self._path, ads)
         except OSError as error:

@@ -26,6 +26,11 @@ def attribute(name: str, of: str = WAN) -> str:
     return f"{of}_{_NO_LETTER.sub('_', name)}"
 
 
+def left_in(pool: str) -> str:
+    """The attribute of a slot's ad that has the free addresses of a pool of external addresses."""
+    return f"ExternalHeadroom_{_NO_LETTER.sub('_', pool)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """The report of a slot: the use of its job, and the outer and inner end of the job's link."""
@@ -35,8 +40,11 @@ class Use:
     internal: str = ""
 
 
-def text(slots: Mapping[str, Use], headroom: Mapping[str, float], at: int) -> str:
-    """The ads: one for each slot, and one for all with the headroom in Mb/s by attribute.
+def text(
+    slots: Mapping[str, Use], headroom: Mapping[str, float], at: int, external: Mapping[str, int] | None = None
+) -> str:
+    """The ads: one for each slot, and one for all with the headroom in Mb/s by attribute, and the free ``external``
+    addresses of pools.
 
     ``at`` is the time in seconds since 1970.
     """
@@ -51,6 +59,7 @@ def text(slots: Mapping[str, Use], headroom: Mapping[str, float], at: int) -> st
             values[each] = f'"{device}"' if device else "undefined"
         parts.append([f'SlotName = "{name}"', *_lines(values.items()), f"- slot{number}"])
     shared = {name: f"{value:.3f}" for name, value in headroom.items()} | {"NetworkUsageTime": f"{at}"}
+    shared |= {left_in(pool): f"{free}" for pool, free in (external or {}).items()}
     parts.append([*_lines(sorted(shared.items())), "- all"])
     return "".join(f"{line}\n" for part in parts for line in part)
 

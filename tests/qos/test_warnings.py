@@ -30,6 +30,17 @@ def policy(topology: str, rules: str = "") -> str:
         (policy("hosts: {nfs: {switch: r, addresses: [10.0.0.5]}, default: {switch: r, capacity: 1}}"), []),
         (policy("hosts: {a: {switch: r, capacity: 100}}"), ["topology.hosts has no default"]),
         (
+            HEAD + "external:\n  pools: {a: [198.51.100.0/28], b: [198.51.100.16/28]}\n"
+            "  zones: {x.org: 60, y.org: 60}\n"
+            "  rules:\n    - {pool: a, open: [any], names: '{name}.x.org'}\n"
+            "    - {when: 'Owner == \"a\"', pool: a, open: [tcp]}\n",
+            [
+                "external.rules: no job comes to the rule in line 8: that in line 7 is for every job",
+                "external.pools.b: no rule gives addresses of this pool",
+                "external.zones: no rule gives names in y.org",
+            ],
+        ),
+        (
             policy("reserves: wan, hosts: {default: {switch: rack2, capacity: 100}}"),
             ["no link of topology.links leads to a WAN"],
         ),

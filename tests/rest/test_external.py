@@ -99,3 +99,23 @@ def test_from_the_command_line(over_socket: Api, capsys: pytest.CaptureFixture[s
     assert json.loads(run("list", "--job", job, "--json"))["addresses"] == [made]
     assert "over: released" in run("release", made["id"])
     assert "over: released" in run("show", made["id"])
+
+
+def test_a_request_for_anothers_job_is_in_the_trail(api: Api) -> None:
+    bobs = a_job(api, 2, "bob")
+    refused = ask(api, "POST", "/v1/external-addresses", {"job": bobs}, "self")
+    assert refused.status_code == 404
+    assert [(job, reason) for job, _, reason in api.controls.external.refusals] == [
+        (bobs, "asked for by another than its own user or host")
+    ]
+    # One that names no job at all is nobody's.
+    assert ask(api, "POST", "/v1/external-addresses", {"job": "f" * 16}, "self").status_code == 404
+    assert len(api.controls.external.refusals) == 1
+
+
+def test_a_name_is_a_label_and_pools_are_for_all_to_see(api: Api) -> None:
+    wrong = ask(api, "POST", "/v1/external-addresses", {"job": a_job(api), "name": "a.b"})
+    assert (wrong.status_code, wrong.json["errors"][0]["parameter"]) == (422, "name")
+    pools = [{"name": "public", "total": 2, "used": 0, "quarantined": 0, "free": 2}]
+    for scope in ("hook", "read", "operate", "self"):
+        assert ask(api, "GET", "/v1/external-pools", scope=scope).json == {"pools": pools}

@@ -24,7 +24,12 @@ from tests.rest.test_routes import assert_problem
 from tests.rest.test_server import Running, certificate
 
 # What a hook's token may do that concerns no host's jobs.
-OF_THE_POOL = {("get", "/v1/groups"), ("get", "/v1/links"), ("get", "/v1/token")}
+OF_THE_POOL = {
+    ("get", "/v1/external-pools"),
+    ("get", "/v1/groups"),
+    ("get", "/v1/links"),
+    ("get", "/v1/token"),
+}
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from fake_switch.switch import FakeNetwork
+from lark_common.errors import NotFoundError
 from lark_common.transfers import Treatment
+from lark_controller.api.external import ExternalWish
 from lark_controller.services.treatments import Said
 from tests.fixtures.controllers import (
     POLICY,
@@ -107,3 +109,53 @@ def test_explain_says_nothing_of_transfers_where_no_rule_is_about_them(tmp_path:
         post(controller, 1, "alice")
         steps = controller.switches.explain("10.64.0.1", "192.0.2.1", 20).steps
         assert not any(step.where == "transfers" for step in steps)
+
+
+EXTERNAL = """
+external:
+  pools: {public: [198.51.100.64/30]}
+  rules:
+    - {when: 'Owner == "alice"', pool: public, open: [tcp/80, udp/53]}
+    - {when: 'Owner == "carol"', pool: public, open: [any]}
+"""
+
+
+def test_explain_walks_through_the_translation_in_both_directions(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY + EXTERNAL) as controller:
+        connect(network, controller, an_edge())
+        connect(network, controller, a_core())
+        alice, zoe, carol = (
+            post(controller, number, owner).job for number, owner in enumerate(("alice", "zoe", "carol"), 1)
+        )
+        for job in (alice, carol):
+            controller.external.associate(ExternalWish(job.id), "test")
+        for job in (alice, zoe, carol):
+            controller.jobs.confirm(job.id, 20)
+
+        def told(src: str, dst: str, owner: str | None = None) -> tuple[str, str, str]:
+            found = controller.switches.explain(src, dst, 5, owner)
+            return found.verdict, found.reason, "\n".join(f"{step.where}: {step.text}" for step in found.steps)
+
+        verdict, reason, steps = told("192.0.2.1", "198.51.100.64")
+        assert (verdict, reason) == ("forwarded", "fake 0000000000000001 hands it to job 1.0"), steps
+        assert "job 1.0, with tcp/80, udp/53 open: explained for a packet of tcp to port 80" in steps
+        assert "core1 classify: acts and goes on: external address" in steps
+        verdict, reason, steps = told(alice.id, "192.0.2.1")
+        assert (verdict, reason) == ("forwarded", "core1 sends it to the WAN by wan, wan-fast as 198.51.100.64")
+        assert "has the external address 198.51.100.64 with tcp/80, udp/53 open: explained for a packet of tcp" in steps
+        # Where all is open, for a ping as everywhere else; and what the address is said to send, the job sends.
+        assert told("192.0.2.1", "198.51.100.65")[1].endswith("hands it to job 3.0")
+        assert told("198.51.100.65", "192.0.2.1")[1].endswith("as 198.51.100.65")
+        assert told(zoe.id, "192.0.2.1")[1] == "core1 sends it to the WAN by wan, wan-fast"
+        verdict, reason, steps = told("192.0.2.1", "198.51.100.66")
+        assert verdict == "dropped"
+        assert "external: 198.51.100.66 is of pool public, and no live job has it" in steps
+        # Inside of the site a job has its own address alone.
+        assert told(zoe.id, "198.51.100.64")[0] == "dropped"
+        # A user hears of own jobs alone, by the external address as well.
+        assert "job 1.0" in told("192.0.2.1", "198.51.100.64", "alice")[2]
+        assert "1.0" not in told(zoe.id, "198.51.100.64", "zoe")[2]
+        with pytest.raises(NotFoundError):
+            told("192.0.2.1", "198.51.100.64", "zoe")
+        controller.external.release(controller.external.held(alice.id)[0].id, "test")
+        assert "no live job has it" in told("192.0.2.1", "198.51.100.64")[2]

@@ -10,10 +10,12 @@ import pytest
 
 from fake_switch.switch import FakeNetwork
 from lark_common.errors import BusyError, ChangedError, NotFoundError, PolicyError, RuleLimitError
+from lark_controller.api.external import ExternalWish
 from lark_controller.api.switches import FlowFilter
 from lark_controller.flows.cookies import Category, counted_by, parse
 from lark_controller.flows.model import Changes
 from lark_controller.flows.transition import Transition
+from lark_controller.jobs.external import listed
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
 from lark_controller.services import policy as policy_service
@@ -292,3 +294,35 @@ def test_jobs_with_the_same_change_are_told_together(tmp_path: Path, network: Fa
         assert [(each.changes, each.jobs, each.owners, each.example_owner) for each in effects] == [
             (("is blocked",), 3, 2, "carol")
         ]
+
+
+def test_a_plan_says_whose_external_address_and_name_it_takes(tmp_path: Path, network: FakeNetwork) -> None:
+    def external(pool: str, open_: str, names: str) -> str:
+        return (
+            f"external:\n  pools: {{public: [{pool}]}}\n  zones: {{x.org: 60}}\n"
+            f"  rules:\n    - {{pool: public, open: [{open_}], names: '{names}'}}\n"
+        )
+
+    given = POLICY + external("198.51.100.64/30", "any", "{name}.x.org")
+    with running(tmp_path, given) as controller:
+        job = post(controller, 1, "alice").job
+        controller.external.associate(ExternalWish(job.id, listed("tcp/80"), name="web"), "test")
+
+        def told(text: str) -> list[str]:
+            return [change for effect in controller.policy.plan(text).effects for change in effect.changes]
+
+        lost = "loses external address 198.51.100.64: "
+        assert told(given) == []
+        assert told(POLICY) == [lost + "the policy has no external addresses"]
+        assert told(POLICY + external("198.51.100.0/30", "any", "{name}.x.org")) == [
+            lost + "198.51.100.64 is not in pool public"
+        ]
+        assert told(POLICY + external("198.51.100.64/30", "udp", "{name}.x.org")) == [
+            lost + "the policy opens tcp/80 no more"
+        ]
+        assert told(POLICY + external("198.51.100.64/30", "tcp", "{name}.{owner}.x.org")) == [
+            "loses the name web.x.org: the policy names it web.alice.x.org now"
+        ]
+        blocked = given.replace("policies:\n", "policies:\n  - block: {when: 'Owner == \"alice\"'}\n")
+        assert lost + "nothing of the job may pass" in told(blocked)
+        assert [each.name for each in controller.external.held()] == ["web.x.org"]

@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from lark_common.errors import ExternalAddressError, NotFoundError
 from lark_controller.jobs.external import Association, listed
+from lark_controller.jobs.external_names import FullName
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.store import Store
 from lark_controller.store.database import connect
@@ -140,12 +141,41 @@ def test_many_at_once_get_each_address_once_and_no_more_than_they_may(store: Sto
     assert sorted(each.owner for each in made) == ["alice"] * 3 + ["bob"] * 3
 
 
+def test_of_two_controllers_that_give_at_once_each_gives_others_and_a_name_to_one(store: Store, store_url: str) -> None:
+    jobs = [run(store, number) for number in range(1, 17)]
+    second = Store.open(store_url)
+    pool = (ip_network("198.51.100.0/28"),)
+    name = FullName("web.jobs.example.org", "jobs.example.org", 30)
+
+    def ask(number: int) -> Association | None:
+        through = (store, second)[number % 2].external_addresses
+        wanted = name if number < 8 else None
+        try:
+            return through.associate(claim(jobs[number], networks=pool, per_user=16, name=wanted), NOW, "ops")
+        except ExternalAddressError as error:
+            refusals.add(str(error))
+            return None
+
+    refusals: set[str] = set()
+    with ThreadPoolExecutor(8) as executor:
+        made = [each for each in executor.map(ask, range(16)) if each is not None]
+    assert len({each.address for each in made}) == len(made) == 9
+    assert [each.name for each in made if each.name] == [name.text]
+    assert refusals == {"the name web.jobs.example.org is another job's"}
+    assert {each.id for each in second.external_addresses.held()} == {each.id for each in made}
+    second.close()
+
+
 def test_the_database_itself_gives_no_address_twice(store: Store, store_url: str) -> None:
     made = store.external_addresses.associate(claim(run(store, 1)), NOW, "ops")
     database = connect(store_url)
     with database.engine.begin() as connection:
         (row,) = connection.execute(select(table)).mappings().all()
-    for changes in ({"job": "another"}, {"address": "198.51.100.1"}):
+    named = {"name": "x.org", "name_state": "pending"}
+    with database.engine.begin() as connection:
+        connection.execute(update(table).values(named))
+    others = {"job": "another", "address": "198.51.100.1"}
+    for changes in ({"job": "another"}, {"address": "198.51.100.1"}, {**others, **named}):
         values = {name: value for name, value in row.items() if name != "number"} | {"id": "f" * 16} | changes
         with pytest.raises(IntegrityError), database.engine.begin() as connection:
             connection.execute(insert(table).values(values))

@@ -29,6 +29,7 @@ CALLS: dict[str, Callable[[ControllerLink], object]] = {
     "wan": lambda link: link.wan("host", ["0" * 16]),
     "advice": lambda link: link.advice("0" * 16, fresh=True),
     "headroom": lambda link: link.headroom(),
+    "external_headroom": lambda link: link.external_headroom(),
     "rules": lambda link: link.rules("host", "", 0.0),
     "confirmed": lambda link: link.rules_confirmed("host", "1", Applied({}, frozenset(), {})),
     "counters": lambda link: link.counters("0" * 16, {}),
@@ -146,6 +147,7 @@ def test_numbers_beyond_all_bounds_are_none(liar: Liar) -> None:
     rate = '{"wan_inward": 1.0, "wan_outward": 1.0}'
     liar.body = f'{{"groups": [{{"name": "a", "ceiling": {"9" * 400}, "rate": {rate}}}]}}'.encode()
     assert link_to(liar).headroom() == Headroom()
+    assert link_to(liar).external_headroom() == {}
 
 
 def test_headroom_is_what_the_busier_direction_leaves(liar: Liar) -> None:

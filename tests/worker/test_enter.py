@@ -113,16 +113,28 @@ def test_a_jobs_namespace_has_the_sites_kernel_parameters_and_starts_without_tho
 
 def test_a_job_has_its_external_address_in_its_environment_and_asks_for_another(ovs: OpenVSwitch) -> None:
     section = (
-        "external: {pools: {public: [198.51.100.64/30]}, quarantine: 0, "
-        "rules: [{when: 'Owner == \"alice\"', pool: public, open: [tcp]}]}\n"
+        "external: {pools: {public: [198.51.100.64/30]}, quarantine: 0, zones: {x.org: 0}, "
+        "rules: [{when: 'Owner == \"alice\"', pool: public, open: [tcp], names: '{name}.{owner}.x.org'}]}\n"
     )
     with temporary_directory() as folder, a_net(ovs) as net, a_pool(Path(folder), ovs, net, POLICY + section) as pool:
         alice, bob = pool.starter(1, "alice"), pool.starter(2, "bob")
-        said = pool.hook(alice, "start", "alice", 1, 'RequestExternalAddress = true\nExternalPorts = "tcp/80"')
+        said = pool.hook(
+            alice,
+            "start",
+            "alice",
+            1,
+            'RequestExternalAddress = true\nExternalPorts = "tcp/80, tcp/443"\nExternalName = "web"',
+        )
         assert 'LarkExternalAddressIPv4 = "198.51.100.64"' in said
         assert "LarkExternalAddress" not in pool.hook(bob, "start", "bob", 2)
-        assert "LARK_EXTERNAL_ADDRESS=198.51.100.64" in enter(pool, alice, "/usr/bin/env")[1]
-        assert "LARK_EXTERNAL_ADDRESS" not in enter(pool, bob, "/usr/bin/env")[1]
+        assert 'LarkExternalPorts = "tcp/80, tcp/443"\nLarkExternalName = "web.alice.x.org"\n' in said
+        lines = enter(pool, alice, "/usr/bin/env")[1].splitlines()
+        assert {line for line in lines if line.startswith("LARK_EXTERNAL")} == {
+            "LARK_EXTERNAL_ADDRESS=198.51.100.64",
+            "LARK_EXTERNAL_PORTS=tcp/80 tcp/443",
+            "LARK_EXTERNAL_NAME=web.alice.x.org",
+        }
+        assert "LARK_EXTERNAL" not in enter(pool, bob, "/usr/bin/env")[1]
 
         def ask(starter: Starter, method: str, path: str = "", body: object = None) -> tuple[int, dict[str, object]]:
             data = "" if body is None else f" -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
@@ -132,7 +144,7 @@ def test_a_job_has_its_external_address_in_its_environment_and_asks_for_another(
             return int(status), json.loads(answer)
 
         status, has = ask(alice, "POST")
-        assert (status, has["address"], has["open"]) == (200, "198.51.100.64", ["tcp/80"])
+        assert (status, has["address"], has["open"]) == (200, "198.51.100.64", ["tcp/80", "tcp/443"])
         path = f"/{has['id']}"
         for method in ("GET", "DELETE"):
             assert ask(bob, method, path)[0] == 404
@@ -140,6 +152,9 @@ def test_a_job_has_its_external_address_in_its_environment_and_asks_for_another(
         assert (status, refused["type"]) == (409, "urn:lark:problem:external-address")
         assert ask(alice, "POST", body={"open": "tcp/80"})[0] == 422
         assert ask(alice, "POST", body={"job": "another"})[0] == 422
+        assert ask(alice, "POST", body={"name": ["web"]})[0] == 422
+        assert ask(alice, "POST", body={"name": "Web"})[1]["name"] == "web.alice.x.org"
+        assert ask(alice, "POST", body={"name": "other"})[0] == 409
         assert ask(alice, "DELETE", path)[1]["why"] == "released"
         assert ask(alice, "DELETE", path)[0] == 200
         assert ask(alice, "POST", body={"open": ["tcp/81"], "seconds": 60})[1]["open"] == ["tcp/81"]

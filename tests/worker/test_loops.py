@@ -146,7 +146,7 @@ def test_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, float]] = []
     settings = replace(load({}), usage_interval=0.01, socket=tmp_path / "socket")
     jobs = some(all=Fails(lambda: (a_job(1, "ovs_bridge"),)))
-    link = some(headroom=Fails(Headroom), wan=lambda _host, _jobs: {})
+    link = some(headroom=Fails(Headroom), external_headroom=dict, wan=lambda _host, _jobs: {})
     tell = Fails(lambda pid, values: told.append((pid, values["NetworkOutputMb"])))
     asks = (lambda _: None, lambda _record, _quiet: None, lambda _: NOTHING)
     with started(metering.Metering(settings, jobs, link, *asks, tell)):

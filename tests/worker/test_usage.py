@@ -47,7 +47,10 @@ def test_rates_are_those_between_two_readings_and_of_a_short_time_those_of_the_w
 def test_the_slots_ads_are_for_the_startd_to_read(tmp_path: Path) -> None:
     meter = JobUse(0.0, 0.0).reading(Counted(2_000_000, 1_000_000), 8.0)
     shown = text(
-        {"slot1_2@w": Use(), "slot1_1@w": Use(meter, "lark0", "eth0")}, {attribute("group_cms.prod"): 12.5}, 1700000000
+        {"slot1_2@w": Use(), "slot1_1@w": Use(meter, "lark0", "eth0")},
+        {attribute("group_cms.prod"): 12.5},
+        1700000000,
+        {"a-b.c": 3},
     )
     assert shown.splitlines() == [
         'SlotName = "slot1_1@w"', "NetworkInputMb = 2.000000", "NetworkOutputMb = 1.000000",
@@ -56,7 +59,7 @@ def test_the_slots_ads_are_for_the_startd_to_read(tmp_path: Path) -> None:
         'SlotName = "slot1_2@w"', "NetworkInputMb = undefined", "NetworkOutputMb = undefined",
         "NetworkInputRate = undefined", "NetworkOutputRate = undefined", "ExternalInterface = undefined",
         "InternalInterface = undefined", "- slot2",
-        "NetworkUsageTime = 1700000000", "WanHeadroom_group_cms_prod = 12.500", "- all",
+        "ExternalHeadroom_a_b_c = 3", "NetworkUsageTime = 1700000000", "WanHeadroom_group_cms_prod = 12.500", "- all",
     ]  # fmt: skip
     assert attribute("group_a-b.c d") == "WanHeadroom_group_a_b_c_d"
     assert attribute("ap-1.example.org", "TransferHeadroomAt") == "TransferHeadroomAt_ap_1_example_org"
@@ -183,7 +186,7 @@ def test_the_wan_parts_of_all_jobs_of_a_worker_are_one_request_in_an_interval(
             raise AwayError("not now")
         return {job_id: (2_000_000 * len(asked), 1_000_000) for job_id in job_ids[:2]}
 
-    link = SimpleNamespace(wan=wan, headroom=Headroom)
+    link = SimpleNamespace(wan=wan, headroom=Headroom, external_headroom=dict)
     settings = replace(load({}), socket=tmp_path / "socket")
     each = metering.Metering(
         settings, SimpleNamespace(all=lambda: tuple(jobs.values())), link,  # type: ignore[arg-type]
@@ -211,6 +214,12 @@ def test_the_wan_parts_of_all_jobs_of_a_worker_are_one_request_in_an_interval(
     now[0] += 10.0
     each._round(now[0])
     assert len(asked) == 4
+    # An external address is in the ad of a job that is not accounted, too.
+    uncounted = replace(jobs[1], id="6" * 16, starter=6, accounted=False)
+    jobs[6] = replace(uncounted, external=("198.51.100.64",), opened=("tcp/80",), external_name="web.x.org")
+    each._round(now[0])
+    expected = {"LarkExternalPorts": "tcp/80", "LarkExternalName": "web.x.org"}
+    assert told[6] == {"LarkExternalAddressIPv4": "198.51.100.64", **expected}
 
 
 def test_a_starter_is_told_by_the_protocol_of_its_jobs(listening: Listening) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any, Final
 
 from flask import Response, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
+from lark_common.errors import AmbiguousError, NotFoundError
 from lark_controller.api.external import ExternalWish
+from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
 from lark_controller.policies.external import FAMILIES
 from lark_controller.rest.api import operation, resource
@@ -56,6 +59,11 @@ class ExternalWishSchema(Schema):
         validate=validate.OneOf(tuple(FAMILIES)),
         metadata=meta("ipv4, or ipv6, which opens the job's own address; without it IPv4 where the policy gives that"),
     )
+    name = fields.String(
+        load_default="",
+        validate=validate.Length(max=64),
+        metadata=meta(f"The label of its name in the DNS, empty for none: {external_names.ACCEPTED}"),
+    )
 
 
 class ExternalAddressSchema(Schema):
@@ -75,6 +83,13 @@ class ExternalAddressSchema(Schema):
     free = Time("Time from which another job may get the address, null where it has not ended", allow_none=True)
     why = fields.String(required=True, metadata=meta("The reason for its end"))
     actor = fields.String(required=True, metadata=meta("Name of the token that asked for it"))
+    name = fields.String(required=True, allow_none=True, metadata=meta("Its name in the DNS"))
+    name_state = fields.String(
+        required=True,
+        validate=validate.OneOf([str(each) for each in external_names.NameState]),
+        metadata=meta("How far that name is: to be added to its zone, in it, to be removed from it, or removed"),
+    )
+    name_reason = fields.String(required=True, metadata=meta("The reason why the name waits"))
 
 
 class ExternalPoolSchema(Schema):
@@ -85,6 +100,12 @@ class ExternalPoolSchema(Schema):
     used = fields.Integer(required=True, metadata=meta("Those of jobs"))
     quarantined = fields.Integer(required=True, metadata=meta("Those that rest after a job"))
     free = fields.Integer(required=True, metadata=meta("Those that jobs may get now"))
+
+
+class ExternalPoolListSchema(Schema):
+    """Pools of external addresses."""
+
+    pools = fields.List(fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy"))
 
 
 class ExternalListSchema(Schema):
@@ -114,9 +135,10 @@ def associate(query: dict[str, Any]) -> Response:
     """
     check_wait(query)
     body = read_json(MAX_BODY, ExternalWishSchema())
-    job_id = named_job(body["job"])
-    require_host_of(current(), job_id)
-    wish = ExternalWish(job_id, _openings(body["open"]), body["seconds"], FAMILIES.get(body["family"]))
+    job_id = _asked_for(body["job"])
+    wish = ExternalWish(
+        job_id, _openings(body["open"]), body["seconds"], FAMILIES.get(body["family"]), _label(body["name"])
+    )
     given = current().controls.external.associate(wish, actor())
     if query["wait"]:
         # As with reservations: those who ask must leave places to the hooks of jobs that start.
@@ -148,6 +170,19 @@ def index(query: dict[str, Any]) -> dict[str, object]:
 @operation(
     blueprint,
     "GET",
+    "/external-pools",
+    name="list_external_pools",
+    scopes=(Scope.HOOK, Scope.READ, Scope.OPERATE, Scope.SELF),
+    answers={200: ExternalPoolListSchema},
+)
+def pools() -> dict[str, object]:
+    """List the pools of external addresses, with what is left in each."""
+    return {"pools": [_pool(each) for each in current().controls.external.pools()]}
+
+
+@operation(
+    blueprint,
+    "GET",
     "/external-addresses/<association_id>",
     name="show_external_address",
     scopes=(Scope.HOOK, Scope.READ, Scope.OPERATE, Scope.SELF),
@@ -174,12 +209,39 @@ def release(association_id: str) -> dict[str, object]:
     return _shown([current().controls.external.release(association_id, actor())])[0]
 
 
+def _asked_for(word: str) -> str:
+    """The id of the job that a word names, if the caller may ask for it. Who asks for another's is in the audit trail.
+    Raises Problem 403, 404, NotFoundError, AmbiguousError."""
+    try:
+        job_id = named_job(word)
+        require_host_of(current(), job_id)
+    except (NotFoundError, Problem):
+        controls = current().controls
+        with suppress(NotFoundError, AmbiguousError):
+            named = controls.jobs.named(word)
+            # An id is taken as it is, of whatever job it may be.
+            controls.jobs.host_of(named)
+            controls.external.refused(named, actor(), "asked for by another than its own user or host", foreign=True)
+        raise
+    return job_id
+
+
 def _openings(words: list[str]) -> tuple[Opening, ...]:
     try:
         return openings(words)
     except ValueError as error:
         wrong = {"parameter": "open", "problem": str(error)}
         raise Problem(422, f"open: {error}", "parameters", errors=[wrong]) from None
+
+
+def _label(word: str) -> str:
+    if not word:
+        return ""
+    try:
+        return external_names.label(word)
+    except ValueError as error:
+        wrong = {"parameter": "name", "problem": str(error)}
+        raise Problem(422, f"name: {error}", "parameters", errors=[wrong]) from None
 
 
 def _own(association_id: str) -> Association:
@@ -210,6 +272,9 @@ def _shown(found: Collection[Association]) -> list[dict[str, object]]:
             "free": each.free,
             "why": each.why,
             "actor": each.actor,
+            "name": each.name or None,
+            "name_state": str(each.name_state),
+            "name_reason": each.name_reason,
         }
         for each in found
     ]

@@ -158,6 +158,10 @@ class JobSchema(Schema):
     external_addresses = fields.List(
         fields.String(), required=True, metadata=meta("Its addresses outside of the site, while they are its own")
     )
+    external_open = fields.List(
+        fields.String(), required=True, metadata=meta("The protocols and ports that are open there")
+    )
+    external_name = a_text("The name of an external address in the DNS, empty where there is none")
     datapath = Datapath("The worker's bridge", allow_none=True)
     port = maybe_text("The job's port on that bridge")
     mac = maybe_text("The MAC address inside the job")

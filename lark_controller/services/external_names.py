@@ -1,0 +1,87 @@
+"""Names of external addresses: added to their zones and removed from them, by turns on a thread of its own.
+
+What is to be done is in the database, so it is done after a crash, too, and by whichever controller is the active one.
+An address stands whatever becomes of its name.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from lark_common.errors import NameServerError
+from lark_common.log import WARNING, event
+from lark_common.threads import StoppableThread
+from lark_controller.jobs.external import Association
+from lark_controller.jobs.external_names import NameState, pause_after
+from lark_controller.services.attempts import Attempts
+from lark_controller.services.dns_updates import DnsUpdates
+from lark_controller.store import Store
+from lark_controller.switches.fence import Fence
+
+# Seconds between two looks into the database, and names of one look.
+POLL: Final = 0.5
+_AT_A_TIME: Final = 100
+# Of an update's time, after which another attempt may follow.
+_ATTEMPT: Final = 3.0
+
+
+class ExternalNames:
+    """The thread that brings names to what the store says; nothing is sent once the ``fence`` is shut."""
+
+    def __init__(self, store: Store, dns: DnsUpdates, fence: Fence | None) -> None:
+        self._store = store.external_addresses
+        self._dns = dns
+        self._fence = fence
+        self._thread = StoppableThread("lark-names", self._work)
+        self._attempts = Attempts("names are not brought to the DNS", "names are brought to the DNS again")
+
+    @property
+    def threads(self) -> tuple[StoppableThread, ...]:
+        """The threads that live from start to stop."""
+        return (self._thread,)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what is left is done by the next controller."""
+        self._thread.stop(patience=self._dns.timeout + 1.0)
+
+    def _work(self) -> None:
+        while not self._thread.pause(POLL):
+            self._attempts.succeed(self.turn)
+
+    def turn(self) -> None:
+        """Add and remove what is due. Raises StoreError."""
+        for each in self._store.names_due(time.time(), _AT_A_TIME):
+            if self._thread.stopping or (self._fence is not None and self._fence.is_shut) or not self._one(each):
+                return
+
+    def _one(self, each: Association) -> bool:
+        """Add or remove one name; False where the server is away."""
+        began = time.time()
+        # Written first: a controller that is no more the active one gets no further than this.
+        deadline = began + _ATTEMPT * self._dns.timeout
+        attempts = self._store.begin_name(each.number, each.name_state, began, deadline)
+        if not attempts:
+            return True
+        try:
+            if each.name_state is NameState.PENDING:
+                self._dns.add(each, deadline)
+                self._store.name_added(each.number, time.time())
+            else:
+                self._dns.remove(each, deadline)
+                self._store.name_removed(each.number, time.time())
+        except NameServerError as error:
+            now = time.time()
+            next_attempt = now + pause_after(attempts)
+            if not each.name_reason:
+                event("a name waits", level=WARNING, name=each.name, state=each.name_state, reason=str(error))
+            self._store.name_failed(each.number, each.name_state, str(error), now, next_attempt)
+            if error.away:
+                self._store.names_put_off(str(error), now, next_attempt)
+            return not error.away
+        event("name", name=each.name, address=each.address, job=each.job, was=each.name_state)
+        return True

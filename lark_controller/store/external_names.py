@@ -1,0 +1,147 @@
+"""Names of external addresses: wanted and given up with the address, in its transaction; added and removed later.
+
+A row whose name is not as it is to be has the time of the next attempt. It is moved on before an attempt begins, so
+that neither a crash nor another controller makes two of them at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, case, null, select, update
+
+from lark_common.errors import ExternalAddressError
+from lark_controller.jobs.external import Association, listed
+from lark_controller.jobs.external_names import FullName, NameState
+from lark_controller.store.audit_and_policies import record
+from lark_controller.store.schema import NAME_DUE, NAME_WANTED
+from lark_controller.store.schema import external_addresses as table
+
+# Names that wait for a server, of which the reason is written at a time.
+_BATCH: Final = 1_000
+_ACTOR: Final = "lark"
+_IN_TURN: Final = select(*table.c).where(NAME_DUE).order_by(table.c.name_due, table.c.number)
+
+
+def check_free(connection: Connection, name: FullName) -> None:
+    """Raise ExternalAddressError where a name is another live job's."""
+    if connection.execute(select(table.c.number).where(NAME_WANTED, table.c.name == name.text)).first() is not None:
+        raise ExternalAddressError(f"the name {name.text} is another job's")
+
+
+def columns(name: FullName | None, now: float) -> Mapping[str, Any]:
+    """The columns of a new row."""
+    if name is None:
+        return {}
+    return {"name": name.text, "zone": name.zone, "ttl": name.ttl, "name_state": "pending", "name_due": now}
+
+
+def remove(connection: Connection, number: int, now: float) -> None:
+    """Let a name be removed from its zone. One that was never sent there is removed; one that may be on its way is
+    removed once that attempt is over."""
+    sent = (table.c.name_state == "registered") | (table.c.name_attempts > 0)
+    later = case((table.c.name_due > now, table.c.name_due), else_=now)
+    values = {
+        "name_state": case((sent, "removing"), else_="removed"),
+        "name_due": case((sent, later), else_=null()),
+        "name_reason": "",
+        "name_attempts": 0,
+    }
+    connection.execute(update(table).where(table.c.number == number, NAME_WANTED).values(values))
+
+
+def drop(connection: Connection, association_id: str, now: float, why: str) -> Association | None:
+    """Let the name of a live address be removed, because the policy gives it no more."""
+    row = connection.execute(select(*table.c).where(table.c.id == association_id, NAME_WANTED)).first()
+    if row is None:
+        return None
+    remove(connection, row.number, now)
+    record(connection, now, "policy", "name over", row.job, f"{row.name}: {why}")
+    return association(connection.execute(select(*table.c).where(table.c.number == row.number)).one())
+
+
+def due(connection: Connection, now: float, limit: int) -> list[Association]:
+    """Addresses whose names are to be added or removed now, those that have waited longest first."""
+    return [association(row) for row in connection.execute(_IN_TURN.where(table.c.name_due <= now).limit(limit))]
+
+
+def begin(connection: Connection, number: int, state: NameState, now: float, until: float) -> int:
+    """Begin an attempt, which is over ``until`` then; returns the attempts so far with it, and 0 where it is another's
+    or no more to be made."""
+    mine = update(table).where(table.c.number == number, table.c.name_state == str(state), table.c.name_due <= now)
+    begun = mine.values(name_due=until, name_attempts=table.c.name_attempts + 1).returning(table.c.name_attempts)
+    return int(connection.execute(begun).scalar_one_or_none() or 0)
+
+
+def added(connection: Connection, number: int, now: float) -> None:
+    """Note that a name is in its zone. Where it was given up meanwhile, it is to be removed now."""
+    row = connection.execute(select(*table.c).where(table.c.number == number).with_for_update()).one()
+    mine = update(table).where(table.c.number == number)
+    if row.name_state != NameState.PENDING:
+        connection.execute(mine.where(NAME_DUE).values(name_due=now))
+        return
+    connection.execute(mine.values(name_state="registered", name_due=None, name_reason="", name_attempts=0))
+    record(connection, now, _ACTOR, "name added", row.job, f"{row.name}: {row.address}")
+
+
+def removed(connection: Connection, number: int, now: float) -> None:
+    """Note that a name is out of its zone. Its address rests as long as others may keep the name."""
+    mine = update(table).where(table.c.number == number, table.c.name_state == "removing")
+    kept = table.c.ttl + now
+    free = case((table.c.free_at < kept, kept), else_=table.c.free_at)
+    gone = mine.values(name_state="removed", name_due=None, name_reason="", name_attempts=0, free_at=free)
+    row = connection.execute(gone.returning(*table.c)).first()
+    if row is not None:
+        record(connection, now, _ACTOR, "name removed", row.job, f"{row.name}: {row.address}")
+
+
+def failed(connection: Connection, number: int, state: NameState, reason: str, now: float, until: float) -> None:
+    """Note why a name is not yet as it is to be, and when it is tried again: now, where its state has changed."""
+    row = connection.execute(select(*table.c).where(table.c.number == number, NAME_DUE)).first()
+    if row is None:
+        return
+    if row.name_state == state:
+        _put_off(connection, row, reason, now, until)
+    else:
+        connection.execute(update(table).where(table.c.number == number).values(name_due=now))
+
+
+def put_off(connection: Connection, reason: str, now: float, until: float) -> None:
+    """Let all that is due wait for a server that does not answer."""
+    for row in connection.execute(_IN_TURN.where(table.c.name_due <= now).limit(_BATCH)).all():
+        _put_off(connection, row, reason, now, until)
+
+
+def _put_off(connection: Connection, row: Row[Any], reason: str, now: float, until: float) -> None:
+    mine = update(table).where(table.c.number == row.number, NAME_DUE)
+    connection.execute(mine.values(name_reason=reason, name_due=until))
+    # Once for each name and what is done with it, however often it is tried.
+    if not row.name_reason:
+        record(connection, now, _ACTOR, "name waits", row.job, f"{row.name}, {row.name_state}: {reason}")
+
+
+def association(row: Row[Any]) -> Association:
+    """The association of a row."""
+    return Association(
+        number=row.number,
+        id=row.id,
+        address=ip_address(row.address),
+        pool=row.pool,
+        job=row.job,
+        owner=row.owner,
+        group=row.group_name,
+        openings=listed(row.openings),
+        created=row.created_at,
+        until=row.until,
+        released=row.released_at,
+        free=row.free_at,
+        why=row.why,
+        actor=row.actor,
+        name=row.name,
+        zone=row.zone,
+        ttl=row.ttl,
+        name_state=NameState(row.name_state),
+        name_reason=row.name_reason,
+    )
