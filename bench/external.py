@@ -71,7 +71,7 @@ class CorePath:
             desired.put(job, decider.of(job))
         flows = desired.build(CORE).flows
         self.file.write_text("".join(f"{flow_text(key, data)}\n" for key, data in flows.items()))
-        self.ovs.ofctl(self.bridge, "replace-flows", str(self.file))
+        self.ovs.ofctl(self.bridge, "replace-flows", str(self.file), timeout=300)
         return len(flows)
 
     @contextmanager
