@@ -49,7 +49,7 @@ SPOOL = /tmp/condor/spool
 LOCK = /tmp/condor/lock
 RUN = /tmp/condor/run
 EXECUTE = /tmp/condor/execute
-CONDOR_IDS = 0.0
+CONDOR_IDS = 1.1
 USE_PROCD = False
 BASE_CGROUP =
 DISCARD_SESSION_KEYRING_ON_STARTUP = False
@@ -79,7 +79,11 @@ SLOT_TYPE_1 = 100%
 SLOT_TYPE_1_PARTITIONABLE = True
 NUM_SLOTS_TYPE_1 = 1
 RunBenchmarks = False
-STARTD_CRON_JOBLIST =
+STARTD_CRON_JOBLIST = LARK
+STARTD_CRON_LARK_EXECUTABLE = /bin/cat
+STARTD_CRON_LARK_ARGS = /pool/slots
+STARTD_CRON_LARK_PERIOD = 2s
+LOCAL_CONFIG_DIR = /etc/condor/more
 STARTD_JOB_ATTRS = Owner User AcctGroup AccountingGroup GlobalJobId JobCurrentStartDate
 CHIRP_DELAYED_UPDATE_PREFIX = Chirp*, Network*, Bandwidth*, LarkAdvice, LarkAdvisedBandwidth, LarkTransfer*
 STARTER_JOB_HOOK_KEYWORD = LARK
@@ -97,13 +101,15 @@ mount --rbind /dev "$1/root/dev"
 mount -t tmpfs -o mode=1777 tmp "$1/root/tmp"
 mkdir "$1/root/pool"
 mount --bind "$3" "$1/root/pool"
-mkdir -p "$1/root/etc/lark" "$1/root/tmp/condor"
+mkdir -p "$1/root/etc/lark" "$1/root/etc/condor/more" "$1/root/tmp/condor"
 # HTCondor's plugin for URLs aborts where the machine's own name has no address.
 hostname "$4"
 echo "127.0.0.1 localhost $4" >"$1/root/etc/hosts"
 cd "$1/root/tmp/condor"
 mkdir log spool lock run execute
 chmod 755 . spool execute
+# Not root: HTCondor runs no program of the startd's as root.
+chown 1:1 . log spool lock run execute
 echo 'LARK_SOCKET=/pool/worker.sock' >"$1/root/etc/lark/hook.conf"
 cat >"$1/root/etc/condor/pool.conf"
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin CONDOR_CONFIG=/etc/condor/pool.conf chroot "$1/root" condor_master -f

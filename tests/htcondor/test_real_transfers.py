@@ -13,6 +13,7 @@ from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 from lark_worker.identity.startd import LocalStartd
 from lark_worker.network.commands import run
+from lark_worker.usage import metering
 from tests.fixtures.service import wait
 from tests.htcondor.real_pool import Jobs, Machine
 from tests.worker.pool import Pool, a_pool
@@ -24,12 +25,16 @@ SANDBOX, URL, OUTPUT = 12 * MEGA, 8 * MEGA, 10 * MEGA
 WORKER, ACCESS_POINT, HTTP = "10.77.0.1", "10.77.0.2", 8099
 # Mb/s of the link, and of the rule.
 LINK, RATE = 100, 16
+# Mb/s that the site has for transfers.
+CAPACITY = 80
 POLICY = f"""\
 version: 1
 networks: {{jobs: [10.64.0.0/16, "2001:db8:64::/48"], local: [10.0.0.0/8]}}
 policies:
   - transfers: {{when: 'Owner == "mallory"', block: true}}
   - transfers: {{when: 'Owner == "bob"', rate: {RATE}Mbit}}
+transfer_capacity: {{access_points: {{ap.test: {CAPACITY}}}, groups: {{users: {CAPACITY}}}}}
+groups: {{users: {{when: 'Owner == "bob"'}}}}
 """
 
 
@@ -118,6 +123,26 @@ def moved(pool: RealPool) -> dict[str, dict[str, Any]]:
         ad = {name: pool.jobs.attribute(cluster, name) for name in names}
         found[user] = {"ad": ad, **used(pool, cluster)}
     return found
+
+
+def headroom(pool: RealPool, name: str) -> float | None:
+    """An attribute of the slots' ads, as the pool has it."""
+    found = pool.machines[0].run(f"condor_status -limit 1 -af {name}").split()
+    return float(found[0]) if found and found[0] != "undefined" else None
+
+
+def test_what_is_left_for_transfers_is_in_the_pool_as_long_as_the_policy_has_a_capacity(
+    pool: RealPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metering, "HEADROOM_SECONDS", 1.0)
+    # The thread of before may have asked a moment ago.
+    pool.lark.stop_service()
+    pool.lark.start_service()
+    names = ("TransferHeadroomAt_ap_test", "TransferHeadroom_users")
+    wait(lambda: [headroom(pool, each) for each in names] == [CAPACITY, CAPACITY], limit=120)
+    pool.lark.client.put_policy(POLICY.replace(f"ap.test: {CAPACITY}", "ap.test: 7"))
+    wait(lambda: headroom(pool, names[0]) == 7, limit=120)
+    pool.lark.client.put_policy(POLICY)
 
 
 def submit(pool: RealPool, user: str, sandbox: int = SANDBOX) -> int:
