@@ -25,7 +25,7 @@ def policy(section: str) -> str:
         ("{a: []}", [("external.pools.a", "a pool without addresses")]),
         ("{a: }", [("external.pools.a", "a pool without addresses")]),
         ("{a: 198.51.100.0/24}", [("external.pools.a", "'198.51.100.0/24' where a list is expected")]),
-        ("{a: {}}", [("external.pools.a", "a mapping where a list is expected")]),
+        ("{a: {}}", [("external.pools.a", "networks is missing")]),
         ('{a: ["2001:db8::/64", 198.51.100.7]}', [("external.pools.a[0]", "2001:db8::/64 is IPv6")]),
         ("{a: [198.51.100.7], b: [198.51.100.0/24]}", [("external.pools.b[0]", "overlaps 198.51.100.7/32")]),
         ("{a: [10.64.0.7]}", [("external.pools.a[0]", "overlaps 10.64.0.0/16")]),

@@ -1,4 +1,4 @@
-"""The worker service as a process of its own, to be killed: ``python -m tests.worker.service_process ADS COUNT``.
+"""The worker service as a process of its own, to be killed: ``python -m tests.worker.service_process ADS [COUNT]``.
 
 ADS is a file with the slots' ads by process id of the starter, in JSON, in the startd's place. While there is a file
 COUNT with a number N, the service kills itself before the Nth program that it would run.
@@ -61,6 +61,7 @@ class KilledBefore:
 
 
 if __name__ == "__main__":
-    killed = KilledBefore(Path(sys.argv[2]))
-    setattr(commands, "subprocess", killed)  # noqa: B010  # a module's own name is no attribute for the type checker
+    if len(sys.argv) > 2:
+        killed = KilledBefore(Path(sys.argv[2]))
+        setattr(commands, "subprocess", killed)  # noqa: B010  # a module's own name is no attribute for the type checker
     sys.exit(run(load(os.environ), FileStartd(Path(sys.argv[1]))))
