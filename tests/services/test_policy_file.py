@@ -107,15 +107,15 @@ def test_a_reload_that_comes_during_the_start_waits_for_it(monkeypatch: pytest.M
         won, serves = True, False
         term = Term(1, 0.0, Why.FIRST)
 
-        def __init__(self, _settings: object, told: Callable[[int], None], lost: object) -> None:
+        def __init__(self, _settings: object, notify: Callable[[int], None], lost: object) -> None:
             os.kill(os.getpid(), signal.SIGHUP)
             happened.append("made")
-            self.told = told
+            self.notify = notify
             self.alive = lambda: True
             self.policy_file = SimpleNamespace(reload=lambda: happened.append("reloaded"))
 
         def stand_by(self) -> None:
-            self.told(app.WON)
+            self.notify(app.WON)
 
         def serve(self) -> None:
             happened.append("started")
