@@ -27,11 +27,13 @@ def _external_warnings(policy: Policy) -> Iterator[str]:
     spec = policy.external
     if spec is None:
         return
-    position = next((at for at, rule in enumerate(spec.rules, 1) if rule.when is None), len(spec.rules))
-    for rule in spec.rules[position:]:
-        line = spec.rules[position - 1].line
-        yield f"external.rules: no job comes to the rule in line {rule.line}: that in line {line} is for every job"
-    used = {rule.pool for rule in spec.rules}
+    for family in (4, 6):
+        rules = [rule for rule in spec.rules if rule.family == family]
+        position = next((at for at, rule in enumerate(rules, 1) if rule.when is None), len(rules))
+        for rule in rules[position:]:
+            line = rules[position - 1].line
+            yield f"external.rules: no job comes to the rule in line {rule.line}: that in line {line} is for every job"
+    used = {name for rule in spec.rules for name in (rule.pool, *rule.more_pools)}
     for name in sorted(spec.pools.keys() - used):
         yield f"external.pools.{name}: no rule gives addresses of this pool"
     named = {rule.names.zone for rule in spec.rules if rule.names is not None}

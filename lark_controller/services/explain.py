@@ -89,7 +89,9 @@ def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
             rules = {host: desired.worker_rules(host) for host in ruled}
             inward = _external_of(target, pair[1][0]) if target is not None else None
             leaves = source is not None and target is None and not _is_local(desired, pair[1][0])
-            outward = _external_of(source) if leaves and source is not None else None
+            # An IPv6 address that is open is the job's own, and leaves as it is.
+            translated = source.job.external if version == 4 and leaves and source is not None else ()
+            outward = next((each for each in translated if each.address.version == 4), None)
             return Ends(_own(source, pair[0][0]), pair[1][0], source, target, rules, inward, outward)
     raise AdError("", f"{src} and {dst} have no address of the same IP version")
 
@@ -98,9 +100,9 @@ def _is_local(desired: Desired, address: Address) -> bool:
     return any(address in network for network in local_networks(desired.policy))
 
 
-def _external_of(placed: Placed, address: Address | None = None) -> External | None:
-    """A job's external address, or this one of them."""
-    return next((each for each in placed.job.external if address in (None, each.address)), None)
+def _external_of(placed: Placed, address: Address) -> External | None:
+    """This one of a job's external addresses; None where it is none of them."""
+    return next((each for each in placed.job.external if each.address == address), None)
 
 
 def _own(placed: Placed | None, address: Address) -> Address:
@@ -182,7 +184,8 @@ def _translated(desired: Desired, ends: Ends) -> list[Step]:
     if ends.inward is not None and ends.dst_job is not None:
         where = f" to port {opening.first}" if opening is not None and opening.first else ""
         opened = ", ".join(map(str, ends.inward.openings))
-        sentence = f"{ends.dst} is an external address of job {ends.dst_job.job.called}, with {opened} open"
+        what = "an external address of" if ends.dst.version == 4 else "open to the WAN as that of"
+        sentence = f"{ends.dst} is {what} job {ends.dst_job.job.called}, with {opened} open"
         return [Step("external", f"{sentence}: explained for {packet}{where}")]
     if ends.outward is not None and ends.src_job is not None:
         where = f" from port {opening.first}" if opening is not None and opening.first else ""

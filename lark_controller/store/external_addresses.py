@@ -152,10 +152,13 @@ def prune(connection: Connection, before: float, limit: int) -> int:
 def _chosen(connection: Connection, claim: Claim) -> Address:
     """The address that a job gets: its own, or the pool's next. Raises ExternalAddressError."""
     if claim.own is not None:
-        taken = select(table.c.job).where(table.c.held, table.c.address == str(claim.own)).limit(1)
-        if (whose := connection.execute(taken).scalar()) is not None:
-            raise ExternalAddressError(f"{claim.own} is open as the address of job {whose}")
-        return claim.own
+        _take_back(connection, claim)
+        row = connection.execute(select(*table.c).where(table.c.held, table.c.address == str(claim.own))).first()
+        if row is None:
+            return claim.own
+        if row.released_at is None:
+            raise ExternalAddressError(f"{claim.own} is open as the address of job {row.job}")
+        raise ExternalAddressError(f"the name {row.name} still leads to {claim.own}, as the address of job {row.job}")
     held = {ip_address(text) for text in connection.execute(select(table.c.address).where(table.c.held)).scalars()}
     last = connection.execute(
         select(table.c.address).where(table.c.pool == claim.pool).order_by(table.c.number.desc()).limit(1)
@@ -166,6 +169,13 @@ def _chosen(connection: Connection, claim: Claim) -> Address:
             f"pool {claim.pool} has no address left: all {size(claim.networks)} are given or rest"
         )
     return address
+
+
+def _take_back(connection: Connection, claim: Claim) -> None:
+    """Let a job have again at once what it had opened itself, unless its name is still to be removed."""
+    theirs = table.c.held, table.c.job == claim.job.id, table.c.address == str(claim.own)
+    over = table.c.released_at.is_not(None), table.c.name_state != str(NameState.REMOVING)
+    connection.execute(update(table).where(*theirs, *over).values(held=False))
 
 
 def _check_counts(connection: Connection, claim: Claim) -> None:

@@ -60,6 +60,8 @@ class Gateway:
         except NetworkError as error:
             self._held = None
             log.failure("the translation cannot be changed", error)
+        except Exception as error:  # an answer that is none must not end the translation's changes for good
+            log.failure("unexpected error; the translation stays as it is", error)
 
     def repeat(self, wait: Callable[[float], bool], seconds: float) -> None:
         """Step until ``wait`` says that it is over."""
@@ -73,7 +75,7 @@ class Gateway:
         self._own = {}
         for each in self._asked(lambda client: client.external_addresses())["addresses"]:
             try:
-                external = IPv4Address(each["address"])
+                external, opened = IPv4Address(each["address"]), one_to_one.opened(each["open"])
             except ValueError:
                 continue
             if not any(external in pool for pool in self._place.pools):
@@ -81,7 +83,7 @@ class Gateway:
             own = known.get(each["id"]) or self._own_address(each["job"])
             self._own[each["id"]] = own
             if own is not None:
-                found.append(Mapped(external, own, tuple(each["open"])))
+                found.append(Mapped(external, own, opened))
         return found
 
     def _own_address(self, job: str) -> IPv4Address | None:

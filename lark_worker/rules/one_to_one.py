@@ -7,6 +7,7 @@ job belong together: ``came`` and ``left`` have these pairs, with a counter each
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
@@ -20,6 +21,8 @@ _PROTOCOLS: Final = "type ipv4_addr . inet_proto : ipv4_addr;"
 _WHOLE: Final = "type ipv4_addr : ipv4_addr;"
 _PAIRS: Final = "type ipv4_addr . ipv4_addr : verdict; counter;"
 _WITH_PORTS: Final = "meta l4proto { tcp, udp }"
+_OPENED: Final = re.compile(r"(any|icmp)|(tcp|udp)(?:/([0-9]{1,5})(?:-([0-9]{1,5}))?)?")
+_LAST_PORT: Final = 65535
 
 
 class Mapped(NamedTuple):
@@ -81,7 +84,7 @@ def table(
         ports, protocols, whole = [], [], []
         for each in mapped:
             key, value = (each.external, each.own) if inward else (each.own, each.external)
-            for protocol, span in map(_taken_apart, each.opened):
+            for protocol, span in _spans(each.opened):
                 if protocol == "any":
                     whole.append(f"{key} : {value}")
                 elif span:
@@ -115,9 +118,36 @@ def counted(listed: Collection[dict[str, object]]) -> Iterator[tuple[str, int, i
                 yield external, one, two
 
 
-def _taken_apart(word: str) -> tuple[str, str]:
-    protocol, _, span = word.partition("/")
-    return protocol, span
+def opened(words: Collection[str]) -> tuple[str, ...]:
+    """The words of what is open, as they are. Raises ValueError for one that is none: they become part of a script."""
+    for word in words:
+        _taken_apart(word)
+    return tuple(words)
+
+
+def _spans(words: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Protocols with spans of ports, ``""`` for all: each port once, since the kernel takes none that overlap."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for protocol, first, last in sorted(map(_taken_apart, words)):
+        spans = found.setdefault(protocol, [])
+        if spans and first <= spans[-1][1] + 1:
+            spans[-1] = spans[-1][0], max(spans[-1][1], last)
+        else:
+            spans.append((first, last))
+    for protocol, spans in found.items():
+        for first, last in spans:
+            span = f"{first}" if first == last else f"{first}-{last}"
+            yield protocol, "" if (first, last) == (0, _LAST_PORT) else span
+
+
+def _taken_apart(word: str) -> tuple[str, int, int]:
+    match = _OPENED.fullmatch(word)
+    if match is None:
+        raise ValueError(f"{word[:40]!r} is no protocol with ports")
+    protocol, first, last = match[1] or match[2], int(match[3] or 0), int(match[4] or match[3] or _LAST_PORT)
+    if not first <= last <= _LAST_PORT:
+        raise ValueError(f"{word[:40]!r} has no such ports")
+    return protocol, first, last
 
 
 def _hook(kind: str, hook: str, priority: int) -> str:

@@ -40,6 +40,13 @@ def policy(topology: str, rules: str = "") -> str:
                 "external.zones: no rule gives names in y.org",
             ],
         ),
+        # Of each family its own rules decide, and a rule gives addresses of all of its pools.
+        (
+            HEAD + "external:\n  pools: {a: [198.51.100.0/28], b: [198.51.100.16/28]}\n"
+            "  rules:\n    - {pool: [a, b], open: [any]}\n    - {family: ipv6, open: [tcp]}\n"
+            "    - {family: ipv6, when: 'Owner == \"a\"', open: [udp]}\n",
+            ["external.rules: no job comes to the rule in line 8: that in line 7 is for every job"],
+        ),
         (
             policy("reserves: wan, hosts: {default: {switch: rack2, capacity: 100}}"),
             ["no link of topology.links leads to a WAN"],

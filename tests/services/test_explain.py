@@ -111,6 +111,8 @@ def test_explain_says_nothing_of_transfers_where_no_rule_is_about_them(tmp_path:
         assert not any(step.where == "transfers" for step in steps)
 
 
+# Room for two addresses' flows on the core.
+WIDE = POLICY.replace("max_rules: 60", "max_rules: 200")
 EXTERNAL = """
 external:
   pools: {public: [198.51.100.64/30]}
@@ -121,7 +123,7 @@ external:
 
 
 def test_explain_walks_through_the_translation_in_both_directions(tmp_path: Path, network: FakeNetwork) -> None:
-    with running(tmp_path, POLICY.replace("max_rules: 60, ", "") + EXTERNAL) as controller:
+    with running(tmp_path, WIDE + EXTERNAL) as controller:
         connect(network, controller, an_edge())
         connect(network, controller, a_core())
         alice, zoe, carol = (
@@ -159,3 +161,19 @@ def test_explain_walks_through_the_translation_in_both_directions(tmp_path: Path
             told("192.0.2.1", "198.51.100.64", "zoe")
         controller.external.release(controller.external.held(alice.id)[0].id, "test")
         assert "no live job has it" in told("192.0.2.1", "198.51.100.64")[2]
+
+
+def test_what_leaves_by_ipv6_is_explained_as_it_is_beside_an_external_address(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    text = WIDE.replace("[10.64.0.0/16]", "[10.64.0.0/16, '2001:db8:64::/64']")
+    with running(tmp_path, text + EXTERNAL) as controller:
+        connect(network, controller, an_edge())
+        connect(network, controller, a_core())
+        alice = post(controller, 1, more='LarkInnerAddressIPv6 = "2001:db8:64::1"').job
+        controller.external.associate(ExternalWish(alice.id), "test")
+        controller.jobs.confirm(alice.id, 20)
+        for source, target, told in (("10.64.0.1", "192.0.2.1", True), ("2001:db8:64::1", "2001:db8:1::1", False)):
+            found = controller.switches.explain(source, target, 5)
+            assert found.verdict == "forwarded"
+            assert any(step.where == "external" for step in found.steps) is told

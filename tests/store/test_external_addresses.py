@@ -125,6 +125,28 @@ def test_an_own_address_is_opened_beside_one_of_a_pool_counted_apart_and_does_no
     assert external.associate(opening(other), NOW + 1, "ops").address == own
 
 
+def test_an_own_address_with_a_name_is_opened_again_once_no_name_leads_to_it(store: Store) -> None:
+    external, own = store.external_addresses, ip_address("2001:db8::7")
+    job, other = run(store, 1, owner="a"), run(store, 2, owner="b")
+    name = FullName("web.jobs.example.org", "jobs.example.org", 30)
+
+    def opening(whose: Job) -> Claim:
+        return claim(whose, pool="own", networks=(), own=own, quarantine=0.0, name=name)
+
+    made = external.associate(opening(job), NOW, "ops")
+    external.name_added(made.number, NOW)
+    external.release(made.id, NOW + 1, "released", "ops")
+    kept = "the name web.jobs.example.org still leads to 2001:db8::7"
+    for whose in (job, other):
+        with pytest.raises(ExternalAddressError, match=kept):
+            external.associate(opening(whose), NOW + 1, "ops")
+    external.name_removed(made.number, NOW + 2)
+    # Whoever keeps the name is led to the job that had it, and to no other.
+    with pytest.raises(ExternalAddressError, match=kept):
+        external.associate(opening(other), NOW + 3, "ops")
+    assert external.associate(opening(job), NOW + 3, "ops").address == own
+
+
 def test_many_at_once_get_each_address_once_and_no_more_than_they_may(store: Store) -> None:
     jobs = [run(store, number, owner="alice" if number % 2 else "bob") for number in range(1, 21)]
     pool = (ip_network("198.51.100.0/29"),)

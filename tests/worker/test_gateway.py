@@ -214,6 +214,26 @@ def test_the_next_job_at_an_address_inherits_no_connection_and_other_ports_repla
     assert not reached(site, site.b, FIRST, 86)
 
 
+def test_ports_that_overlap_and_an_answer_that_is_none_cost_nobody_anything(site: Site) -> None:
+    site.told.give(1, FIRST, "10.64.0.1", "tcp/80", "tcp/80-85", "tcp/83-90", "udp", "udp/53", "any", "icmp")
+    site.told.give(2, SECOND, "10.64.0.2", "tcp/80")
+    site.step()
+    assert f"{FIRST} . tcp . 80-90 : 10.64.0.1" in site.listed("map", "inet", gateway.TABLE, "in_ports")
+    assert reached(site, site.a, FIRST, 90)
+    assert reached(site, site.b, SECOND, 80)
+    # What is no opening comes into no script, and what is no answer ends nothing.
+    for word in ("tcp/80 : 10.64.0.1 } ; flush ruleset", "sctp/80", "tcp/90-80", "tcp/65536", "any/80", "tcp/80\n"):
+        site.told.addresses[0]["open"] = [word]
+        site.step()
+        assert FIRST not in site.listed("ruleset").partition("map in_ports")[2]
+        assert reached(site, site.b, SECOND, 80)
+    del site.told.addresses[0]["open"]
+    site.step()
+    site.told.addresses[0]["open"] = ["tcp/80-90"]
+    site.step()
+    assert reached(site, site.a, FIRST, 90)
+
+
 def test_nobody_sends_with_an_external_address_or_comes_with_a_jobs_own(site: Site) -> None:
     site.told.give(1, FIRST, "10.64.0.1", "any")
     site.step()
