@@ -81,7 +81,7 @@ def table(
         ports, protocols, whole = [], [], []
         for each in mapped:
             key, value = (each.external, each.own) if inward else (each.own, each.external)
-            for protocol, span in map(_taken_apart, each.opened):
+            for protocol, span in _taken_apart(each.opened):
                 if protocol == "any":
                     whole.append(f"{key} : {value}")
                 elif span:
@@ -98,10 +98,10 @@ def table(
 
 def without_new(desired: Table, held: Table) -> Table:
     """The desired table with those elements alone that are there: what goes is gone before another takes its place."""
-    sets = {
-        name: replace(each, elements=tuple(e for e in each.elements if e in set(held.sets[name].elements)))
-        for name, each in desired.sets.items()
-    }
+    sets = {}
+    for name, each in desired.sets.items():
+        there = set(held.sets[name].elements)
+        sets[name] = replace(each, elements=tuple(element for element in each.elements if element in there))
     return replace(desired, sets=sets)
 
 
@@ -115,9 +115,27 @@ def counted(listed: Collection[dict[str, object]]) -> Iterator[tuple[str, int, i
                 yield external, one, two
 
 
-def _taken_apart(word: str) -> tuple[str, str]:
-    protocol, _, span = word.partition("/")
-    return protocol, span
+def _taken_apart(opened: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The protocols that are open as a whole, with ``""``, and the ports of others.
+
+    No two spans of ports overlap: the kernel refuses a map in which two do, and with it what all other jobs have.
+    """
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for protocol, _, span in (word.partition("/") for word in dict.fromkeys(opened)):
+        if not span:
+            yield protocol, ""
+            continue
+        first, _, last = span.partition("-")
+        spans.setdefault(protocol, []).append((int(first), int(last or first)))
+    for protocol, found in spans.items():
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted(found):
+            if merged and first <= merged[-1][1]:
+                merged[-1] = merged[-1][0], max(merged[-1][1], last)
+            else:
+                merged.append((first, last))
+        for first, last in merged:
+            yield protocol, f"{first}" if first == last else f"{first}-{last}"
 
 
 def _hook(kind: str, hook: str, priority: int) -> str:
