@@ -120,7 +120,10 @@ def run(stages: Sequence[Sequence[Share]], arguments: Sequence[str] = (), *, cho
             for process in processes:
                 outcome = process.outcome()
                 total.add(outcome)
-                troubles += process.troubles(outcome, choosing=choosing)
+                found = list(process.troubles(outcome, choosing=choosing))
+                # A process that crashed is an error too, or the last line alone would tell that all is well.
+                total.counts["error"] += bool(found) and not outcome.bad
+                troubles += found
             if stop:
                 break
     if stop:
@@ -262,8 +265,6 @@ def _close(total: Outcome, troubles: Sequence[str], seconds: float, *, stopped: 
     if total.again:
         _list(f"tried again: {len(total.again)}, at most {AT_MOST} in a run", total.again)
     late = len(total.again) > AT_MOST
-    # A process that crashed is an error too: the last line alone tells that not all is well.
-    total.counts["error"] += len(troubles)
     failed = total.counts["failed"] + total.counts["error"]
     if total.bad or troubles or late:
         more = [f"more than {AT_MOST} tests were tried again"] if late else []
@@ -276,7 +277,7 @@ def _close(total: Outcome, troubles: Sequence[str], seconds: float, *, stopped: 
     print(f" {said} in {seconds:.2f}s{clock} ".center(100, "="), flush=True)
     if stopped:
         return 2
-    if failed or late:
+    if failed or troubles or late:
         return 1
     return 0 if total.seconds else _NONE_CHOSEN
 
