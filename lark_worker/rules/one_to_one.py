@@ -125,8 +125,8 @@ def _taken_apart(opened: Collection[str]) -> Iterator[tuple[str, str]]:
         if not span:
             yield protocol, ""
             continue
-        first, _, last = span.partition("-")
-        spans.setdefault(protocol, []).append((int(first), int(last or first)))
+        begin, _, end = span.partition("-")
+        spans.setdefault(protocol, []).append((int(begin), int(end or begin)))
     for protocol, found in spans.items():
         merged: list[tuple[int, int]] = []
         for first, last in sorted(found):
