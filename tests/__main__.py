@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     subprocess.run([sys.executable, "-m", "lab", "build"], stdout=subprocess.DEVNULL)
     named = {name: tuple(str(path.relative_to(ROOT)) for path in paths) for name, paths in files.items()}
     stages = [[Share(name, named[name]) for name in stage] for stage in STAGES]
-    return run(stages, [*MARKS, *arguments])
+    return run(stages, [*MARKS, *arguments], choosing=bool(arguments))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,8 @@ class Outcome:
     """By test, its fixtures included."""
     within: str | None = None
     """The test that had begun and not ended."""
+    finished: bool = False
+    """Whether pytest has come to its own end."""
 
     def add(self, other: Outcome) -> None:
         """Take in what became of others."""
@@ -80,6 +82,9 @@ def read(lines: Sequence[str]) -> Outcome:
         if phase == "start":
             found.within = test
             continue
+        if phase == "finish":
+            found.finished = True
+            continue
         found.seconds[test] += line["seconds"]
         if phase == "teardown":
             found.within = None
@@ -97,9 +102,10 @@ def read(lines: Sequence[str]) -> Outcome:
     return found
 
 
-def run(stages: Sequence[Sequence[Share]], arguments: Sequence[str] = ()) -> int:
+def run(stages: Sequence[Sequence[Share]], arguments: Sequence[str] = (), *, choosing: bool = True) -> int:
     """Run the shares of each stage side by side, a stage after the other; the exit status, as pytest's.
 
+    ``choosing``: the arguments may choose no test of a share; else a share without tests fails the run.
     SIGINT, SIGTERM and SIGHUP end every process: as Ctrl-C would, and by force after :data:`GRACE_SECONDS` or at the
     second signal. Its processes end, too, where this one is killed.
     """
@@ -114,7 +120,10 @@ def run(stages: Sequence[Sequence[Share]], arguments: Sequence[str] = ()) -> int
             for process in processes:
                 outcome = process.outcome()
                 total.add(outcome)
-                troubles += process.troubles(outcome)
+                found = list(process.troubles(outcome, choosing=choosing))
+                # A process that crashed is an error too, or the last line alone would tell that all is well.
+                total.counts["error"] += bool(found) and not outcome.bad
+                troubles += found
             if stop:
                 break
     if stop:
@@ -175,13 +184,19 @@ class _Process:
         with self._file.open() as lines:
             return read(list(lines))
 
-    def troubles(self, outcome: Outcome) -> Iterator[str]:
+    def troubles(self, outcome: Outcome, *, choosing: bool) -> Iterator[str]:
         """What is wrong beside the tests that failed."""
-        if self._status not in (0, 1, _NONE_CHOSEN):
-            within = f" in {outcome.within}" if outcome.within else ""
-            yield f"{self.share.name}: pytest ended with status {self._status}{within}"
+        ended = f"{self.share.name}: pytest ended with status {self._status}"
+        if outcome.within:
+            yield f"{ended} in {outcome.within}"
+        elif self._status not in (0, 1, _NONE_CHOSEN):
+            yield ended
+        elif not outcome.finished:
+            yield f"{ended}, and not by itself"
         elif self._status == 1 and not outcome.bad and len(outcome.again) <= AT_MOST:
-            yield f"{self.share.name}: pytest ended with status 1, and no test failed"
+            yield f"{ended}, and no test failed"
+        elif not (outcome.seconds or choosing):
+            yield f"{ended}, and has no test"
 
     def _copy(self) -> None:
         """Print lines as they come, and those that tell results at the end."""

@@ -144,6 +144,9 @@ class JobControls(Protocol):
     def host_of(self, job_id: str) -> str:
         """The host of a live or ended job; cheap for one that lives. Raises NotFoundError."""
 
+    def live(self, job_id: str) -> Job | None:
+        """The live job of that id; cheap."""
+
     def detail(self, job_id: str) -> JobDetail:
         """A live or ended job. Raises NotFoundError."""
 

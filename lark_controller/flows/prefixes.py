@@ -290,11 +290,14 @@ class LabelledPrefixes:
         if not live and whole is not None and whole.labels.keys() == {label}:
             self._join(key, single, block, label)
             return []
-        before = self._elements(outermost)
+        part = None
+        if whole is not None and (block == outermost or self._stays(whole, key)):
+            part = self._part(whole, key)
+        before = self._elements(outermost) if part is None else self._elements_of(part, key)
         if live:
             self._leave(key, single)
         self._join(key, single, block, label)
-        return self._change(before, self._elements(outermost))
+        return self._change(before, self._elements(outermost) if part is None else self._elements_of(part, key))
 
     def fill(self, entries: Iterable[tuple[int, Prefix | None, Hashable | None]]) -> None:
         """:meth:`put` of many addresses, each :func:`packed`, into an empty set; covers are calculated once, at last.
@@ -369,6 +372,11 @@ class LabelledPrefixes:
             if unlabelled or (len(around[0].members) > 1 and self._stays(around[0], key)):
                 self._leave(key, single)
                 return []
+        if around and self._stays(around[0], key):
+            part = self._part(around[0], key)
+            before = self._elements_of(part, key)
+            self._leave(key, single)
+            return self._change(before, self._elements_of(part, key))
         outermost = around[0].prefix if around else single
         before = self._elements(outermost)
         self._leave(key, single)
@@ -410,8 +418,30 @@ class LabelledPrefixes:
         """A whole block, or the largest of its halves, quarters, … in which all live addresses have one label."""
         if block.whole is not None:
             return {(block.whole, block.prefix)}
+        return self._halves(block.prefix, sorted(block.members))
+
+    def _part(self, block: _Block, key: int) -> tuple[Prefix, list[int]]:
+        """The part of a block that alone counts as something else when one address comes, goes or has another label,
+        and the other live addresses there: in all larger parts these have labels enough to split them."""
+        version, value, length = block.prefix
+        others = [each for each in block.members if each != key]
+        while len(set(map(self._labels.__getitem__, others))) > 1:
+            length += 1
+            middle = value + (1 << (_FULL[version] - length))
+            upper = key >= middle << 9
+            others = [each for each in others if (each >= middle << 9) == upper]
+            value = middle if upper else value
+        return Prefix(version, value, length), others
+
+    def _elements_of(self, part: tuple[Prefix, list[int]], key: int) -> set[tuple[Hashable, Prefix]]:
+        """The elements of a part, with its one address that changes where that is live."""
+        prefix, others = part
+        return self._halves(prefix, sorted([*others, key] if key in self._labels else others))
+
+    def _halves(self, prefix: Prefix, addresses: list[int]) -> set[tuple[Hashable, Prefix]]:
+        """The largest halves, quarters, … of a prefix in which all of these addresses, in order, have one label."""
         found: set[tuple[Hashable, Prefix]] = set()
-        parts = [(block.prefix, sorted(block.members))]
+        parts = [(prefix, addresses)]
         while parts:
             (version, value, length), members = parts.pop()
             labels = {self._labels[key] for key in members}

@@ -261,8 +261,8 @@ class _AddressBlocks:
                 return address
         self._close(block)
         if not block.used:
-            # Nothing but reserved addresses: it stays out of use.
-            self._end(block)
+            # Nothing but reserved addresses: it stays out of use, and is no hole that its tenant could fill.
+            self._end(block, hole=False)
         return None
 
     def _count(self, block: _Block, more: int) -> None:
@@ -314,11 +314,11 @@ class _AddressBlocks:
         return units == 1 or len(self._blocks) + units <= self._roomy
 
     def _are_free(self, first: int, units: int) -> bool:
-        return (
-            all(map(self._is_free, range(first, first + units)))
-            and self._rank(first) is not None
-            and self._rank(first + units - 1) is not None
-        )
+        """True for units of one network that nobody has: between two networks there may be addresses of others."""
+        begins, ends = self._rank(first), self._rank(first + units - 1)
+        if begins is None or ends is None or begins[0] != ends[0]:
+            return False
+        return all(map(self._is_free, range(first, first + units)))
 
     def _next_rank(self) -> tuple[int, int] | None:
         """The lowest rank that is free, out of those given back and those never tried."""
@@ -353,15 +353,15 @@ class _AddressBlocks:
         row.units += units
         return block
 
-    def _end(self, block: _Block) -> None:
-        """Takes a block from its tenant."""
+    def _end(self, block: _Block, *, hole: bool = True) -> None:
+        """Takes a block from its tenant; a ``hole`` is filled before the tenant's row grows."""
         for unit in _units(block):
             del self._blocks[unit]
         row = self._rows[block.tenant]
         row.units -= block.units
         if not row.units:
             del self._rows[block.tenant]
-        else:
+        elif hole:
             heapq.heappush(row.holes, (block.first, block.units))
 
     def _close(self, block: _Block) -> None:

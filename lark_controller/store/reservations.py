@@ -51,8 +51,11 @@ _PAST: Final = select(reservations.c.number).where(reservations.c.until <= bindp
 def admit(connection: Connection, booking: Booking, now: float, actor: str) -> Reservation:
     """Admit a booking; a job's RequestBandwidth takes the place of what the same job had. Raises CapacityError,
     NotFoundError where a flow's job has ended."""
-    if booking.kind is ReservationKind.FLOW:
-        _keep_alive(connection, [each for each in (booking.job, booking.peer) if each is not None])
+    keep_ends(connection, [booking])
+    return _admit(connection, booking, now, actor)
+
+
+def _admit(connection: Connection, booking: Booking, now: float, actor: str) -> Reservation:
     _lock(connection)
     before = None
     if booking.kind is ReservationKind.JOB:
@@ -71,15 +74,20 @@ def admit(connection: Connection, booking: Booking, now: float, actor: str) -> R
 def admit_together(
     connection: Connection, bookings: Collection[Booking], what: str, rest: Demand, now: float, actor: str
 ) -> tuple[Reservation, ...]:
-    """Admit these bookings of one job where there is room for the ``rest`` of a pattern as well, whose words are
-    ``what``. Raises CapacityError, NotFoundError where another job at an end of a flow is over."""
-    ends = {end for each in bookings if each.kind is ReservationKind.FLOW for end in (each.job, each.peer)}
-    _keep_alive(connection, sorted(end for end in ends if end is not None))
-    made = tuple(admit(connection, each, now, actor) for each in bookings)
+    """Admit these bookings of one job, after :func:`keep_ends`, where there is room for the ``rest`` of a pattern as
+    well, whose words are ``what``. Raises CapacityError."""
+    made = tuple(_admit(connection, each, now, actor) for each in bookings)
     if rest:
         _lock(connection)
         ReservedCapacity(_use_of(connection, [channel.key for channel, _ in rest])).admit(what, rest)
     return made
+
+
+def keep_ends(connection: Connection, bookings: Collection[Booking]) -> None:
+    """Let the jobs at the ends of flows live until the transaction ends: before anything that may take the lock of what
+    is reserved. Raises NotFoundError where one is over."""
+    ends = {end for each in bookings if each.kind is ReservationKind.FLOW for end in (each.job, each.peer)}
+    _keep_alive(connection, sorted(end for end in ends if end is not None))
 
 
 def change(

@@ -130,6 +130,8 @@ def register_post(connection: Connection, post: Post) -> StoredRun:
         fresh = _insert(connection, post, fresh)
     else:
         _update(connection, post, stored, fresh)
+    if fresh.live:
+        reservations.keep_ends(connection, post.flows)
     if fresh.live and post.booking is not None:
         reservations.admit(connection, post.booking, now, actor)
     elif stored is not None:

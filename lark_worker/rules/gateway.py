@@ -7,10 +7,10 @@ restart changes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
-from typing import Any, Final
+from typing import Final
 
 from lark_common import log
 from lark_worker.controller_link import ControllerLink
@@ -46,8 +46,6 @@ class Gateway:
     def __init__(self, place: Place, link: ControllerLink) -> None:
         self._place = place
         self._link = link
-        # Each association's job's own address: it stays while the association does.
-        self._own: dict[str, IPv4Address | None] = {}
         self._held: Table | None = None
 
     def step(self) -> None:
@@ -71,40 +69,22 @@ class Gateway:
 
     def _wanted(self) -> list[Mapped]:
         """All that is open here by the controller's word. Raises AwayError."""
-        known, found = self._own, []
-        self._own = {}
-        for each in self._asked(lambda client: client.external_addresses())["addresses"]:
-            try:
-                external, opened = IPv4Address(each["address"]), one_to_one.opened(each["open"])
-            except ValueError:
-                continue
-            if not any(external in pool for pool in self._place.pools):
-                continue
-            own = known.get(each["id"]) or self._own_address(each["job"])
-            self._own[each["id"]] = own
-            if own is not None:
-                found.append(Mapped(external, own, opened))
-        return found
-
-    def _own_address(self, job: str) -> IPv4Address | None:
-        addresses = self._asked(lambda client: client.job(job)).get("addresses", [])
-        for each in addresses:
-            try:
-                own = IPv4Address(each["address"])
-            except ValueError:
-                continue
-            # No other host's packets are taken for a job's.
-            if any(own in network for network in self._place.jobs):
-                return own
-        return None
-
-    def _asked(self, call: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        status, answer = self._link.passed(call)
-        if status == 404:
-            return {}
+        status, answer = self._link.passed(lambda client: client.external_addresses())
         if status != 200:
             raise AwayError(str(answer.get("detail", status)))
-        return answer
+        # By the job's own address: where one is told of with two jobs, the later one has it.
+        found: dict[IPv4Address, Mapped] = {}
+        try:
+            for each in answer["addresses"]:
+                external = _address(each["address"], self._place.pools)
+                # No other host's packets are taken for a job's.
+                own = _address(each["inside"], self._place.jobs)
+                opened = one_to_one.opened(each["open"])
+                if external is not None and own is not None and opened is not None:
+                    found[own] = Mapped(external, own, opened)
+        except (KeyError, TypeError):
+            raise AwayError("it does not answer as a Lark controller of this version does") from None
+        return list(found.values())
 
     def _put(self, wanted: Table) -> None:
         held = self._known()
@@ -128,6 +108,15 @@ class Gateway:
                 json.loads(run(["nft", "-j", "list", "table", one_to_one.FAMILY, TABLE])), one_to_one.FAMILY, TABLE
             )
         return self._held
+
+
+def _address(word: str | None, networks: Collection[IPv4Network]) -> IPv4Address | None:
+    """The IPv4 address in one of these networks that a word is; None for anything else."""
+    try:
+        found = None if word is None else IPv4Address(word)
+    except AddressValueError:
+        return None
+    return found if found is not None and any(found in network for network in networks) else None
 
 
 def totals() -> dict[str, dict[str, int]]:

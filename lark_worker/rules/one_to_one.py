@@ -101,10 +101,10 @@ def table(
 
 def without_new(desired: Table, held: Table) -> Table:
     """The desired table with those elements alone that are there: what goes is gone before another takes its place."""
-    sets = {
-        name: replace(each, elements=tuple(e for e in each.elements if e in set(held.sets[name].elements)))
-        for name, each in desired.sets.items()
-    }
+    sets = {}
+    for name, each in desired.sets.items():
+        there = set(held.sets[name].elements)
+        sets[name] = replace(each, elements=tuple(element for element in each.elements if element in there))
     return replace(desired, sets=sets)
 
 
@@ -118,10 +118,13 @@ def counted(listed: Collection[dict[str, object]]) -> Iterator[tuple[str, int, i
                 yield external, one, two
 
 
-def opened(words: Collection[str]) -> tuple[str, ...]:
-    """The words of what is open, as they are. Raises ValueError for one that is none: they become part of a script."""
-    for word in words:
-        _taken_apart(word)
+def opened(words: Collection[str]) -> tuple[str, ...] | None:
+    """The words of what is open, as they are; None where one is no opening, since they become part of a script."""
+    try:
+        for word in words:
+            _taken_apart(word)
+    except ValueError:
+        return None
     return tuple(words)
 
 

@@ -17,7 +17,7 @@ from lark_worker.transfers.book import Flow, Turns
 from lark_worker.transfers.inet_diag import Connection
 from lark_worker.transfers.sockets import Sockets
 
-# Connections of one job that are followed at a time, and that are read at a look.
+# Connections of one job that are followed at a time, and that are read at a look: as many that have ended as are there.
 MOST_OF_JOB: Final = 64
 MOST_READ: Final = 1024
 # Flows of one job that are told of in a second, and at once.
@@ -87,7 +87,8 @@ class OwnFlows:
         if job is None:
             job = self._jobs[key] = _Job(namespace, Sockets(_ROOM), Bucket(RATE, BURST, at), at)
         before = job.sockets.lost
-        ended = job.sockets.ended()
+        # One that makes connections faster than they are read here must not keep the looks at others.
+        ended = job.sockets.ended(MOST_READ)
         there = job.sockets.open(MOST_READ)
         self.beyond += job.sockets.lost - before
         return there, ended

@@ -53,11 +53,11 @@ class Sockets:
             found += self._dump(family, most)
         return found
 
-    def ended(self) -> list[Connection]:
-        """The connections that have ended since the last call, with their last counts; :data:`MOST_ENDS` of them at
-        most. Raises OSError."""
+    def ended(self, most: int = MOST_ENDS) -> list[Connection]:
+        """The connections that have ended since the last call, with their last counts; what comes of ``most`` messages
+        at most. Raises OSError."""
         found: list[Connection] = []
-        for _ in range(MOST_ENDS):
+        for _ in range(most):
             try:
                 data = self._ends.recv(_READ)
             except BlockingIOError:

@@ -249,6 +249,29 @@ def test_one_address_of_another_label_costs_a_large_block_a_prefix_for_each_bit(
     assert one.prefixes("alice") == (block,)
 
 
+def test_a_change_in_a_block_of_many_labels_costs_no_count_of_the_whole_block() -> None:
+    """A user may give jobs side by side other labels, and start and end them."""
+    block, labels = Prefix(4, 10 << 24, 22), ("a", "b")
+    found = LabelledPrefixes()
+    for number in range(1024):
+        found.put((4, block.value + number), block, labels[number % 2])
+    counted = 0
+    halves = found._halves
+
+    def noted(prefix: Prefix, addresses: list[int]) -> set[tuple[Hashable, Prefix]]:
+        nonlocal counted
+        counted += len(addresses)
+        return halves(prefix, addresses)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LabelledPrefixes, "_halves", lambda _, *passed: noted(*passed))
+        for number in range(0, 1024, 64):
+            found.discard((4, block.value + number))
+            found.put((4, block.value + number), block, "a")
+            found.put((4, block.value + number), block, None)
+    assert counted <= 3 * 2 * 2 * 16
+
+
 def test_a_block_with_a_live_address_of_no_label_does_not_count_as_a_whole() -> None:
     one = LabelledPrefixes()
     block = Prefix(6, BASE[6], 124)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_address, ip_network
 
 import pytest
@@ -389,3 +390,22 @@ def test_a_held_address_of_any_network_keeps_its_tenants_block(held: str) -> Non
     space.hold(address, block, "g", "a")
     assert space.assign(address.version, "g", "a").block == block
     assert space.assign(address.version, "g", "b").block != block
+
+
+@pytest.mark.parametrize(("prefix", "reserved"), [(32, (1,)), (31, (2, 3)), (30, (4, 5, 6, 7)), (30, range(132, 136))])
+def test_blocks_of_reserved_addresses_alone_are_left_out(prefix: int, reserved: Iterable[int]) -> None:
+    left = {f"10.64.0.{last}" for last in reserved}
+    space = allocator("10.64.0.0/24", prefixes=(prefix, 124), reserved=tuple(left))
+    found = {str(space.assign(4, "g", "a").address) for _ in range(254 - len(left))}
+    assert found == {str(each) for each in NET4.hosts()} - left
+    with pytest.raises(AddressError, match="every block"):
+        space.assign(4, "g", "a")
+
+
+def test_a_block_that_grows_stays_inside_one_network() -> None:
+    networks = [f"10.64.{each}.{last}/26" for each in range(64) for last in (0, 192)]
+    space = allocator(*networks)
+    inside = {each for network in networks for each in ip_network(network).hosts()}
+    assert all(space.assign(4, "g", "a").address in inside for _ in range(len(inside)))
+    with pytest.raises(AddressError, match="every block"):
+        space.assign(4, "g", "a")

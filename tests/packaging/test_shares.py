@@ -26,7 +26,7 @@ stages = {stages!r}
 shares = [[Share(name, (str(Path({place!r}, name)),)) for name in stage] for stage in stages]
 fixed = ["-c", "/dev/null", "--rootdir", {place!r}, "-p", "no:cacheprovider", "-p", "tests.fixtures.again"]
 fixed += ["-p", "pytest_rerunfailures"]
-sys.exit(run(shares, fixed + sys.argv[1:]))
+sys.exit(run(shares, fixed + sys.argv[1:], choosing=len(sys.argv) > 1))
 """
 GOOD = "def test_good(): pass\n"
 LATE = """
@@ -171,7 +171,26 @@ def test_a_share_that_crashes_fails_the_run_and_names_its_test(tmp_path: Path) -
     status, said = ran(tmp_path, [["crash", "good"]], {"crash": crash, "good": GOOD})
     assert status == 1
     assert "crash: pytest ended with status -6 in crash/test_crash.py::test_crash" in said
-    assert "2 passed, 0 failed" in said
+    assert "2 passed, 1 failed" in said
+    assert re.match(r"=+ 2 passed, 1 error in ", said[-1])
+
+
+def test_a_share_whose_process_a_test_ends_or_without_tests_fails_the_run(tmp_path: Path) -> None:
+    tests = {
+        "exits": "import os\ndef test_a(): pass\ndef test_exit(): os._exit(0)\ndef test_never(): pass\n",
+        "leaves": "import pytest\ndef test_leave(): pytest.exit('', returncode=0)\ndef test_never(): pass\n",
+        "before": "import os\nos._exit(0)\n",
+        "none": "",
+    }
+    status, said = ran(tmp_path, [list(tests)], tests)
+    assert status == 1
+    assert {
+        "exits: pytest ended with status 0 in exits/test_exits.py::test_exit",
+        "leaves: pytest ended with status 0 in leaves/test_leaves.py::test_leave",
+        "before: pytest ended with status 0, and not by itself",
+        "none: pytest ended with status 5, and has no test",
+        "1 passed, 4 failed",
+    } < set(said)
 
 
 def test_what_was_skipped_is_told_with_its_reason(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def test_an_external_address_from_begin_to_end(api: Api) -> None:
     made = ask(api, "POST", "/v1/external-addresses", {"job": job, "open": ["tcp/80", "udp/1-3"], "seconds": 60})
     assert made.status_code == 201
     assert (made.json["address"], made.json["open"], made.json["job"]) == ("198.51.100.64", ["tcp/80", "udp/1-3"], job)
+    assert made.json["inside"] == "10.64.0.1"
     where = made.headers["Location"]
     again = ask(api, "POST", "/v1/external-addresses?wait=1", {"job": job})
     assert (again.status_code, again.json) == (200, made.json)
@@ -46,7 +47,7 @@ def test_an_external_address_from_begin_to_end(api: Api) -> None:
     assert listed["addresses"] == [made.json]
     assert listed["pools"] == [{"name": "public", "total": 2, "used": 1, "quarantined": 0, "free": 1}]
     over = ask(api, "DELETE", where)
-    assert (over.status_code, over.json["why"]) == (200, "released")
+    assert (over.status_code, over.json["why"], over.json["inside"]) == (200, "released", None)
     assert ask(api, "DELETE", where).json == over.json
     assert api.get("/v1/external-addresses").json["addresses"] == []
 

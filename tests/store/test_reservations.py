@@ -204,6 +204,30 @@ def test_whatever_ends_a_job_ends_what_is_reserved_for_it(store: Store) -> None:
     assert store.reservations.page(None, NOW, None, 10).reservations == ()
 
 
+@pytest.mark.parametrize("books", [True, False])
+def test_rows_of_jobs_are_locked_before_the_sums(store: Store, monkeypatch: pytest.MonkeyPatch, books: bool) -> None:
+    """Or a registration and an end of the job at the other end of its flow would wait for each other."""
+    peer, node = a_run(1), a_run(2)
+    store.runs.register(peer, "", "", "hook", NOW)
+    own = of_job(node.id, 10)
+    if not books:
+        # It gives up what it had.
+        store.runs.register(node, "", "", "hook", NOW, booking=own)
+    order: list[str] = []
+    for name, word in (("_lock", "sums"), ("_keep_alive", "rows")):
+        monkeypatch.setattr(reservations, name, partial(_noted, order, word, getattr(reservations, name)))
+    flows = (flow(5, job=node.id, peer=peer.id),)
+    store.runs.carry_out([Post(node, "", "", "hook", NOW, "", own if books else None, flows=flows)])
+    assert out(store) == (15_000 if books else 5_000)
+    assert {*order} == {"rows", "sums"}
+    assert order == sorted(order)
+
+
+def _noted(order: list[str], word: str, call: Callable[..., None], *passed: object) -> None:
+    order.append(word)
+    call(*passed)
+
+
 def test_a_flow_of_a_job_that_has_ended_is_not_reserved(store: Store) -> None:
     run = a_run(1)
     store.runs.register(run, "", "", "hook", NOW)

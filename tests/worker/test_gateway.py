@@ -32,7 +32,6 @@ class Told:
 
     def __init__(self) -> None:
         self.addresses: list[dict[str, Any]] = []
-        self.jobs: dict[str, str] = {}
         self.away = False
 
     def passed(self, call: Callable[[Any], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
@@ -43,12 +42,8 @@ class Told:
     def external_addresses(self) -> dict[str, Any]:
         return {"addresses": self.addresses}
 
-    def job(self, job: str) -> dict[str, Any]:
-        return {"addresses": [{"address": "2001:db8::1"}, {"address": self.jobs[job]}]}
-
-    def give(self, number: int, external: str, own: str, *opened: str) -> None:
-        self.jobs[f"job{number}"] = own
-        self.addresses.append({"id": f"{number}", "address": external, "job": f"job{number}", "open": list(opened)})
+    def give(self, number: int, external: str, own: str | None, *opened: str) -> None:
+        self.addresses.append({"id": f"{number}", "address": external, "inside": own, "open": list(opened)})
 
 
 class Site:
@@ -234,6 +229,31 @@ def test_ports_that_overlap_and_an_answer_that_is_none_cost_nobody_anything(site
     assert reached(site, site.a, FIRST, 90)
 
 
+def test_the_translation_follows_the_jobs_own_address(site: Site) -> None:
+    site.told.give(1, FIRST, "10.64.0.1", "tcp/70-90", "tcp/80")
+    site.step()
+    assert reached(site, site.a, FIRST, 80)
+    # What came by DHCP is the job's no more, and may be another's by now.
+    site.told.addresses[0]["inside"] = None
+    site.step()
+    assert not reached(site, site.a, FIRST, 80)
+    # Between two questions the address may have gone from one job to the other.
+    site.told.addresses[0]["inside"] = "10.64.0.2"
+    site.told.give(2, SECOND, "10.64.0.2", "tcp/80")
+    site.step()
+    assert reached(site, site.b, SECOND, 80)
+    assert not reached(site, site.b, FIRST, 80)
+
+
+def test_an_answer_that_is_none_changes_nothing(site: Site) -> None:
+    site.told.give(1, FIRST, "10.64.0.1", "tcp/80")
+    site.step()
+    for wrong in ({}, {"inside": "10.64.0.1"}, {"address": None}):
+        site.told.addresses = [{"id": "1", "address": FIRST} | wrong]
+        site.step()
+        assert reached(site, site.a, FIRST, 80)
+
+
 def test_nobody_sends_with_an_external_address_or_comes_with_a_jobs_own(site: Site) -> None:
     site.told.give(1, FIRST, "10.64.0.1", "any")
     site.step()
@@ -255,6 +275,7 @@ def test_nobody_sends_with_an_external_address_or_comes_with_a_jobs_own(site: Si
 def test_an_address_of_another_gateway_or_of_no_job_here_is_not_mapped(site: Site) -> None:
     site.told.give(1, "203.0.113.1", "10.64.0.1", "any")
     site.told.give(2, FIRST, "10.99.0.1", "any")
+    site.told.give(3, "2001:db8::1", "2001:db8::1", "any")
     site.step()
     assert "203.0.113.1" not in site.listed("ruleset")
     assert "10.99.0.1" not in site.listed("ruleset")

@@ -320,7 +320,11 @@ def test_ends_that_come_faster_than_they_are_read_are_read_in_parts(monkeypatch:
 
     sockets = Sockets()
     sockets._ends.close()
-    monkeypatch.setattr(sockets, "_ends", Endless())
+    endless = Endless()
+    monkeypatch.setattr(sockets, "_ends", endless)
+    assert sockets.ended(7) == []
+    assert endless.given == 7
+    endless.given = 0
     assert sockets.ended() == []
     sockets.close()
 

@@ -71,6 +71,11 @@ class ExternalAddressSchema(Schema):
 
     id = fields.String(required=True, metadata=meta("The id of this association, 16 hexadecimal digits"))
     address = fields.String(required=True, metadata=meta("The external address"))
+    inside = fields.String(
+        required=True,
+        allow_none=True,
+        metadata=meta("The job's own address behind it, null while it has none, or the association is over"),
+    )
     pool = fields.String(required=True, metadata=meta("Its pool; `own` where it is the job's own address"))
     job = fields.String(required=True, metadata=meta("The id of the job whose it is"))
     job_name = fields.String(required=True, allow_none=True, metadata=meta("That job's CLUSTER.PROC"))
@@ -254,12 +259,22 @@ def _own(association_id: str) -> Association:
     return found
 
 
+def _inside(association: Association) -> str | None:
+    """A live job's own address of the same version, as it is now: one that came by DHCP may go."""
+    job = None if association.released is not None else current().controls.jobs.live(association.job)
+    if job is None:
+        return None
+    own = next((each for each in job.addresses if each.version == association.address.version), None)
+    return None if own is None else str(own)
+
+
 def _shown(found: Collection[Association]) -> list[dict[str, object]]:
     names = current().controls.jobs.names({each.job for each in found})
     return [
         {
             "id": each.id,
             "address": str(each.address),
+            "inside": _inside(each),
             "pool": each.pool,
             "job": each.job,
             "job_name": names.get(each.job),
